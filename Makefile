@@ -1,0 +1,34 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: venv test lint demo bench clean
+
+venv: $(STAMP)
+
+# The stamp is newer than pyproject.toml once everything it asks for is installed.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "penstock needs Python 3.11 or newer, '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Pass PYTHON=/path/to/python3."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch $@
+
+test: venv
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/mypy penstock
+	$(BIN)/lint-imports
+
+demo: venv
+	$(BIN)/python examples/digits.py
+
+bench: venv
+	$(BIN)/python benchmarks/local_session.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

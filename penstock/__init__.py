@@ -1,0 +1,1 @@
+"""penstock: TensorFlow's graph, session and parameter-server API on JAX."""

@@ -1,0 +1,463 @@
+"""Gradients: walks a graph backwards from `ys` to `xs` and adds the nodes that compute the derivatives."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from penstock.graph import dtype as dtypes
+from penstock.graph.convert import convert_to_tensor, convert_to_tensor_or_indexed_slices
+from penstock.graph.dtype import DType
+from penstock.graph.graph import Graph, get_default_graph
+from penstock.graph.opdef import registered
+from penstock.graph.operation import Operation
+from penstock.graph.scopes import name_scope
+from penstock.graph.tensor import IndexedSlices, Tensor
+from penstock.ops import array, control, math
+from penstock.ops.joining import concat, stack
+from penstock.ops.vjp import differentiable, vjp_gradient
+
+GradientFunction = Callable[..., Any]
+
+
+class AggregationMethod:
+    """How gradients that meet at one tensor are added: all at once, or two by two."""
+
+    ADD_N = 0
+    DEFAULT = ADD_N
+    EXPERIMENTAL_TREE = 1
+    EXPERIMENTAL_ACCUMULATE_N = 2
+
+
+class UnconnectedGradients(enum.Enum):
+    """What `gradients` gives for an x on which no y depends: None, or zeros."""
+
+    NONE = "none"
+    ZERO = "zero"
+
+
+# Gradients by op type, as users register them; None says that there is none.
+_REGISTERED: dict[str, GradientFunction | None] = {}
+
+
+class RegisterGradient:
+    """Decorator: makes a function the gradient of an op type, or of a name for `gradient_override_map`.
+
+    >>> @tf.RegisterGradient("Straight")
+    ... def _straight(op, grad):
+    ...     return grad
+    """
+
+    def __init__(self, op_type: str) -> None:
+        if not isinstance(op_type, str):
+            raise TypeError(f"op_type must be a string, received {op_type!r}.")
+        self._op_type = op_type
+
+    def __call__(self, f: GradientFunction) -> GradientFunction:
+        _register(self._op_type, f)
+        return f
+
+
+def NotDifferentiable(op_type: str) -> None:
+    """Says that ops of this type have no gradient, so that `gradients` gives None through them."""
+    if not isinstance(op_type, str):
+        raise TypeError(f"op_type must be a string, received {op_type!r}.")
+    _register(op_type, None)
+
+
+NoGradient = NotDifferentiable
+
+
+def _register(op_type: str, function: GradientFunction | None) -> None:
+    if op_type in _REGISTERED:
+        raise KeyError(f"A gradient for '{op_type}' is registered already.")
+    _REGISTERED[op_type] = function
+
+
+def get_gradient_function(op: Operation) -> GradientFunction | None:
+    """The gradient function of a node, None where it has none by decision; LookupError where nobody decided.
+
+    >>> tf.get_gradient_function(y.op)(y.op, dy)
+    """
+    if not op.input_list:
+        return None
+    override = op.attrs.get("_gradient_op_type")
+    name = op.type if override is None else override.decode() if isinstance(override, bytes) else str(override)
+    if name in op.graph.gradient_functions:
+        return op.graph.gradient_functions[name]
+    if name in _REGISTERED:
+        return _REGISTERED[name]
+    op_def = op.op_def if override is None else registered(name)
+    if op_def is not None:
+        if op_def.grad is not None:
+            return op_def.grad
+        if op_def.no_gradient or op_def.random or op_def.writes:
+            return None
+        if not any(differentiable(t.dtype) for t in op.input_list):
+            return None
+        if not op_def.host and not op_def.control_flow and op_def is op.op_def:
+            return vjp_gradient
+    raise LookupError(
+        f"'{op.name}' has no gradient: none is known for '{name}'. Register one with `@tf.RegisterGradient`, "
+        "or put `tf.stop_gradient` before it."
+    )
+
+
+def gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    name: str = "gradients",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False,
+    aggregation_method: int | None = None,
+    stop_gradients: Any = None,
+    unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+) -> list[Any]:
+    """The derivatives of the sum of `ys` with respect to each of `xs`; None where no y depends on an x.
+
+    >>> tf.gradients(tf.square(x), [x])
+    """
+    try:
+        unconnected = UnconnectedGradients(unconnected_gradients)
+    except ValueError:
+        raise ValueError(f"unconnected_gradients is 'none' or 'zero', received {unconnected_gradients!r}.") from None
+    y_list, x_list, stop_list = _as_list(ys), _as_list(xs), _as_list(stop_gradients)
+    given = [None] * len(y_list) if grad_ys is None else _as_list(grad_ys)
+    with name_scope(name, "gradients", [*y_list, *x_list, *stop_list, *given]):
+        graph = get_default_graph()
+        y_tensors = [convert_to_tensor(y, name="y") for y in y_list]
+        inner = next((y.graph for y in y_tensors if y.graph.is_function), graph)
+        x_tensors = [_source(x, "x", inner) for x in x_list]
+        stops = [_source(x, "stop_gradient", inner) for x in stop_list]
+        walk = _Walk(graph, bool(colocate_gradients_with_ops), gate_gradients, aggregation_method)
+        walk.run(y_tensors, walk.initial(y_tensors, given), x_tensors, stops)
+        found = [walk.gradient_of(x) for x in x_tensors]
+    if unconnected is UnconnectedGradients.ZERO:
+        return [_zeros_for(x, given_x) if g is None else g
+                for x, given_x, g in zip(x_tensors, x_list, found, strict=True)]  # fmt: skip
+    return found
+
+
+def _as_list(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _source(x: Any, name: str, graph: Graph) -> Tensor:
+    """The tensor that stands for an x: a variable's reference or handle rather than one of its reads."""
+    handle = getattr(x, "handle", None)
+    tensor = handle if isinstance(handle, Tensor) else convert_to_tensor(x, name=name, as_ref=True)
+    if tensor.graph is not graph:
+        # Inside a function body an outer tensor is known by the parameter that it was captured as.
+        tensor = getattr(graph, "_capture_of", {}).get(tensor, tensor)
+    return tensor
+
+
+def _zeros_for(x: Tensor, given: Any) -> Any:
+    return array.zeros_like(given if x.dtype.base_dtype is dtypes.resource else x)
+
+
+def _flows(dtype: DType) -> bool:
+    """Whether gradients may flow through tensors of this type."""
+    return differentiable(dtype) or dtype.base_dtype in (dtypes.resource, dtypes.variant)
+
+
+class _Walk:
+    """One call of `gradients`: what has arrived at each tensor so far, and the settings."""
+
+    def __init__(self, graph: Graph, colocate: bool, gate: bool, aggregation: int | None) -> None:
+        self.graph = graph
+        self.colocate = colocate
+        self.gate = gate
+        self.aggregation = AggregationMethod.DEFAULT if aggregation is None else aggregation
+        self.arrived: dict[Tensor, list[Any]] = {}
+
+    def near(self, op: Operation) -> AbstractContextManager[None]:
+        """Places the gradient nodes of `op` with it, if asked to."""
+        return self.graph.colocate_with(op) if self.colocate else nullcontext()
+
+    def initial(self, ys: list[Tensor], given: list[Any]) -> list[Any]:
+        """The gradient of each y: what the caller gave, or ones."""
+        if len(given) != len(ys):
+            raise ValueError(f"gradients: {len(ys)} ys need as many grad_ys, received {len(given)}.")
+        grads: list[Any] = []
+        converted = [
+            None if g is None else convert_to_tensor_or_indexed_slices(g, name=f"grad_y_{i}")
+            for i, g in enumerate(given)
+        ]
+        for i, (y, grad) in enumerate(zip(ys, converted, strict=True)):
+            with self.near(y.op):
+                if grad is None:
+                    if y.dtype.base_dtype.is_complex:
+                        raise TypeError(f"gradients: the complex tensor {y} needs its own entry in grad_ys.")
+                    grads.append(array.ones(array.shape(y), dtype=y.dtype.base_dtype, name=f"grad_ys_{i}"))
+                    continue
+                _check_grad_type(y, grad)
+                if isinstance(grad, IndexedSlices):
+                    shape = grad.dense_shape
+                    grads.append(IndexedSlices(
+                        array.identity(grad.values, name=f"grad_ys_{i}_values"),
+                        array.identity(grad.indices, name=f"grad_ys_{i}_indices"),
+                        None if shape is None else array.identity(shape, name=f"grad_ys_{i}_shape"),
+                    ))  # fmt: skip
+                else:
+                    grads.append(array.identity(grad, name=f"grad_ys_{i}"))
+        return grads
+
+    def run(self, ys: list[Tensor], grad_ys: list[Any], xs: list[Tensor], stops: list[Tensor]) -> None:
+        """Visits every op between xs and ys once all gradients of its outputs are there."""
+        for y, grad in zip(ys, grad_ys, strict=True):
+            self.arrived.setdefault(y, []).append(grad)
+        between, pending = _between([y.op for y in ys], [x.op for x in xs])
+        stopped = {x.op for x in xs if not any(pending.get(t.op) for t in x.op.input_list)}
+        stopped |= {t.op for t in stops}
+        queue = deque(dict.fromkeys(y.op for y in ys if y.op in between and not pending.get(y.op)))
+        while queue:
+            op = queue.popleft()
+            with self.near(op):
+                self.visit(op, op in stopped)
+            for tensor in op.input_list:
+                source = tensor.op
+                if source in between:
+                    pending[source] -= 1
+                    if pending[source] == 0:
+                        queue.append(source)
+
+    def visit(self, op: Operation, stop: bool) -> None:
+        """Adds the gradient nodes of one op and hands their results to its inputs."""
+        out_grads = [self.aggregated(t) for t in op.outputs]
+        if stop or all(g is None for g in out_grads):
+            return
+        function = get_gradient_function(op)
+        if function is None:
+            return
+        for i, tensor in enumerate(op.outputs):
+            if out_grads[i] is None and differentiable(tensor.dtype) and op.type not in ("If", "While"):
+                out_grads[i] = array.zeros_like(tensor, optimize=False)
+        with self.graph.name_scope(f"{op.name}_grad"):
+            result = function(op, *out_grads)
+            in_grads = list(result) if isinstance(result, (list, tuple)) else [result]
+            if len(in_grads) != len(op.input_list):
+                raise ValueError(
+                    f"The gradient function of '{op.name}' ({op.type}) must return one gradient (or None) for each of "
+                    f"{len(op.input_list)} inputs, it returned {len(in_grads)}."
+                )
+            if self.gate and sum(g is not None for g in in_grads) > 1:
+                with self.graph.device(None), self.graph.colocate_with(None, ignore_existing=True):
+                    in_grads = list(control.tuple_(in_grads))
+        for i, (tensor, grad) in enumerate(zip(op.input_list, in_grads, strict=True)):
+            if grad is None:
+                continue
+            if isinstance(grad, Tensor) and tensor.dtype.base_dtype is not dtypes.resource:
+                _merge_shape(op, i, tensor, grad)
+            self.arrived.setdefault(tensor, []).append(grad)
+
+    def gradient_of(self, x: Tensor) -> Any:
+        """What arrived at `x`; one value by now, since its op was visited."""
+        found = self.arrived.get(x)
+        return None if not found else found[0] if len(found) == 1 else self.aggregated(x)
+
+    def aggregated(self, tensor: Tensor) -> Any:
+        """The sum of the gradients that arrived at `tensor`, or None."""
+        grads = self.arrived.get(tensor)
+        if not grads:
+            return None
+        if len(grads) > 1:
+            grads[:] = [self._sum(tensor.op, grads)]
+        return grads[0]
+
+    def _sum(self, op: Operation, grads: list[Any]) -> Any:
+        if self.aggregation not in (0, 1, 2):
+            raise ValueError(f"aggregation_method must be 0, 1 or 2, received {self.aggregation}.")
+        if all(isinstance(g, Tensor) for g in grads):
+            if self.aggregation == AggregationMethod.ADD_N:
+                return self._sum_by_device(grads)
+            with self.graph.name_scope(f"{op.name}_gradient_sum"):
+                return functools.reduce(lambda a, b: math.add_n([a, b]), grads)
+        if any(isinstance(g, Tensor) for g in grads):
+            return math.add_n(grads)
+        return IndexedSlices(
+            concat([g.values for g in grads], 0), concat([g.indices for g in grads], 0), grads[0].dense_shape
+        )
+
+    def _sum_by_device(self, grads: list[Tensor]) -> Any:
+        """Adds on each device what is there before anything moves."""
+        groups: dict[str, list[Tensor]] = {}
+        for grad in grads:
+            groups.setdefault(grad.device, []).append(grad)
+        sums = []
+        for device in sorted(groups):
+            members = groups[device]
+            with self.graph.colocate_with(members[0].op, ignore_existing=True):
+                sums.append(math.add_n(members) if len(members) > 1 else members[0])
+        return math.add_n(sums) if len(sums) > 1 else sums[0]
+
+
+def _between(to_ops: list[Operation], from_ops: list[Operation]) -> tuple[set[Operation], dict[Operation, int]]:
+    """The ops on paths from `from_ops` to `to_ops`, and how many edges lead from each to others of them."""
+    reached = set(from_ops)
+    queue = deque(from_ops)
+    while queue:
+        for tensor in queue.popleft().outputs:
+            if _flows(tensor.dtype):
+                for consumer in tensor.consumer_list:
+                    if consumer not in reached:
+                        reached.add(consumer)
+                        queue.append(consumer)
+    between: set[Operation] = set()
+    queue.extend(to_ops)
+    while queue:
+        op = queue.popleft()
+        if op in reached and op not in between:
+            between.add(op)
+            queue.extend(t.op for t in op.input_list)
+    pending = dict.fromkeys(between, 0)
+    for op in between:
+        for tensor in op.input_list:
+            if tensor.op in between:
+                pending[tensor.op] += 1
+    return between, pending
+
+
+def _check_grad_type(y: Tensor, grad: Any) -> None:
+    kind, given = y.dtype.base_dtype, grad.dtype.base_dtype
+    if kind.is_floating or kind.is_integer:
+        ok = given.is_floating or given.is_integer
+    elif kind.is_complex:
+        ok = given.is_complex
+    elif kind is dtypes.resource:
+        ok = given is not dtypes.resource
+    else:
+        ok = kind is dtypes.variant and given is dtypes.variant
+    if not ok:
+        raise TypeError(f"Gradient type {given.name} does not fit tensor {y} of type {kind.name}.")
+
+
+def _merge_shape(op: Operation, index: int, tensor: Tensor, grad: Tensor) -> None:
+    try:
+        grad.set_shape(tensor.shape)
+    except ValueError:
+        raise ValueError(
+            f"The gradient for input {index} of '{op.name}' ({op.type}) has shape {grad.shape}, but the input has "
+            f"{tensor.shape}."
+        ) from None
+
+
+def hessians(
+    ys: Any,
+    xs: Any,
+    name: str = "hessians",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False,
+    aggregation_method: int | None = None,
+) -> list[Any]:
+    """The second derivatives of the sum of `ys` with respect to each of `xs`, of shape `x.shape + x.shape`.
+
+    >>> tf.hessians(tf.reduce_sum(x ** 3), x)
+    """
+    settings: dict[str, Any] = {
+        "colocate_gradients_with_ops": colocate_gradients_with_ops,
+        "gate_gradients": gate_gradients,
+        "aggregation_method": aggregation_method,
+    }
+    x_list = _as_list(xs)
+    result = []
+    for x, grad in zip(x_list, gradients(ys, x_list, **settings), strict=True):
+        if grad is None:
+            raise ValueError(f"hessians: the gradient with respect to {x!r} is None: no y depends on it.")
+        size = grad.shape.num_elements()
+        if size is None:
+            raise ValueError(f"hessians: the shape of {x!r} must be known in the graph, it is {grad.shape}.")
+        flat = array.reshape(grad, [-1])
+        rows = [gradients(row, x, **settings)[0] for row in flat]
+        zeros = array.zeros_like(grad) if any(r is None for r in rows) else None
+        stacked = stack([zeros if r is None else r for r in rows])
+        result.append(array.reshape(stacked, grad.shape.as_list() * 2))
+    return result
+
+
+_custom_gradients = itertools.count()
+
+
+def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
+    """Decorator for a function that returns (y, grad_fn): `grad_fn(*dys)` takes the place of its derivative.
+
+    A function that uses resource variables has a grad_fn with an argument `variables`, which returns
+    (gradients of the inputs, gradients of the variables).
+
+    >>> @tf.custom_gradient
+    ... def clip_gradient(x):
+    ...     return x, lambda dy: tf.clip_by_value(dy, -1.0, 1.0)
+    """
+    if f is None:
+        return custom_gradient
+    function = f
+
+    @functools.wraps(function)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            raise ValueError(f"custom_gradient: a graph takes no keyword arguments here, received {sorted(kwargs)}.")
+        graph = get_default_graph()
+        inputs = [convert_to_tensor(a) for a in args]
+        before = graph.version
+        result, grad_fn = function(*inputs)
+        variables = _variables_used(graph, before, {t for t in inputs})
+        takes_variables = "variables" in inspect.signature(grad_fn).parameters
+        if variables and not takes_variables:
+            raise TypeError(
+                "custom_gradient: the function uses variables, so its grad_fn must accept the keyword argument "
+                f"'variables'; they are {[v.name for v in variables]}."
+            )
+        results = _as_list(result)
+
+        def gradient(op: Operation, *dys: Any) -> list[Any]:
+            extra = {"variables": variables} if variables else {}
+            grads = grad_fn(*dys[: len(results)], **extra)
+            grads, variable_grads = grads if variables else (grads, [])
+            flat = [*_as_grads(grads), *_as_grads(variable_grads)]
+            if len(flat) != len(inputs) + len(variables):
+                raise ValueError(
+                    f"custom_gradient: grad_fn must return {len(inputs) + len(variables)} gradients, it returned "
+                    f"{len(flat)}."
+                )
+            return [None] * len(results) + flat
+
+        key = f"CustomGradient-{next(_custom_gradients)}"
+        graph.gradient_functions[key] = gradient
+        with graph.gradient_override_map({"IdentityN": key}):
+            outputs = array.identity_n([*results, *inputs, *variables])
+        outputs = list(outputs)[: len(results)]
+        return type(result)(outputs) if isinstance(result, (list, tuple)) else outputs[0]
+
+    return decorated
+
+
+def _as_grads(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _variables_used(graph: Graph, since: int, inputs: set[Tensor]) -> list[Any]:
+    """The resource variables whose handles the ops made since then take."""
+    handles = {
+        tensor: None
+        for op in graph.get_operations()[since:]
+        for tensor in op.input_list
+        if tensor.dtype.base_dtype is dtypes.resource and tensor.op.type == "VarHandleOp" and tensor not in inputs
+    }
+    if not handles:
+        return []
+    known = {v.handle: v for v in _all_variables(graph)}
+    return [known[h] for h in handles if h in known]
+
+
+def _all_variables(graph: Graph) -> Iterator[Any]:
+    for key in ("variables", "local_variables"):
+        for variable in graph.get_collection(key):
+            if isinstance(getattr(variable, "handle", None), Tensor):
+                yield variable

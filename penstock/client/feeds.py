@@ -1,0 +1,94 @@
+"""Feeds: checking and converting the values of a feed_dict."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import numpy as np
+
+from penstock.graph.constant import array_of
+from penstock.graph.dtype import string
+from penstock.graph.graph import Graph
+from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
+
+SparseTensorValue = collections.namedtuple("SparseTensorValue", ["indices", "values", "dense_shape"])
+IndexedSlicesValue = collections.namedtuple("IndexedSlicesValue", ["values", "indices", "dense_shape"])
+
+
+class Feed:
+    """How the value for one key of a feed_dict becomes values of tensors."""
+
+    __slots__ = ("_dims", "_dtype", "_parts", "tensors")
+
+    def __init__(self, tensors: list[Tensor], parts: tuple[str, ...] = ()) -> None:
+        self.tensors = tensors
+        self._parts = parts  # the fields of a sparse value, in the order of `tensors`
+        self._dtype = None if tensors[0].dtype.base_dtype is string else tensors[0].dtype.base_dtype._numpy
+        self._dims = tensors[0].shape._dims
+
+    def append_to(self, fed: list[Any], value: Any) -> None:
+        """Checks `value` and appends the arrays for this feed's tensors."""
+        if self._parts:
+            fields = [getattr(value, p) for p in self._parts] if hasattr(value, self._parts[0]) else value
+            for tensor, field in zip(self.tensors, fields, strict=False):
+                fed.append(_convert(tensor, field))
+            return
+        # The common case first: an array of the right type.
+        if value.__class__ is np.ndarray and value.dtype == self._dtype:
+            array = value
+        else:
+            array = _convert(self.tensors[0], value)
+        dims = self._dims
+        if dims is not None:
+            shape = array.shape
+            if len(dims) != len(shape):
+                _refuse_shape(self.tensors[0], array)
+            for want, have in zip(dims, shape, strict=True):
+                if want is not None and want != have:
+                    _refuse_shape(self.tensors[0], array)
+        fed.append(array)
+
+
+def _refuse_shape(tensor: Tensor, array: np.ndarray) -> None:
+    raise ValueError(
+        f"Cannot feed value of shape {array.shape} for Tensor '{tensor.name}', which has shape '{tensor.shape}'."
+    )
+
+
+def _convert(tensor: Tensor, value: Any) -> Any:
+    if isinstance(value, (Tensor, SparseTensor, IndexedSlices)) or hasattr(value, "_as_graph_element"):
+        raise TypeError(
+            f"The value of a feed cannot be a tensor; received {value!r} for '{tensor.name}'. Feed Python scalars, "
+            "strings, lists or NumPy arrays."
+        )
+    dtype = tensor.dtype.base_dtype
+    if dtype is string:
+        return array_of(value if not isinstance(value, np.ndarray) else value, string)[0]
+    wanted = dtype.as_numpy_dtype
+    if isinstance(value, int) and wanted(value) != value:
+        raise TypeError(f"{value} does not fit the type {dtype.name} of '{tensor.name}'.")
+    if hasattr(value, "unsafe_buffer_pointer") and value.dtype == wanted:
+        return value  # a jax array is fed as it is
+    try:
+        return np.asarray(value, dtype=wanted)
+    except ValueError as error:
+        raise ValueError(f"Cannot feed {value!r:.80} for Tensor '{tensor.name}' of type {dtype.name}: {error}") from error
+
+
+def feed_for(graph: Graph, key: Any, value: Any) -> Feed:
+    """How to feed `key`; the errors TensorFlow raises where it cannot be fed."""
+    if isinstance(key, SparseTensor):
+        return Feed([key.indices, key.values, key.dense_shape], ("indices", "values", "dense_shape"))
+    if isinstance(key, IndexedSlices):
+        dense = [] if key.dense_shape is None else [key.dense_shape]
+        return Feed([key.values, key.indices, *dense], ("values", "indices", "dense_shape"))
+    try:
+        tensor = graph.as_graph_element(key, allow_operation=False)
+    except (KeyError, ValueError) as error:
+        raise type(error)(f"Cannot interpret feed_dict key as Tensor: {error.args[0]}") from error
+    except TypeError as error:
+        raise TypeError(f"Cannot interpret feed_dict key as Tensor: {error.args[0]}") from error
+    if not graph.is_feedable(tensor):
+        raise ValueError(f"Tensor {tensor.name} may not be fed.")
+    return Feed([tensor])

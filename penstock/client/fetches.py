@@ -1,0 +1,123 @@
+"""Fetches: any nesting of graph elements to a flat list and back."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.client.feeds import IndexedSlicesValue, SparseTensorValue
+from penstock.graph.graph import Graph
+from penstock.graph.operation import Operation
+from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
+
+_COPY_BELOW = 1 << 14  # bytes: a copy is cheaper than a view then
+Build = Callable[[list[Any]], Any]
+
+
+class Fetch:
+    """The tensors and operations of a fetch structure, and how to put values back into it."""
+
+    __slots__ = ("build", "operations", "tensors")
+
+    def __init__(self, tensors: tuple[Tensor, ...], operations: tuple[Operation, ...], build: Build) -> None:
+        self.tensors = tensors
+        self.operations = operations
+        self.build = build
+
+
+class _Flat:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.tensors: dict[Tensor, int] = {}
+        self.operations: dict[Operation, None] = {}
+
+    def add(self, fetch: Any) -> Build:
+        """Notes what `fetch` needs and returns how its value is built from the list of all values."""
+        if fetch is None:
+            raise TypeError("Argument `fetch` = None has invalid type NoneType: it must be a tensor, an operation or a nesting of them.")
+        if isinstance(fetch, (list, tuple)):
+            return self._sequence(fetch)
+        if isinstance(fetch, Mapping):
+            return self._mapping(fetch)
+        if isinstance(fetch, SparseTensor):
+            parts = [self.add(t) for t in (fetch.indices, fetch.values, fetch.dense_shape)]
+            return lambda values: SparseTensorValue(*[p(values) for p in parts])
+        if isinstance(fetch, IndexedSlices):
+            given = [self.add(fetch.values), self.add(fetch.indices)]
+            dense = None if fetch.dense_shape is None else self.add(fetch.dense_shape)
+            return lambda values: IndexedSlicesValue(*[p(values) for p in given], dense and dense(values))
+        return self._element(fetch)
+
+    def _element(self, fetch: Any) -> Build:
+        try:
+            element = self.graph.as_graph_element(fetch)
+        except TypeError as error:
+            raise TypeError(f"Fetch argument {fetch!r} has invalid type {type(fetch).__name__}, must be a string or Tensor. ({error})") from error
+        except ValueError as error:
+            raise ValueError(f"Fetch argument {fetch!r} cannot be interpreted as a Tensor. ({error})") from error
+        except KeyError as error:
+            raise ValueError(f"Fetch argument {fetch!r} cannot be interpreted as a Tensor. ({error.args[0]})") from error
+        if not self.graph.is_fetchable(element):
+            raise ValueError(f"Operation '{element.name}' has been marked as not fetchable.")
+        if isinstance(element, Operation):
+            self.operations[element] = None
+            return lambda values: None
+        position = self.tensors.setdefault(element, len(self.tensors))
+        return lambda values: values[position]
+
+    def _sequence(self, fetch: Sequence[Any]) -> Build:
+        parts = [self.add(f) for f in fetch]
+        kind = type(fetch)
+        if kind is list:
+            return lambda values: [p(values) for p in parts]
+        if hasattr(kind, "_make"):
+            return lambda values: kind._make(p(values) for p in parts)  # type: ignore[attr-defined]
+        return lambda values: kind(p(values) for p in parts)  # type: ignore[call-arg]
+
+    def _mapping(self, fetch: Mapping[Any, Any]) -> Build:
+        parts = {k: self.add(v) for k, v in fetch.items()}
+        kind = type(fetch)
+        if isinstance(fetch, collections.defaultdict):
+            return lambda values: {k: p(values) for k, p in parts.items()}
+        return lambda values: kind((k, p(values)) for k, p in parts.items())  # type: ignore[call-arg]
+
+
+def fetch_for(graph: Graph, fetches: Any) -> Fetch:
+    """The flat form of `fetches`."""
+    flat = _Flat(graph)
+    build = flat.add(fetches)
+    return Fetch(tuple(flat.tensors), tuple(flat.operations), build)
+
+
+class _Owner:
+    """Lets NumPy see the memory of a jax array that nobody else uses, and keeps it alive."""
+
+    __slots__ = ("__array_interface__", "array")
+
+    def __init__(self, array: Any, view: np.ndarray) -> None:
+        self.array = array
+        self.__array_interface__ = {**view.__array_interface__, "data": (view.ctypes.data, False)}
+
+
+def to_numpy(value: Any) -> Any:
+    """A fetched value as TensorFlow gives it: a NumPy scalar, or an array that the caller owns and may write to.
+
+    A jax array among the fetched values is the output of a segment that nobody else holds, so a large one on the CPU
+    is handed out without a copy.
+    """
+    if value.__class__ is np.ndarray:
+        return value[()] if value.ndim == 0 else value.copy()
+    if not hasattr(value, "block_until_ready"):
+        return value
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return array[()]
+    if array.nbytes < _COPY_BELOW or array.dtype.kind == "V" or not array.flags.c_contiguous:
+        return array.copy()
+    if array.flags.owndata:  # it came from another device
+        array.setflags(write=True)
+        return array
+    return np.asarray(_Owner(value, array))

@@ -1,0 +1,181 @@
+"""Makes `import tensorflow`, and every part of it that programs use, resolve to penstock.
+
+`tensorflow.X` is `penstock.v1.X`, and so is `tensorflow.compat.v1.X`. TensorFlow's internal modules, which programs
+import although they should not, are listed in `penstock.compat.internals`. A module handed out is a real one in
+`sys.modules` under its TensorFlow name; it owns no names and looks each up in the penstock modules behind it.
+
+>>> install()
+>>> from tensorflow.python.platform import gfile
+>>> gfile.__name__
+'tensorflow.python.platform.gfile'
+>>> uninstall()
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from penstock.compat.internals import FOLDERS, MODULES
+from penstock.face.missing import missing_name, nearest
+
+ROOT = "tensorflow"
+FACE = "penstock.v1"
+
+
+# Names with two underscores belong to each module itself, these excepted.
+_SHARED_DUNDERS = frozenset({"__all__", "__version__", "__git_version__", "__compiler_version__"})
+
+
+class AliasModule(ModuleType):
+    """A module under a TensorFlow name; its names are those of `sources`, penstock modules, first one first."""
+
+    def __init__(self, name: str, sources: Sequence[str]) -> None:
+        behind = ", ".join(sources) or "a package of aliases"
+        super().__init__(name, f"{name} as penstock provides it: {behind}.")
+        self._sources = tuple(sources)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in _SHARED_DUNDERS:
+            raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'", name=name)
+        for source in filter(None, map(_find, self._sources)):
+            try:
+                return getattr(source, name)
+            except AttributeError:
+                continue
+        if name == "__all__":
+            return [each for each in dir(self) if not each.startswith("_")]
+        # TensorFlow imports all of itself, so programs reach `tf.contrib.layers` without importing it.
+        child = f"{self.__name__}.{name}"
+        if sources_of(child) is not None:
+            return importlib.import_module(child)
+        raise missing_name(self.__name__, name, dir(self))
+
+    def __dir__(self) -> list[str]:
+        names = {name for name in vars(self) if name != "_sources"}
+        for source in filter(None, map(_find, self._sources)):
+            names.update(dir(source))
+        prefix = f"{self.__name__}."
+        names.update(each.removeprefix(prefix).split(".")[0] for each in _known_modules() if each.startswith(prefix))
+        return sorted(names)
+
+
+class AliasFinder(MetaPathFinder, Loader):
+    """Finds and makes the alias modules, for all of `tensorflow`: nothing of the real one is mixed in."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of `fullname` if it is under `tensorflow`; ImportError where penstock has nothing for it."""
+        if fullname != ROOT and not fullname.startswith(f"{ROOT}."):
+            return None
+        if sources_of(fullname) is None:
+            raise _no_module(fullname)
+        # All are packages: then a failed `from module import name` comes here too, and gets the error above.
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """A module that looks its names up in penstock."""
+        return AliasModule(spec.name, sources_of(spec.name) or ())
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run: the code is in the modules behind the alias."""
+
+
+_finder = AliasFinder()
+
+
+def install() -> None:
+    """From now on `import tensorflow` gives penstock, in this process. Doing it twice is harmless."""
+    found = sys.modules.get(ROOT)
+    if found is not None and not isinstance(found, AliasModule):
+        raise RuntimeError(
+            f"Cannot alias 'tensorflow' to penstock: TensorFlow itself is already imported, from "
+            f"'{getattr(found, '__file__', 'an unknown place')}'. Call penstock.compat.alias.install() before anything "
+            f"imports tensorflow, or start the program with `penstock run`."
+        )
+    if _finder not in sys.meta_path:
+        # First: with the real TensorFlow installed, its own modules would be found otherwise.
+        sys.meta_path.insert(0, _finder)
+
+
+def uninstall() -> None:
+    """Undo `install` and forget the modules it made."""
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+    for name in [name for name, module in sys.modules.items() if isinstance(module, AliasModule)]:
+        del sys.modules[name]
+
+
+def sources_of(fullname: str) -> tuple[str, ...] | None:
+    """The penstock modules behind a TensorFlow module, none for a bare package; None if penstock has no such module.
+
+    >>> sources_of("tensorflow.compat.v1.gfile")
+    ('penstock.v1.gfile',)
+    >>> sources_of("tensorflow.python")
+    ()
+    """
+    path = fullname.removeprefix(ROOT).removeprefix(".")
+    if path == "compat.v1" or path.startswith("compat.v1."):
+        path = path.removeprefix("compat.v1").removeprefix(".")
+    if not path:
+        return (FACE,)
+    folder, _, name = path.rpartition(".")
+    in_folder = (f"{FOLDERS[folder]}.{name}",) if folder in FOLDERS else ()
+    for candidates in (MODULES.get(path, ()), in_folder, (f"{FACE}.{path}",)):
+        if any(_find(each) is not None for each in candidates):
+            return candidates
+    holds_modules = any(each.startswith(f"{path}.") for each in (*MODULES, *(f"{folder}." for folder in FOLDERS)))
+    return () if holds_modules else None
+
+
+def _find(path: str) -> ModuleType | None:
+    """The module at `path`, be it a file or a module that another one has as an attribute; None if there is none."""
+    if path in sys.modules:
+        return sys.modules[path]
+    try:
+        spec = importlib.util.find_spec(path)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is not None:
+        # Outside the `try`: an error in a module that exists must be seen.
+        return importlib.import_module(path)
+    parent, _, name = path.rpartition(".")
+    found = getattr(_find(parent), name, None) if parent else None
+    return found if isinstance(found, ModuleType) else None
+
+
+def _known_modules() -> Iterator[str]:
+    """TensorFlow's names of all modules that penstock has."""
+    yield from (f"{ROOT}.{path}" for path, sources in MODULES.items() if any(_find(each) for each in sources))
+    for folder, ours in FOLDERS.items():
+        package = importlib.import_module(ours)
+        yield from (f"{ROOT}.{folder}.{info.name}" for info in pkgutil.iter_modules(package.__path__))
+    face = importlib.import_module(FACE)
+    for info in pkgutil.walk_packages(face.__path__, f"{FACE}."):
+        yield f"{ROOT}.{info.name.removeprefix(FACE + '.')}"
+    yield f"{ROOT}.compat.v1"
+
+
+def _no_module(fullname: str) -> ImportError:
+    parent, _, name = fullname.rpartition(".")
+    # `from module import name` comes here too: the name may be meant to be one of the module's, not a module.
+    in_parent = dir(sys.modules[parent]) if parent in sys.modules else []
+    if name in in_parent:
+        remedy = f"It is a name, not a module: write `from {parent} import {name}`."
+    else:
+        known = list(_known_modules())
+        # The same module in another folder is a better guess than one whose path looks alike.
+        elsewhere = [each for each in known if each.endswith(f".{name}")]
+        close = [*(f"{parent}.{each}" for each in nearest(name, in_parent)), *elsewhere, *nearest(fullname, known)]
+        found = ", ".join(f"'{each}'" for each in list(dict.fromkeys(close))[:3])
+        remedy = f"The nearest that exists: {found}." if found else "Nothing in penstock is like it."
+    # Not under the name that was asked for: Python drops such an error after `from module import name`.
+    return ModuleNotFoundError(f"penstock has no module '{fullname}'. {remedy}", name=f"penstock alias of {fullname}")

@@ -1,0 +1,151 @@
+"""TensorFlow's internal modules that programs import, and the penstock modules that have their names.
+
+Data only. Each entry lists the modules to look a name up in, first one first; one that does not exist is skipped.
+The public face comes first wherever it has the name, because its functions take TensorFlow's parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_FACE = "penstock.v1"
+_TRAIN = f"{_FACE}.train"
+
+# A whole folder of TensorFlow that is a folder of another package.
+FOLDERS: Final[dict[str, str]] = {
+    # TensorBoard carries TensorFlow's own messages.
+    "core.framework": "tensorboard.compat.proto",
+    "core.protobuf": "tensorboard.compat.proto",
+    "core.util": "tensorboard.compat.proto",
+}
+
+# One module of TensorFlow: where its names are.
+MODULES: Final[dict[str, tuple[str, ...]]] = {
+    # Messages that TensorBoard lacks.
+    "core.example.example_pb2": (_TRAIN,),
+    "core.example.feature_pb2": (_TRAIN,),
+    "core.protobuf.tensorflow_server_pb2": (_TRAIN,),
+    # Client.
+    "python.client.device_lib": (f"{_FACE}.device_lib",),
+    "python.client.session": (_FACE, "penstock.session"),
+    "python.client.timeline": (f"{_FACE}.timeline",),
+    "python.debug": (f"{_FACE}.debug",),
+    # Data.
+    "python.data.ops.dataset_ops": (f"{_FACE}.data", "penstock.data"),
+    "python.data.ops.iterator_ops": (f"{_FACE}.data", "penstock.data"),
+    # Framework.
+    "python.eager.context": ("penstock.eager",),
+    "python.framework.common_shapes": ("penstock.graph.shape",),
+    "python.framework.constant_op": (_FACE,),
+    "python.framework.convert_to_constants": (f"{_FACE}.graph_util",),
+    "python.framework.device": (_FACE, "penstock.graph.device"),
+    "python.framework.dtypes": (_FACE, "penstock.graph.dtype"),
+    "python.framework.errors": (f"{_FACE}.errors",),
+    "python.framework.errors_impl": (f"{_FACE}.errors",),
+    "python.framework.function": (_FACE, "penstock.function"),
+    "python.framework.graph_util": (f"{_FACE}.graph_util",),
+    "python.framework.graph_util_impl": (f"{_FACE}.graph_util",),
+    "python.framework.importer": (_FACE, "penstock.graph.graphdef"),
+    "python.framework.indexed_slices": (_FACE, "penstock.graph.tensor"),
+    "python.framework.meta_graph": (_TRAIN,),
+    "python.framework.ops": (_FACE, "penstock.graph.graph", "penstock.graph.tensor", "penstock.autodiff"),
+    "python.framework.random_seed": (_FACE,),
+    "python.framework.sparse_tensor": (_FACE, "penstock.graph.tensor"),
+    "python.framework.tensor_conversion_registry": (_FACE,),
+    "python.framework.tensor_shape": (_FACE, "penstock.graph.shape"),
+    "python.framework.tensor_util": (_FACE, "penstock.graph.tensor"),
+    "python.framework.test_util": (f"{_FACE}.test",),
+    # Layers.
+    "python.layers.base": (f"{_FACE}.layers",),
+    "python.layers.convolutional": (f"{_FACE}.layers",),
+    "python.layers.core": (f"{_FACE}.layers",),
+    "python.layers.layers": (f"{_FACE}.layers",),
+    "python.layers.normalization": (f"{_FACE}.layers",),
+    "python.layers.pooling": (f"{_FACE}.layers",),
+    "python.layers.utils": (f"{_FACE}.layers", "penstock.ops.control"),
+    # Files.
+    "python.lib.io.tf_record": (f"{_FACE}.python_io", f"{_FACE}.io"),
+    # Ops.
+    "python.ops.array_ops": (_FACE, "penstock.ops.array"),
+    "python.ops.check_ops": (_FACE, f"{_FACE}.debugging"),
+    "python.ops.clip_ops": (_FACE,),
+    "python.ops.control_flow_ops": (_FACE, "penstock.ops.control"),
+    "python.ops.data_flow_ops": (_FACE, "penstock.ops.queue"),
+    "python.ops.embedding_ops": (f"{_FACE}.nn",),
+    "python.ops.functional_ops": (_FACE, "penstock.ops.control"),
+    "python.ops.gen_array_ops": ("penstock.ops.array", _FACE),
+    "python.ops.gen_math_ops": ("penstock.ops.math", _FACE),
+    "python.ops.gradients": (_FACE, "penstock.autodiff"),
+    "python.ops.gradients_impl": (_FACE, "penstock.autodiff"),
+    "python.ops.image_ops": (f"{_FACE}.image",),
+    "python.ops.init_ops": (_FACE, f"{_FACE}.initializers"),
+    "python.ops.io_ops": (_FACE, f"{_FACE}.io"),
+    "python.ops.linalg_ops": (_FACE, f"{_FACE}.linalg"),
+    "python.ops.logging_ops": (_FACE, f"{_FACE}.summary"),
+    "python.ops.lookup_ops": (_FACE, f"{_FACE}.lookup"),
+    "python.ops.losses.losses": (f"{_FACE}.losses",),
+    "python.ops.math_ops": (_FACE, f"{_FACE}.math", "penstock.ops.math"),
+    "python.ops.nn": (f"{_FACE}.nn",),
+    "python.ops.nn_impl": (f"{_FACE}.nn", "penstock.ops.nn"),
+    "python.ops.nn_ops": (f"{_FACE}.nn", "penstock.ops.nn"),
+    "python.ops.parsing_ops": (_FACE, f"{_FACE}.io"),
+    "python.ops.partitioned_variables": (_FACE,),
+    "python.ops.random_ops": (_FACE, f"{_FACE}.random"),
+    "python.ops.resource_variable_ops": (_FACE, "penstock.variables"),
+    "python.ops.rnn": (f"{_FACE}.nn",),
+    "python.ops.rnn_cell": (f"{_FACE}.nn.rnn_cell",),
+    "python.ops.rnn_cell_impl": (f"{_FACE}.nn.rnn_cell",),
+    "python.ops.script_ops": (_FACE,),
+    "python.ops.sparse_ops": (_FACE, f"{_FACE}.sparse"),
+    "python.ops.standard_ops": (_FACE,),
+    "python.ops.state_ops": (_FACE, "penstock.ops.state"),
+    "python.ops.string_ops": (_FACE, f"{_FACE}.strings"),
+    "python.ops.summary_ops": (f"{_FACE}.summary",),
+    "python.ops.template": (_FACE,),
+    "python.ops.variable_scope": (_FACE, "penstock.variables"),
+    "python.ops.variable_v1": (_FACE, "penstock.variables"),
+    "python.ops.variables": (_FACE, "penstock.variables"),
+    # Platform.
+    "python.platform.app": (f"{_FACE}.app",),
+    "python.platform.flags": (f"{_FACE}.flags",),
+    "python.platform.gfile": (f"{_FACE}.gfile",),
+    "python.platform.test": (f"{_FACE}.test",),
+    "python.platform.tf_logging": (f"{_FACE}.logging", "penstock.face.logging"),
+    # Summaries.
+    "python.summary.summary": (f"{_FACE}.summary",),
+    "python.summary.writer.writer": (f"{_FACE}.summary",),
+    # Training.
+    "python.training.adagrad": (_TRAIN,),
+    "python.training.adam": (_TRAIN,),
+    "python.training.basic_session_run_hooks": (_TRAIN,),
+    "python.training.checkpoint_management": (_TRAIN,),
+    "python.training.checkpoint_utils": (_TRAIN,),
+    "python.training.coordinator": (_TRAIN,),
+    "python.training.device_setter": (_TRAIN,),
+    "python.training.ftrl": (_TRAIN,),
+    "python.training.gradient_descent": (_TRAIN,),
+    "python.training.input": (_TRAIN,),
+    "python.training.learning_rate_decay": (_TRAIN,),
+    "python.training.momentum": (_TRAIN,),
+    "python.training.monitored_session": (_TRAIN, "penstock.train.monitored_session"),
+    "python.training.moving_averages": (_TRAIN, "penstock.train.moving_averages"),
+    "python.training.optimizer": (_TRAIN, "penstock.optim.optimizer"),
+    "python.training.queue_runner": (_TRAIN,),
+    "python.training.queue_runner_impl": (_TRAIN,),
+    "python.training.rmsprop": (_TRAIN,),
+    "python.training.saver": (_TRAIN, "penstock.train.saver"),
+    "python.training.server_lib": (_TRAIN,),
+    "python.training.session_manager": (_TRAIN,),
+    "python.training.session_run_hook": (_TRAIN,),
+    "python.training.slot_creator": ("penstock.optim.optimizer",),
+    "python.training.summary_io": (f"{_FACE}.summary", _TRAIN),
+    "python.training.supervisor": (_TRAIN, "penstock.train.supervisor"),
+    "python.training.sync_replicas_optimizer": (_TRAIN,),
+    "python.training.training": (_TRAIN,),
+    "python.training.training_util": (_TRAIN,),
+    # Helpers.
+    "python.util.compat": (f"{_FACE}.compat",),
+    "python.util.nest": (f"{_FACE}.nest",),
+    # The eager face.
+    "compat.v2": ("penstock",),
+}

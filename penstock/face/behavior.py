@@ -1,0 +1,29 @@
+"""The switches between TensorFlow's first and second behaviour. Under this face it is always the first."""
+
+from __future__ import annotations
+
+
+def disable_v2_behavior() -> None:
+    """Nothing to do: graphs and sessions are what this face is."""
+
+
+disable_eager_execution = disable_tensor_equality = disable_v2_tensorshape = disable_v2_behavior
+disable_control_flow_v2 = enable_control_flow_v2 = disable_v2_behavior
+
+
+def enable_eager_execution() -> None:
+    """Refuses: eager execution is what `import penstock` is for."""
+    raise ValueError("penstock.v1 has no eager execution; `import penstock as tf` has.")
+
+
+enable_v2_behavior = enable_eager_execution
+
+
+def executing_eagerly() -> bool:
+    """False: ops are added to a graph."""
+    return False
+
+
+def executing_eagerly_outside_functions() -> bool:
+    """False: ops are added to a graph."""
+    return False

@@ -1,0 +1,54 @@
+"""Errors for names that penstock does not have: they say which ones it does."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The public names in `known` that look most like `name`, best first.
+
+    >>> nearest("placehoder", ["placeholder", "Session", "place"])
+    ['placeholder', 'place']
+    """
+    # Case is the commonest slip (`tf.Constant`), so it does not count; the first spelling of a name wins.
+    spelling: dict[str, str] = {}
+    for candidate in known:
+        if not candidate.startswith("_"):
+            spelling.setdefault(candidate.lower(), candidate)
+    return [spelling[match] for match in difflib.get_close_matches(name.lower(), spelling, count)]
+
+
+def missing_name(module: str, name: str, known: Iterable[str]) -> AttributeError:
+    """The error for `module.name`, which penstock does not have; `known` are the names it does have there.
+
+    >>> missing_name("penstock.v1", "placehoder", ["placeholder"])
+    AttributeError("'penstock.v1.placehoder' does not exist in penstock. The nearest name there is 'placeholder'.")
+    """
+    close = nearest(name, known)
+    match close:
+        case []:
+            remedy = f"No name in '{module}' is like it: dir({module}) lists them."
+        case [one]:
+            remedy = f"The nearest name there is '{one}'."
+        case _:
+            remedy = f"The nearest names there are {', '.join(repr(each) for each in close)}."
+    # With `name` set Python adds no guess of its own to the traceback.
+    return AttributeError(f"'{module}.{name}' does not exist in penstock. {remedy}", name=name)
+
+
+def guard(module_name: str) -> Callable[[str], Any]:
+    """A module `__getattr__` (PEP 562) that raises `missing_name` for that module.
+
+    A face ends with it:
+
+        __getattr__ = guard(__name__)
+    """
+
+    def __getattr__(name: str) -> Any:
+        raise missing_name(module_name, name, vars(sys.modules[module_name]))
+
+    return __getattr__

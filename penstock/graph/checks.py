@@ -1,0 +1,89 @@
+"""Run-time checks inside compiled code: a kernel says what must hold, the worker raises what did not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import InvalidArgumentError
+
+
+class NotTraceable(Exception):
+    """Raised while tracing by what cannot be part of compiled code with the inputs it has.
+
+    The worker then cuts the segment there: a control-flow node runs on the host, any other node gets the values of
+    its inputs.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.node: Any = None  # the outermost node concerned
+
+
+class _State(threading.local):
+    recorder: Any = None
+    ignored = False
+
+
+_state = _State()
+
+
+def require(ok: Any, message: str, detail: Any = 0) -> None:
+    """Demands that `ok` (a bool array of any shape) holds everywhere; `{}` in the message stands for `detail`.
+
+    On arrays it raises InvalidArgumentError at once. While a segment is traced it becomes one more output of the
+    compiled code, which the worker looks at after the call: variables that the segment writes keep their values then.
+
+    >>> require(index < size, "index {} is out of range", index)
+    """
+    if _state.ignored:
+        return
+    if isinstance(ok, (bool, np.bool_, np.ndarray)):
+        if not np.all(ok):
+            raise InvalidArgumentError(None, None, message.format(detail))
+        return
+    if _state.recorder is not None:
+        _state.recorder(ok, message, detail)
+
+
+def require_in_range(indices: Any, limit: int, what: str = "indices") -> None:
+    """Demands 0 <= indices < limit, and shows the first index that is not."""
+    if isinstance(indices, np.ndarray):
+        bad = (indices < 0) | (indices >= limit)
+        if bad.any():
+            where = np.argwhere(bad)[0].tolist()
+            raise InvalidArgumentError(
+                None, None, f"{what}{where} = {indices[tuple(where)]} is not in [0, {limit})"
+            )
+        return
+    if _state.ignored or _state.recorder is None or indices.size == 0:
+        return
+    import jax.numpy as jnp
+
+    bad = ((indices < 0) | (indices >= limit)).reshape(-1)
+    first = jnp.argmax(bad)
+    require(~bad[first], what + " value {} is not in [0, " + str(limit) + ")", indices.reshape(-1)[first])
+
+
+@contextmanager
+def recording_checks(recorder: Any) -> Iterator[None]:
+    """While a segment is traced: hands every check to `recorder(ok, message, detail)`."""
+    before, _state.recorder = _state.recorder, recorder
+    try:
+        yield
+    finally:
+        _state.recorder = before
+
+
+@contextmanager
+def ignoring_checks() -> Iterator[None]:
+    """While only shapes are asked for."""
+    before, _state.ignored = _state.ignored, True
+    try:
+        yield
+    finally:
+        _state.ignored = before

@@ -1,0 +1,258 @@
+"""Constants: NumPy arrays of Python values with TensorFlow's types, and what is known of a tensor's value without running."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import InvalidArgumentError
+from penstock.graph import dtype as dtypes
+from penstock.graph.dtype import DType, as_dtype
+from penstock.graph.opdef import grouped
+from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.tensor import Tensor
+
+MAX_FOLDED_ELEMENTS = 4096
+MAX_RANK = 254
+_NUMBERS = (bool, int, float, complex)
+
+
+def array_of(value: Any, dtype: DType | None = None, shape: Any = None) -> tuple[np.ndarray, DType]:
+    """`value` as an array and its TensorFlow type; Python floats are float32, ints int32, text bytes.
+
+    >>> array_of([1, 2.5])[1]
+    tf.float32
+    """
+    if value is None:
+        raise ValueError("None values not supported.")
+    wanted = None if dtype is None else dtype.base_dtype
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = _from_numpy(np.asarray(value), wanted)
+    else:
+        if hasattr(value, "__array__") and not isinstance(value, (list, tuple)):
+            array = _from_numpy(np.asarray(value), wanted)
+        else:
+            array = _from_python(value, wanted)
+    found = wanted or as_dtype(array.dtype)
+    if shape is not None:
+        array = _fill(array, as_shape(shape))
+    return array, found
+
+
+def _fill(array: np.ndarray, shape: TensorShape) -> np.ndarray:
+    dims = tuple(shape.as_list())
+    size = int(np.prod(dims, dtype=np.int64))
+    if array.size == size:
+        return array.reshape(dims)
+    if array.size == 1:
+        # A view that repeats one value: a GraphDef then holds the value once, as TensorFlow's does.
+        return np.broadcast_to(array.reshape(()), dims)
+    if array.size > size:
+        raise ValueError(f"Too many elements provided. Needed at most {size}, but received {array.size}")
+    # TensorFlow repeats the last value to fill the shape.
+    flat = np.empty(size, array.dtype)
+    flat[: array.size] = array.reshape(-1)
+    flat[array.size :] = array.reshape(-1)[-1]
+    return flat.reshape(dims)
+
+
+def _from_numpy(array: np.ndarray, wanted: DType | None) -> np.ndarray:
+    if array.dtype.kind in "US":
+        array = _bytes_array(array.astype(object))
+    if wanted is dtypes.string:
+        if array.dtype != object:
+            raise TypeError(f"Expected string values, received an array of {array.dtype}.")
+        return _bytes_array(array)
+    if array.dtype == object:
+        if wanted is None:
+            return _bytes_array(array)
+        return _from_python(array.tolist(), wanted)
+    if wanted is None:
+        as_dtype(array.dtype)  # raises TypeError for what has no TensorFlow type
+        return array
+    return array.astype(wanted.as_numpy_dtype, copy=False)
+
+
+def _bytes_array(array: np.ndarray) -> np.ndarray:
+    flat = np.empty(array.size, object)
+    for i, item in enumerate(array.reshape(-1)):
+        if isinstance(item, str):
+            item = item.encode()
+        if not isinstance(item, bytes):
+            raise TypeError(f"Expected bytes or text, received {item!r} of type {type(item).__name__}.")
+        flat[i] = item
+    return flat.reshape(array.shape)
+
+
+def _leaves(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _from_python(value: Any, wanted: DType | None) -> np.ndarray:
+    leaves = list(_leaves(value))
+    if any(isinstance(x, (str, bytes)) for x in leaves) or wanted is dtypes.string:
+        if wanted not in (None, dtypes.string):
+            raise TypeError(f"Expected {wanted.name}, but got {leaves[0]!r} of type '{type(leaves[0]).__name__}'.")
+        return _bytes_array(_shaped(value, object))
+    for leaf in leaves:
+        if leaf is None:
+            raise ValueError("None values not supported.")
+        if not isinstance(leaf, (*_NUMBERS, np.generic, np.ndarray)) and not hasattr(leaf, "__int__"):
+            raise TypeError(f"Failed to convert {leaf!r} of type {type(leaf).__name__} to a Tensor.")
+    if wanted is not None:
+        _check_leaves(leaves, wanted)
+        return _overflow_checked(value, wanted)
+    kinds = {type(x) for x in leaves}
+    if bool in kinds and kinds != {bool} and not any(isinstance(x, np.generic) for x in leaves):
+        raise TypeError(f"Cannot mix bool with numbers in one constant, received {value!r:.80}.")
+    array = _shaped(value, None)
+    if array.dtype == np.float64 and not any(isinstance(x, (np.float64, np.ndarray)) for x in leaves if type(x) is not float):
+        return array.astype(np.float32)
+    if array.dtype == np.int64 and not any(isinstance(x, (np.generic, np.ndarray)) for x in leaves):
+        return _overflow_checked(value, dtypes.int32)
+    if array.dtype == np.complex128 and not any(isinstance(x, (np.generic, np.ndarray)) for x in leaves):
+        return array.astype(np.complex128)
+    if array.dtype == object:
+        raise ValueError(f"Integer too large, or a ragged list, in {value!r:.80}.")
+    return array
+
+
+def _shaped(value: Any, dtype: Any) -> np.ndarray:
+    try:
+        if dtype is object:
+            # np.array(..., object) would split tuples of equal length wrongly only for ragged input.
+            shape = np.shape(np.array(value, dtype=object))
+            return np.array(value, dtype=object).reshape(shape)
+        return np.array(value)
+    except ValueError as error:
+        raise ValueError(f"Can't convert non-rectangular Python sequence to Tensor: {value!r:.80}.") from error
+
+
+def _overflow_checked(value: Any, wanted: DType) -> np.ndarray:
+    try:
+        return np.array(value, dtype=wanted.as_numpy_dtype)
+    except OverflowError as error:
+        raise ValueError(f"{value!r:.80} does not fit {wanted.name}; give a wider dtype.") from error
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ValueError) and "inhomogeneous" in str(error):
+            raise ValueError(f"Can't convert non-rectangular Python sequence to Tensor: {value!r:.80}.") from error
+        raise TypeError(f"Cannot convert {value!r:.80} to {wanted.name} ({error}).") from error
+
+
+def _check_leaves(leaves: list[Any], wanted: DType) -> None:
+    for leaf in leaves:
+        if isinstance(leaf, (np.generic, np.ndarray)):
+            continue
+        bad = (
+            (isinstance(leaf, float) and (wanted.is_integer or wanted.is_bool))
+            or (isinstance(leaf, complex) and not wanted.is_complex)
+            or (wanted.is_bool and not isinstance(leaf, bool))
+        )
+        if bad:
+            raise TypeError(f"Expected {wanted.name}, but got {leaf!r} of type '{type(leaf).__name__}'.")
+
+
+def constant_value(tensor: Any, partial: bool = False) -> np.ndarray | None:
+    """The value of `tensor` if it follows from constants and static shapes alone, else None.
+
+    >>> constant_value(tf.shape(tf.zeros([2, 3])))
+    array([2, 3], dtype=int32)
+    """
+    if not isinstance(tensor, Tensor):
+        return np.asarray(tensor)
+    op = tensor.op
+    kind = op.op_def.name
+    if kind == "Const":
+        value: np.ndarray = op.attrs["value"]
+        return value
+    if kind in ("Shape", "Size", "Rank"):
+        return _value_of_shape_op(op, kind)
+    if not op.op_def.numpy or not op.input_list:
+        return None
+    size = tensor.shape.num_elements()
+    if size is not None and size > MAX_FOLDED_ELEMENTS:
+        return None
+    inputs = []
+    for source in op.input_list:
+        known = constant_value(source)
+        if known is None or known.size > MAX_FOLDED_ELEMENTS:
+            return None
+        inputs.append(known)
+    try:
+        return evaluate_kernel(op.op_def, op.attrs, [t.dtype for t in op.outputs], inputs)[tensor.value_index]
+    except InvalidArgumentError:
+        return None  # a division by zero, say: an error of the run, not of building the graph
+
+
+def _value_of_shape_op(op: Any, kind: str) -> np.ndarray | None:
+    shape = op.input_list[0].shape
+    if kind == "Rank":
+        return None if shape.rank is None else np.array(shape.rank, np.int32)
+    if not shape.is_fully_defined():
+        return None
+    out_type = op.attrs["out_type"].as_numpy_dtype
+    return np.array(shape.num_elements() if kind == "Size" else shape.as_list(), out_type)
+
+
+def evaluate_kernel(op_def: Any, attrs: dict[str, Any], dtypes: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    """Runs the kernel of a NumPy-capable op on arrays."""
+    wanted = {k: v for k, v in attrs.items() if k in op_def.wants}
+    with np.errstate(all="ignore"):  # infinities and wrap-around are values, as in compiled code
+        result = op_def.kernel(*grouped(op_def, attrs, inputs), **wanted)
+    results = list(result) if isinstance(result, (tuple, list)) else [result]
+    return [np.asarray(r, t.base_dtype.as_numpy_dtype) for r, t in zip(results, dtypes, strict=True)]
+
+
+def constant_value_as_shape(tensor: Any) -> TensorShape:
+    """A shape given as an integer vector, as far as it is known; -1 stands for unknown.
+
+    >>> constant_value_as_shape(tf.stack([tf.shape(x)[0], 3]))
+    TensorShape([None, 3])
+    """
+    if not isinstance(tensor, Tensor):
+        return as_shape([None if int(d) < 0 else int(d) for d in np.asarray(tensor).reshape(-1)])
+    known = constant_value(tensor)
+    if known is not None:
+        if known.size > MAX_RANK:
+            raise ValueError(f"A shape has at most {MAX_RANK} dimensions, received {known.size}.")
+        return TensorShape.of(tuple(None if d < 0 else int(d) for d in known.reshape(-1).tolist()))
+    op = tensor.op
+    kind = op.type
+    if kind == "Shape":
+        return op.input_list[0].shape
+    if kind in ("Cast", "Identity"):
+        return constant_value_as_shape(op.input_list[0])
+    if kind == "Pack":
+        dims = [constant_value(t) for t in op.input_list]
+        return TensorShape.of(tuple(None if d is None or d < 0 else int(d) for d in dims))
+    if kind == "ConcatV2":
+        result = TensorShape.of(())
+        for part in op.input_list[:-1]:
+            result = result.concatenate(constant_value_as_shape(part))
+        return result
+    if kind == "StridedSlice":
+        sliced = _sliced_shape(op)
+        if sliced is not None:
+            return sliced
+    length = tensor.shape.num_elements()
+    return TensorShape.of(None if length is None else (None,) * length)
+
+
+def _sliced_shape(op: Any) -> TensorShape | None:
+    begin, end, strides = (constant_value(t) for t in op.input_list[1:])
+    attrs = op.attrs
+    if begin is None or end is None or strides is None or begin.size != 1:
+        return None
+    if attrs["ellipsis_mask"] or attrs["new_axis_mask"] or attrs["shrink_axis_mask"]:
+        return None
+    whole = constant_value_as_shape(op.input_list[0])
+    if whole.rank is None:
+        return None
+    first = None if attrs["begin_mask"] & 1 else int(begin[0])
+    last = None if attrs["end_mask"] & 1 else int(end[0])
+    return TensorShape.of(tuple(whole.as_list()[first : last : int(strides[0])]))

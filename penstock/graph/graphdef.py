@@ -1,0 +1,118 @@
+"""GraphDef: a graph, its nodes and function bodies as TensorFlow's protos. Reading them back is in `importer`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from tensorboard.compat.proto.function_pb2 import FunctionDef
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+
+from penstock.graph.attrs import Library, attr_from_proto, attr_to_proto, fill_attrs
+from penstock.graph.function import Function
+from penstock.graph.opdef import ArgDef
+from penstock.graph.tensor_proto import tensor_proto
+
+if TYPE_CHECKING:
+    from penstock.graph.graph import Graph
+    from penstock.graph.operation import Operation
+    from penstock.graph.tensor import Tensor
+
+__all__ = ["attr_from_proto", "attr_to_proto", "graph_def", "node_def", "tensor_proto"]
+
+
+def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = False) -> GraphDef:
+    """The nodes of `graph` (those made since `from_version`) with the function bodies that they use.
+
+    >>> [node.name for node in graph_def(tf.get_default_graph()).node]
+    """
+    library = Library()
+    proto = GraphDef(versions=graph.graph_def_versions)
+    for op in graph.get_operations():
+        if from_version is None or op._id >= from_version:
+            node = node_def(op, library)
+            if add_shapes and op.outputs:
+                shapes = [t.shape.as_proto() for t in op.outputs]
+                node.attr["_output_shapes"].list.shape.extend(shapes)
+            proto.node.append(node)
+    done = 0
+    # A body may use further bodies, which join the library while it is written.
+    while done < len(library.functions):
+        name, function = list(library.functions.items())[done]
+        proto.library.function.append(_function_def(name, function, library))
+        done += 1
+    return proto
+
+
+def node_def(op: Operation, library: Library | None = None) -> NodeDef:
+    """One node as a NodeDef."""
+    library = library or Library()
+    proto = NodeDef(name=op.name, op=op.type, device=op.device)
+    proto.input.extend(t.op.name if t.value_index == 0 else t.name for t in op.input_list)
+    proto.input.extend(sorted(f"^{before.name}" for before in op.control))
+    fill_attrs(proto.attr, op.op_def, op.attrs, library)
+    return proto
+
+
+# Function bodies
+
+
+def _function_def(name: str, function: Function, library: Library) -> FunctionDef:
+    body = function.graph
+    proto = FunctionDef()
+    proto.signature.name = name
+    names: dict[Tensor, str] = {}
+    parameters = {t.op for t in body.inputs}
+    taken = {op.name for op in body.get_operations() if op not in parameters}
+    for i, tensor in enumerate(body.inputs):
+        arg = proto.signature.input_arg.add()
+        arg.name = names[tensor] = _arg_name(tensor.op.name, taken)
+        arg.type = tensor.dtype.base_dtype.as_datatype_enum
+        arg.is_ref = tensor.dtype._is_ref_dtype
+        proto.arg_attr[i].attr["_output_shapes"].list.shape.append(tensor.shape.as_proto())
+    for op in body.get_operations():
+        if op in parameters:
+            continue
+        node = node_def(op, library)
+        del node.input[:]
+        node.input.extend(names.get(t) or _inner_name(t) for t in op.input_list)
+        node.input.extend(sorted(f"^{before.name}" for before in op.control if before not in parameters))
+        proto.node_def.append(node)
+    used: set[str] = set()
+    for i, tensor in enumerate(body.outputs):
+        arg = proto.signature.output_arg.add()
+        arg.name = _arg_name(f"output_{i}", used)
+        arg.type = tensor.dtype.base_dtype.as_datatype_enum
+        arg.is_ref = tensor.dtype._is_ref_dtype
+        proto.ret[arg.name] = names.get(tensor) or _inner_name(tensor)
+    return proto
+
+
+def _arg_name(name: str, taken: set[str]) -> str:
+    """A name as function arguments have it: small letters, digits and underscores."""
+    base = found = re.sub(r"[^a-z0-9_]", "_", name.lower()).lstrip("_0123456789") or "arg"
+    suffix = 0
+    while found in taken:
+        suffix += 1
+        found = f"{base}_{suffix}"
+    taken.add(found)
+    return found
+
+
+def _inner_name(tensor: Tensor) -> str:
+    """`node:output:index`, as inputs are written inside a FunctionDef."""
+    index = tensor.value_index
+    for arg in tensor.op.op_def.outputs:
+        count = output_count(arg, tensor.op.attrs)
+        if index < count:
+            return f"{tensor.op.name}:{arg.name}:{index}"
+        index -= count
+    raise AssertionError(tensor.name)
+
+
+def output_count(arg: ArgDef, attrs: dict[str, Any]) -> int:
+    """How many tensors one declared output (or input) stands for."""
+    if arg.number_attr:
+        return int(attrs[arg.number_attr])
+    return len(attrs[arg.type_list_attr]) if arg.type_list_attr else 1

@@ -1,0 +1,435 @@
+"""Static shapes: what is known about a tensor's dimensions before it has a value.
+
+>>> TensorShape([None, 3]).merge_with([2, None])
+TensorShape([Dimension(2), Dimension(3)])
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias, overload
+
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+
+Dims: TypeAlias = tuple[int | None, ...] | None
+"""What a `TensorShape` holds: one entry per dimension, None where it is unknown; None alone for unknown rank."""
+
+
+def _dim(value: Any) -> int | None:
+    """`value` as the size of a dimension: an int, or None for unknown."""
+    if value is None:
+        return None
+    if value.__class__ is not int:
+        if isinstance(value, Dimension):
+            return value._value
+        try:
+            value = operator.index(value)
+        except TypeError:
+            raise TypeError(
+                f"Dimension: the size must be an integer or None, received {value!r} of type {type(value).__name__}."
+            ) from None
+    size: int = value
+    if size < 0:
+        raise ValueError(f"Dimension: the size must be >= 0, received {size}.")
+    return size
+
+
+def _operator(function: Callable[[int, int], int], reflected: bool = False) -> Callable[[Dimension, Any], Dimension]:
+    def apply(self: Dimension, other: Any) -> Any:
+        try:
+            right = _dim(other)
+        except TypeError:
+            return NotImplemented
+        if self._value is None or right is None:
+            return Dimension(None)
+        return Dimension(function(right, self._value) if reflected else function(self._value, right))
+
+    return apply
+
+
+def _comparison(function: Callable[[int, int], bool]) -> Callable[[Dimension, Any], bool | None]:
+    def compare(self: Dimension, other: Any) -> bool | None:
+        right = _dim(other)
+        return None if self._value is None or right is None else function(self._value, right)
+
+    return compare
+
+
+class Dimension:
+    """The size of one dimension; unknown sizes stay unknown through arithmetic.
+
+    Comparing with an unknown size gives None, which is neither equal nor different:
+
+    >>> (Dimension(3) * 2).value, (Dimension(None) + 1).value, Dimension(None) == 3
+    (6, None, None)
+    """
+
+    __slots__ = ("_value",)
+    _value: int | None
+
+    def __init__(self, value: Any) -> None:
+        self._value = _dim(value)
+
+    @property
+    def value(self) -> int | None:
+        """The size, or None where it is unknown."""
+        return self._value
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether both could be the same size: `Dimension(3).is_compatible_with(None)`."""
+        right = _dim(other)
+        return self._value == right or self._value is None or right is None
+
+    def assert_is_compatible_with(self, other: Any) -> None:
+        """Raise ValueError unless `is_compatible_with(other)`."""
+        if not self.is_compatible_with(other):
+            raise ValueError(f"Dimensions {self} and {as_dimension(other)} are not compatible")
+
+    def merge_with(self, other: Any) -> Dimension:
+        """What both together say: `Dimension(None).merge_with(3)` is `Dimension(3)`."""
+        self.assert_is_compatible_with(other)
+        return Dimension(other) if self._value is None else self
+
+    def __eq__(self, other: object) -> Any:
+        try:
+            right = _dim(other)
+        except (TypeError, ValueError):
+            return NotImplemented
+        return None if self._value is None or right is None else self._value == right
+
+    def __ne__(self, other: object) -> Any:
+        equal = self.__eq__(other)
+        return equal if equal is None or equal is NotImplemented else not equal
+
+    # Equality that may be None cannot serve a dict or a set.
+    __hash__ = None  # type: ignore[assignment]
+
+    __lt__ = _comparison(operator.lt)
+    __le__ = _comparison(operator.le)
+    __gt__ = _comparison(operator.gt)
+    __ge__ = _comparison(operator.ge)
+    __add__ = __radd__ = _operator(operator.add)
+    __mul__ = __rmul__ = _operator(operator.mul)
+    __sub__ = _operator(operator.sub)
+    __rsub__ = _operator(operator.sub, reflected=True)
+    __floordiv__ = _operator(operator.floordiv)
+    __rfloordiv__ = _operator(operator.floordiv, reflected=True)
+    __mod__ = _operator(operator.mod)
+    __rmod__ = _operator(operator.mod, reflected=True)
+
+    def __truediv__(self, other: Any) -> Dimension:
+        raise TypeError(f"Dimension: {self} / {other} would not be a whole number; use // instead.")
+
+    def __rtruediv__(self, other: Any) -> Dimension:
+        raise TypeError(f"Dimension: {other} / {self} would not be a whole number; use // instead.")
+
+    def __index__(self) -> int:
+        # Python turns a None from here into the TypeError that an unknown size deserves.
+        return self._value  # type: ignore[return-value]
+
+    __int__ = __index__
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __str__(self) -> str:
+        return "?" if self._value is None else str(self._value)
+
+    def __repr__(self) -> str:
+        return f"Dimension({self._value})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dimension, (self._value,)
+
+
+class TensorShape:
+    """The static shape of a tensor: fully known, partly known, or of unknown rank.
+
+    Iterating and indexing give `Dimension` objects, as in TensorFlow 1; `as_list()` gives plain ints.
+
+    >>> TensorShape([None, 784])[1].value, TensorShape([2, 3]).as_list(), TensorShape(None).rank
+    (784, [2, 3], None)
+    """
+
+    __slots__ = ("_dims",)
+    _dims: Dims
+
+    def __init__(self, dims: Any) -> None:
+        if dims is None:
+            self._dims = None
+        elif isinstance(dims, (tuple, list)):
+            self._dims = tuple(map(_dim, dims))
+        elif isinstance(dims, TensorShape):
+            self._dims = dims._dims
+        elif isinstance(dims, TensorShapeProto):
+            self._dims = None if dims.unknown_rank else tuple(None if d.size == -1 else _dim(d.size) for d in dims.dim)
+        else:
+            self._dims = _dims_of(dims)
+
+    @classmethod
+    def of(cls, dims: Dims) -> TensorShape:
+        """Wrap a tuple of int or None (or None) that is known to be valid: skips every check."""
+        self = cls.__new__(cls)
+        self._dims = dims
+        return self
+
+    @property
+    def dims(self) -> list[Dimension] | None:
+        """The dimensions, or None for unknown rank."""
+        return None if self._dims is None else [Dimension(d) for d in self._dims]
+
+    @property
+    def rank(self) -> int | None:
+        """The number of dimensions, or None where it is unknown."""
+        return None if self._dims is None else len(self._dims)
+
+    @property
+    def ndims(self) -> int | None:
+        """The same as `rank`."""
+        return None if self._dims is None else len(self._dims)
+
+    def as_list(self) -> list[int | None]:
+        """The sizes as a list, None where unknown: `TensorShape([None, 3]).as_list() == [None, 3]`."""
+        if self._dims is None:
+            raise ValueError("as_list() is not defined on a TensorShape of unknown rank.")
+        return list(self._dims)
+
+    def as_proto(self) -> TensorShapeProto:
+        """The shape as a TensorShapeProto."""
+        if self._dims is None:
+            return TensorShapeProto(unknown_rank=True)
+        return TensorShapeProto(dim=[TensorShapeProto.Dim(size=-1 if d is None else d) for d in self._dims])
+
+    def num_elements(self) -> int | None:
+        """The number of elements, None unless fully defined: `TensorShape([2, 3]).num_elements() == 6`."""
+        return None if self._dims is None or None in self._dims else math.prod(self._dims)  # type: ignore[arg-type]
+
+    def is_fully_defined(self) -> bool:
+        """Whether the rank and every dimension are known."""
+        return self._dims is not None and None not in self._dims
+
+    def assert_is_fully_defined(self) -> None:
+        """Raise ValueError unless `is_fully_defined()`."""
+        if not self.is_fully_defined():
+            raise ValueError(f"Shape {self} is not fully defined")
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether one concrete shape could satisfy both: `TensorShape([None]).is_compatible_with([3])`."""
+        left, right = self._dims, as_shape(other)._dims
+        if left is None or right is None or left == right:
+            return True
+        return len(left) == len(right) and all(
+            a is None or b is None or a == b for a, b in zip(left, right, strict=True)
+        )
+
+    def assert_is_compatible_with(self, other: Any) -> None:
+        """Raise ValueError unless `is_compatible_with(other)`."""
+        if not self.is_compatible_with(other):
+            raise ValueError(f"Shapes {self} and {as_shape(other)} are incompatible")
+
+    def merge_with(self, other: Any) -> TensorShape:
+        """What both together say, ValueError where they contradict: `[2, None]` with `[None, 3]` is `[2, 3]`."""
+        shape = as_shape(other)
+        left, right = self._dims, shape._dims
+        if right is None or left == right:
+            return self
+        if left is None:
+            return shape
+        if not self.is_compatible_with(shape):
+            raise ValueError(f"Shapes {self} and {shape} are not compatible")
+        return TensorShape.of(tuple(b if a is None else a for a, b in zip(left, right, strict=True)))
+
+    def concatenate(self, other: Any) -> TensorShape:
+        """The dimensions of this shape, then those of `other`; unknown where either rank is."""
+        left, right = self._dims, as_shape(other)._dims
+        return TensorShape.of(None if left is None or right is None else left + right)
+
+    def most_specific_compatible_shape(self, other: Any) -> TensorShape:
+        """The tightest shape that covers both: `[1, 2]` with `[1, 3]` is `[1, None]`."""
+        left, right = self._dims, as_shape(other)._dims
+        if left is None or right is None or len(left) != len(right):
+            return TensorShape.of(None)
+        return TensorShape.of(tuple(a if a == b else None for a, b in zip(left, right, strict=True)))
+
+    def is_subtype_of(self, other: Any) -> bool:
+        """Whether every concrete shape that fits this one also fits `other`."""
+        left, right = self._dims, as_shape(other)._dims
+        if right is None or left == right:
+            return True
+        if left is None or len(left) != len(right):
+            return False
+        return all(b is None or a == b for a, b in zip(left, right, strict=True))
+
+    def assert_same_rank(self, other: Any) -> None:
+        """Raise ValueError where both ranks are known and differ."""
+        other = as_shape(other)
+        if self.rank is not None and other.rank is not None and self.rank != other.rank:
+            raise ValueError(f"Shapes {self} and {other} must have the same rank")
+
+    def assert_has_rank(self, rank: int | None) -> None:
+        """Raise ValueError unless the rank is `rank` or unknown."""
+        if rank is not None and self._dims is not None and len(self._dims) != rank:
+            raise ValueError(f"Shape {self} must have rank {rank}")
+
+    def with_rank(self, rank: int | None) -> TensorShape:
+        """This shape with at least its rank known; ValueError where it has another."""
+        self.assert_has_rank(rank)
+        return unknown_shape(rank) if self._dims is None else self
+
+    def with_rank_at_least(self, rank: int) -> TensorShape:
+        """This shape; ValueError where its rank is less."""
+        if self._dims is not None and len(self._dims) < rank:
+            raise ValueError(f"Shape {self} must have rank at least {rank}")
+        return self
+
+    def with_rank_at_most(self, rank: int) -> TensorShape:
+        """This shape; ValueError where its rank is greater."""
+        if self._dims is not None and len(self._dims) > rank:
+            raise ValueError(f"Shape {self} must have rank at most {rank}")
+        return self
+
+    @overload
+    def __getitem__(self, key: slice) -> TensorShape: ...
+    @overload
+    def __getitem__(self, key: int) -> Dimension: ...
+    def __getitem__(self, key: slice | int) -> TensorShape | Dimension:
+        if not isinstance(key, slice):
+            return Dimension(None if self._dims is None else self._dims[key])
+        if self._dims is not None:
+            return TensorShape.of(self._dims[key])
+        # Of an unknown rank only a slice with two ends, both counted from the front, has a known length.
+        start, stop = 0 if key.start is None else key.start, key.stop
+        if key.step is not None:
+            raise ValueError(f"TensorShape of unknown rank: a slice with a step ({key.step}) has no known shape.")
+        if stop is None or start < 0 or stop < 0:
+            return TensorShape.of(None)
+        return TensorShape.of((None,) * max(0, stop - start))
+
+    def __iter__(self) -> Iterator[Dimension]:
+        if self._dims is None:
+            raise ValueError("TensorShape of unknown rank: its dimensions cannot be iterated over.")
+        return map(Dimension, self._dims)
+
+    def __len__(self) -> int:
+        if self._dims is None:
+            raise ValueError("TensorShape of unknown rank: it has no len(); test `shape.rank is None` first.")
+        return len(self._dims)
+
+    def __bool__(self) -> bool:
+        return self._dims is not None
+
+    def __add__(self, other: Any) -> TensorShape:
+        return self.concatenate(other)
+
+    def __radd__(self, other: Any) -> TensorShape:
+        return as_shape(other).concatenate(self)
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is TensorShape:
+            return self._dims == other._dims
+        try:
+            return self._dims == as_shape(other)._dims
+        except (TypeError, ValueError):
+            return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._dims)
+
+    def __str__(self) -> str:
+        if self._dims is None:
+            return "<unknown>"
+        return f"({', '.join('?' if d is None else str(d) for d in self._dims)}{',' * (len(self._dims) == 1)})"
+
+    def __repr__(self) -> str:
+        return f"TensorShape({self.dims})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorShape, (self._dims,)
+
+
+def _dims_of(value: Any) -> Dims:
+    """The dims of a value that is neither a list, a tuple, a shape nor a proto: one size, or any iterable of sizes."""
+    if hasattr(value, "__index__") and not getattr(value, "ndim", 0):
+        return (_dim(value),)
+    try:
+        return tuple(map(_dim, value))
+    except TypeError:
+        raise TypeError(
+            f"TensorShape: expected None, a size or a sequence of sizes (int or None), received {value!r}."
+        ) from None
+
+
+def as_shape(shape: Any) -> TensorShape:
+    """`shape` as a TensorShape: `as_shape([None, 3])`."""
+    return shape if isinstance(shape, TensorShape) else TensorShape(shape)
+
+
+def as_dimension(value: Any) -> Dimension:
+    """`value` as a Dimension: `as_dimension(None)`."""
+    return value if isinstance(value, Dimension) else Dimension(value)
+
+
+def dimension_value(dimension: Any) -> Any:
+    """The size in a Dimension, or what was given where it is none: `dimension_value(shape[0])`."""
+    return dimension._value if isinstance(dimension, Dimension) else dimension
+
+
+def dimension_at_index(shape: TensorShape, index: int) -> Dimension:
+    """Dimension `index` of `shape`, unknown where the rank is: `dimension_at_index(TensorShape([2, 3]), 1)`."""
+    return shape[index]
+
+
+def unknown_shape(rank: int | None = None) -> TensorShape:
+    """A shape with unknown dimensions, and an unknown rank unless one is given: `unknown_shape(2)`."""
+    return TensorShape.of(None if rank is None else (None,) * rank)
+
+
+def scalar() -> TensorShape:
+    """The shape of a scalar: `scalar().as_list() == []`."""
+    return TensorShape.of(())
+
+
+def vector(length: Any) -> TensorShape:
+    """The shape of a vector: `vector(None).as_list() == [None]`."""
+    return TensorShape([length])
+
+
+def matrix(rows: Any, cols: Any) -> TensorShape:
+    """The shape of a matrix: `matrix(None, 10).as_list() == [None, 10]`."""
+    return TensorShape([rows, cols])
+
+
+def broadcast_shape(a: Any, b: Any) -> TensorShape:
+    """The shape of an elementwise result of shapes `a` and `b`; ValueError where they do not broadcast.
+
+    An unknown size next to n > 1 must be 1 or n, so the result is n; next to 1 or 0 it stays unknown.
+
+    >>> broadcast_shape([None, 1, 3], [4, None]).as_list()
+    [None, 4, 3]
+    """
+    shape_a, shape_b = as_shape(a), as_shape(b)
+    left, right = shape_a._dims, shape_b._dims
+    if left is None or right is None:
+        return TensorShape.of(None)
+    if left == right:
+        # Equal, but an unknown size may stand for two different ones: still unknown, as it is here.
+        return shape_a
+    if len(left) < len(right):
+        left, right = right, left
+    lead = len(left) - len(right)
+    dims = list(left[:lead])
+    for x, y in zip(left[lead:], right, strict=True):
+        if x == y or y == 1:
+            dims.append(x)
+        elif x == 1:
+            dims.append(y)
+        elif x is None or y is None:
+            known = y if x is None else x
+            dims.append(known if known is not None and known > 1 else None)
+        else:
+            raise ValueError(
+                f"Shapes {shape_a} and {shape_b} do not broadcast: sizes {x} and {y} differ and neither is 1."
+            )
+    return TensorShape.of(tuple(dims))

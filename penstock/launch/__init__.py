@@ -1,0 +1,1 @@
+"""Starting programs: the command line."""

@@ -1,0 +1,422 @@
+"""Convolutions of images: the ops, their gradients, and TensorFlow's functions for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from penstock.graph import dtype as dt
+from penstock.graph.constant import constant_value_as_shape
+from penstock.graph.convert import convert_to_tensor
+from penstock.graph.opdef import Types, op
+from penstock.graph.operation import Operation
+from penstock.graph.scopes import name_scope
+from penstock.graph.shape import TensorShape
+from penstock.graph.tensor import Tensor
+from penstock.ops import array
+from penstock.ops.array import require_rank
+from penstock.ops.reduce import renamed
+from penstock.ops.types import FLOATS, Array, platform
+
+_CONVOLVED = Types(*FLOATS, dt.int32)
+_PADDINGS = ("SAME", "VALID", "EXPLICIT")
+
+
+# Shapes.
+
+
+def axes_of(data_format: str) -> tuple[int, tuple[int, int]]:
+    """Where the channels and the two spatial dimensions are."""
+    if data_format == "NHWC":
+        return 3, (1, 2)
+    if data_format == "NCHW":
+        return 1, (2, 3)
+    raise ValueError(f"data_format must be 'NHWC' or 'NCHW', received '{data_format}'")
+
+
+def _size(size: int | None, window: int | None, stride: int, dilation: int, padding: str, around: int) -> int | None:
+    """How many windows fit into `size` (None where that is not known)."""
+    if size is None or (window is None and padding != "SAME"):
+        return None
+    if padding == "SAME":
+        return -(-size // stride)
+    assert window is not None
+    reach = (window - 1) * dilation + 1
+    if size + around < reach:
+        raise ValueError(f"Negative dimension size caused by subtracting {reach} from {size + around}")
+    return (size + around - reach) // stride + 1
+
+
+def windows_in(op: Operation, sizes: list[int | None], windows: Sequence[int | None]) -> list[int | None]:
+    """The spatial dimensions of a convolution's or pooling's result."""
+    attrs = op.attrs
+    padding = attrs["padding"]
+    if padding not in _PADDINGS:
+        raise ValueError(f"Attr 'padding' of '{op.type}' Op passed string '{padding}' not in: {', '.join(_PADDINGS)}")
+    _, axes = axes_of(attrs["data_format"])
+    explicit = attrs.get("explicit_paddings", ())
+    if padding == "EXPLICIT" and len(explicit) != 8:
+        raise ValueError(f"explicit_paddings must have 8 numbers, two for each dimension, received {list(explicit)}")
+    result = []
+    for axis, window in zip(axes, windows, strict=True):
+        around = explicit[2 * axis] + explicit[2 * axis + 1] if padding == "EXPLICIT" else 0
+        dilation = attrs["dilations"][axis] if "dilations" in attrs else 1
+        result.append(_size(sizes[axis], window, attrs["strides"][axis], dilation, padding, around))
+    return result
+
+
+def placed(data_format: str, batch: int | None, spatial: list[int | None], channels: int | None) -> TensorShape:
+    dims = (batch, *spatial, channels) if data_format == "NHWC" else (batch, channels, *spatial)
+    return TensorShape.of(dims)
+
+
+def _conv2d_shape(op: Operation) -> list[TensorShape]:
+    image, kernel = (require_rank(t.shape, 4).as_list() for t in op.input_list)
+    channel, _ = axes_of(op.attrs["data_format"])
+    depth, wanted = image[channel], kernel[2]
+    if depth is not None and wanted and depth % wanted:
+        raise ValueError(f"Depth of input ({depth}) is not a multiple of input depth of filter ({wanted})")
+    size = windows_in(op, image, kernel[:2])
+    return [placed(op.attrs["data_format"], image[0], size, kernel[3])]
+
+
+def _depthwise_shape(op: Operation) -> list[TensorShape]:
+    image, kernel = (require_rank(t.shape, 4).as_list() for t in op.input_list)
+    channel, _ = axes_of(op.attrs["data_format"])
+    depth = image[channel] if kernel[2] is None else kernel[2]
+    if image[channel] is not None and image[channel] != depth:
+        raise ValueError(f"Dimensions must be equal, but are {image[channel]} and {depth}")
+    channels = None if depth is None or kernel[3] is None else depth * kernel[3]
+    size = windows_in(op, image, kernel[:2])
+    return [placed(op.attrs["data_format"], image[0], size, channels)]
+
+
+def from_sizes(index: int, batch_from: int | None = None) -> Any:
+    """The shape is the value of input `index`, four sizes; the batch is that of input `batch_from`, if any."""
+
+    def rule(op: Operation) -> list[TensorShape]:
+        sizes = op.input_list[index]
+        if sizes.op.type == "ShapeN":
+            shape = sizes.op.input_list[sizes.value_index].shape
+        else:
+            shape = constant_value_as_shape(sizes)
+        shape = require_rank(shape, 4)
+        if batch_from is not None:
+            batch = require_rank(op.input_list[batch_from].shape, 4).as_list()[0]
+            shape = TensorShape.of((batch, *shape.as_list()[1:]))
+        return [shape]
+
+    return rule
+
+
+# Convolution.
+
+
+def _settings(attrs: dict[str, Any]) -> dict[str, Any]:
+    """The attrs that a convolution shares with its gradients."""
+    names = ("strides", "use_cudnn_on_gpu", "padding", "explicit_paddings", "data_format", "dilations")
+    return {name: attrs[name] for name in names}
+
+
+def lowering(
+    strides: list[int], padding: str, explicit_paddings: list[int], data_format: str, dilations: list[int]
+) -> dict[str, Any]:
+    """TensorFlow's attrs, four numbers each, as the two spatial ones that the lowerings take."""
+    channel, (h, w) = axes_of(data_format)
+    if any(v[i] != 1 for v in (strides, dilations) for i in (0, channel)):
+        raise ValueError(
+            f"strides and dilations in the batch and depth dimensions must be 1, received {strides} and {dilations}"
+        )
+    around: Any = padding
+    if padding == "EXPLICIT":
+        around = tuple((explicit_paddings[2 * a], explicit_paddings[2 * a + 1]) for a in (h, w))
+    return {
+        "strides": (strides[h], strides[w]), "padding": around, "dilations": (dilations[h], dilations[w]),
+        "data_format": data_format, "platform": platform(),
+    }  # fmt: skip
+
+
+ONES = [1, 1, 1, 1]
+
+
+def _conv2d_gradient(op: Operation, dy: Tensor) -> list[Any]:
+    image, kernel = op.input_list
+    image_sizes, kernel_sizes = array.shape_n([image, kernel])
+    attrs = _settings(op.attrs)
+    return [
+        conv2d_backprop_input_op(image_sizes, kernel, dy, **attrs),
+        conv2d_backprop_filter_op(image, kernel_sizes, dy, **attrs),
+    ]
+
+
+@op("Conv2D", "T, T -> output: T", shape=_conv2d_shape, grad=_conv2d_gradient, T=_CONVOLVED)
+def conv2d_op(
+    input: Array, filter: Array, *, strides: list[int], use_cudnn_on_gpu: bool = True, padding: str,
+    explicit_paddings: list[int] = [], data_format: str = "NHWC", dilations: list[int] = ONES,  # noqa: B006
+) -> Array:  # fmt: skip
+    settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
+    from penstock.ops import convolution as lowerings
+
+    return lowerings.conv2d(input, filter, **settings)
+
+
+def _backprop_input_gradient(op: Operation, dy: Tensor) -> list[Any]:
+    _, kernel, upstream = op.input_list
+    attrs = _settings(op.attrs)
+    d_kernel = conv2d_backprop_filter_op(dy, array.shape(kernel), upstream, **attrs)
+    return [None, d_kernel, conv2d_op(dy, kernel, **attrs)]
+
+
+@op("Conv2DBackpropInput", "int32, T, T -> output: T", static="input_sizes", shape=from_sizes(0, 2),
+    grad=_backprop_input_gradient, T=_CONVOLVED)  # fmt: skip
+def conv2d_backprop_input_op(
+    input_sizes: Array, filter: Array, out_backprop: Array, *, strides: list[int], use_cudnn_on_gpu: bool = True,
+    padding: str, explicit_paddings: list[int] = [], data_format: str = "NHWC",  # noqa: B006
+    dilations: list[int] = ONES,
+) -> Array:  # fmt: skip
+    settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
+    from penstock.ops import convolution as lowerings
+
+    return lowerings.conv2d_input_grad(tuple(map(int, input_sizes)), filter, out_backprop, **settings)
+
+
+def _backprop_filter_gradient(op: Operation, dy: Tensor) -> list[Any]:
+    image, _, upstream = op.input_list
+    attrs = _settings(op.attrs)
+    d_image = conv2d_backprop_input_op(array.shape(image), dy, upstream, **attrs)
+    return [d_image, None, conv2d_op(image, dy, **attrs)]
+
+
+@op("Conv2DBackpropFilter", "T, int32, T -> output: T", static="filter_sizes", shape=from_sizes(1),
+    grad=_backprop_filter_gradient, T=FLOATS)  # fmt: skip
+def conv2d_backprop_filter_op(
+    input: Array, filter_sizes: Array, out_backprop: Array, *, strides: list[int], use_cudnn_on_gpu: bool = True,
+    padding: str, explicit_paddings: list[int] = [], data_format: str = "NHWC",  # noqa: B006
+    dilations: list[int] = ONES,
+) -> Array:  # fmt: skip
+    settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
+    from penstock.ops import convolution as lowerings
+
+    return lowerings.conv2d_filter_grad(input, tuple(map(int, filter_sizes)), out_backprop, **settings)
+
+
+@op("DepthwiseConv2dNative", "T, T -> output: T", shape=_depthwise_shape, T=FLOATS)
+def depthwise_conv2d_native_op(
+    input: Array, filter: Array, *, strides: list[int], padding: str,
+    explicit_paddings: list[int] = [], data_format: str = "NHWC", dilations: list[int] = ONES,  # noqa: B006
+) -> Array:  # fmt: skip
+    settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
+    height, width, depth, multiplier = filter.shape
+    # One group for each input channel, with `multiplier` results each.
+    return lax.conv_general_dilated(
+        input, jnp.reshape(filter, (height, width, 1, depth * multiplier)), settings["strides"], settings["padding"],
+        rhs_dilation=settings["dilations"], dimension_numbers=(data_format, "HWIO", data_format),
+        feature_group_count=depth,
+    )  # fmt: skip
+
+
+# TensorFlow's functions.
+
+
+def per_dimension(value: Any, data_format: str | None, what: str, spatial: int = 2) -> list[int]:
+    """A setting for every dimension, from one number, one for each spatial dimension, or all of them."""
+    if value is None:
+        value = 1
+    given = [int(v) for v in value] if isinstance(value, (list, tuple)) or hasattr(value, "__len__") else [int(value)]
+    if len(given) == spatial + 2:
+        return given
+    if len(given) not in (1, spatial):
+        raise ValueError(f"{what} should be of length 1, {spatial} or {spatial + 2} but was {len(given)}")
+    inner = given * spatial if len(given) == 1 else given
+    return [1, 1, *inner] if data_format is not None and data_format.startswith("NC") else [1, *inner, 1]
+
+
+def padding_attrs(padding: Any) -> dict[str, Any]:
+    if isinstance(padding, (list, tuple)):
+        pairs = [list(pair) for pair in padding]
+        if len(pairs) != 4 or any(len(pair) != 2 for pair in pairs):
+            raise ValueError(f"explicit padding must have a pair of sizes for each of 4 dimensions, received {padding}")
+        return {"padding": "EXPLICIT", "explicit_paddings": [int(v) for pair in pairs for v in pair]}
+    if padding == "EXPLICIT":
+        raise ValueError("Give explicit padding as a list of pairs, not as the string 'EXPLICIT'.")
+    return {"padding": padding}
+
+
+def conv2d(
+    input: Any, filter: Any = None, strides: Any = None, padding: Any = None, use_cudnn_on_gpu: bool = True,
+    data_format: str = "NHWC", dilations: Any = (1, 1, 1, 1), name: str | None = None, filters: Any = None,
+) -> Tensor:  # fmt: skip
+    """Slides `filter` [height, width, in, out] over images.
+
+    >>> tf.nn.conv2d(images, weights, strides=[1, 1, 1, 1], padding="SAME")
+    """
+    filter = renamed(filters, "filters", filter, "filter")
+    if padding is None:
+        raise ValueError("conv2d: `padding` must be given: 'SAME', 'VALID' or a list of pairs.")
+    result: Tensor = conv2d_op(
+        input, filter, strides=per_dimension(strides, data_format, "strides"), use_cudnn_on_gpu=use_cudnn_on_gpu,
+        data_format=data_format or "NHWC", dilations=per_dimension(dilations, data_format, "dilations"), name=name,
+        **padding_attrs(padding),
+    )  # fmt: skip
+    return result
+
+
+def conv2d_backprop_input(
+    input_sizes: Any, filter: Any = None, out_backprop: Any = None, strides: Any = None, padding: Any = None,
+    use_cudnn_on_gpu: bool = True, data_format: str = "NHWC", dilations: Any = (1, 1, 1, 1), name: str | None = None,
+    filters: Any = None,
+) -> Tensor:  # fmt: skip
+    """The gradient of a convolution with respect to its images, which have shape `input_sizes`.
+
+    >>> tf.nn.conv2d_backprop_input([1, 5, 5, 2], weights, grad, strides=[1, 1, 1, 1], padding="SAME")
+    """
+    filter = renamed(filters, "filters", filter, "filter")
+    result: Tensor = conv2d_backprop_input_op(
+        input_sizes, filter, out_backprop, strides=per_dimension(strides, data_format, "strides"),
+        use_cudnn_on_gpu=use_cudnn_on_gpu, data_format=data_format,
+        dilations=per_dimension(dilations, data_format, "dilations"), name=name, **padding_attrs(padding),
+    )  # fmt: skip
+    return result
+
+
+def conv2d_backprop_filter(
+    input: Any, filter_sizes: Any, out_backprop: Any, strides: Any, padding: Any, use_cudnn_on_gpu: bool = True,
+    data_format: str = "NHWC", dilations: Any = (1, 1, 1, 1), name: str | None = None,
+) -> Tensor:  # fmt: skip
+    """The gradient of a convolution with respect to its filter, which has shape `filter_sizes`.
+
+    >>> tf.nn.conv2d_backprop_filter(images, [3, 3, 2, 3], grad, strides=[1, 1, 1, 1], padding="SAME")
+    """
+    result: Tensor = conv2d_backprop_filter_op(
+        input, filter_sizes, out_backprop, strides=per_dimension(strides, data_format, "strides"),
+        use_cudnn_on_gpu=use_cudnn_on_gpu, data_format=data_format,
+        dilations=per_dimension(dilations, data_format, "dilations"), name=name, **padding_attrs(padding),
+    )  # fmt: skip
+    return result
+
+
+def conv2d_transpose(
+    value: Any = None, filter: Any = None, output_shape: Any = None, strides: Any = None, padding: Any = "SAME",
+    data_format: str = "NHWC", name: str | None = None, input: Any = None, filters: Any = None, dilations: Any = None,
+) -> Tensor:  # fmt: skip
+    """The transpose of conv2d; `filter` is [height, width, out, in].
+
+    >>> tf.nn.conv2d_transpose(x, weights, output_shape=[8, 28, 28, 1], strides=[1, 2, 2, 1])
+    """
+    value, filter = renamed(input, "input", value, "value"), renamed(filters, "filters", filter, "filter")
+    with name_scope(name, "conv2d_transpose", [value, filter, output_shape]) as name:
+        return conv2d_backprop_input(
+            output_shape, filter, value, strides=strides, padding=padding, data_format=data_format or "NHWC",
+            dilations=dilations, name=name,
+        )  # fmt: skip
+
+
+def depthwise_conv2d_native(
+    input: Any, filter: Any, strides: Any, padding: Any, data_format: str = "NHWC", dilations: Any = (1, 1, 1, 1),
+    name: str | None = None,
+) -> Tensor:  # fmt: skip
+    """A convolution of each channel by itself; `filter` is [height, width, channels, multiplier].
+
+    >>> tf.nn.depthwise_conv2d_native(images, weights, [1, 1, 1, 1], "SAME")
+    """
+    result: Tensor = depthwise_conv2d_native_op(
+        input, filter, strides=per_dimension(strides, data_format, "strides"), data_format=data_format,
+        dilations=per_dimension(dilations, data_format, "dilations"), name=name, **padding_attrs(padding),
+    )  # fmt: skip
+    return result
+
+
+def depthwise_conv2d(
+    input: Any, filter: Any, strides: Any, padding: Any, rate: Any = None, name: str | None = None,
+    data_format: str | None = None, dilations: Any = None,
+) -> Tensor:  # fmt: skip
+    """`depthwise_conv2d_native`, dilated by `rate` (one number for height and one for width).
+
+    >>> tf.nn.depthwise_conv2d(images, weights, [1, 1, 1, 1], "SAME", rate=[2, 2])
+    """
+    rate = renamed(dilations, "dilations", rate, "rate")
+    with name_scope(name, "depthwise", [input, filter]) as name:
+        input = convert_to_tensor(input, name="tensor_in")
+        filter = convert_to_tensor(filter, name="filter_in")
+        return depthwise_conv2d_native(input, filter, strides, padding, data_format or "NHWC", rate, name)
+
+
+def separable_conv2d(
+    input: Any, depthwise_filter: Any, pointwise_filter: Any, strides: Any, padding: Any, rate: Any = None,
+    name: str | None = None, data_format: str | None = None, dilations: Any = None,
+) -> Tensor:  # fmt: skip
+    """A depthwise convolution followed by one that mixes the channels of each pixel.
+
+    >>> tf.nn.separable_conv2d(images, depthwise, pointwise, [1, 1, 1, 1], "SAME")
+    """
+    rate = renamed(dilations, "dilations", rate, "rate")
+    with name_scope(name, "separable_conv2d", [input, depthwise_filter, pointwise_filter]) as name:
+        input = convert_to_tensor(input, name="tensor_in")
+        depthwise_filter = convert_to_tensor(depthwise_filter, name="depthwise_filter")
+        pointwise_filter = convert_to_tensor(pointwise_filter, name="pointwise_filter")
+        layout = data_format or "NHWC"
+        parts = depthwise_conv2d_native(input, depthwise_filter, strides, padding, layout, rate, "depthwise")
+        return conv2d(parts, pointwise_filter, ONES, "VALID", data_format=layout, name=name)
+
+
+def conv1d(
+    value: Any = None, filters: Any = None, stride: Any = None, padding: Any = None,
+    use_cudnn_on_gpu: bool | None = None, data_format: str | None = None, name: str | None = None, input: Any = None,
+    dilations: Any = None,
+) -> Tensor:  # fmt: skip
+    """Slides `filters` [width, in, out] along sequences.
+
+    >>> tf.nn.conv1d(sequences, weights, stride=2, padding="SAME")
+    """
+    value = renamed(input, "input", value, "value")
+    return _conv1d(value, filters, stride, padding, data_format, dilations, name, "conv1d")
+
+
+def _conv1d(
+    value: Any, filters: Any, stride: Any, padding: Any, data_format: str | None, dilations: Any, name: str | None,
+    default_name: str,
+) -> Tensor:  # fmt: skip
+    if data_format not in (None, "NWC", "NHWC", "NCW", "NCHW"):
+        raise ValueError(f"`data_format` must be 'NWC' or 'NCW', received {data_format}.")
+    first = data_format in ("NCW", "NCHW")
+    with name_scope(name, default_name, [value, filters]) as name:
+        layout, at, axis = ("NCHW", 2, -2) if first else ("NHWC", 1, -3)
+        steps = per_dimension(stride, layout, "stride", 1)
+        rates = per_dimension(dilations, layout, "dilations", 1)
+        steps.insert(at, 1)
+        rates.insert(at, 1)
+        value = array.expand_dims(value, axis)
+        filters = array.expand_dims(filters, 0)
+        wide = conv2d(value, filters, steps, padding, data_format=layout, dilations=rates, name=name)
+        return array.squeeze(wide, [axis])
+
+
+def convolution(
+    input: Any, filter: Any, padding: Any, strides: Any = None, dilation_rate: Any = None, name: str | None = None,
+    data_format: str | None = None, filters: Any = None, dilations: Any = None,
+) -> Tensor:  # fmt: skip
+    """A convolution over one or two spatial dimensions, told by the rank of the filter. (tf.nn.convolution)
+
+    >>> tf.nn.convolution(images, weights, padding="SAME", dilation_rate=[2, 2])
+    """
+    filter = renamed(filters, "filters", filter, "filter")
+    rate = renamed(dilations, "dilations", dilation_rate, "dilation_rate")
+    filter = convert_to_tensor(filter, name="filter")
+    if filter.shape.rank == 3:
+        return _conv1d(input, filter, strides, padding, data_format, rate, name, "convolution")
+    if filter.shape.rank != 4:
+        raise ValueError(f"convolution: the filter must have rank 3 or 4, received shape {filter.shape}.")
+    with name_scope(name, "convolution", [input, filter]) as name:
+        layout = data_format or "NHWC"
+        return conv2d(input, filter, strides, padding, data_format=layout, dilations=rate, name=name)
+
+
+def atrous_conv2d(value: Any, filters: Any, rate: int, padding: Any, name: str | None = None) -> Tensor:
+    """A convolution whose filter has `rate - 1` holes between its values.
+
+    >>> tf.nn.atrous_conv2d(images, weights, rate=2, padding="SAME")
+    """
+    return convolution(value, filters, padding, dilation_rate=[rate, rate], name=name)

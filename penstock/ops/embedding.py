@@ -1,0 +1,177 @@
+"""Rows of tables that may be split over several tensors or variables, and so over several parameter servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.graph import dtype as dt
+from penstock.graph.convert import convert_to_tensor
+from penstock.graph.scopes import colocate_with, name_scope
+from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.ops import array, math, segment  # noqa: F401 (segment declares what `_COMBINERS` names)
+
+
+def embedding_lookup(
+    params: Any, ids: Any, partition_strategy: str = "mod", name: str | None = None, validate_indices: bool = True,
+    max_norm: float | None = None,
+) -> Tensor:  # fmt: skip
+    """Rows `ids` of a table, given as one tensor or variable, a list of shards, or a partitioned variable.
+
+    With "mod" row i of n shards lies in shard i % n, with "div" the shards are contiguous. Rows longer than
+    `max_norm` are scaled down to it. Each shard's rows are gathered where the shard lives.
+
+    >>> tf.nn.embedding_lookup(embeddings, [3, 1, 4])
+    """
+    if params is None:
+        raise ValueError("embedding_lookup: params must be specified")
+    shards = _shards(params)
+    if not shards:
+        raise ValueError("embedding_lookup: params is an empty list. Need at least one param.")
+    with name_scope(name, "embedding_lookup", [*shards, ids]) as name:
+        shards = [p if hasattr(p, "sparse_read") else convert_to_tensor(p, name=f"params_{i}")
+                  for i, p in enumerate(shards)]  # fmt: skip
+        ids = convert_to_tensor(ids, name="ids")
+        if len(shards) == 1:
+            with colocate_with(shards[0]):
+                rows = _clipped(array.gather(shards[0], ids, name=name), ids, max_norm)
+                return array.identity(rows)
+        return _lookup_in_shards(shards, ids, partition_strategy, name, max_norm)
+
+
+def _shards(params: Any) -> list[Any]:
+    if hasattr(params, "_get_variable_list") or isinstance(params, (list, tuple)):
+        return list(params)  # a partitioned variable iterates over its parts
+    return [params]
+
+
+def _lookup_in_shards(
+    shards: list[Any], ids: Tensor, partition_strategy: str, name: str, max_norm: float | None
+) -> Tensor:
+    count = len(shards)
+    flat: Any = array.reshape(ids, [-1])
+    shard_of: Any
+    row_of: Any
+    places = math.range(array.size(flat))
+    if partition_strategy == "mod":
+        shard_of, row_of = flat % count, flat // count
+    elif partition_strategy == "div":
+        shard_of, row_of = _contiguous(shards, flat)
+    else:
+        raise ValueError(f"Unrecognized partition strategy: {partition_strategy}. Must be 'mod' or 'div'.")
+    shard_of = math.cast(shard_of, dt.int32)
+    rows_by_shard = array.dynamic_partition(row_of, shard_of, count)
+    places_by_shard = array.dynamic_partition(places, shard_of, count)
+    found = []
+    for shard, rows in zip(shards, rows_by_shard, strict=True):
+        with colocate_with(shard):
+            found.append(array.gather(shard, rows))
+    merged = array.parallel_dynamic_stitch(places_by_shard, found, name=name)
+    row_shape = shards[0].shape[1:]
+    for shard in shards[1:]:
+        row_shape = row_shape.merge_with(shard.shape[1:])
+    if row_shape.is_fully_defined():
+        result = array.reshape(merged, array.concat([array.shape(ids), row_shape.as_list()], 0))
+    else:
+        with colocate_with(shards[0]):
+            dynamic = array.shape(shards[0])
+        result = array.reshape(merged, array.concat([array.shape(ids), array.slice(dynamic, [1], [-1])], 0))
+    result.set_shape(ids.shape.concatenate(row_shape))
+    return _clipped(result, ids, max_norm)
+
+
+def _contiguous(shards: list[Any], flat: Any) -> tuple[Any, Any]:
+    """Shard and row of each id when the table was cut into pieces: the first `extra` pieces have one row more."""
+    kind = flat.dtype.base_dtype
+    sizes = [None if s.shape.rank is None else s.shape.as_list()[0] for s in shards]
+    known = [size for size in sizes if size is not None]
+    if len(known) == len(sizes):
+        total: Any = convert_to_tensor(sum(known), dtype=kind)
+    else:
+        dynamic: list[Any] = []
+        for shard, size in zip(shards, sizes, strict=True):
+            if size is not None:
+                dynamic.append(size)
+            else:
+                with colocate_with(shard):
+                    shape: Any = array.shape(shard)
+                    dynamic.append(shape[0])
+        total = math.reduce_sum(math.cast(array.stack(dynamic), kind))
+    each = total // len(shards)
+    extra = total % len(shards)
+    shard_of = math.maximum(flat // (each + 1), (flat - extra) // each)
+    row_of = array.where(shard_of < extra, flat % (each + 1), (flat - extra) % each)
+    return shard_of, row_of
+
+
+def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:
+    if max_norm is None:
+        return rows
+    from penstock.ops import clip
+
+    if ids.shape.rank is not None and rows.shape.rank is not None:
+        axes: Any = list(range(ids.shape.rank, rows.shape.rank))
+    else:
+        axes = math.range(array.rank(ids), array.rank(rows))
+    result: Tensor = clip.clip_by_norm(rows, max_norm, axes=axes)
+    return result
+
+
+def embedding_lookup_sparse(
+    params: Any, sp_ids: Any, sp_weights: Any, partition_strategy: str = "mod", name: str | None = None,
+    combiner: str | None = None, max_norm: float | None = None, allow_fast_lookup: bool = False,
+) -> Tensor:  # fmt: skip
+    """For each row of the sparse matrix `sp_ids` its rows of the table, combined by "sum", "mean" or "sqrtn".
+
+    `sp_weights` gives a weight to each id, or is None.
+
+    >>> tf.nn.embedding_lookup_sparse(embeddings, sparse_ids, None, combiner="mean")
+    """
+    combiner = "mean" if combiner is None else combiner
+    if combiner not in ("mean", "sqrtn", "sum"):
+        raise ValueError(f"combiner must be one of 'mean', 'sqrtn' or 'sum', received {combiner!r}.")
+    shards = _shards(params)
+    for what, value in (("sp_ids", sp_ids), ("sp_weights", sp_weights)):
+        if not isinstance(value, SparseTensor) and not (value is None and what == "sp_weights"):
+            raise TypeError(f"{what} must be a SparseTensor, received {type(value).__name__}.")
+    with name_scope(name, "embedding_lookup_sparse", [*shards, sp_ids.values]) as name:
+        indices: Any = sp_ids.indices
+        segments = indices[:, 0]
+        if sp_weights is None and len(shards) == 1 and max_norm is None:
+            return _combined(combiner, shards[0], sp_ids.values, segments, name)
+        ids, positions = array.unique(sp_ids.values)
+        rows = embedding_lookup(shards, ids, partition_strategy, max_norm=max_norm)
+        if sp_weights is None:
+            return _combined(combiner, rows, positions, segments, name)
+        segments = math.cast(segments, dt.int32)
+        return _weighted(combiner, array.gather(rows, positions), sp_weights.values, segments, name)
+
+
+_COMBINERS = {"sum": "SparseSegmentSum", "mean": "SparseSegmentMean", "sqrtn": "SparseSegmentSqrtN"}
+
+
+def _combined(combiner: str, rows: Any, positions: Tensor, segments: Tensor, name: str) -> Tensor:
+    combine = array.op_of(_COMBINERS[combiner])
+    # The table may be large, and the step needs few of its rows: their gradient stays sparse.
+    result: Tensor = combine(convert_to_tensor(rows), positions, segments, sparse_gradient=True, name=name)
+    return result
+
+
+def _weighted(combiner: str, rows: Any, weights: Any, segments: Tensor, name: str) -> Tensor:
+    if weights.dtype != rows.dtype:
+        weights = math.cast(weights, rows.dtype)
+    rank: Any = array.rank(rows)
+    count = array.expand_dims(rank - 1, 0)
+    shape = array.concat([array.shape(weights), array.ones(count, dt.int32)], 0)
+    column: Any = array.reshape(weights, shape)
+    scaled = rows * column
+    result: Tensor
+    if combiner == "sum":
+        result = array.segment_sum(scaled, segments, name=name)
+        return result
+    total = array.segment_sum(scaled, segments)
+    if combiner == "mean":
+        divisor = array.segment_sum(column, segments)
+    else:
+        divisor = math.sqrt(array.segment_sum(math.pow(column, 2.0), segments))
+    result = math.div_no_nan(total, divisor, name=name)
+    return result

@@ -1,0 +1,216 @@
+"""If and While: control flow as nodes with bodies, compiled into the segment or, where a body needs the host, run there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from penstock.graph.checks import NotTraceable
+from penstock.graph.dtype import DType
+from penstock.graph.function import Function
+from penstock.graph.opdef import op
+from penstock.graph.operation import Operation
+from penstock.graph.shape import TensorShape
+from penstock.ops.types import Array
+
+NO_FAILURE = np.zeros(2, np.int64)
+
+
+def _branch_shapes(op: Operation) -> list[TensorShape]:
+    pairs = zip(op.attrs["then_branch"].outputs, op.attrs["else_branch"].outputs, strict=True)
+    return [a.shape.most_specific_compatible_shape(b.shape) for a, b in pairs]
+
+
+def as_predicate(value: Any) -> Any:
+    """TensorFlow's truth of a condition: a bool, a non-zero number, a non-empty string."""
+    if isinstance(value, np.ndarray):
+        return bool(value.size and (value.reshape(-1)[0] not in (b"", 0)))
+    return value if value.dtype == jnp.bool_ else value != 0
+
+
+def _split(arguments: Sequence[Any]) -> tuple[list[int], list[Any]]:
+    """Positions and values of the arguments that lax can carry; references and known values are closed over."""
+    carried = [i for i, a in enumerate(arguments) if isinstance(a, jax.Array) or hasattr(a, "tree_flatten")]
+    return carried, [arguments[i] for i in carried]
+
+
+def _array(value: Any) -> Any:
+    return jnp.asarray(value) if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+@op("If", "Tcond, list(Tin) -> list(Tout)", control_flow=True, shape=_branch_shapes)
+def if_op(
+    cond: Array, input: list[Array], *, Tout: list[DType], then_branch: Function, else_branch: Function, ctx: Any
+) -> list[Array]:
+    predicate = as_predicate(cond)
+    if isinstance(predicate, bool):
+        outputs = ctx.call(then_branch if predicate else else_branch, input)
+        ctx.merge_failure(ctx.inner_failed)
+        return list(outputs)
+    positions, carried = _split(input)
+
+    def branch(function: Function) -> Any:
+        def traced(values: list[Any]) -> Any:
+            outputs = [_array(v) for v in ctx.call(function, _replaced(input, positions, values))]
+            return outputs, NO_FAILURE if ctx.inner_failed is None else ctx.inner_failed
+
+        return traced
+
+    try:
+        outputs, failed = lax.cond(predicate, branch(then_branch), branch(else_branch), carried)
+    except TypeError as error:
+        raise NotTraceable(f"the branches differ in shape ({str(error).splitlines()[0]})") from error
+    ctx.merge_failure(failed)
+    return list(outputs)
+
+
+@op("IfGrad", "Tcond, list(Tin), list(Tdy) -> list(Tdx)", control_flow=True,
+    shape=lambda op: [op.input_list[1 + i].shape for i in op.attrs["wrt"]])  # fmt: skip
+def if_grad(
+    cond: Array, input: list[Array], dy: list[Array], *,
+    Tdx: list[DType], then_branch: Function, else_branch: Function, wrt: list[int], outputs: list[int], ctx: Any,
+) -> list[Array]:  # fmt: skip
+    """Gradients of the outputs at `outputs` of an If with respect to its inputs at `wrt`."""
+
+    def forward(variables: list[Any]) -> list[Any]:
+        arguments = _replaced(input, wrt, variables)
+        result = if_op.kernel(cond, arguments, Tout=[], then_branch=then_branch, else_branch=else_branch, ctx=ctx)
+        return [_array(result[i]) for i in outputs]
+
+    _, vjp = jax.vjp(forward, [_array(input[i]) for i in wrt])
+    (gradients,) = vjp([_array(d) for d in dy])
+    return list(gradients)
+
+
+def _replaced(values: Sequence[Any], positions: Sequence[int], others: Sequence[Any]) -> list[Any]:
+    result = list(values)
+    for position, value in zip(positions, others, strict=True):
+        result[position] = value
+    return result
+
+
+def invariant_positions(body: Function) -> set[int]:
+    """The loop variables that an iteration does not change."""
+    return {i for i, (before, after) in enumerate(zip(body.inputs, body.outputs, strict=True)) if before is after}
+
+
+class _Loop:
+    """A loop over the variables that change, the others closed over."""
+
+    def __init__(self, arguments: Sequence[Any], cond: Function, body: Function, ctx: Any) -> None:
+        self.arguments = list(arguments)
+        self.cond, self.body, self.ctx = cond, body, ctx
+        fixed = invariant_positions(body)
+        self.changing = [i for i in range(len(arguments)) if i not in fixed]
+        self.start = self._settled([_array(self.arguments[i]) for i in self.changing])
+
+    def _all(self, changing: Sequence[Any]) -> list[Any]:
+        return _replaced(self.arguments, self.changing, changing)
+
+    def test(self, changing: Sequence[Any]) -> Any:
+        """Whether the loop goes on."""
+        return as_predicate(_array(self.ctx.call(self.cond, self._all(changing))[0])).reshape(())
+
+    def iterate(self, changing: Sequence[Any], number: Any) -> tuple[list[Any], Any]:
+        """One iteration: the new values, and what a check inside it found."""
+        outputs = self.ctx.call(self.body, self._all(changing), number)
+        failed = NO_FAILURE if self.ctx.inner_failed is None else self.ctx.inner_failed
+        return [_array(outputs[i]) for i in self.changing], failed
+
+    def _settled(self, start: list[Any]) -> list[Any]:
+        """The start values in the form that iterations keep: lists get their room, shapes must not change."""
+        for _ in range(2):
+            after = jax.eval_shape(lambda v: self.iterate(v, jnp.int32(0))[0], start)
+            before = jax.eval_shape(lambda v: v, start)
+            if jax.tree.structure(before) == jax.tree.structure(after):
+                break
+            start = [_with_room(s, a) for s, a in zip(start, after, strict=True)]
+        else:
+            before, after = after, None
+        same = after is not None and all(
+            x.shape == y.shape and x.dtype == y.dtype
+            for x, y in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+        )
+        if not same:
+            raise NotTraceable("the shapes of the loop variables change from one iteration to the next")
+        return start
+
+    def result(self, changing: Sequence[Any]) -> list[Any]:
+        """All loop variables after the loop."""
+        return self._all(changing)
+
+    def run(self) -> tuple[list[Any], Any, Any]:
+        """The values after the loop, how often it went round, and what a check found."""
+
+        def go_on(state: Any) -> Any:
+            values, _, failed = state
+            return jnp.logical_and(self.test(values), failed[0] == 0)
+
+        def step(state: Any) -> Any:
+            values, number, failed = state
+            values, new = self.iterate(values, number)
+            return values, number + 1, jnp.where(failed[0] != 0, failed, new)
+
+        return lax.while_loop(go_on, step, (self.start, jnp.int32(0), jnp.asarray(NO_FAILURE)))  # type: ignore[return-value]
+
+    def run_bounded(self, start: Sequence[Any], limit: int) -> list[Any]:
+        """The same with at most `limit` iterations, in a form that can be differentiated in reverse."""
+
+        def step(state: Any, number: Any) -> Any:
+            values, active = state
+            active = jnp.logical_and(active, self.test(values))
+            values = lax.cond(active, lambda v: self.iterate(v, number)[0], lambda v: list(v), values)
+            return (values, active), None
+
+        (values, _), _ = lax.scan(step, (list(start), jnp.bool_(True)), jnp.arange(limit, dtype=jnp.int32))
+        return list(values)
+
+
+def _with_room(start: Any, after: Any) -> Any:
+    """A list without room for its items, with the room that the first iteration gave it."""
+    make = getattr(start, "with_room", None)
+    return start if make is None else make(after)
+
+
+def _while_shapes(op: Operation) -> list[TensorShape]:
+    return [t.shape for t in op.attrs["body"].inputs]
+
+
+@op("While", "list(T) -> output: list(T)", control_flow=True, shape=_while_shapes)
+def while_op(input: list[Array], *, T: list[DType], cond: Function, body: Function, parallel_iterations: int = 10, ctx: Any) -> list[Array]:
+    loop = _Loop(input, cond, body, ctx)
+    values, _, failed = loop.run()
+    ctx.merge_failure(failed)
+    return loop.result(values)
+
+
+@op("WhileTripCount", "list(T) -> count: int32", control_flow=True, no_gradient=True,
+    shape=lambda op: [TensorShape.of(())])  # fmt: skip
+def while_trip_count(input: list[Array], *, T: list[DType], cond: Function, body: Function, ctx: Any) -> Array:
+    """A bound for the iterations of a loop: the next power of two, so that few different bounds are compiled for."""
+    count = _Loop(input, cond, body, ctx).run()[1]
+    return lax.shift_left(jnp.int32(1), 32 - lax.clz(jnp.maximum(count, 1) - 1))
+
+
+@op("WhileGrad", "int32, list(T), list(Tdy) -> list(Tdx)", control_flow=True, static="limit",
+    shape=lambda op: [op.input_list[1 + i].shape for i in op.attrs["wrt"]])  # fmt: skip
+def while_grad(
+    limit: Array, input: list[Array], dy: list[Array], *,
+    T: list[DType], Tdx: list[DType], cond: Function, body: Function, wrt: list[int], outputs: list[int], ctx: Any,
+) -> list[Array]:  # fmt: skip
+    """Gradients of a loop's outputs at `outputs` with respect to its inputs at `wrt`; `limit` bounds its iterations."""
+    bound = int(limit)
+
+    def forward(variables: list[Any]) -> list[Any]:
+        loop = _Loop(_replaced(input, wrt, variables), cond, body, ctx)
+        result = loop.result(loop.run_bounded(loop.start, bound))
+        return [result[i] for i in outputs]
+
+    _, vjp = jax.vjp(forward, [_array(input[i]) for i in wrt])
+    (gradients,) = vjp([_array(d) for d in dy])
+    return list(gradients)

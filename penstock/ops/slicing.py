@@ -1,0 +1,617 @@
+"""Parts of tensors: slices and `x[...]`, gathers, and their opposites, scatters."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from penstock.graph import dtype as dt
+from penstock.graph.checks import NotTraceable, require, require_in_range
+from penstock.graph.constant import constant_value, constant_value_as_shape
+from penstock.graph.convert import convert_to_tensor, make_constant
+from penstock.graph.opdef import op
+from penstock.graph.operation import Operation
+from penstock.graph.scopes import name_scope
+from penstock.graph.shape import Dimension, TensorShape
+from penstock.graph.tensor import IndexedSlices, Tensor, overload
+from penstock.ops import shapes
+from penstock.ops.array import brief, expand_dims, identity, merge, ones_like, op_of, require_rank, reshape, shape, size
+from penstock.ops.types import INDEX, Array, xp
+from penstock.ops.vjp import vjp_gradient
+
+slice_of = builtins.slice  # `slice` is TensorFlow's here
+INDEX16 = (dt.int16, dt.int32, dt.int64)
+
+# Slice
+
+
+def _slice_shape(op: Operation) -> list[TensorShape]:
+    tensor, begin, size = op.input_list
+    source = tensor.shape
+    vector = merge(require_rank(begin.shape, 1), require_rank(size.shape, 1)).as_list()[0]
+    if vector is not None and source.rank is not None:
+        source = require_rank(source, vector)
+    count = source.rank if vector is None else vector
+    if count is None:
+        return [TensorShape.of(None)]
+    sizes: list[Any] = constant_value_as_shape(size).with_rank(count).as_list()
+    starts, wanted = constant_value(begin), constant_value(size)
+    if starts is not None and wanted is not None and source.rank is not None:
+        for i, dim in enumerate(source.as_list()):
+            if wanted[i] == -1 and dim is not None:
+                sizes[i] = dim - int(starts[i])
+                if sizes[i] < 0:
+                    raise ValueError(f"Negative dimension size caused by subtracting {starts[i]} from {dim}")
+    return [TensorShape.of(tuple(sizes))]
+
+
+@op("Slice", "T, Index, Index -> output: T", static="size", numpy=True, shape=_slice_shape, Index=INDEX)
+def slice_op(input: Array, begin: Array, size: Array) -> Array:
+    if not isinstance(begin, np.ndarray):
+        return _dynamic_slice(input, begin, size)
+    index = []
+    for i, (start, length, dim) in enumerate(zip(begin.tolist(), size.tolist(), input.shape, strict=True)):
+        length = dim - start if length == -1 else length
+        if not 0 <= start <= dim:
+            raise ValueError(f"Expected begin[{i}] in [0, {dim}], but got {start}")
+        if not 0 <= length <= dim - start:
+            raise ValueError(f"Expected size[{i}] in [0, {dim - start}], but got {length}")
+        index.append(slice_of(start, start + length))
+    return input[tuple(index)]
+
+
+def _dynamic_slice(input: Array, begin: Array, size: Array) -> Array:
+    limits = []
+    for i, (length, dim) in enumerate(zip(size.tolist(), input.shape, strict=True)):
+        if length == -1:
+            raise NotTraceable(f"size[{i}] is -1, so begin[{i}] must be computable from constants and shapes")
+        if length > dim:
+            raise ValueError(f"Expected size[{i}] in [0, {dim}], but got {length}")
+        limits.append(dim - length)
+    for i, limit in enumerate(limits):
+        require((begin[i] >= 0) & (begin[i] <= limit), f"Expected begin[{i}] in [0, {limit}], but got {{}}", begin[i])
+    return lax.dynamic_slice(input, [begin[i] for i in range(len(limits))], size.tolist())
+
+
+def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor:
+    """`size` elements from `begin` on, per dimension; -1 means all that remain: `tf.slice(x, [0, 1], [-1, 2])`."""
+    result: Tensor = slice_op(input_, begin, size, name=name)
+    return result
+
+
+
+# StridedSlice: begin, end and strides have one entry per item of `x[a, b:c, ..., None]`; masks say what the items are.
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One item of a slice, once the ellipsis is spelled out: a new axis (`dim` is None), an index or a range."""
+
+    dim: int | None
+    entry: int | None = None  # position in begin, end and strides; None for a dimension that is taken whole
+    shrink: bool = False
+    open_begin: bool = True
+    open_end: bool = True
+
+
+def _items(attrs: dict[str, Any], count: int, rank: int) -> list[_Item]:
+    """What the `count` entries of begin, end and strides mean for an input of `rank`."""
+    ellipsis, new_axis = attrs["ellipsis_mask"], attrs["new_axis_mask"]
+    if bin(ellipsis).count("1") > 1:
+        raise ValueError("Multiple ellipses in slice spec not allowed")
+    taken = sum(1 for i in range(count) if not (ellipsis | new_axis) >> i & 1)
+    if taken > rank:
+        raise ValueError(f"Index out of range using input dim {rank}; input has only {rank} dims")
+    items: list[_Item] = []
+    dim = 0
+    for i in range(count if ellipsis else count + 1):
+        if i == count or ellipsis >> i & 1:
+            items += [_Item(d) for d in range(dim, dim + rank - taken)]
+            dim += rank - taken
+        elif new_axis >> i & 1:
+            items.append(_Item(None))
+        else:
+            shrink, begin, end = (bool(attrs[m] >> i & 1) for m in ("shrink_axis_mask", "begin_mask", "end_mask"))
+            items.append(_Item(dim, i, shrink, begin and not shrink, end and not shrink))
+            dim += 1
+    return items
+
+
+def _range(item: _Item, begin: Any, end: Any, strides: np.ndarray) -> Any:
+    """The Python slice that an item means. Python clips and counts from the end just as TensorFlow does."""
+    if item.entry is None:
+        return slice_of(None)
+    step = int(strides[item.entry])
+    if step == 0:
+        raise ValueError(f"strides[{item.entry}] must be non-zero")
+    first = None if item.open_begin else int(begin[item.entry])
+    last = None if item.open_end else int(end[item.entry])
+    return slice_of(first, last, step)
+
+
+def _in_bounds(index: int, item: _Item, dim: int) -> int:
+    if not -dim <= index < dim:
+        raise ValueError(f"slice index {index} of dimension {item.dim} out of bounds.")
+    return index % dim
+
+
+def _strided_shape(op: Operation) -> list[TensorShape]:
+    source = op.input_list[0].shape
+    begin, end, strides = (constant_value(t) for t in op.input_list[1:])
+    if source.rank is None or strides is None:
+        return [TensorShape.of(None)]
+    sizes = source.as_list()
+    dims: list[int | None] = []
+    for item in _items(op.attrs, len(strides), source.rank):
+        if item.dim is None:
+            dims.append(1)
+            continue
+        dim = sizes[item.dim]
+        if item.shrink:
+            if strides[item.entry] <= 0:
+                raise ValueError("only stride 1 allowed on non-range indexing.")
+            if dim is not None and begin is not None:
+                _in_bounds(int(begin[item.entry]), item, dim)
+            continue
+        # TensorFlow wants to know both ends, unless the range is open at both.
+        known = (begin is not None and end is not None) or (item.open_begin and item.open_end)
+        range_ = _range(item, begin, end, strides) if known else None
+        dims.append(len(range(dim)[range_]) if dim is not None and range_ is not None else None)
+    return [TensorShape.of(tuple(dims))]
+
+
+# The parts of vectors that were packed while tracing: of `x[i, 0:2]` in a loop, `i` is traced and the rest is known.
+_PARTS: dict[int, tuple[Any, list[Any]]] = {}
+
+
+def remember_parts(vector: Array, parts: list[Array]) -> None:
+    """Notes what a traced vector was packed of, for as long as it lives."""
+    key = id(vector)
+    _PARTS[key] = (weakref.ref(vector, lambda _: _PARTS.pop(key, None)), parts)
+
+
+def _entries(vector: Array) -> Any:
+    """The entries of begin or end: a NumPy array, or a list of NumPy scalars and tracers."""
+    if isinstance(vector, np.ndarray):
+        return vector
+    found = _PARTS.get(id(vector))
+    return found[1] if found is not None else [vector[i] for i in range(vector.shape[0])]
+
+
+def _is_known(value: Any) -> bool:
+    return isinstance(value, (int, np.integer, np.ndarray))
+
+
+def _index(
+    attrs: dict[str, Any], dims: tuple[int, ...], begin: Array, end: Array, strides: np.ndarray
+) -> tuple[list[_Item], list[Any], bool]:
+    """Per dimension the slice to take, or the index if the axis goes away; whether all of them are known."""
+    items = _items(attrs, len(strides), len(dims))
+    starts, ends = _entries(begin), _entries(end)
+    index: list[Any] = []
+    known = True
+    for item in items:
+        if item.dim is None:
+            continue
+        if item.shrink:
+            start = starts[item.entry]
+            dim = dims[item.dim]
+            if _is_known(start):
+                index.append(_in_bounds(int(start), item, dim))
+            else:
+                known = False
+                fits = (start >= -dim) & (start < dim)
+                require(fits, f"slice index {{}} of dimension {item.dim} out of bounds.", start)
+                index.append(jnp.where(start < 0, start + dim, start))
+            continue
+        for open_, bound in ((item.open_begin, starts), (item.open_end, ends)):
+            if item.entry is not None and not open_ and not _is_known(bound[item.entry]):
+                raise NotTraceable(
+                    f"the bounds of the slice of dimension {item.dim} must be computable from constants and shapes: "
+                    "compiled code has fixed shapes; use tf.slice with a constant size, or tf.gather"
+                )
+        index.append(_range(item, starts, ends, strides))
+    return items, index, known
+
+
+def _masks(op: Operation) -> dict[str, Any]:
+    return {m: op.attrs[m] for m in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")}
+
+
+def _strided_grad(op: Operation, grad: Tensor) -> list[Any]:
+    tensor, begin, end, strides = op.input_list
+    dims = shape(tensor, out_type=begin.dtype)
+    return [strided_slice_grad(dims, begin, end, strides, grad, **_masks(op)), None, None, None]
+
+
+@op("StridedSlice", "T, Index, Index, Index -> output: T", static="strides", numpy=True, shape=_strided_shape,
+    grad=_strided_grad, Index=INDEX16)  # fmt: skip
+def strided_slice_op(
+    input: Array, begin: Array, end: Array, strides: Array, *, begin_mask: int = 0, end_mask: int = 0,
+    ellipsis_mask: int = 0, new_axis_mask: int = 0, shrink_axis_mask: int = 0,
+) -> Array:  # fmt: skip
+    attrs = {"begin_mask": begin_mask, "end_mask": end_mask, "ellipsis_mask": ellipsis_mask,
+             "new_axis_mask": new_axis_mask, "shrink_axis_mask": shrink_axis_mask}  # fmt: skip
+    items, index, known = _index(attrs, input.shape, begin, end, strides)
+    if not known:
+        # Traced indices first, each leaving its axis with size 1; then all else at once.
+        for axis, at in enumerate(index):
+            if not isinstance(at, slice_of) and not _is_known(at):
+                input = lax.dynamic_slice_in_dim(input, at, 1, axis)
+                index[axis] = 0
+    rest = iter(index)
+    full = tuple(None if item.dim is None else next(rest) for item in items)
+    # The ellipsis keeps a NumPy scalar an array.
+    return input[(*full, ...)]
+
+
+def _grad_shape(op: Operation) -> list[TensorShape]:
+    return [constant_value_as_shape(op.input_list[0])]
+
+
+@op("StridedSliceGrad", "Index, Index, Index, Index, T -> output: T", static="shape strides", shape=_grad_shape,
+    Index=INDEX, grad=lambda op, grad: [None, None, None, None, strided_slice_op(
+        grad, *op.input_list[1:4], **_masks(op))])  # fmt: skip
+def strided_slice_grad(
+    shape: Array, begin: Array, end: Array, strides: Array, dy: Array, *, begin_mask: int = 0, end_mask: int = 0,
+    ellipsis_mask: int = 0, new_axis_mask: int = 0, shrink_axis_mask: int = 0,
+) -> Array:  # fmt: skip
+    attrs = {"begin_mask": begin_mask, "end_mask": end_mask, "ellipsis_mask": ellipsis_mask,
+             "new_axis_mask": new_axis_mask, "shrink_axis_mask": shrink_axis_mask}  # fmt: skip
+    dims = tuple(int(d) for d in shape)
+    _, index, _ = _index(attrs, dims, begin, end, strides)
+    kept = [len(range(d)[at]) for d, at in zip(dims, index, strict=True) if isinstance(at, slice_of)]
+    return jnp.zeros(dims, dy.dtype).at[tuple(index)].set(dy.reshape(kept))
+
+
+def strided_slice(
+    input_: Any, begin: Any, end: Any, strides: Any = None, begin_mask: int = 0, end_mask: int = 0,
+    ellipsis_mask: int = 0, new_axis_mask: int = 0, shrink_axis_mask: int = 0, var: Any = None, name: str | None = None,
+) -> Tensor:  # fmt: skip
+    """`input_[begin:end:strides]` in every dimension, where the bits of the masks change the meaning of an entry.
+
+    >>> tf.strided_slice(x, [0, 1], [4, 5], [2, 2])
+    """
+    steps = ones_like(begin) if strides is None else strides
+    result: Tensor = strided_slice_op(
+        input_, begin, end, steps, begin_mask=begin_mask, end_mask=end_mask, ellipsis_mask=ellipsis_mask,
+        new_axis_mask=new_axis_mask, shrink_axis_mask=shrink_axis_mask, name=name or "StridedSlice",
+    )  # fmt: skip
+    return result
+
+
+newaxis = None
+_INDEX_ERROR = (
+    "Only integers, slices (`:`), ellipsis (`...`), tf.newaxis (`None`) and scalar tf.int32/tf.int64 tensors are "
+    "valid indices, got {!r}"
+)
+
+
+def _check_index(value: Any) -> Any:
+    if isinstance(value, Dimension):
+        return value.value
+    if isinstance(value, Tensor):
+        if value.dtype.base_dtype not in INDEX16 or value.shape.rank not in (None, 0):
+            raise TypeError(_INDEX_ERROR.format(value))
+        return value
+    if hasattr(value, "_as_tensor"):
+        return _check_index(convert_to_tensor(value))
+    if isinstance(value, (bool, np.bool_, str, bytes)) or not hasattr(value, "__index__"):
+        raise TypeError(_INDEX_ERROR.format(value))
+    return int(value)
+
+
+def _widest(values: list[Any]) -> Any:
+    """The type of the tensors among `values`, the widest if they differ; None without tensors."""
+    found = {v.dtype.base_dtype for v in values if isinstance(v, Tensor)}
+    return next((d for d in (dt.int64, dt.int32, dt.int16) if d in found), None)
+
+
+def get_item(tensor: Any, slice_spec: Any, var: Any = None) -> Tensor:
+    """`tensor[slice_spec]`: integers, slices, `...`, `tf.newaxis`, scalar tensors, or a bool tensor as a mask.
+
+    >>> x[:, 1:, tf.newaxis]
+    """
+    if _is_mask(slice_spec):
+        from penstock.ops.selection import boolean_mask
+
+        return boolean_mask(tensor, slice_spec)
+    spec = list(slice_spec) if isinstance(slice_spec, (list, tuple)) else [slice_spec]
+    kinds = ("begin_mask", "end_mask", "shrink_axis_mask", "new_axis_mask", "ellipsis_mask")
+    masks: dict[str, Any] = dict.fromkeys(kinds, 0)
+    begin: list[Any] = []
+    end: list[Any] = []
+    strides: list[Any] = []
+    for i, item in enumerate(spec):
+        bit = 1 << i
+        if isinstance(item, slice_of):
+            parts = [None if _absent(p) else _check_index(p) for p in (item.start, item.stop, item.step)]
+            kind = _widest(parts)
+            masks["begin_mask"] |= bit * (parts[0] is None)
+            masks["end_mask"] |= bit * (parts[1] is None)
+            for into, part, default in zip((begin, end, strides), parts, (0, 0, 1), strict=True):
+                if part is None:
+                    # Beside a tensor TensorFlow makes what is missing a tensor of its type.
+                    part = default if kind is None else make_constant(default, kind)
+                into.append(part)
+        elif item is Ellipsis or item is None:
+            masks["ellipsis_mask" if item is Ellipsis else "new_axis_mask"] |= bit
+            begin.append(0)
+            end.append(0 if item is Ellipsis else 1)
+            strides.append(1)
+        else:
+            index = _check_index(item)
+            masks["shrink_axis_mask"] |= bit
+            begin.append(index)
+            end.append(index + 1)
+            wide = isinstance(index, Tensor) and index.dtype.base_dtype != dt.int32
+            strides.append(make_constant(1, index.dtype.base_dtype) if wide else 1)
+    with name_scope(None, "strided_slice", [tensor, *begin, *end, *strides]) as name:
+        first, last, step = _packed_bounds(begin, end, strides)
+        return strided_slice(convert_to_tensor(tensor), first, last, step, var=var, name=name, **masks)
+
+
+def _packed_bounds(*bounds: list[Any]) -> list[Tensor]:
+    from penstock.ops.joining import stack
+
+    if not bounds[0]:
+        empty = make_constant([], dt.int32)
+        return [empty] * 3
+    vectors = [stack(b) for b in bounds]
+    widest = _widest(vectors)
+    return [v if v.dtype == widest else op_of("Cast")(v, DstT=widest, name="Cast") for v in vectors]
+
+
+def _absent(part: Any) -> bool:
+    return part is None or (isinstance(part, Dimension) and part.value is None)
+
+
+def _is_mask(spec: Any) -> bool:
+    if isinstance(spec, (Tensor, np.ndarray)):
+        return bool(spec.dtype == (dt.bool if isinstance(spec, Tensor) else np.bool_)) and len(spec.shape) > 0
+    return False
+
+
+overload("getitem", get_item)
+
+# Gather
+
+
+def _gather_shape(op: Operation) -> list[TensorShape]:
+    params, indices = op.input_list[0].shape, op.input_list[1].shape
+    axis, batch = constant_value(op.input_list[2]), op.attrs["batch_dims"]
+    if params.rank is None or indices.rank is None or axis is None:
+        if params.rank is not None and axis is not None:
+            _axis(int(axis), params.rank)
+        known = params.rank is not None and indices.rank is not None
+        return [TensorShape.of((None,) * (params.rank + indices.rank - 1 - batch) if known else None)]  # type: ignore[operator]
+    at = _axis(int(axis), params.rank)
+    batch = batch + indices.rank if batch < 0 else batch
+    if batch > at:
+        raise ValueError(f"batch_dims ({batch}) must be less than or equal to axis ({at})")
+    own, chosen = params.as_list(), indices.as_list()
+    merge(TensorShape.of(tuple(own[:batch])), TensorShape.of(tuple(chosen[:batch])))
+    return [TensorShape.of((*own[:at], *chosen[batch:], *own[at + 1 :]))]
+
+
+def _axis(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        need = axis + 1 if axis >= 0 else -axis
+        raise ValueError(f"Shape must be at least rank {need} but is rank {rank}")
+    return axis % rank
+
+
+def _gather(params: Array, indices: Array, axis: int, batch: int) -> Array:
+    if not batch:
+        return xp(params, indices).take(params, indices, axis=axis, mode="clip")
+    if xp(params, indices) is np:
+        rows = [_gather(p, i, axis - 1, batch - 1) for p, i in zip(params, indices, strict=True)]
+        return np.stack(rows)
+    return jax.vmap(lambda p, i: _gather(p, i, axis - 1, batch - 1))(params, indices)
+
+
+def _rows_grad(op: Operation, grad: Tensor) -> IndexedSlices:
+    """The gradient of taking whole rows: the rows of `grad`, at the indices they came from."""
+    from penstock.ops.joining import concat
+
+    params, indices = op.input_list[:2]
+    dims = shape(params)
+    count = expand_dims(size(indices), 0)
+    values = reshape(grad, concat([count, dims[1:]], 0))  # type: ignore[index]
+    return IndexedSlices(values, reshape(indices, count), dims)
+
+
+def _gather_grad(op: Operation, grad: Tensor) -> list[Any]:
+    axis = constant_value(op.input_list[2])
+    if axis is not None and int(axis) == 0 and not op.attrs["batch_dims"]:
+        return [_rows_grad(op, grad), None, None]
+    return vjp_gradient(op, grad)
+
+
+@op("GatherV2", "Tparams, Tindices, Taxis -> output: Tparams", static="axis", numpy=True, shape=_gather_shape,
+    grad=_gather_grad, Tindices=INDEX16, Taxis=INDEX)  # fmt: skip
+def gather_v2(params: Array, indices: Array, axis: Array, *, batch_dims: int = 0) -> Array:
+    at = _axis(int(axis), params.ndim)
+    require_in_range(indices, params.shape[at])
+    return _gather(params, indices, at, batch_dims + indices.ndim if batch_dims < 0 else batch_dims)
+
+
+@op("Gather", "Tparams, Tindices -> output: Tparams", numpy=True, Tindices=INDEX,
+    shape=lambda op: [op.input_list[1].shape.concatenate(op.input_list[0].shape.with_rank_at_least(1)[1:])],
+    grad=lambda op, grad: [_rows_grad(op, grad), None])  # fmt: skip
+def gather_v1(params: Array, indices: Array, *, validate_indices: bool = True) -> Array:
+    require_in_range(indices, params.shape[0])
+    return _gather(params, indices, 0, 0)
+
+
+def gather(
+    params: Any, indices: Any, validate_indices: Any = None, name: str | None = None, axis: Any = None,
+    batch_dims: int = 0,
+) -> Tensor:  # fmt: skip
+    """The slices of `params` at `indices` along `axis`: `tf.gather(embeddings, ids)`."""
+    at = batch_dims if axis is None else axis
+    # A resource variable is read by rows where it lives, rather than whole.
+    sparse_read = getattr(params, "sparse_read", None)
+    result: Tensor
+    if sparse_read is not None and not isinstance(at, Tensor) and at == 0 and not batch_dims:
+        result = sparse_read(indices, name=name)
+        return result
+    result = gather_v2(params, indices, at, batch_dims=batch_dims, name=name)
+    return result
+
+
+def _gather_nd_shape(op: Operation) -> list[TensorShape]:
+    params, indices = op.input_list[0].shape, op.input_list[1].shape
+    depth = indices.as_list()[-1] if indices.rank else None
+    if params.rank is None or depth is None:
+        return [TensorShape.of(None)]
+    if depth > params.rank:
+        raise ValueError(
+            "indices.shape[-1] must be <= params.rank, but saw indices shape: "
+            f"{brief(indices)} and params shape: {brief(params)}"
+        )
+    return [TensorShape.of((*indices.as_list()[:-1], *params.as_list()[depth:]))]
+
+
+def _nd_index(indices: Array, dims: tuple[int, ...], what: str) -> tuple[Array, ...]:
+    """The columns of `indices`, checked: what `x[...]` of NumPy and jax takes."""
+    depth = indices.shape[-1]
+    if depth > len(dims):
+        raise ValueError(f"indices.shape[-1] must be <= {what}.rank, but saw indices of shape {brief(indices.shape)}")
+    columns = tuple(indices[..., i] for i in range(depth))
+    for column, dim in zip(columns, dims, strict=False):
+        fits = (column >= 0) & (column < dim)
+        worst = 0
+        if math.prod(column.shape):
+            flat = column.reshape(-1)
+            worst = flat[xp(flat).argmin(fits.reshape(-1))]
+        require(fits, f"indices = {{}} does not index into {what} shape {brief(dims)}", worst)
+    return columns
+
+
+def _gather_nd_grad(op: Operation, grad: Tensor) -> list[Any]:
+    from penstock.ops.array import squeeze
+
+    params, indices = op.input_list
+    dims = shape(params, out_type=indices.dtype)
+    if indices.shape.rank == 2 and indices.shape.as_list()[-1] == 1:
+        return [IndexedSlices(grad, squeeze(indices, axis=-1), dims), None]
+    return [scatter_nd(indices, grad, dims), None]
+
+
+@op("GatherNd", "Tparams, Tindices -> output: Tparams", numpy=True, shape=_gather_nd_shape, grad=_gather_nd_grad,
+    Tindices=INDEX16)  # fmt: skip
+def gather_nd_op(params: Array, indices: Array, *, bad_indices_policy: str = "") -> Array:
+    return xp(params, indices).asarray(params)[(*_nd_index(indices, params.shape, "param"), ...)]
+
+
+def gather_nd(
+    params: Any, indices: Any, name: str | None = None, batch_dims: int = 0, bad_indices_policy: str = ""
+) -> Tensor:
+    """The elements (or slices) of `params` whose positions are the last dimension of `indices`.
+
+    >>> tf.gather_nd(x, [[0, 0], [1, 2]])
+    """
+    if batch_dims:
+        return _batch_gather_nd(params, indices, batch_dims, name)
+    result: Tensor
+    read = getattr(params, "gather_nd", None)
+    if read is not None:
+        result = read(indices, name=name)
+        return result
+    result = gather_nd_op(params, indices, name=name)
+    return result
+
+
+def _batch_gather_nd(params: Any, indices: Any, batch_dims: int, name: str | None) -> Tensor:
+    """Puts the position of each index in its batch before it, then gathers as ever."""
+    from penstock.ops.joining import concat, meshgrid, stack, unstack
+
+    with name_scope(name, "BatchGatherND", [params, indices]):
+        values, positions = convert_to_tensor(params, name="params"), convert_to_tensor(indices, name="indices")
+        if positions.shape.rank is None or positions.shape.rank <= batch_dims:
+            raise ValueError(f"gather_nd: batch_dims = {batch_dims} needs indices of a known, larger rank.")
+        dims = shape(positions)
+        inner = positions.shape.rank - 1 - batch_dims
+        axes = [op_of("Range")(0, d, 1, name="Range") for d in unstack(dims[:batch_dims], batch_dims)]  # type: ignore[index]
+        grid = stack(meshgrid(*axes, indexing="ij"), axis=-1)
+        grid = reshape(grid, concat([dims[:batch_dims], [1] * inner, [batch_dims]], 0))  # type: ignore[index]
+        rows = concat([dims[:-1], [batch_dims]], 0)  # type: ignore[index]
+        grid = op_of("Cast")(op_of("BroadcastTo")(grid, rows), DstT=positions.dtype.base_dtype)
+        gathered: Tensor = gather_nd_op(values, concat([grid, positions], -1))
+        final = concat([dims[:-1], shape(values)[batch_dims:][positions.shape.as_list()[-1] :]], 0)  # type: ignore[index]
+        return reshape(gathered, final)
+
+
+def batch_gather(params: Any, indices: Any, name: str | None = None) -> Tensor:
+    """`gather` in each batch: all dimensions of `indices` but the last are batches."""
+    with name_scope(name, "BatchGather", [params, indices]):
+        positions = convert_to_tensor(indices, name="indices")
+        values = convert_to_tensor(params, name="params")
+        if positions.shape.rank is None:
+            raise ValueError("batch_gather does not allow indices with unknown shape.")
+        last = positions.shape.rank - 1
+        return gather(values, positions, axis=last, batch_dims=last)
+
+
+# Scatter
+
+
+def _scatter_shape(op: Operation) -> list[TensorShape]:
+    return [constant_value_as_shape(op.input_list[2])]
+
+
+def _scatter_grad(op: Operation, grad: Tensor) -> list[Any]:
+    return [None, gather_nd(grad, op.input_list[0]), None]
+
+
+@op("ScatterNd", "Tindices, T, Tindices -> output: T", static="shape", shape=_scatter_shape, grad=_scatter_grad,
+    Tindices=INDEX16)  # fmt: skip
+def scatter_nd_op(indices: Array, updates: Array, shape: Array, *, bad_indices_policy: str = "") -> Array:
+    dims = tuple(int(d) for d in shape)
+    return jnp.zeros(dims, updates.dtype).at[_nd_index(indices, dims, "")].add(updates, mode="drop")
+
+
+def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) -> Tensor:
+    """Zeros of `shape` with `updates` added at `indices`: `tf.scatter_nd([[4], [3]], [9, 10], [8])`."""
+    result: Tensor = scatter_nd_op(indices, updates, shape, name=name)
+    return result
+
+
+def _update_grad(op: Operation, grad: Tensor) -> list[Any]:
+    indices, updates = op.input_list[1:]
+    kept: Tensor = op_of("TensorScatterUpdate")(grad, indices, op_of("ZerosLike")(updates))
+    return [kept, None, gather_nd(grad, indices)]
+
+
+def _add_grad(op: Operation, grad: Tensor) -> list[Any]:
+    return [identity(grad), None, gather_nd(grad, op.input_list[1])]
+
+
+def _sub_grad(op: Operation, grad: Tensor) -> list[Any]:
+    return [identity(grad), None, -gather_nd(grad, op.input_list[1])]  # type: ignore[operator]
+
+
+def _tensor_scatter(name: str, method: str, grad: Callable[..., Any] | None) -> Any:
+    @op(name, "T, Tindices, T -> output: T", shape=shapes.unchanged, grad=grad, Tindices=INDEX)
+    def kernel(tensor: Array, indices: Array, updates: Array, *, bad_indices_policy: str = "") -> Array:
+        place = jnp.asarray(tensor).at[_nd_index(indices, tensor.shape, "")]
+        return place.add(-updates) if method == "sub" else getattr(place, method)(updates)
+
+    return kernel
+
+
+tensor_scatter_nd_update = tensor_scatter_update = _tensor_scatter("TensorScatterUpdate", "set", _update_grad)
+tensor_scatter_nd_add = tensor_scatter_add = _tensor_scatter("TensorScatterAdd", "add", _add_grad)
+tensor_scatter_nd_sub = tensor_scatter_sub = _tensor_scatter("TensorScatterSub", "sub", _sub_grad)
+tensor_scatter_nd_min = _tensor_scatter("TensorScatterMin", "min", None)
+tensor_scatter_nd_max = _tensor_scatter("TensorScatterMax", "max", None)

@@ -1,0 +1,210 @@
+"""Training: the ops that apply gradients to variables. Each rule is one kernel, for references and for handles.
+
+A kernel takes the values of the variables and returns the new ones. In a signature `V` stands for a variable: a
+reference in `ApplyX`, a handle in `ResourceApplyX`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from penstock.graph.checks import ignoring_checks, require_in_range
+from penstock.graph.opdef import OpDef, op
+from penstock.graph.operation import Operation
+from penstock.graph.shape import TensorShape
+from penstock.ops.state import UPDATABLE, handle_shape
+from penstock.ops.types import INDEX, Array
+
+_GRADIENTS = frozenset(("grad", "delta"))
+
+
+class Update(NamedTuple):
+    """The two forms of an update: on references and on handles."""
+
+    ref: OpDef
+    resource: OpDef
+
+
+def update(name: str, signature: str, *, writes: str) -> Callable[[Callable[..., Any]], Update]:
+    """Declares `name` on references and `Resource<name>` on handles from one kernel."""
+
+    def declare(kernel: Callable[..., Any]) -> Update:
+        types: dict[str, Any] = {"T": UPDATABLE}
+        if "Tindices" in signature:
+            types["Tindices"] = INDEX
+        settings: dict[str, Any] = {"writes": writes, "no_gradient": True, "shape": _updated_shape, **types}
+        ref = op(name, signature.replace("V", "&T") + " -> out: &T", **settings)
+        resource = op("Resource" + name, signature.replace("V", "resource") + " ->", **settings)
+        return Update(ref(kernel), resource(kernel))
+
+    return declare
+
+
+def _updated_shape(op: Operation) -> list[TensorShape]:
+    """The variable's shape, which its slots and a dense gradient share; what is neither of them is a scalar."""
+    inputs = {arg.name: tensor for arg, tensor in zip(op.op_def.inputs, op.input_list, strict=True)}
+    shape = TensorShape.of(None)
+    for name in op.op_def.writes:
+        tensor = inputs.pop(name)
+        shape = shape.merge_with(tensor.shape if tensor.dtype._is_ref_dtype else handle_shape(tensor))
+    indices = inputs.pop("indices", None)
+    for name, tensor in inputs.items():
+        if name not in _GRADIENTS:
+            tensor.shape.assert_has_rank(0)
+        elif indices is None:
+            shape = shape.merge_with(tensor.shape)
+        elif shape.rank is not None and indices.shape.rank is not None:
+            indices.shape.assert_has_rank(1)
+            indices.shape.concatenate(TensorShape(shape.as_list()[1:])).assert_is_compatible_with(tensor.shape)
+    return [shape] * len(op.outputs)
+
+
+def _require_same_shape(var: Array, *others: Array) -> None:
+    for other in others:
+        if tuple(other.shape) != tuple(var.shape):
+            raise ValueError(
+                f"the variable has shape {list(var.shape)}, but a slot or the gradient {list(other.shape)}"
+            )
+
+
+class _Promise(threading.local):
+    distinct = False  # no index in range occurs twice
+
+
+_promise = _Promise()
+
+
+@contextmanager
+def _distinct_indices() -> Iterator[None]:
+    before, _promise.distinct = _promise.distinct, True
+    try:
+        yield
+    finally:
+        _promise.distinct = before
+
+
+def _in_turn(
+    indices: Array, size: int, change: Callable[[tuple[Array, ...], Array], tuple[Array, ...]], state: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    """Applies sparse rows one after the other where an index occurs more than once, and all at once otherwise.
+
+    `change(state, at)` gets the rows to change; in `at`, rows whose turn it is not are out of range.
+    """
+    state = tuple(jnp.asarray(s) for s in state)
+    indices = jnp.asarray(indices)
+    count = indices.shape[0]
+    if count == 0:
+        return state
+    if count == 1 or _promise.distinct:
+        return change(state, indices)
+    order = jnp.argsort(indices, stable=True)
+    ordered = indices[order]
+    place = jnp.arange(count)
+    first = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])
+    start = jax.lax.cummax(jnp.where(first, place, 0))
+    turn = jnp.zeros(count, place.dtype).at[order].set(place - start, unique_indices=True)
+    last = jnp.max(turn)
+
+    def one(carry: tuple[Any, tuple[Array, ...]]) -> tuple[Any, tuple[Array, ...]]:
+        now, current = carry
+        return now + 1, change(current, jnp.where(turn == now, indices, size))
+
+    _, result = jax.lax.while_loop(lambda carry: carry[0] <= last, one, (jnp.zeros_like(last), state))
+    return tuple(result)
+
+
+def _require_rows(var: Array, grad: Array, indices: Array, *slots: Array) -> None:
+    _require_same_shape(var, *slots)
+    if indices.ndim != 1 or tuple(grad.shape) != (indices.shape[0], *var.shape[1:]):
+        raise ValueError(
+            f"the gradient must have one row of the variable for each index, received shapes {list(indices.shape)} of "
+            f"indices, {list(grad.shape)} of the gradient and {list(var.shape)} of the variable"
+        )
+    require_in_range(indices, var.shape[0])
+
+
+@update("ApplyGradientDescent", "V, T, T", writes="var")
+def apply_gradient_descent(var: Array, alpha: Array, delta: Array, *, use_locking: bool = False) -> Array:
+    _require_same_shape(var, delta)
+    return var - alpha * delta
+
+
+@update("ApplyMomentum", "V, V, T, T, T", writes="var accum")
+def apply_momentum(
+    var: Array, accum: Array, lr: Array, grad: Array, momentum: Array,
+    *, use_locking: bool = False, use_nesterov: bool = False,
+) -> Any:  # fmt: skip
+    _require_same_shape(var, accum, grad)
+    accum = accum * momentum + grad
+    step = grad * lr + accum * momentum * lr if use_nesterov else accum * lr
+    return var - step, accum
+
+
+@update("SparseApplyMomentum", "V, V, T, T, Tindices, T", writes="var accum")
+def sparse_apply_momentum(
+    var: Array, accum: Array, lr: Array, grad: Array, indices: Array, momentum: Array,
+    *, use_locking: bool = False, use_nesterov: bool = False,
+) -> Any:  # fmt: skip
+    _require_rows(var, grad, indices, accum)
+
+    def change(state: tuple[Array, ...], at: Array) -> tuple[Array, ...]:
+        var, accum = state
+        rows = jnp.take(accum, at, axis=0, mode="clip") * momentum + grad
+        step = grad * lr + rows * momentum * lr if use_nesterov else rows * lr
+        return var.at[at].add(-step, mode="drop"), accum.at[at].set(rows, mode="drop")
+
+    return _in_turn(indices, var.shape[0], change, (var, accum))
+
+
+@update("ApplyAdam", "V, V, V, T, T, T, T, T, T, T", writes="var m v")
+def apply_adam(
+    var: Array, m: Array, v: Array, beta1_power: Array, beta2_power: Array, lr: Array, beta1: Array, beta2: Array,
+    epsilon: Array, grad: Array, *, use_locking: bool = False, use_nesterov: bool = False,
+) -> Any:  # fmt: skip
+    _require_same_shape(var, m, v, grad)
+    rate = lr * jnp.sqrt(1 - beta2_power) / (1 - beta1_power)
+    m = m + (grad - m) * (1 - beta1)
+    v = v + (grad * grad - v) * (1 - beta2)
+    direction = grad * (1 - beta1) + beta1 * m if use_nesterov else m
+    return var - direction * rate / (jnp.sqrt(v) + epsilon), m, v
+
+
+# Rows of the same index summed without leaving compiled code. Optimizers ask for this by Unique and UnsortedSegmentSum,
+# whose results have as many rows as there are distinct indices; `penstock.passes.sparse_updates` puts these in place.
+
+
+@op("SumDuplicateRows", "T, Tindices -> sums: T, rows: Tindices", T=UPDATABLE, Tindices=INDEX, no_gradient=True)
+def sum_duplicate_rows(values: Array, indices: Array) -> Any:
+    """Sums of the rows of each index, and the indices: as many as went in, the ones left over at no row at all."""
+    values, indices = jnp.asarray(values), jnp.asarray(indices)
+    count = indices.shape[0]
+    order = jnp.argsort(indices)
+    ordered = indices[order]
+    first = jnp.concatenate([jnp.ones(min(count, 1), bool), ordered[1:] != ordered[:-1]])
+    place = jnp.cumsum(first) - 1
+    sums = jnp.zeros_like(values).at[place].add(values[order], indices_are_sorted=True)
+    nowhere = jnp.full(count, np.iinfo(indices.dtype).max, indices.dtype)
+    return sums, nowhere.at[place].set(ordered, indices_are_sorted=True)
+
+
+@functools.cache
+def with_distinct_indices(op_def: OpDef) -> OpDef:
+    """A sparse update that takes the results of `sum_duplicate_rows`: indices of no row at all change nothing."""
+    position = op_def.input_index("indices")
+
+    def kernel(*args: Array, **attrs: Any) -> Any:
+        indices, size = args[position], args[0].shape[0]
+        require_in_range(jnp.where(indices == np.iinfo(indices.dtype).max, 0, indices), size)
+        with _distinct_indices(), ignoring_checks():
+            return op_def.kernel(*args, **attrs)
+
+    return dataclasses.replace(op_def, kernel=kernel)

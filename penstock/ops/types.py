@@ -1,0 +1,63 @@
+"""Sets of types that ops take; what a kernel asks of its surroundings: `xp`, the array module, and `platform`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from penstock.graph import dtype as dt
+from penstock.graph.opdef import Types
+
+# TensorFlow's int64 and float64 exist in XLA only with this flag.
+jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
+
+Array = Any  # a jax.Array, a tracer, or a NumPy array while constants fold
+
+FLOATS = Types(dt.bfloat16, dt.float16, dt.float32, dt.float64)
+COMPLEX = Types(dt.complex64, dt.complex128)
+INTS = Types(dt.int8, dt.int16, dt.int32, dt.int64, dt.uint8, dt.uint16, dt.uint32, dt.uint64)
+SIGNED = Types(*FLOATS, dt.int8, dt.int16, dt.int32, dt.int64)
+REALS = Types(*FLOATS, *INTS)
+NUMBERS = Types(*REALS, *COMPLEX)
+QUANTIZED = Types(dt.qint8, dt.quint8, dt.qint16, dt.quint16, dt.qint32)
+FLOATS_COMPLEX = Types(*FLOATS, *COMPLEX)
+INDEX = Types(dt.int32, dt.int64)
+INDEX32 = Types(dt.int32, dt.int64, default=dt.int32)
+INDEX64 = Types(dt.int32, dt.int64, default=dt.int64)
+
+
+def xp(*arrays: Any) -> Any:
+    """NumPy if all inputs are NumPy arrays (constants fold then, and strings work), else jax.numpy."""
+    return np if all(isinstance(a, (np.ndarray, np.generic)) for a in arrays) else jnp
+
+
+class _Platform(threading.local):
+    name = "cpu"
+
+
+_platform = _Platform()
+
+
+def platform() -> str:
+    """`"cpu"` or `"gpu"`: the kind of device that the code being traced is for."""
+    return _platform.name
+
+
+@contextmanager
+def on_platform(name: str) -> Iterator[None]:
+    """While a segment is traced for a device of kind `name`.
+
+    >>> with on_platform("gpu"):
+    ...     jax.jit(segment).lower(*specs)
+    """
+    before, _platform.name = _platform.name, name
+    try:
+        yield
+    finally:
+        _platform.name = before

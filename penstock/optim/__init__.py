@@ -1,0 +1,1 @@
+"""Optimizers: what turns gradients into updates of variables. One file per rule."""

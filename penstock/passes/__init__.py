@@ -1,0 +1,1 @@
+"""Pure functions from graph to graph, run once per signature: prune, optimize, place, partition."""

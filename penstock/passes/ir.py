@@ -1,0 +1,70 @@
+"""Node and Subgraph: the form in which passes and workers see a graph. Plain data; nothing here runs anything."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import InvalidArgumentError
+from penstock.graph.dtype import DType
+from penstock.graph.opdef import OpDef
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One operation. An edge is a pair (node, output index)."""
+
+    name: str
+    op: OpDef
+    attrs: dict[str, Any]
+    dtypes: tuple[DType, ...]
+    inputs: list[tuple[Node, int]] = field(default_factory=list)
+    controls: list[Node] = field(default_factory=list)
+    device: str = ""
+    order: int = 0  # the order in which the program made the nodes
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name}: {self.op.name}>"
+
+
+Edge = tuple[Node, int]
+
+
+@dataclass(slots=True)
+class Subgraph:
+    """The nodes needed for a step in an order in which they can run, what is fed and what is wanted of them."""
+
+    nodes: list[Node]
+    feeds: list[Node]  # one _Arg node per fed tensor
+    fetches: list[Edge]
+    targets: list[Node]
+
+
+def sorted_nodes(nodes: Iterable[Node]) -> list[Node]:
+    """Orders nodes so that inputs come first, ties in the order of their making; InvalidArgumentError on a cycle."""
+    members = list(nodes)
+    waiting = {id(n): len(n.inputs) + len(n.controls) for n in members}
+    consumers: dict[int, list[Node]] = {id(n): [] for n in members}
+    for node in members:
+        for source, _ in node.inputs:
+            consumers[id(source)].append(node)
+        for source in node.controls:
+            consumers[id(source)].append(node)
+    ready = [(n.order, i, n) for i, n in enumerate(members) if waiting[id(n)] == 0]
+    heapq.heapify(ready)
+    ordered: list[Node] = []
+    tick = len(members)
+    while ready:
+        node = heapq.heappop(ready)[2]
+        ordered.append(node)
+        for consumer in consumers[id(node)]:
+            waiting[id(consumer)] -= 1
+            if waiting[id(consumer)] == 0:
+                tick += 1
+                heapq.heappush(ready, (consumer.order, tick, consumer))
+    if len(ordered) < len(members):
+        stuck = next(n for n in members if waiting[id(n)] > 0)
+        raise InvalidArgumentError(None, stuck.name, f"The graph has a cycle through node '{stuck.name}'.")
+    return ordered

@@ -1,0 +1,91 @@
+"""Optimize: fold constants that NumPy can compute, and merge nodes that compute the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import OpError
+from penstock.graph.constant import MAX_FOLDED_ELEMENTS, evaluate_kernel
+from penstock.graph.opdef import OpDef, registered
+from penstock.passes.ir import Edge, Node, Subgraph
+
+
+def optimize(subgraph: Subgraph) -> Subgraph:
+    """A subgraph with the same results and fewer nodes."""
+    replaced: dict[int, Node] = {}
+    seen: dict[Any, Node] = {}
+    kept: list[Node] = []
+    const = registered("Const")
+    assert const is not None
+    for node in subgraph.nodes:
+        node.inputs = [(replaced.get(id(s), s), i) for s, i in node.inputs]
+        node.controls = list(dict.fromkeys(replaced.get(id(s), s) for s in node.controls))
+        folded = _folded(node, const)
+        if folded is not None:
+            replaced[id(node)] = node = folded
+        key = _key(node)
+        twin = seen.get(key) if key is not None else None
+        if twin is not None:
+            replaced[id(node)] = twin
+            for old, new in list(replaced.items()):
+                if new is node:
+                    replaced[old] = twin
+            continue
+        if key is not None:
+            seen[key] = node
+        kept.append(node)
+
+    def resolve(node: Node) -> Node:
+        return replaced.get(id(node), node)
+
+    fetches: list[Edge] = [(resolve(n), i) for n, i in subgraph.fetches]
+    targets = [resolve(n) for n in subgraph.targets]
+    return Subgraph(_needed(kept, subgraph.feeds, fetches, targets), subgraph.feeds, fetches, targets)
+
+
+def _folded(node: Node, const: OpDef) -> Node | None:
+    if not node.op.numpy or node.controls or not node.inputs or len(node.dtypes) != 1:
+        return None
+    arrays = []
+    for source, _ in node.inputs:
+        if source.op is not const or source.controls or source.attrs["value"].size > MAX_FOLDED_ELEMENTS:
+            return None
+        arrays.append(source.attrs["value"])
+    try:
+        value = evaluate_kernel(node.op, node.attrs, node.dtypes, arrays)[0]
+    except (OpError, ValueError, TypeError, IndexError, ZeroDivisionError):
+        return None  # it fails when it runs, and then names itself
+    if value.size > MAX_FOLDED_ELEMENTS:
+        return None
+    attrs = {"dtype": node.dtypes[0].base_dtype, "value": value}
+    return Node(node.name, const, attrs, node.dtypes, device=node.device, order=node.order)
+
+
+def _key(node: Node) -> Any:
+    """What makes a pure node equal to another, or None where it must stay itself."""
+    op = node.op
+    if op.stateful or op.host or op.random or op.control_flow or node.controls:
+        return None
+    if op.name == "Const":
+        value = node.attrs["value"]
+        if value.size > 64 or value.dtype == object:
+            return None
+        return ("Const", node.device, value.dtype.str, value.shape, value.tobytes())
+    attrs = tuple((k, v if isinstance(v, (int, str, float)) else repr(v)) for k, v in node.attrs.items()
+                  if not (k.startswith("_") or isinstance(v, np.ndarray)))  # fmt: skip
+    group = tuple(node.attrs.get("_class", ()))
+    return (op.name, node.device, group, attrs, tuple((id(s), i) for s, i in node.inputs))
+
+
+def _needed(nodes: list[Node], feeds: list[Node], fetches: list[Edge], targets: list[Node]) -> list[Node]:
+    alive = {id(n) for n in feeds}
+    stack = [n for n, _ in fetches] + list(targets)
+    while stack:
+        node = stack.pop()
+        if id(node) not in alive or node in feeds:
+            alive.add(id(node))
+            stack += [s for s, _ in node.inputs if id(s) not in alive]
+            stack += [s for s in node.controls if id(s) not in alive]
+    return [n for n in nodes if id(n) in alive]

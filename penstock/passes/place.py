@@ -1,0 +1,115 @@
+"""Place: give every node a device of the cluster, by what the program asked for, colocation, and the default."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.errors import InvalidArgumentError
+from penstock.graph.device import DeviceSpecV2
+from penstock.passes.ir import Node, Subgraph
+
+
+class _Groups:
+    """Nodes that must share a device, as a union-find forest."""
+
+    def __init__(self) -> None:
+        self._parent: dict[int, int] = {}
+
+    def find(self, key: int) -> int:
+        while self._parent.get(key, key) != key:
+            key = self._parent[key]
+        return key
+
+    def join(self, a: int, b: int) -> None:
+        self._parent[self.find(b)] = self.find(a)
+
+
+def place(subgraph: Subgraph, devices: Sequence[str], soft: bool = False, default: str | None = None) -> None:
+    """Sets `device` of every node to one of `devices` (full names).
+
+    Nodes with a common `loc:@` group and nodes joined by a reference to a variable share a device. An explicit device
+    that does not exist is an error, or with `soft` falls back to another kind of device of the same task. Without any
+    wish, the default task's GPU is taken if there is one, else its first CPU.
+    """
+    specs = [DeviceSpecV2.from_string(d) for d in devices]
+    base = DeviceSpecV2.from_string(default or devices[0])
+    groups = _colocated(subgraph.nodes)
+    members: dict[int, list[Node]] = {}
+    for node in subgraph.nodes:
+        members.setdefault(groups.find(id(node)), []).append(node)
+    for nodes in members.values():
+        chosen = _choose(nodes, specs, base, soft)
+        for node in nodes:
+            node.device = chosen
+
+
+def _colocated(nodes: Sequence[Node]) -> _Groups:
+    groups = _Groups()
+    by_name = {n.name: n for n in nodes}
+    leaders: dict[str, Node] = {}
+    for node in nodes:
+        for label in node.attrs.get("_class", ()):
+            name = (label.decode() if isinstance(label, bytes) else label).removeprefix("loc:@")
+            leader = by_name.get(name) or leaders.setdefault(name, node)
+            groups.join(id(leader), id(node))
+        for source, index in node.inputs:
+            reference = source.dtypes[index]
+            if reference._is_ref_dtype or reference.name == "resource":
+                groups.join(id(source), id(node))
+    return groups
+
+
+def _choose(nodes: list[Node], specs: Sequence[DeviceSpecV2], base: DeviceSpecV2, soft: bool) -> str:
+    wish, asking = _wish(nodes, soft)
+    host = any(n.op.host for n in nodes)
+    candidates = [s for s in specs if _fits(s, wish)]
+    if host and wish.device_type not in (None, "CPU") and not soft and candidates:
+        raise InvalidArgumentError(
+            None, asking.name,
+            f"Cannot assign a device for operation {asking.name}: {nodes[0].op.name} runs on the CPU only, but "
+            f"{asking.device} was asked for. Ask for a CPU, or set allow_soft_placement.",
+        )  # fmt: skip
+    if (not candidates or host) and soft:
+        candidates = [s for s in specs if _fits(s, wish.replace(device_type="CPU", device_index=None))]
+    if not candidates:
+        raise InvalidArgumentError(
+            None, asking.name,
+            f"Cannot assign a device for operation {asking.name}: it was explicitly assigned to {asking.device} but "
+            f"available devices are [ {', '.join(s.to_string() for s in specs)} ]. Make sure the device specification "
+            "refers to a valid device.",
+        )  # fmt: skip
+    same_task = [s for s in candidates if (s.job, s.task) == (base.job, base.task)] or candidates
+    if host:
+        same_task = [s for s in same_task if s.device_type == "CPU"] or same_task
+    gpus = [s for s in same_task if s.device_type != "CPU"]
+    return (gpus or same_task)[0].to_string()
+
+
+def _wish(nodes: list[Node], soft: bool) -> tuple[DeviceSpecV2, Node]:
+    """The merged wishes of a group, and the node to name in an error."""
+    wish = DeviceSpecV2()
+    asking = nodes[0]
+    for node in nodes:
+        if not node.device:
+            continue
+        spec = DeviceSpecV2.from_string(node.device)
+        for part in ("job", "replica", "task", "device_type", "device_index"):
+            mine, other = getattr(wish, part), getattr(spec, part)
+            if mine is not None and other is not None and mine != other:
+                if part.startswith("device") and soft:
+                    continue
+                raise InvalidArgumentError(
+                    None, node.name,
+                    f"Cannot colocate nodes '{node.name}' and '{asking.name}': they ask for {node.device} and "
+                    f"{asking.device}.",
+                )  # fmt: skip
+        wish = spec.make_merged_spec(wish)
+        asking = node
+    return wish, asking
+
+
+def _fits(device: DeviceSpecV2, wish: DeviceSpecV2) -> bool:
+    return all(
+        getattr(wish, part) in (None, getattr(device, part))
+        for part in ("job", "replica", "task", "device_type", "device_index")
+    )

@@ -1,0 +1,103 @@
+"""Sparse updates: sums of duplicate rows that stay in compiled code.
+
+Optimizers sum the rows of the same index by Unique and UnsortedSegmentSum before they apply them. The number of
+distinct indices differs from step to step, and compiled code has fixed shapes: it would be compiled again for each
+number. Where the sums only reach updates of variables, the number does not show, so the sums may as well have a row for
+each index, with the rows left over going nowhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from penstock.ops.training import sum_duplicate_rows, with_distinct_indices
+from penstock.passes.ir import Edge, Node, Subgraph
+
+# What may happen to the sums on their way: each row by itself.
+_ROW_BY_ROW = frozenset((
+    "Abs", "Add", "AddV2", "Cast", "Identity", "Maximum", "Minimum", "Mul", "Neg", "Pow", "RealDiv", "Rsqrt", "Sign",
+    "Sqrt", "Square", "Sub",
+))  # fmt: skip
+
+
+def fuse_sparse_updates(subgraph: Subgraph) -> Subgraph:
+    """The subgraph with fixed numbers of rows in its sparse updates, where that changes no result."""
+    if not any(node.op.name == "Unique" for node in subgraph.nodes):
+        return subgraph
+    uses: dict[int, list[tuple[Node, int, int]]] = defaultdict(list)  # of a node: (consumer, its input, our output)
+    kept_as_they_are = {id(n) for n, _ in subgraph.fetches} | {id(n) for n in subgraph.targets}
+    for node in subgraph.nodes:
+        for i, (source, index) in enumerate(node.inputs):
+            uses[id(source)].append((node, i, index))
+        kept_as_they_are.update(id(source) for source in node.controls)
+    replaced: dict[int, Node | None] = {}
+    for node in subgraph.nodes:
+        if node.op.name == "Unique":
+            replaced.update(_fused(node, uses, kept_as_they_are))
+    nodes = [replaced.get(id(n), n) for n in subgraph.nodes]
+    return Subgraph([n for n in nodes if n is not None], subgraph.feeds, subgraph.fetches, subgraph.targets)
+
+
+def _fused(unique: Node, uses: dict[int, list[tuple[Node, int, int]]], kept: set[int]) -> dict[int, Node | None]:
+    """What stands in for the nodes that sum duplicates, None for nothing; empty where they must stay."""
+    sums = [(node, i) for node, i, output in uses[id(unique)] if output == 1]
+    shapes = [node for node, _, output in uses[id(unique)] if output == 0 and node.op.name == "Shape"]
+    if len(sums) != 1 or len(shapes) != 1:
+        return {}
+    ((total, position),), (shape,) = sums, shapes
+    if total.op.name != "UnsortedSegmentSum" or position != 1:
+        return {}
+    count = total.inputs[2][0]
+    if (
+        count.op.name != "StridedSlice" or count.inputs[0][0] is not shape or count.attrs["shrink_axis_mask"] != 1
+        or [n for n, *_ in uses[id(shape)]] != [count] or [n for n, *_ in uses[id(count)]] != [total]
+        or any(id(n) in kept for n in (unique, shape, count, total))
+    ):  # fmt: skip
+        return {}
+    updates = _updates_reached(total, uses, kept)
+    if updates is None or any(
+        node is not shape and node not in updates for node, _, output in uses[id(unique)] if output == 0
+    ):
+        return {}
+    indices: Edge = unique.inputs[0]
+    values: Edge = total.inputs[0]
+    types = {"T": total.attrs["T"], "Tindices": unique.attrs["T"]}
+    fused = Node(
+        total.name, sum_duplicate_rows, types, (types["T"], types["Tindices"]), [values, indices],
+        list(dict.fromkeys([*unique.controls, *shape.controls, *count.controls, *total.controls])),
+        total.device, total.order,
+    )  # fmt: skip
+    for node, i, _ in uses[id(total)]:
+        node.inputs[i] = (fused, 0)
+    for node in updates:
+        node.inputs[node.op.input_index("indices")] = (fused, 1)
+        node.op = with_distinct_indices(node.op)
+    return {id(unique): None, id(shape): None, id(count): None, id(total): fused}
+
+
+def _updates_reached(total: Node, uses: dict[int, list[tuple[Node, int, int]]], kept: set[int]) -> list[Node] | None:
+    """The updates of variables that the sums end in, or None if they end elsewhere too."""
+    unique = total.inputs[1][0]
+    updates: list[Node] = []
+    carrying = {id(total)}
+    stack = [total]
+    while stack:
+        source = stack.pop()
+        if id(source) in kept:
+            return None
+        for node, i, _ in uses[id(source)]:
+            if _takes_rows(node, i) and node.inputs[node.op.input_index("indices")] == (unique, 0):
+                updates.append(node)
+            elif node.op.name not in _ROW_BY_ROW:
+                return None
+            elif id(node) not in carrying:
+                carrying.add(id(node))
+                stack.append(node)
+    return updates
+
+
+def _takes_rows(node: Node, position: int) -> bool:
+    name = node.op.name.removeprefix("Resource")
+    if not (name in ("ScatterAdd", "ScatterSub") or name.startswith("SparseApply")):
+        return False
+    return node.op.inputs[position].name in ("updates", "grad")

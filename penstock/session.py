@@ -1,0 +1,272 @@
+"""Session: the client. It flattens what is fed and fetched, and hands steps to a master."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tensorboard.compat.proto import config_pb2
+
+from penstock.client.feeds import Feed, feed_for
+from penstock.client.fetches import Fetch, fetch_for, to_numpy
+from penstock.errors import NotFoundError, OpError
+from penstock.graph.graph import Graph, default_session_context, get_default_graph
+from penstock.graph.tensor import Tensor
+from penstock.master.master import Master, Signature
+from penstock.worker.devices import local_devices
+from penstock.worker.timeline import fill_run_metadata
+from penstock.worker.worker import Worker
+
+
+class _Run:
+    """What `run` prepares once for a form of call: which tensors are fed and fetched, and the compiled signature."""
+
+    __slots__ = ("feeds", "fetch", "mutations", "signature")
+
+    def __init__(self, fetch: Fetch, feeds: list[Feed], signature: Signature, mutations: int) -> None:
+        self.fetch = fetch
+        self.feeds = feeds
+        self.signature = signature
+        self.mutations = mutations
+
+
+class DeviceAttributes:
+    """What `Session.list_devices` tells of a device."""
+
+    def __init__(self, name: str, device_type: str, memory_limit_bytes: int, incarnation: int) -> None:
+        self.name = name
+        self.device_type = device_type
+        self.memory_limit_bytes = memory_limit_bytes
+        self.incarnation = incarnation
+
+    def __repr__(self) -> str:
+        return (
+            f"_DeviceAttributes({self.name}, {self.device_type}, {self.memory_limit_bytes}, {self.incarnation})"
+        )
+
+
+class BaseSession:
+    """Runs parts of a graph. Safe to use from many threads at once."""
+
+    def __init__(self, target: str | bytes = "", graph: Graph | None = None, config: Any = None) -> None:
+        if graph is not None and not isinstance(graph, Graph):
+            raise TypeError(f"graph must be a tf.Graph, received {graph!r}.")
+        if config is not None and not isinstance(config, config_pb2.ConfigProto):
+            raise TypeError(f"config must be a tf.ConfigProto, received {config!r}.")
+        if not isinstance(target, (str, bytes)):
+            raise TypeError(f"target must be a string, received {target!r}.")
+        self._target = target.decode() if isinstance(target, bytes) else target
+        self._graph = graph or get_default_graph()
+        self._config = config or config_pb2.ConfigProto()
+        self._closed = False
+        self._runs: dict[Any, _Run] = {}
+        self._lock = threading.Lock()
+        self._master = self._connect()
+
+    def _connect(self) -> Master:
+        if self._target:
+            raise NotFoundError(
+                None, None,
+                f"No session factory registered for the target '{self._target}'. A local session has the target ''.",
+            )  # fmt: skip
+        worker = Worker(local_devices(device_count=dict(self._config.device_count)))
+        return Master([worker], self._config.allow_soft_placement, self._config.log_device_placement)
+
+    # What it is
+
+    @property
+    def graph(self) -> Graph:
+        return self._graph
+
+    @property
+    def graph_def(self) -> Any:
+        return self._graph.as_graph_def()
+
+    @property
+    def sess_str(self) -> bytes:
+        return self._target.encode()
+
+    def list_devices(self) -> list[DeviceAttributes]:
+        """The devices that this session may use."""
+        self._check_open()
+        return [
+            DeviceAttributes(d.name, d.device_type, d.memory_limit_bytes, d.incarnation)
+            for w in self._master.workers.values() for d in w.devices
+        ]  # fmt: skip
+
+    # Running
+
+    def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+        """Runs what `fetches` needs and returns their values in the same structure.
+
+        >>> sess.run({"loss": loss, "step": train_op}, feed_dict={x: batch})
+        """
+        if self._closed:
+            self._check_open()
+        feed_dict = feed_dict or {}
+        try:
+            key = (fetches if fetches.__class__ is Tensor else _structure(fetches), *feed_dict)
+            run = self._runs.get(key)
+        except (TypeError, AttributeError):
+            key = run = None  # something in it has no hash: no cache, and the slow path says what is wrong
+        if run is None or run.mutations != self._graph.mutations:
+            run = self._prepare(fetches, feed_dict, key)
+        fed: list[Any] = []
+        for feed, value in zip(run.feeds, feed_dict.values(), strict=True):
+            feed.append_to(fed, value)
+        if options is None and run_metadata is None and not self._config.operation_timeout_in_ms:
+            try:
+                values, _ = self._master.run(run.signature, fed)
+            except OpError as error:
+                raise self._located(error) from error
+        else:
+            values = self._run_with_options(run, fed, options, run_metadata)
+        return run.fetch.build([to_numpy(v) for v in values])
+
+    def _run_with_options(self, run: _Run, fed: list[Any], options: Any, run_metadata: Any) -> list[Any]:
+        if options is not None and not isinstance(options, config_pb2.RunOptions):
+            raise TypeError(f"options must be a tf.RunOptions, received {options!r}.")
+        if run_metadata is not None and not isinstance(run_metadata, config_pb2.RunMetadata):
+            raise TypeError(f"run_metadata must be a tf.RunMetadata, received {run_metadata!r}.")
+        timeout_ms = (options.timeout_in_ms if options else 0) or self._config.operation_timeout_in_ms
+        trace = options is not None and options.trace_level > config_pb2.RunOptions.NO_TRACE
+        try:
+            values, step = self._master.run(run.signature, fed, timeout_ms / 1000 if timeout_ms else None, trace)
+        except OpError as error:
+            raise self._located(error) from error
+        if run_metadata is not None:
+            run_metadata.Clear()
+            fill_run_metadata(run_metadata, step.timings or [])
+        return values
+
+    def _prepare(self, fetches: Any, feed_dict: Any, key: Any) -> _Run:
+        if not isinstance(feed_dict, Mapping):
+            raise TypeError(f"feed_dict must be a dict from tensors to values, received {type(feed_dict).__name__}.")
+        graph = self._graph
+        mutations = graph.mutations
+        fetch = fetch_for(graph, fetches)
+        feeds = [feed_for(graph, k, v) for k, v in feed_dict.items()]
+        fed = tuple(t for feed in feeds for t in feed.tensors)
+        if len(set(fed)) < len(fed):
+            raise RuntimeError("The feed_dict feeds one tensor twice.")
+        try:
+            signature = self._master.signature(fed, fetch.tensors, fetch.operations, mutations)
+        except OpError as error:
+            raise self._located(error) from error
+        run = _Run(fetch, feeds, signature, mutations)
+        if key is not None:
+            with self._lock:
+                self._runs[key] = run
+        return run
+
+    def _located(self, error: OpError) -> OpError:
+        """The same error, with the operation of this graph that it speaks of."""
+        op = self._graph._ops.get(error.op_name) if error.op is None and error.op_name else error.op
+        located = type(error)(None if op is None else op.node_def, op, error.message)
+        located.__cause__ = error.__cause__
+        return located
+
+    def make_callable(
+        self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
+    ) -> Callable[..., Any]:
+        """A function of the values for `feed_list` that returns what `run(fetches)` returns, with less per-call work.
+
+        >>> step = sess.make_callable([train_op, loss], feed_list=[x, y]); step(batch_x, batch_y)
+        """
+        self._check_open()
+        if feed_list is not None and not isinstance(feed_list, (list, tuple)):
+            raise TypeError(f"feed_list must be a list of tensors, received {type(feed_list).__name__}.")
+        keys = list(feed_list or ())
+
+        def call(*values: Any, **options: Any) -> Any:
+            if len(values) != len(keys):
+                raise TypeError(f"expected {len(keys)} values for feed_list, received {len(values)}.")
+            return self.run(fetches, dict(zip(keys, values, strict=True)), **options)
+
+        if accept_options:
+            return lambda *a, options=None, run_metadata=None: call(*a, options=options, run_metadata=run_metadata)
+        return call
+
+    # Life
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("Attempted to use a closed Session.")
+
+    def close(self) -> None:
+        """Ends the session: steps in flight are cancelled, variables and queues are freed."""
+        if not self._closed:
+            self._closed = True
+            self._master.close()
+            for worker in self._master.workers.values():
+                worker.reset()
+
+    def as_default(self) -> Any:
+        """A context in which this is the default session; leaving it does not close the session."""
+        return default_session_context(self)
+
+
+class Session(BaseSession):
+    """A client of the engine, for one graph.
+
+    >>> with tf.Session() as sess:
+    ...     sess.run(tf.constant(2.0) * 3.0)
+    6.0
+    """
+
+    def __init__(self, target: str | bytes = "", graph: Graph | None = None, config: Any = None) -> None:
+        super().__init__(target, graph, config)
+        self._contexts: list[Any] = []
+
+    def __enter__(self) -> Session:
+        contexts = [self._graph.as_default(), self.as_default()]
+        for context in contexts:
+            context.__enter__()
+        self._contexts = contexts
+        return self
+
+    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        while self._contexts:
+            self._contexts.pop().__exit__(None, None, None)
+        self.close()
+
+    @staticmethod
+    def reset(target: str, containers: list[str] | None = None, config: Any = None) -> None:
+        """Clears the resources of a server. A local session has none that outlive it."""
+        if target:
+            raise NotFoundError(None, None, f"No session factory registered for the target '{target}'.")
+
+
+class InteractiveSession(BaseSession):
+    """A session that makes itself the default when it is made, for use in a shell.
+
+    >>> sess = tf.InteractiveSession(); tf.constant(1.0).eval()
+    1.0
+    """
+
+    def __init__(self, target: str | bytes = "", graph: Graph | None = None, config: Any = None) -> None:
+        super().__init__(target, graph, config)
+        self._contexts = [self.as_default()] + ([graph.as_default()] if graph is not None else [])
+        for context in self._contexts:
+            context.__enter__()
+
+    def close(self) -> None:
+        """Ends the session and takes back its being the default."""
+        super().close()
+        while self._contexts:
+            self._contexts.pop().__exit__(None, None, None)
+
+
+def _structure(fetches: Any) -> Any:
+    """A hashable picture of a fetch structure: equal pictures have equal meaning."""
+    if isinstance(fetches, (list, tuple)):
+        return (fetches.__class__, *[f if f.__class__ is Tensor else _structure(f) for f in fetches])
+    if isinstance(fetches, dict):
+        return (fetches.__class__, *fetches.keys(), *[_structure(f) for f in fetches.values()])
+    hash(fetches)
+    return fetches
+
+
+__all__ = ["BaseSession", "InteractiveSession", "Session", "np"]

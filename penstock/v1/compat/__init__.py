@@ -1,0 +1,31 @@
+"""`tf.compat`: bytes and text, and the other faces of the API as `v1` and `v2`."""
+
+import importlib as _importlib
+import numbers as _numbers
+from typing import Any as _Any
+
+import numpy as _np
+
+from penstock.face.missing import missing_name as _missing_name
+from penstock.face.text import as_bytes, as_str_any, as_text, path_to_str
+
+as_str = as_text
+
+bytes_or_text_types = (bytes, str)
+complex_types = (_numbers.Complex, _np.number)
+integral_types = (_numbers.Integral, _np.integer)
+real_types = (_numbers.Real, _np.integer, _np.floating)
+
+_FACES = {"v1": "penstock.v1", "v2": "penstock"}
+
+
+def forward_compatible(year: int, month: int, day: int) -> bool:
+    """Whether programs of that date may be written for: always, penstock writes one format only."""
+    return True
+
+
+def __getattr__(name: str) -> _Any:
+    # Imported late: penstock.v1 imports this module.
+    if name in _FACES:
+        return _importlib.import_module(_FACES[name])
+    raise _missing_name(__name__, name, [*globals(), *_FACES])

@@ -1,0 +1,22 @@
+"""`tf.io.gfile`: files, with the names of TensorFlow 2.x."""
+
+from penstock.face.gfile import (
+    GFile,
+    copy,
+    exists,
+    get_registered_schemes,
+    glob,
+    isdir,
+    join,
+    listdir,
+    makedirs,
+    mkdir,
+    remove,
+    rename,
+    rmtree,
+    stat,
+    walk,
+)
+from penstock.face.missing import guard as _guard
+
+__getattr__ = _guard(__name__)

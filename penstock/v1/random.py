@@ -1,0 +1,26 @@
+"""Random numbers."""
+
+from penstock.face.missing import guard as _guard
+from penstock.graph.scopes import get_seed, set_random_seed
+from penstock.ops.random import (
+    categorical,
+    multinomial,
+    truncated_normal,
+)
+from penstock.ops.random import (
+    random_gamma as gamma,
+)
+from penstock.ops.random import (
+    random_normal as normal,
+)
+from penstock.ops.random import (
+    random_poisson as poisson,
+)
+from penstock.ops.random import (
+    random_shuffle as shuffle,
+)
+from penstock.ops.random import (
+    random_uniform as uniform,
+)
+
+__getattr__ = _guard(__name__)

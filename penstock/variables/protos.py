@@ -1,0 +1,64 @@
+"""Variables as VariableDef messages, as MetaGraphDefs carry them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.graph.graph import get_default_graph
+from penstock.variables.enums import VariableAggregation, VariableSynchronization
+from penstock.variables.slices import SaveSliceInfo, strip_scope
+from penstock.variables.variable import Variable
+
+
+def to_proto(variable: Variable, export_scope: str | None = None) -> Any:
+    """`variable` as a VariableDef, or None if it is not under `export_scope`."""
+    from tensorboard.compat.proto import variable_pb2
+
+    element = variable._ref()
+    if export_scope is not None and not element.name.startswith(export_scope):
+        return None
+    proto = variable_pb2.VariableDef(
+        variable_name=strip_scope(element.name, export_scope),
+        initializer_name=strip_scope(variable.initializer.name, export_scope),
+        is_resource=element.dtype.name == "resource",
+        trainable=variable.trainable,
+        synchronization=variable.synchronization.value,
+        aggregation=variable.aggregation.value,
+    )
+    if variable.initial_value is not None:
+        proto.initial_value_name = strip_scope(variable.initial_value.name, export_scope)
+    proto.snapshot_name = strip_scope(variable._snapshot.name, export_scope)
+    info = variable._get_save_slice_info()
+    if info is not None:
+        proto.save_slice_info_def.MergeFrom(info.to_proto(export_scope=export_scope))
+    return proto
+
+
+def from_proto(proto: Any, import_scope: str | None = None) -> Variable:
+    """The variable that `proto` describes; its nodes are in the default graph already."""
+    from penstock.variables.ref import RefVariable
+    from penstock.variables.resource import ResourceVariable
+
+    graph = get_default_graph()
+
+    def element(name: str) -> Any:
+        return graph.as_graph_element(f"{import_scope}/{name}" if import_scope else name)
+
+    kind = ResourceVariable if proto.is_resource else RefVariable
+    variable: Any = kind.__new__(kind)
+    tensor = element(proto.variable_name)
+    variable._adopt(tensor, element(proto.snapshot_name))
+    variable._initializer_op = element(proto.initializer_name)
+    variable._initial_value = element(proto.initial_value_name) if proto.initial_value_name else None
+    variable._trainable = bool(proto.trainable)
+    variable._synchronization = VariableSynchronization(proto.synchronization)
+    variable._aggregation = VariableAggregation(proto.aggregation)
+    variable._constraint = None
+    variable._caching_device = None
+    variable._save_slice_info = None
+    if proto.HasField("save_slice_info_def"):
+        variable._save_slice_info = SaveSliceInfo(
+            save_slice_info_def=proto.save_slice_info_def, import_scope=import_scope
+        )
+    made: Variable = variable
+    return made

@@ -1,0 +1,170 @@
+"""RefVariable: a VariableV2 node whose output refers to the value, its initializer Assign, and its snapshot `read`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from penstock.graph.convert import convert_to_tensor
+from penstock.graph.dtype import DType
+from penstock.graph.graph import get_default_graph
+from penstock.graph.opdef import registered
+from penstock.graph.operation import Operation
+from penstock.graph.scopes import colocate_with, device, init_scope, name_scope
+from penstock.graph.shape import TensorShape
+from penstock.graph.tensor import Tensor
+from penstock.ops import state
+from penstock.ops.scatter import SCATTER, SCATTER_ND
+from penstock.variables.guard import without_uninitialized_inputs
+from penstock.variables.variable import Variable, declared_shape
+
+
+class RefVariable(Variable):
+    """A variable of the reference kind; see `Variable`."""
+
+    def __init__(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        collections: Any = None,
+        validate_shape: bool = True,
+        caching_device: Any = None,
+        name: str | None = None,
+        variable_def: Any = None,
+        dtype: Any = None,
+        expected_shape: Any = None,
+        import_scope: str | None = None,
+        constraint: Any = None,
+        synchronization: Any = None,
+        aggregation: Any = None,
+        shape: Any = None,
+    ) -> None:
+        if variable_def is not None:
+            if initial_value is not None:
+                raise ValueError("variable_def and initial_value are mutually exclusive.")
+            self.__dict__ = Variable.from_proto(variable_def, import_scope).__dict__
+            return
+        if initial_value is None:
+            raise ValueError("initial_value must be specified.")
+        collections = self._settle(trainable, collections, constraint, synchronization, aggregation)
+        self._caching_device = caching_device
+        from_function = callable(initial_value)
+        with init_scope(), name_scope(name, "Variable", [] if from_function else [initial_value]) as scope:
+            with ExitStack() as stack:
+                if from_function:
+                    # The initial value belongs beside the variable, which does not exist yet.
+                    stack.enter_context(get_default_graph().attr_scope({"_class": [f"loc:@{scope[:-1]}"]}))
+                    with name_scope("Initializer"), device(None):
+                        value = convert_to_tensor(initial_value(), name="initial_value", dtype=dtype)
+                else:
+                    value = convert_to_tensor(initial_value, name="initial_value", dtype=dtype)
+                declared = declared_shape(shape, value, validate_shape)
+                self._variable: Tensor = state.variable_v2(shape=declared, dtype=value.dtype.base_dtype, name=scope)
+            if validate_shape and not value.shape.is_fully_defined():
+                raise ValueError(f"initial_value must have a shape specified: {value}")
+            self._initial_value = value
+            self._name = self._variable.name
+            self._initializer_op = state.assign(
+                self._variable, without_uninitialized_inputs(scope, value), validate_shape=validate_shape, name="Assign"
+            ).op
+            identity = registered("Identity")
+            assert identity is not None
+            with device(caching_device) if caching_device is not None else colocate_with(self._variable.op):
+                self._snapshot: Tensor = identity(self._variable, name="read")
+        get_default_graph().add_to_collections(collections, self)
+
+    def _adopt(self, variable: Tensor, snapshot: Tensor) -> None:
+        self._variable, self._snapshot, self._name = variable, snapshot, variable.name
+
+    @property
+    def op(self) -> Operation:
+        return self._variable.op
+
+    @property
+    def dtype(self) -> DType:
+        return self._variable.dtype
+
+    @property
+    def shape(self) -> TensorShape:
+        return self._variable.shape
+
+    def set_shape(self, shape: Any) -> None:
+        """Adds what is known from elsewhere to the static shape."""
+        self._variable.set_shape(shape)
+        self._snapshot.set_shape(shape)
+
+    def value(self) -> Tensor:
+        return self._snapshot
+
+    def read_value(self) -> Tensor:
+        identity = registered("Identity")
+        assert identity is not None
+        tensor: Tensor = identity(self._variable, name="read")
+        return tensor
+
+    def is_initialized(self, name: str | None = None) -> Tensor:
+        tensor: Tensor = state.is_variable_initialized(self._variable, name=name)
+        return tensor
+
+    def eval(self, session: Any = None) -> Any:
+        return self._variable.eval(session=session)
+
+    def assign(self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True) -> Any:
+        assigned = state.assign(self._variable, value, use_locking=use_locking, name=name)
+        return assigned if read_value else assigned.op
+
+    def assign_add(
+        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        assigned = state.assign_add(self._variable, delta, use_locking=use_locking, name=name)
+        return assigned if read_value else assigned.op
+
+    def assign_sub(
+        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        assigned = state.assign_sub(self._variable, delta, use_locking=use_locking, name=name)
+        return assigned if read_value else assigned.op
+
+    def _scatter(self, kind: str, sparse_delta: Any, use_locking: bool, name: str | None) -> Any:
+        indices, values = slices_of(sparse_delta)
+        return SCATTER[kind][0](self._variable, indices, values, use_locking=use_locking, name=name)
+
+    def _scatter_nd(self, kind: str, indices: Any, updates: Any, name: str | None) -> Any:
+        return SCATTER_ND[kind][0](self._variable, indices, updates, use_locking=True, name=name)
+
+    def count_up_to(self, limit: int) -> Tensor:
+        tensor: Tensor = state.count_up_to(self._variable, limit=limit)
+        return tensor
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
+        from penstock.ops.slicing import gather
+
+        tensor: Tensor = gather(self.value(), indices, name=name)
+        return tensor
+
+    def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:
+        from penstock.ops.slicing import gather_nd
+
+        tensor: Tensor = gather_nd(self.value(), indices, name=name)
+        return tensor
+
+    def _as_tensor(self, dtype: DType | None = None, name: str | None = None, as_ref: bool = False) -> Tensor:
+        if dtype is not None and not dtype.is_compatible_with(self.dtype):
+            raise ValueError(
+                f"Incompatible type conversion requested to type '{dtype.name}' for variable '{self.name}' of type "
+                f"'{self.dtype.name}'"
+            )
+        return self._variable if as_ref else self._snapshot
+
+    def _as_graph_element(self) -> Tensor:
+        return self._variable
+
+    def _ref(self) -> Tensor:
+        return self._variable
+
+
+def slices_of(sparse_delta: Any) -> tuple[Any, Any]:
+    """Indices and values of an IndexedSlices."""
+    if not (hasattr(sparse_delta, "indices") and hasattr(sparse_delta, "values")):
+        raise TypeError(f"sparse_delta is not IndexedSlices: {sparse_delta!r}")
+    return sparse_delta.indices, sparse_delta.values

@@ -1,0 +1,110 @@
+"""Changing variables by functions: `tf.assign(v, x)` and the like, for both kinds of variable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.ops import state
+from penstock.ops.scatter import SCATTER, SCATTER_ND
+from penstock.variables.resource import ResourceVariable
+
+
+def _is_ref(ref: Any) -> bool:
+    return not isinstance(ref, ResourceVariable)
+
+
+def assign(
+    ref: Any, value: Any, validate_shape: bool | None = None, use_locking: bool | None = None, name: str | None = None
+) -> Any:
+    """Replaces the value of a variable and returns it. `validate_shape=False` lets the shape change.
+
+    >>> update = tf.assign(v, v + 1.0)
+    """
+    if not _is_ref(ref):
+        return ref.assign(value, name=name)
+    return state.assign(
+        ref, value, validate_shape=validate_shape is not False, use_locking=use_locking is not False, name=name
+    )
+
+
+def assign_add(ref: Any, value: Any, use_locking: bool | None = None, name: str | None = None) -> Any:
+    """Adds to a variable and returns the new value."""
+    if not _is_ref(ref):
+        return ref.assign_add(value)
+    return state.assign_add(ref, value, use_locking=bool(use_locking), name=name)
+
+
+def assign_sub(ref: Any, value: Any, use_locking: bool | None = None, name: str | None = None) -> Any:
+    """Subtracts from a variable and returns the new value."""
+    if not _is_ref(ref):
+        return ref.assign_sub(value)
+    return state.assign_sub(ref, value, use_locking=bool(use_locking), name=name)
+
+
+def count_up_to(ref: Any, limit: int, name: str | None = None) -> Any:
+    """The value before it is raised by one; OutOfRangeError once it has reached `limit`."""
+    if _is_ref(ref):
+        return state.count_up_to(ref, limit=limit, name=name)
+    return state.resource_count_up_to(ref.handle, limit=limit, T=ref.dtype, name=name)
+
+
+def _scatter(kind: str, ref: Any, indices: Any, updates: Any, use_locking: bool, name: str | None) -> Any:
+    if _is_ref(ref):
+        return SCATTER[kind][0](ref, indices, updates, use_locking=use_locking, name=name)
+    return ref._scatter_rows(kind, indices, updates, name)
+
+
+def _scatter_nd(kind: str, ref: Any, indices: Any, updates: Any, use_locking: bool, name: str | None) -> Any:
+    if _is_ref(ref):
+        return SCATTER_ND[kind][0](ref, indices, updates, use_locking=use_locking, name=name)
+    return ref._scatter_nd(kind, indices, updates, name)
+
+
+def scatter_update(ref: Any, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None) -> Any:
+    """Replaces rows of a variable: `ref[indices] = updates`."""
+    return _scatter("Update", ref, indices, updates, use_locking, name)
+
+
+def scatter_add(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+    """Adds to rows of a variable; an index that occurs twice counts twice."""
+    return _scatter("Add", ref, indices, updates, use_locking, name)
+
+
+def scatter_sub(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+    """Subtracts from rows of a variable."""
+    return _scatter("Sub", ref, indices, updates, use_locking, name)
+
+
+def scatter_mul(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+    """Multiplies rows of a variable."""
+    return _scatter("Mul", ref, indices, updates, use_locking, name)
+
+
+def scatter_div(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+    """Divides rows of a variable."""
+    return _scatter("Div", ref, indices, updates, use_locking, name)
+
+
+def scatter_min(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+    """The minimum of rows of a variable and `updates`."""
+    return _scatter("Min", ref, indices, updates, use_locking, name)
+
+
+def scatter_max(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+    """The maximum of rows of a variable and `updates`."""
+    return _scatter("Max", ref, indices, updates, use_locking, name)
+
+
+def scatter_nd_update(ref: Any, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None) -> Any:
+    """Replaces the slices of a variable that the last axis of `indices` addresses."""
+    return _scatter_nd("Update", ref, indices, updates, use_locking, name)
+
+
+def scatter_nd_add(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+    """Adds to the slices of a variable that the last axis of `indices` addresses."""
+    return _scatter_nd("Add", ref, indices, updates, use_locking, name)
+
+
+def scatter_nd_sub(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+    """Subtracts from the slices of a variable that the last axis of `indices` addresses."""
+    return _scatter_nd("Sub", ref, indices, updates, use_locking, name)

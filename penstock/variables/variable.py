@@ -1,0 +1,392 @@
+"""Variable: a value that lives across steps. `tf.Variable(...)` makes a RefVariable or a ResourceVariable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from penstock.graph.dtype import DType
+from penstock.graph.graph import Graph, get_default_graph
+from penstock.graph.keys import GraphKeys
+from penstock.graph.operation import Operation
+from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.tensor import OPERATORS, Tensor
+from penstock.variables import slices
+from penstock.variables.enums import VariableAggregation, VariableSynchronization
+
+Creator = Callable[..., Any]
+_CREATORS = ("__variable_creator_stack",)  # not a string: users do not see it among the collections
+
+
+class _Kinds:
+    """Whether variables are resources when nothing says so."""
+
+    resource_by_default = False
+
+
+def enable_resource_variables() -> None:
+    """Makes resource variables the default."""
+    _Kinds.resource_by_default = True
+
+
+def disable_resource_variables() -> None:
+    """Makes ref variables the default again."""
+    _Kinds.resource_by_default = False
+
+
+def resource_variables_enabled() -> bool:
+    """Whether resource variables are the default."""
+    return _Kinds.resource_by_default
+
+
+@contextmanager
+def variable_creator_scope(variable_creator: Creator) -> Iterator[None]:
+    """Calls `variable_creator(next_creator, **kwargs)` for every variable made inside.
+
+    >>> with tf.variable_creator_scope(lambda make, **kw: make(**{**kw, "trainable": False})): ...
+    """
+    stack = get_default_graph().get_collection_ref(_CREATORS)
+    stack.append(variable_creator)
+    try:
+        yield
+    finally:
+        stack.remove(variable_creator)
+
+
+def _default_creator(**kwargs: Any) -> Any:
+    from penstock.variables.ref import RefVariable
+    from penstock.variables.resource import ResourceVariable
+    from penstock.variables.scope import get_variable_scope
+
+    use_resource = kwargs.pop("use_resource", None)
+    if use_resource is None:
+        use_resource = get_variable_scope().use_resource
+    if use_resource is None:
+        use_resource = _Kinds.resource_by_default
+    if use_resource:
+        kwargs.pop("expected_shape", None)
+        return ResourceVariable(**kwargs)
+    return RefVariable(**kwargs)
+
+
+class _VariableType(type):
+    """Calling `Variable` itself asks the creators in force, innermost first."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls is not Variable:
+            return super().__call__(*args, **kwargs)
+        for name, value in zip(_POSITIONAL, args, strict=False):
+            if name in kwargs:
+                raise TypeError(f"Variable() got multiple values for argument '{name}'.")
+            kwargs[name] = value
+        if len(args) > len(_POSITIONAL):
+            raise TypeError(f"Variable() takes {len(_POSITIONAL)} arguments, received {len(args)}.")
+        unknown = kwargs.keys() - set(_POSITIONAL)
+        if unknown:
+            raise TypeError(f"Variable() got an unexpected keyword argument '{min(unknown)}'.")
+        creator: Creator = _default_creator
+        for outer in get_default_graph().get_collection(_CREATORS):
+            creator = _chained(outer, creator)
+        return creator(**kwargs)
+
+
+def _chained(creator: Creator, following: Creator) -> Creator:
+    return lambda **kwargs: creator(following, **kwargs)
+
+
+_POSITIONAL = (
+    "initial_value", "trainable", "collections", "validate_shape", "caching_device", "name", "variable_def", "dtype",
+    "expected_shape", "import_scope", "constraint", "use_resource", "synchronization", "aggregation", "shape",
+)  # fmt: skip
+
+
+class Variable(metaclass=_VariableType):
+    """A tensor whose value lives across steps and changes by assignment.
+
+    `initial_value` (a tensor, something that becomes one, or a function without arguments) gives type and shape;
+    the variable holds it after its `initializer` has run. `use_resource` chooses between the two kinds.
+
+    >>> w = tf.Variable(tf.zeros([784, 10]), name="w")
+    >>> sess.run(w.initializer)
+    """
+
+    __array_priority__: ClassVar[int] = 100  # NumPy leaves `array + variable` to the variable.
+
+    SaveSliceInfo = slices.SaveSliceInfo
+
+    _name: str
+    _initial_value: Tensor | None
+    _initializer_op: Operation | None
+    _trainable: bool
+    _constraint: Callable[[Any], Any] | None
+    _synchronization: VariableSynchronization
+    _aggregation: VariableAggregation
+    _save_slice_info: slices.SaveSliceInfo | None
+    _caching_device: Any
+    _snapshot: Tensor
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError  # tf.Variable(...) makes a subclass
+
+    def _settle(
+        self, trainable: bool | None, collections: Any, constraint: Any, synchronization: Any, aggregation: Any
+    ) -> list[str]:
+        """Checks and keeps what both kinds of variable have; returns the collections to join."""
+        if collections is None:
+            collections = [GraphKeys.GLOBAL_VARIABLES]
+        if not isinstance(collections, (list, tuple, set)):
+            raise ValueError(
+                f"collections argument to Variable constructor must be a list, tuple, or set. Got {collections!r} of "
+                f"type {type(collections)}"
+            )
+        if constraint is not None and not callable(constraint):
+            raise ValueError("The `constraint` argument must be a callable.")
+        self._synchronization = synchronization or VariableSynchronization.AUTO
+        self._aggregation = aggregation or VariableAggregation.NONE
+        if trainable is None:
+            trainable = self._synchronization is not VariableSynchronization.ON_READ
+        self._trainable = trainable
+        self._constraint = constraint
+        self._save_slice_info = None
+        if trainable and GraphKeys.TRAINABLE_VARIABLES not in collections:
+            return [*collections, GraphKeys.TRAINABLE_VARIABLES]
+        return list(collections)
+
+    # What it is
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def _shared_name(self) -> str:
+        return self._name.partition(":")[0]
+
+    @property
+    def op(self) -> Operation:
+        raise NotImplementedError
+
+    @property
+    def graph(self) -> Graph:
+        return self.op.graph
+
+    @property
+    def device(self) -> str:
+        return self.op.device
+
+    @property
+    def dtype(self) -> DType:
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> TensorShape:
+        raise NotImplementedError
+
+    def get_shape(self) -> TensorShape:
+        """The static shape."""
+        return self.shape
+
+    @property
+    def trainable(self) -> bool:
+        return self._trainable
+
+    @property
+    def constraint(self) -> Callable[[Any], Any] | None:
+        return self._constraint
+
+    @property
+    def synchronization(self) -> VariableSynchronization:
+        return self._synchronization
+
+    @property
+    def aggregation(self) -> VariableAggregation:
+        return self._aggregation
+
+    @property
+    def initializer(self) -> Any:
+        return self._initializer_op
+
+    @property
+    def initial_value(self) -> Any:
+        return self._initial_value
+
+    # What it holds
+
+    def value(self) -> Tensor:
+        """The value as a tensor: the snapshot that other ops take."""
+        raise NotImplementedError
+
+    def read_value(self) -> Tensor:
+        """The value read at the place of this call, so after the control dependencies in force."""
+        raise NotImplementedError
+
+    def is_initialized(self, name: str | None = None) -> Tensor:
+        """Whether the variable holds a value."""
+        raise NotImplementedError
+
+    def eval(self, session: Any = None) -> Any:
+        """The value in `session` or the default session."""
+        raise NotImplementedError
+
+    def initialized_value(self) -> Tensor:
+        """The value, or the initial value while the variable is not initialised: for initial values of others.
+
+        >>> v = tf.Variable(w.initialized_value() * 2.0)
+        """
+        from penstock.graph.scopes import init_scope
+        from penstock.ops.control_flow import cond
+
+        with init_scope():
+            result: Tensor = cond(self.is_initialized(), self.read_value, lambda: self.initial_value)
+            return result
+
+    def load(self, value: Any, session: Any = None) -> None:
+        """Sets the value in `session` or the default session, without a new op in the graph."""
+        from penstock.graph.graph import session_for
+
+        assert self._initializer_op is not None
+        session_for(session, self.graph, "load a variable").run(
+            self._initializer_op, {self._initializer_op.input_list[1]: value}
+        )
+
+    # Changing it
+
+    def assign(self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True) -> Any:
+        """Replaces the value. Returns the new value, or the operation with `read_value=False`."""
+        raise NotImplementedError
+
+    def assign_add(
+        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Adds `delta`."""
+        raise NotImplementedError
+
+    def assign_sub(
+        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Subtracts `delta`."""
+        raise NotImplementedError
+
+    def _scatter(self, kind: str, sparse_delta: Any, use_locking: bool, name: str | None) -> Any:
+        raise NotImplementedError
+
+    def _scatter_nd(self, kind: str, indices: Any, updates: Any, name: str | None) -> Any:
+        raise NotImplementedError
+
+    def scatter_update(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Replaces the rows of an IndexedSlices."""
+        return self._scatter("Update", sparse_delta, use_locking, name)
+
+    def scatter_add(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Adds an IndexedSlices."""
+        return self._scatter("Add", sparse_delta, use_locking, name)
+
+    def scatter_sub(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Subtracts an IndexedSlices."""
+        return self._scatter("Sub", sparse_delta, use_locking, name)
+
+    def scatter_mul(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Multiplies rows by an IndexedSlices."""
+        return self._scatter("Mul", sparse_delta, use_locking, name)
+
+    def scatter_div(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Divides rows by an IndexedSlices."""
+        return self._scatter("Div", sparse_delta, use_locking, name)
+
+    def scatter_min(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """The minimum of rows and an IndexedSlices."""
+        return self._scatter("Min", sparse_delta, use_locking, name)
+
+    def scatter_max(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """The maximum of rows and an IndexedSlices."""
+        return self._scatter("Max", sparse_delta, use_locking, name)
+
+    def scatter_nd_update(self, indices: Any, updates: Any, name: str | None = None) -> Any:
+        """Replaces the slices at `indices`."""
+        return self._scatter_nd("Update", indices, updates, name)
+
+    def scatter_nd_add(self, indices: Any, updates: Any, name: str | None = None) -> Any:
+        """Adds to the slices at `indices`."""
+        return self._scatter_nd("Add", indices, updates, name)
+
+    def scatter_nd_sub(self, indices: Any, updates: Any, name: str | None = None) -> Any:
+        """Subtracts from the slices at `indices`."""
+        return self._scatter_nd("Sub", indices, updates, name)
+
+    def count_up_to(self, limit: int) -> Tensor:
+        """The value before it is raised by one; OutOfRangeError once it has reached `limit`."""
+        raise NotImplementedError
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
+        """The rows at `indices`."""
+        raise NotImplementedError
+
+    def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:
+        """The slices at `indices`."""
+        raise NotImplementedError
+
+    # Tensors of it
+
+    def _as_tensor(self, dtype: DType | None = None, name: str | None = None, as_ref: bool = False) -> Tensor:
+        raise NotImplementedError
+
+    def _as_graph_element(self) -> Tensor:
+        raise NotImplementedError
+
+    def _ref(self) -> Any:
+        raise NotImplementedError
+
+    # Saving it
+
+    def _set_save_slice_info(self, save_slice_info: slices.SaveSliceInfo) -> None:
+        """Says that this variable is a slice of a larger one, under whose name it is saved."""
+        self._save_slice_info = save_slice_info
+
+    def _get_save_slice_info(self) -> slices.SaveSliceInfo | None:
+        return self._save_slice_info
+
+    def to_proto(self, export_scope: str | None = None) -> Any:
+        """This variable as a VariableDef, or None if it is not under `export_scope`."""
+        from penstock.variables.protos import to_proto
+
+        return to_proto(self, export_scope)
+
+    @staticmethod
+    def from_proto(variable_def: Any, import_scope: str | None = None) -> Any:
+        """The variable that a VariableDef describes, in the default graph."""
+        from penstock.variables.protos import from_proto
+
+        return from_proto(variable_def, import_scope)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(f"Variable '{self.name}' is not iterable; use tf.unstack, or index it.")
+
+    def __repr__(self) -> str:
+        return f"<tf.Variable '{self.name}' shape={self.shape} dtype={self.dtype.name}>"
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    def operate(self: Variable, *args: Any) -> Any:
+        # The variable is read first, as a step of its own, and then the tensor's operator decides.
+        return getattr(Tensor, name)(self.value(), *args)
+
+    operate.__name__ = name
+    return operate
+
+
+for _name in OPERATORS:
+    setattr(Variable, f"__{_name}__", _operator(f"__{_name}__"))
+
+
+def declared_shape(shape: Any, initial_value: Tensor, validate_shape: bool) -> TensorShape:
+    """The shape of a new variable: as given, else that of its initial value, or unknown if it may change."""
+    if shape is not None:
+        return as_shape(shape)
+    return initial_value.shape if validate_shape else TensorShape(None)

@@ -1,0 +1,360 @@
+"""Executor: walks a compiled partition, a flat list of instructions over a list of values."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import jax
+import numpy as np
+
+from penstock.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    OpError,
+    UnimplementedError,
+)
+from penstock.graph.checks import NotTraceable
+from penstock.graph.function import Function
+from penstock.graph.opdef import grouped, registered
+from penstock.ops.functional import as_predicate
+from penstock.passes.ir import Edge, Node, Subgraph
+from penstock.passes.prune import body_of
+from penstock.passes.sparse_updates import fuse_sparse_updates
+from penstock.worker.cancellation import Cancellation
+from penstock.worker.devices import Device
+from penstock.worker.plan import Cuts, SegmentPlan, make_plan
+from penstock.worker.randomness import RandomState
+from penstock.worker.resources import Variable
+from penstock.worker.segment import Segment
+
+_UNSET: Any = None
+
+
+class Step:
+    """What instructions of one step share: cancellation, deadline, and what is traced."""
+
+    __slots__ = ("cancelled", "deadline", "drawn", "rendezvous", "timings")
+
+    def __init__(self, cancelled: Cancellation, deadline: float | None = None, trace: bool = False) -> None:
+        self.cancelled = cancelled
+        self.deadline = deadline  # by time.monotonic()
+        self.drawn: dict[str, np.ndarray] = {}
+        self.rendezvous: Any = None  # where the tasks of this step meet
+        self.timings: list[tuple[str, str, str, float, float]] | None = [] if trace else None
+
+    def check(self, where: str) -> None:
+        """Raises if the step was cancelled or is past its deadline."""
+        if self.cancelled.is_set():
+            raise CancelledError(None, where, f"The step was cancelled before '{where}' ran.")
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise DeadlineExceededError(None, where, f"Timed out before '{where}' could run.")
+
+    def inner(self) -> Step:
+        """A step for a body: the same, but random numbers are drawn anew."""
+        step = Step(self.cancelled, self.deadline)
+        step.rendezvous, step.timings = self.rendezvous, self.timings
+        return step
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline, or None without one."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+
+class Context:
+    """What compiling a partition needs of its worker."""
+
+    def __init__(self, devices: dict[str, Device], random_state: RandomState) -> None:
+        self.devices = devices
+        self.random_state = random_state
+
+    def device(self, node: Node) -> Device:
+        """The device that a node was placed on."""
+        return self.devices[node.device]
+
+    def variable(self, node: Node) -> Variable:
+        """The variable that a VariableV2 or VarHandleOp node stands for."""
+        name = node.attrs["shared_name"] or node.name
+        manager = self.device(node).resources
+        variable: Variable = manager.lookup_or_create(
+            node.attrs["container"], name, lambda: Variable(name, node.attrs["dtype"], node.attrs["shape"])
+        )
+        return variable
+
+
+class Executable:
+    """A partition compiled to instructions. `run` takes the fed values and returns the fetched ones."""
+
+    def __init__(
+        self,
+        subgraph: Subgraph,
+        context: Context,
+        bound: dict[int, Variable] | None = None,
+        cuts: Cuts = Cuts(),
+    ) -> None:
+        self.context = context
+        self.cuts = cuts
+        self._slots: dict[tuple[int, int], int] = {}
+        self._bound = bound or {}  # parameters of a body that stand for variables
+        plan = make_plan(fuse_sparse_updates(subgraph), cuts)
+        self.variable_node = plan.variable_of
+        self.feed_slots = [self.slot((node, 0)) for node in subgraph.feeds]
+        self.instructions = [self._instruction(step) for step in plan.steps]
+        self.fetches = [self.source(edge) for edge in subgraph.fetches]
+        self.size = len(self._slots)
+
+    def slot(self, edge: Edge) -> int:
+        """Where the value of an edge is kept during a step."""
+        return self._slots.setdefault((id(edge[0]), edge[1]), len(self._slots))
+
+    def variable(self, node: Node) -> Variable:
+        """The variable that a variable node, or a parameter of a body, stands for."""
+        return self._bound.get(id(node)) or self.context.variable(node)
+
+    def source(self, edge: Edge) -> int | Variable:
+        """Where the value of an edge comes from: a slot, or a variable."""
+        node = self.variable_node(edge)
+        return self.slot(edge) if node is None else self.variable(node)
+
+    def _instruction(self, step: SegmentPlan | Node) -> Any:
+        if isinstance(step, SegmentPlan):
+            return SegmentCall(self, step)
+        kind = {"If": BranchCall, "While": LoopCall}.get(step.op.name, HostCall if step.op.host else PlainCall)
+        return kind(self, step)
+
+    def run(self, fed: Sequence[Any], step: Step) -> list[Any]:
+        """Runs one step. Values are jax or NumPy arrays; what a variable holds is given as a copy."""
+        values: list[Any] = [_UNSET] * self.size
+        for slot, value in zip(self.feed_slots, fed, strict=True):
+            values[slot] = value
+        for instruction in self.instructions:
+            if step.deadline is not None or step.cancelled.is_set():
+                step.check(instruction.name)
+            if step.timings is None:
+                instruction(values, step)
+            else:
+                timed(instruction, values, step)
+        return [values[f] if isinstance(f, int) else np.array(f.read()) for f in self.fetches]
+
+
+def timed(instruction: Any, values: list[Any], step: Step) -> None:
+    """Runs an instruction to its end and notes when it ran, for a timeline."""
+    assert step.timings is not None
+    start = time.time()
+    instruction(values, step)
+    jax.block_until_ready([values[s] for s in instruction.out_slots if hasattr(values[s], "block_until_ready")])
+    step.timings.append((instruction.device, instruction.name, instruction.label, start, time.time()))
+
+
+class SegmentCall:
+    """Runs a compiled segment. What proves not to compile as a whole is cut once more, around the node in the way."""
+
+    def __init__(self, owner: Executable, plan: SegmentPlan) -> None:
+        device = owner.context.devices[plan.device]
+        self.owner = owner
+        self.segment = Segment(
+            plan, owner.slot, owner.variable_node, owner.variable,
+            device.device_type.lower(), device.jax_device, owner.context.random_state,
+        )  # fmt: skip
+        self.device = device.name
+        self.name = self.segment.name
+        self.label = f"{self.name} = Segment({', '.join(n.name for n in plan.nodes)})"
+        self.out_slots = self.segment.out_slots
+        self._pieces: Executable | None = None
+
+    def __call__(self, values: list[Any], step: Step) -> None:
+        if self._pieces is None:
+            try:
+                self.segment(values, step.drawn)
+                return
+            except NotTraceable as error:
+                self._pieces = self._cut(error)
+        edges = self.segment.plan.inputs
+        results = self._pieces.run([values[self.owner.slot(e)] for e in edges], step)
+        for slot, value in zip(self.out_slots, results, strict=True):
+            values[slot] = value
+
+    def _cut(self, error: NotTraceable) -> Executable:
+        node, cuts = error.node, self.owner.cuts
+        if node.op.name in ("If", "While"):
+            cuts = Cuts(cuts.on_host | {node.name}, cuts.specialised)
+        elif node.name not in cuts.specialised and not node.op.control_flow:
+            cuts = Cuts(cuts.on_host, cuts.specialised | {node.name})
+        else:
+            raise UnimplementedError(None, node.name, f"'{node.name}' cannot be compiled: {error}.") from error
+        subgraph, bound = subgraph_of(self.segment.plan, self.owner)
+        return Executable(subgraph, self.owner.context, bound, cuts)
+
+
+def subgraph_of(plan: SegmentPlan, owner: Executable) -> tuple[Subgraph, dict[int, Variable]]:
+    """A segment as a subgraph of its own, fed with what the segment takes from outside."""
+    arg = registered("_Arg")
+    assert arg is not None
+    feeds: list[Node] = []
+    copies: dict[tuple[int, int], Edge] = {}
+    for i, (source, index) in enumerate(plan.inputs):
+        dtype = source.dtypes[index].base_dtype
+        feed = Node(f"_arg/{source.name}:{index}", arg, {"T": dtype, "index": i}, (dtype,), device=plan.device)
+        feeds.append(feed)
+        copies[(id(source), index)] = (feed, 0)
+    bound: dict[int, Variable] = {}
+    variables: dict[int, Node] = {}
+    copied: dict[int, Node] = {}
+    for node in plan.nodes:
+        copy = Node(node.name, node.op, node.attrs, node.dtypes, device=node.device, order=node.order)
+        for source, index in node.inputs:
+            if (id(source), index) in copies:
+                copy.inputs.append(copies[(id(source), index)])
+            elif id(source) in copied:
+                copy.inputs.append((copied[id(source)], index))
+            else:
+                variable = owner.variable_node((source, index))
+                assert variable is not None
+                variables[id(variable)] = variable
+                bound[id(variable)] = owner.variable(variable)
+                copy.inputs.append((variable, 0))
+        copy.controls = [copied[id(c)] for c in node.controls if id(c) in copied]
+        copied[id(node)] = copy
+    fetches = [(copied[id(n)], i) for n, i in plan.outputs]
+    nodes = [*feeds, *variables.values(), *copied.values()]
+    return Subgraph(nodes, feeds, fetches, []), bound
+
+
+class _BodyCall:
+    """A control-flow node that runs on the host: its bodies are partitions of their own."""
+
+    def __init__(self, owner: Executable, node: Node) -> None:
+        self.owner = owner
+        self.name = node.name
+        self.device = node.device
+        self.label = f"{node.name} = {node.op.name}({', '.join(s.name for s, _ in node.inputs)})"
+        self.out_slots = [owner.slot((node, i)) for i in range(len(node.dtypes))]
+        self.inputs = [owner.source(edge) for edge in node.inputs]
+
+    def executable(self, function: Function, arguments: Sequence[int | Variable]) -> Executable:
+        """A body compiled on its own, on the device of the node."""
+        body = body_of(function)
+        for node in body.nodes:
+            node.device = self.device
+        bound = {id(p): a for p, a in zip(body.feeds, arguments, strict=True) if isinstance(a, Variable)}
+        return Executable(body, self.owner.context, bound)
+
+    def arguments(self, values: list[Any], sources: Sequence[int | Variable]) -> list[Any]:
+        """The values for a body's parameters; a variable is bound already."""
+        return [values[s] if isinstance(s, int) else None for s in sources]
+
+
+class BranchCall(_BodyCall):
+    """Runs one of the branches of an If on the host."""
+
+    def __init__(self, owner: Executable, node: Node) -> None:
+        super().__init__(owner, node)
+        self.predicate, *self.sources = self.inputs
+        self.then_branch = self.executable(node.attrs["then_branch"], self.sources)
+        self.else_branch = self.executable(node.attrs["else_branch"], self.sources)
+
+    def __call__(self, values: list[Any], step: Step) -> None:
+        predicate = values[self.predicate] if isinstance(self.predicate, int) else self.predicate.read()
+        branch = self.then_branch if as_predicate(np.asarray(predicate)) else self.else_branch
+        results = branch.run(self.arguments(values, self.sources), step.inner())
+        for slot, value in zip(self.out_slots, results, strict=True):
+            values[slot] = value
+
+
+class LoopCall(_BodyCall):
+    """Runs a While on the host, one iteration at a time."""
+
+    def __init__(self, owner: Executable, node: Node) -> None:
+        super().__init__(owner, node)
+        self.cond = self.executable(node.attrs["cond"], self.inputs)
+        self.body = self.executable(node.attrs["body"], self.inputs)
+
+    def __call__(self, values: list[Any], step: Step) -> None:
+        current = self.arguments(values, self.inputs)
+        variables = [i for i, s in enumerate(self.inputs) if isinstance(s, Variable)]
+        while as_predicate(np.asarray(self.cond.run(current, step.inner())[0])):
+            current = self.body.run(current, step.inner())
+            for i in variables:
+                current[i] = None
+            step.check(self.name)
+        for slot, value in zip(self.out_slots, current, strict=True):
+            values[slot] = value
+
+
+class HostCall:
+    """Runs a host op: its kernel takes and gives NumPy arrays, and resource objects for references."""
+
+    def __init__(self, owner: Executable, node: Node) -> None:
+        self.node = node
+        self.name = node.name
+        self.device = node.device
+        self.label = f"{node.name} = {node.op.name}({', '.join(s.name for s, _ in node.inputs)})"
+        self.out_slots = [owner.slot((node, i)) for i in range(len(node.dtypes))]
+        self.inputs = [owner.source(edge) for edge in node.inputs]
+        self.attrs = {k: v for k, v in node.attrs.items() if k in node.op.wants}
+        self.wants_context = "ctx" in node.op.wants
+
+    def __call__(self, values: list[Any], step: Step) -> None:
+        node = self.node
+        arguments = [_host_value(values[i]) if isinstance(i, int) else i for i in self.inputs]
+        attrs = {**self.attrs, "ctx": step} if self.wants_context else self.attrs
+        try:
+            result = node.op.kernel(*grouped(node.op, node.attrs, arguments), **attrs)
+        except OpError as error:
+            raise type(error)(None, node.name, f"{error.message} [node '{node.name}']") from error
+        except Exception as error:
+            raise InternalError(None, node.name, f"{node.op.name} '{node.name}' failed: {error!r}") from error
+        if len(self.out_slots) == 1 and not isinstance(result, (tuple, list)):
+            values[self.out_slots[0]] = result
+        elif self.out_slots:
+            for slot, value in zip(self.out_slots, result, strict=True):
+                values[slot] = value
+
+
+class PlainCall(HostCall):
+    """Runs on the host what is no host op, for its strings: to its kernel a variable is the value that it holds."""
+
+    def __init__(self, owner: Executable, node: Node) -> None:
+        super().__init__(owner, node)
+        self.written = [node.op.input_index(name) for name in node.op.writes]
+
+    def __call__(self, values: list[Any], step: Step) -> None:
+        node = self.node
+        variables = [v for v in (self.inputs[i] for i in self.written) if isinstance(v, Variable)]
+        attrs = {**self.attrs, "ctx": step} if self.wants_context else self.attrs
+        with ExitStack() as locks:
+            for variable in variables:
+                locks.enter_context(variable.lock)
+            arguments = []
+            for i, source in enumerate(self.inputs):
+                if isinstance(source, Variable):
+                    arguments.append(None if i in self.written and node.op.overwrites else source.read())
+                else:
+                    arguments.append(_host_value(values[source]))
+            try:
+                result = node.op.kernel(*grouped(node.op, node.attrs, arguments), **attrs)
+            except OpError as error:
+                raise type(error)(None, node.name, f"{error.message} [node '{node.name}']") from error
+            except Exception as error:
+                raise InternalError(None, node.name, f"{node.op.name} '{node.name}' failed: {error!r}") from error
+            results = list(result) if isinstance(result, (tuple, list)) else [result]
+            for variable in variables:
+                value = results.pop(0)
+                if not variable.shape.is_compatible_with(value.shape):
+                    raise InvalidArgumentError(
+                        None, node.name,
+                        f"{node.op.name} '{node.name}': variable '{variable.name}' has shape {variable.shape}, "
+                        f"received {value.shape}.",
+                    )  # fmt: skip
+                variable.value = value
+        for slot, value in zip(self.out_slots, results, strict=not self.written):
+            values[slot] = value
+
+
+def _host_value(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, jax.Array) else value
+

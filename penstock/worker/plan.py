@@ -1,0 +1,300 @@
+"""Plan: how a partition runs. Nodes are grouped into segments that compile as a whole, with host ops between them.
+
+Every node gets a level: the largest level among its inputs, plus one where a pure op follows a host op or the other
+way round, where the device changes, and where a shape-like input is only known at run time. The pure nodes of one
+level and device are one segment, so no cycle between segments can arise.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.graph.function import Call, Function
+from penstock.graph.opdef import static_positions
+from penstock.passes.ir import Edge, Node, Subgraph
+from penstock.passes.prune import body_of
+
+_HOST_TYPES = frozenset(("string",))
+_HANDLES = frozenset(("VarHandleOp",))
+BIG_CONSTANT = 1024  # elements: larger ones are arguments of the compiled code, not literals in it
+
+
+@dataclass(slots=True, eq=False)
+class SegmentPlan:
+    """Pure nodes of one level and device, in an order in which they can run."""
+
+    level: int
+    device: str
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[Edge] = field(default_factory=list)  # values from outside
+    static: list[Edge] = field(default_factory=list)  # those of them that the compiled code is specialised on
+    outputs: list[Edge] = field(default_factory=list)  # values needed outside
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """Segments and host nodes in the order in which they run."""
+
+    steps: list[SegmentPlan | Node]
+    subgraph: Subgraph
+    variable_of: Callable[[Edge], Node | None]
+
+
+def is_variable(node: Node) -> bool:
+    """Whether the node stands for a variable: it has nothing to run."""
+    return node.op.name in _HANDLES or (not node.op.inputs and bool(node.op.outputs) and node.op.outputs[0].is_ref)
+
+
+def is_host(node: Node) -> bool:
+    """Whether the node runs in Python between segments: by declaration, for its types, or for what its body holds."""
+    if node.op.host:
+        return True
+    if not all(is_pure_body(f) for f in functions_of(node)):
+        return True
+    if node.op.name == "If" and any(_is_reference(source, index) for source, index in node.inputs):
+        return True  # the branch that is not taken may read a variable that holds nothing yet
+    types = [s.dtypes[i] for s, i in node.inputs] + list(node.dtypes)
+    return any(t.base_dtype.name in _HOST_TYPES for t in types)
+
+
+def _is_reference(node: Node, index: int) -> bool:
+    dtype = node.dtypes[index]
+    return bool(dtype._is_ref_dtype) or dtype.name == "resource"
+
+
+def functions_of(node: Node) -> list[Function]:
+    """The bodies of a control-flow node."""
+    return _functions(node.attrs)
+
+
+def _functions(attrs: dict[str, Any]) -> list[Function]:
+    found = []
+    for value in attrs.values():
+        if isinstance(value, Function):
+            found.append(value)
+        elif isinstance(value, Call):
+            found += _functions(value.attrs)
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def is_pure_body(function: Function) -> bool:
+    """Whether a body can be part of compiled code: no host ops and no writes. What else it needs shows when tracing."""
+    body = body_of(function)
+    return not any(node.op.writes or is_host(node) for node in body.nodes if node not in body.feeds)
+
+
+def _is_known(node: Node, known: set[int]) -> bool:
+    """Whether the node's value follows from constants and shapes alone, so that it folds while tracing."""
+    name = node.op.name
+    if name == "Const":
+        return True
+    if name in ("Shape", "ShapeN", "Size", "Rank"):
+        return True
+    return node.op.numpy and bool(node.inputs) and all(id(s) in known for s, _ in node.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """What tracing has taught: nodes that must run on the host, and nodes that must see the values of their inputs."""
+
+    on_host: frozenset[str] = frozenset()
+    specialised: frozenset[str] = frozenset()
+
+
+def make_plan(subgraph: Subgraph, cuts: Cuts = Cuts()) -> Plan:
+    """Cuts a partition into segments and host steps."""
+    analysis = _Analysis(subgraph, cuts)
+    segments: dict[tuple[int, str], SegmentPlan] = {}
+    hosts: list[Node] = []
+    for node in subgraph.nodes:
+        if id(node) in analysis.fed or is_variable(node):
+            continue
+        if id(node) in analysis.host:
+            hosts.append(node)
+        elif id(node) not in analysis.folding:
+            key = (analysis.level[id(node)], node.device)
+            segments.setdefault(key, SegmentPlan(*key)).nodes.append(node)
+    for node in _known_values_needed_outside(subgraph, analysis):
+        key = (analysis.level[id(node)], node.device)
+        segments.setdefault(key, SegmentPlan(*key)).nodes.append(node)
+    for segment in segments.values():
+        _complete(segment, analysis)
+    _find_outputs(subgraph, list(segments.values()), analysis)
+    return Plan(_scheduled(list(segments.values()), hosts, analysis), subgraph, analysis.variable_of)
+
+
+def _scheduled(segments: list[SegmentPlan], hosts: list[Node], analysis: _Analysis) -> list[SegmentPlan | Node]:
+    """An order in which steps can run. What waits for others comes as late as it can: they may wait for us."""
+    steps: list[SegmentPlan | Node] = [*segments, *hosts]
+    made_by: dict[int, int] = {}
+    for number, step in enumerate(steps):
+        for node in step.nodes if isinstance(step, SegmentPlan) else [step]:
+            if id(node) not in analysis.folding:
+                made_by[id(node)] = number
+    for number, segment in enumerate(segments):
+        made_by.update({id(n): number for n, _ in segment.outputs if id(n) in analysis.folding})
+    needs: list[set[int]] = []
+    for number, step in enumerate(steps):
+        nodes = step.nodes if isinstance(step, SegmentPlan) else [step]
+        sources = [s for n in nodes for s in (*(s for s, _ in n.inputs), *n.controls)]
+        needs.append({made_by[id(s)] for s in sources if id(s) in made_by} - {number})
+    ready: list[tuple[bool, int, int]] = []
+    waiting = [len(n) for n in needs]
+    dependents: dict[int, list[int]] = defaultdict(list)
+    for number, before in enumerate(needs):
+        for other in before:
+            dependents[other].append(number)
+
+    def rank(number: int) -> tuple[bool, int, int]:
+        step = steps[number]
+        blocking = isinstance(step, Node) and step.op.blocking
+        return blocking, step.level if isinstance(step, SegmentPlan) else analysis.level[id(step)], number
+
+    for number, count in enumerate(waiting):
+        if count == 0:
+            heapq.heappush(ready, rank(number))
+    order: list[SegmentPlan | Node] = []
+    while ready:
+        number = heapq.heappop(ready)[2]
+        order.append(steps[number])
+        for other in dependents[number]:
+            waiting[other] -= 1
+            if waiting[other] == 0:
+                heapq.heappush(ready, rank(other))
+    assert len(order) == len(steps), "segments depend on each other in a circle"
+    return order
+
+
+class _Analysis:
+    """Level, kind and foldability of every node of a partition."""
+
+    def __init__(self, subgraph: Subgraph, cuts: Cuts) -> None:
+        self.subgraph = subgraph
+        self.cuts = cuts
+        self.fed = {id(n) for n in subgraph.feeds}
+        self.level: dict[int, int] = {}
+        self.host: set[int] = set()
+        self.known: set[int] = set()  # folds while tracing
+        self.folding: set[int] = set()  # known, and so made again in each segment that needs it
+        self._leaves: dict[int, list[Node]] = {}  # of a folding node: what its segment must have to make it again
+        self._variable: dict[int, Node] = {}
+        for node in subgraph.nodes:
+            self._visit(node)
+
+    def _visit(self, node: Node) -> None:
+        key = id(node)
+        if key in self.fed:
+            if _is_reference(node, 0):  # a parameter of a body that stands for a variable
+                self._variable[key] = node
+            self.level[key] = 0
+            return
+        if is_variable(node):
+            self._variable[key] = node
+            self.level[key] = 0
+            return
+        if node.op.writes and node.inputs:
+            source = self.variable_of(node.inputs[0])
+            if source is not None and node.op.outputs and node.op.outputs[0].is_ref:
+                self._variable[key] = source
+        host = node.name in self.cuts.on_host or is_host(node)
+        if host:
+            self.host.add(key)
+        elif _is_known(node, self.known) and not any(self._is_string(s, i) for s, i in node.inputs):
+            self.known.add(key)
+            self.folding.add(key)
+            self._leaves[key] = [leaf for s, _ in node.inputs for leaf in self._leaves.get(id(s), [s])]
+        static = self.static(node)
+        level = 0
+        for i, (source, index) in enumerate(node.inputs):
+            cut = not host and i in static and id(source) not in self.known
+            level = max(level, self._level_after(source, node, host, cut, index))
+        for source in node.controls:
+            level = max(level, self._level_after(source, node, host, False, 0))
+        self.level[key] = level
+
+    def static(self, node: Node) -> frozenset[int]:
+        """Which inputs of a node its segment is specialised on."""
+        if node.name in self.cuts.specialised:
+            return frozenset(i for i, (s, index) in enumerate(node.inputs) if s.dtypes[index].base_dtype.is_integer)
+        return static_positions(node.op, node.attrs, len(node.inputs))
+
+    def _is_string(self, source: Node, index: int) -> bool:
+        return source.dtypes[index].base_dtype.name in _HOST_TYPES
+
+    def _level_after(self, source: Node, node: Node, host: bool, cut: bool, index: int) -> int:
+        key = id(source)
+        level = self.level[key]
+        if key in self.fed or is_variable(source):
+            return level
+        if key in self.folding and not host:
+            # It is made again inside the consumer's segment, which needs its leaves, not itself.
+            return max((self._level_after(leaf, node, host, False, 0) for leaf in self._leaves[key]), default=0)
+        changes = (key in self.host) != host or (not host and source.device != node.device) or cut
+        return level + 1 if changes else level
+
+    def variable_of(self, edge: Edge) -> Node | None:
+        """The variable that an edge refers to, through assignments; None for a plain value."""
+        node, index = edge
+        return self._variable.get(id(node)) if _is_reference(node, index) else None
+
+
+def _known_values_needed_outside(subgraph: Subgraph, analysis: _Analysis) -> list[Node]:
+    needed: dict[int, Node] = {}
+    for node, _ in subgraph.fetches:
+        if id(node) in analysis.folding:
+            needed[id(node)] = node
+    for node in subgraph.nodes:
+        if id(node) in analysis.host:
+            for source, _ in node.inputs:
+                if id(source) in analysis.folding:
+                    needed[id(source)] = source
+    return list(needed.values())
+
+
+def _complete(segment: SegmentPlan, analysis: _Analysis) -> None:
+    """Adds the folding nodes that a segment needs, and finds what it takes from outside."""
+    members = {id(n) for n in segment.nodes}
+    extra: list[Node] = []
+    stack = list(segment.nodes)
+    while stack:
+        for source, _ in stack.pop().inputs:
+            if id(source) in analysis.folding and id(source) not in members:
+                members.add(id(source))
+                extra.append(source)
+                stack.append(source)
+    segment.nodes = [n for n in analysis.subgraph.nodes if id(n) in members] if extra else segment.nodes
+    inputs: dict[tuple[int, int], Edge] = {}
+    static: dict[tuple[int, int], Edge] = {}
+    for node in segment.nodes:
+        positions = analysis.static(node)
+        for i, (source, index) in enumerate(node.inputs):
+            if id(source) in members or analysis.variable_of((source, index)) is not None:
+                continue
+            inputs[(id(source), index)] = (source, index)
+            if i in positions:
+                static[(id(source), index)] = (source, index)
+    segment.inputs = list(inputs.values())
+    segment.static = list(static.values())
+
+
+def _find_outputs(subgraph: Subgraph, segments: Iterable[SegmentPlan], analysis: _Analysis) -> None:
+    wanted: dict[tuple[int, int], None] = {(id(n), i): None for n, i in subgraph.fetches}
+    for node in subgraph.nodes:
+        if id(node) in analysis.host:
+            wanted.update({(id(s), i): None for s, i in node.inputs})
+    for segment in segments:
+        wanted.update({(id(s), i): None for s, i in segment.inputs})
+    given: set[tuple[int, int]] = set()
+    for segment in sorted(segments, key=lambda s: s.level):
+        for node in segment.nodes:
+            for index in range(len(node.dtypes)):
+                key = (id(node), index)
+                if key in wanted and key not in given and analysis.variable_of((node, index)) is None:
+                    given.add(key)
+                    segment.outputs.append((node, index))

@@ -1,0 +1,83 @@
+"""What outlives a step: variables, queues, tables... in the resource manager of the device that owns them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from penstock.errors import FailedPreconditionError, NotFoundError
+from penstock.graph.dtype import DType
+from penstock.graph.shape import TensorShape
+
+
+class Variable:
+    """A value that is replaced, never changed: whoever has read it holds a consistent snapshot.
+
+    `lock` is held by whoever replaces the value, across the read and the write. Readers take no lock: an update may
+    donate the old buffer, and a reader that comes too late for it reads again.
+    """
+
+    __slots__ = ("dtype", "lock", "name", "shape", "value")
+
+    def __init__(self, name: str, dtype: DType, shape: TensorShape) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.shape = shape
+        self.value: Any = None
+        self.lock = threading.Lock()
+
+    def read(self) -> Any:
+        """The current value."""
+        value = self.value
+        if value is None:
+            raise FailedPreconditionError(None, self.name, f"Attempting to use uninitialized value {self.name}")
+        return value
+
+    def nbytes(self) -> int:
+        """Bytes held; 0 while uninitialised."""
+        return 0 if self.value is None else int(self.value.nbytes)
+
+    def close(self) -> None:
+        """Gives the value up."""
+        self.value = None
+
+
+class ResourceManager:
+    """The resources of one device, by container and name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._resources: dict[tuple[str, str], Any] = {}
+
+    def lookup_or_create(self, container: str, name: str, create: Callable[[], Any]) -> Any:
+        """The resource of that name, made by `create` if there is none."""
+        key = (container, name)
+        with self._lock:
+            found = self._resources.get(key)
+            if found is None:
+                found = self._resources[key] = create()
+            return found
+
+    def lookup(self, container: str, name: str) -> Any:
+        """The resource of that name; NotFoundError if there is none."""
+        with self._lock:
+            found = self._resources.get((container, name))
+        if found is None:
+            raise NotFoundError(None, name, f"Resource '{name}' does not exist in container '{container}'.")
+        return found
+
+    def items(self) -> list[tuple[tuple[str, str], Any]]:
+        """All resources with their keys."""
+        with self._lock:
+            return list(self._resources.items())
+
+    def clear(self, containers: list[str] | None = None) -> None:
+        """Closes the resources of the given containers, or of all."""
+        with self._lock:
+            gone = [k for k in self._resources if not containers or k[0] in containers]
+            closed = [self._resources.pop(k) for k in gone]
+        for resource in closed:
+            close = getattr(resource, "close", None)
+            if close is not None:
+                close()

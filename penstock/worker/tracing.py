@@ -1,0 +1,209 @@
+"""Tracing: running kernels on jax tracers, so that a segment becomes one XLA program. What is known folds in NumPy."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from penstock.errors import InvalidArgumentError, OpError
+from penstock.graph.checks import NotTraceable, recording_checks
+from penstock.graph.function import Function
+from penstock.graph.opdef import grouped, static_positions
+from penstock.passes.ir import Edge, Node
+from penstock.passes.prune import body_of
+from penstock.worker.randomness import is_random
+
+body = functools.lru_cache(maxsize=4096)(body_of)
+
+
+class VariableRef:
+    """Stands for a variable where a value would stand: which one it is, not what it holds."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+
+class Checks:
+    """The messages of a segment's run-time checks, by number; 0 means that all held."""
+
+    def __init__(self) -> None:
+        self._messages: list[tuple[str, str]] = [("", "")]
+
+    def add(self, node: str, message: str) -> int:
+        """A number for a new check."""
+        self._messages.append((node, message))
+        return len(self._messages) - 1
+
+    def raise_if(self, failed: Any) -> None:
+        """Raises the error that the compiled code reports, if any."""
+        code, detail = np.asarray(failed).tolist()
+        if code:
+            node, message = self._messages[code]
+            raise InvalidArgumentError(None, node, f"{message.format(detail)} [node '{node}']")
+
+
+class Trace:
+    """The values of nodes while a segment (or a body within it) is traced."""
+
+    def __init__(
+        self,
+        values: dict[tuple[int, int], Any],
+        state: dict[Node, Any],
+        keys: dict[int, Any],
+        variable_node: Callable[[Edge], Node | None],
+        checks: Checks,
+    ) -> None:
+        self.values = values
+        self.state = state
+        self.keys = keys
+        self.variable_node = variable_node
+        self.checks = checks
+        self.failed: Any = None  # int64[2]: the number of the first check that failed, and its detail
+        self._node: Node | None = None
+        self.inner_failed: Any = None  # of the body traced last; it belongs to whoever traced it
+
+    def run(self, nodes: Iterable[Node]) -> None:
+        """Runs the kernels of `nodes` in order."""
+        with recording_checks(self._record):
+            for node in nodes:
+                if (id(node), 0) not in self.values or not node.dtypes:
+                    self._run_node(node)
+
+    def value(self, edge: Edge) -> Any:
+        """The value on an edge; a reference is followed to what the variable holds at this point."""
+        value = self.values.get((id(edge[0]), edge[1]))
+        if value is None:
+            variable = self.variable_node(edge)
+            assert variable is not None, f"no value for {edge}"
+            return self.state[variable]
+        return self.state[value.node] if isinstance(value, VariableRef) else value
+
+    def reference(self, edge: Edge) -> VariableRef | None:
+        """The variable that an edge refers to, if it is a reference."""
+        value = self.values.get((id(edge[0]), edge[1]))
+        if isinstance(value, VariableRef):
+            return value
+        node = self.variable_node(edge) if value is None else None
+        return None if node is None else VariableRef(node)
+
+    def _run_node(self, node: Node) -> None:
+        op = node.op
+        self._node = node
+        variables: list[Node | None] = []
+        arguments: list[Any] = []
+        for edge in node.inputs:
+            ref = self.reference(edge)
+            variables.append(ref.node if ref else None)
+            if ref is None:
+                arguments.append(self.value(edge))
+            elif op.control_flow:
+                arguments.append(ref)
+            else:
+                arguments.append(self.state.get(ref.node))
+        for i in static_positions(op, node.attrs, len(arguments)):
+            if not isinstance(arguments[i], (np.ndarray, np.generic)):
+                error = NotTraceable(f"{op.name} '{node.name}' needs the value of input {i}, known only at run time")
+                error.node = node
+                raise error
+        try:
+            result = call_kernel(node, arguments, self)
+        except NotTraceable as error:
+            error.node = node  # the outermost one is what runs on the host
+            raise
+        except OpError as error:
+            raise type(error)(None, node.name, f"{error.message} [node '{node.name}']") from error
+        except (TypeError, ValueError, IndexError, ZeroDivisionError, NotImplementedError) as error:
+            shapes = ", ".join(str(list(getattr(a, "shape", ()))) for a in arguments)
+            raise InvalidArgumentError(
+                None, node.name, f"{op.name} '{node.name}' with inputs of shape {shapes}: {error}"
+            ) from error
+        results = list(result) if isinstance(result, (tuple, list)) else [] if result is None else [result]
+        if op.writes:
+            self._write(node, variables, results)
+            return
+        for i, (value, dtype) in enumerate(zip(results, node.dtypes, strict=True)):
+            self.values[(id(node), i)] = _typed(value, dtype)
+
+    def _write(self, node: Node, variables: Sequence[Node | None], results: list[Any]) -> None:
+        for name in node.op.writes:
+            variable = variables[node.op.input_index(name)]
+            assert variable is not None
+            dtype = variable.attrs.get("dtype")  # a parameter that stands for a variable has none
+            self.state[variable] = _typed(results.pop(0), dtype) if dtype else results.pop(0)
+        for i, value in enumerate(results):
+            self.values[(id(node), i)] = _typed(value, node.dtypes[i])
+        if node.op.outputs and node.op.outputs[0].is_ref:
+            self.values[(id(node), 0)] = VariableRef(variables[0])  # type: ignore[arg-type]
+
+    def call(self, function: Function, arguments: Sequence[Any], mix: Any = None) -> list[Any]:
+        """Traces a body on `arguments` and returns its outputs; `mix` makes its random numbers differ per iteration."""
+        part = body(function)
+        values: dict[tuple[int, int], Any] = {}
+        for parameter, argument in zip(part.feeds, arguments, strict=True):
+            values[(id(parameter), 0)] = argument
+        random = [n for n in part.nodes if is_random(n)]
+        keys = {id(n): self._inner_key(i, mix) for i, n in enumerate(random)}
+        inner = Trace(values, self.state, keys, lambda edge: None, self.checks)
+        inner.run(part.nodes)
+        self.inner_failed = inner.failed
+        return [inner.value(edge) for edge in part.fetches]
+
+    def _inner_key(self, number: int, mix: Any) -> Any:
+        """A key for the `number`th random node of a body: that of the node which holds the body, moved on."""
+        key = jnp.asarray(self.keys[id(self._node)]) + jnp.array([number + 1, 0, 0, 0], jnp.uint32)
+        return key if mix is None else key.at[3].set(jnp.asarray(mix).astype(jnp.uint32))
+
+    def _record(self, ok: Any, message: str, detail: Any) -> None:
+        number = self.checks.add(self._node.name if self._node else "", message)
+        bad = ~jnp.all(ok)
+        report = jnp.stack([jnp.where(bad, number, 0), jnp.asarray(detail).astype(jnp.int64)])
+        self.merge_failure(report)
+
+    def merge_failure(self, report: Any) -> None:
+        """Keeps the first failure."""
+        if report is not None:
+            self.failed = report if self.failed is None else jnp.where(self.failed[0] != 0, self.failed, report)
+
+
+def call_kernel(node: Node, arguments: list[Any], trace: Any) -> Any:
+    """Calls a node's kernel with its inputs grouped as declared and the attrs it wants."""
+    op = node.op
+    attrs = {k: v for k, v in node.attrs.items() if k in op.wants}
+    if op.random:
+        attrs["key"] = trace.keys[id(node)]
+    if "ctx" in op.wants:
+        attrs["ctx"] = trace
+    return op.kernel(*grouped(op, node.attrs, arguments), **attrs)
+
+
+def _typed(value: Any, dtype: Any) -> Any:
+    """`value` in the type that the graph declares: kernels may widen on the way."""
+    wanted = dtype.base_dtype._numpy
+    if wanted is None or isinstance(value, VariableRef) or not hasattr(value, "dtype"):
+        return np.asarray(value, wanted) if isinstance(value, (bool, int, float, complex)) else value
+    if value.dtype == wanted:
+        return value
+    return value.astype(wanted)
+
+
+def variables_in(nodes: Iterable[Node], variable_node: Callable[[Edge], Node | None]) -> tuple[list[Node], list[Node]]:
+    """The variables whose old value these nodes need, and those that they write."""
+    reads: dict[Node, None] = {}
+    writes: dict[Node, None] = {}
+    for node in nodes:
+        written = {node.op.input_index(name) for name in node.op.writes}
+        for i, edge in enumerate(node.inputs):
+            variable = variable_node(edge)
+            if variable is None:
+                continue
+            if variable not in writes and not (i in written and node.op.overwrites):
+                reads[variable] = None
+            if i in written:
+                writes[variable] = None
+    return list(reads), list(writes)

@@ -1,0 +1,144 @@
+"""The `penstock` command, in processes of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE = 60
+
+
+def environment():
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "200", "NO_COLOR": "1"}
+
+
+def penstock(*args, **kwargs):
+    command = [sys.executable, "-m", "penstock", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment(), **kwargs)
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text, name="program.py"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_run_gives_the_script_penstock_its_arguments_and_main(script):
+    path = script("import sys, tensorflow as tf\nprint(__name__, tf.gfile.__name__, sys.argv)\n")
+    done = penstock("run", path, "--steps=3", "-x", "--", "data.csv", "--no-such-option")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == (
+        f"__main__ penstock.v1.gfile {[str(path), '--steps=3', '-x', '--', 'data.csv', '--no-such-option']}"
+    )
+
+
+@pytest.mark.parametrize("option", ["--help", "-h", "--version", "run", "version"])
+def test_options_after_the_script_are_its_own(script, option):
+    done = penstock("run", script("import sys\nprint(sys.argv[1:])\n"), option)
+    assert (done.returncode, done.stdout.strip()) == (0, str([option]))
+
+
+def test_flags_and_app_work_as_in_a_program(script):
+    path = script(
+        '''"""Trains nothing."""
+import tensorflow.compat.v1 as tf
+tf.app.flags.DEFINE_integer("steps", 1, "How many steps.")
+FLAGS = tf.app.flags.FLAGS
+
+def main(argv):
+    print(FLAGS.steps, argv[1:])
+    return 5
+
+if __name__ == "__main__":
+    tf.app.run()
+'''
+    )
+    done = penstock("run", path, "--steps=3", "--unknown", "data.csv")
+    assert (done.returncode, done.stdout.strip()) == (5, "3 ['--unknown', 'data.csv']")
+    helped = penstock("run", path, "--help")
+    assert helped.returncode == 1
+    assert "Trains nothing." in helped.stdout and "--steps: How many steps." in helped.stdout
+
+
+def test_the_scripts_folder_comes_first_on_the_path(script, tmp_path):
+    script("value = 7\n", "neighbour.py")
+    path = script("import sys, neighbour\nprint(neighbour.value, sys.path[0])\n")
+    done = penstock("run", path.name, cwd=tmp_path)
+    assert (done.returncode, done.stdout.strip()) == (0, f"7 {tmp_path.resolve()}"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "says"),
+    [
+        ("", 0, ""),
+        ("import sys; sys.exit()", 0, ""),
+        ("import sys; sys.exit(7)", 7, ""),
+        ("import sys; sys.exit('reason')", 1, "reason"),
+        ("raise ValueError('broken')", 1, "ValueError: broken"),
+        ("raise EOFError('no input')", 1, "EOFError: no input"),
+        ("raise BrokenPipeError(32, 'pipe')", 1, "BrokenPipeError"),
+        ("import tensorflow.no_such_part", 1, "penstock has no module 'tensorflow.no_such_part'"),
+    ],
+)
+def test_the_exit_code_is_the_scripts(script, ending, code, says):
+    done = penstock("run", script(f"print('started')\n{ending}\n"))
+    assert done.returncode == code
+    assert done.stdout.strip() == "started"
+    assert says in done.stderr
+    # Errors are shown as Python shows them, from the script's own line.
+    if "Error" in says:
+        assert 'program.py", line 2' in done.stderr
+
+
+def test_an_interrupt_reaches_the_script(script):
+    path = script("import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
+    command = [sys.executable, "-m", "penstock", "run", str(path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in errors
+
+
+@pytest.mark.parametrize(("name", "says"), [("none.py", "does not exist"), (".", "is a directory")])
+def test_a_script_that_is_not_there(tmp_path, name, says):
+    done = penstock("run", name, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"the script '{name}' {says}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_run_without_a_script_is_a_usage_error():
+    done = penstock("run")
+    assert done.returncode == 2
+    assert "script" in done.stderr.lower()
+
+
+def test_help_and_version():
+    assert "Run a TensorFlow script unmodified" in penstock("--help").stdout
+    assert "Passed to the script untouched." in penstock("run", "--help").stdout
+    done = penstock("version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("penstock")
+
+
+def test_importing_the_command_does_not_import_jax():
+    code = "import sys, penstock.launch.cli; print('jax' in sys.modules)"
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, env=environment()
+    )
+    assert done.stdout.strip() == "False", (done.stdout, done.stderr, time.monotonic() - started)
