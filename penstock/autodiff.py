@@ -20,7 +20,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.ops import array, control, math
-from penstock.ops.joining import concat, stack
+from penstock.ops.joining import concat, stack, unstack
 from penstock.ops.vjp import differentiable, vjp_gradient
 
 GradientFunction = Callable[..., Any]
@@ -375,7 +375,7 @@ def hessians(
         if size is None:
             raise ValueError(f"hessians: the shape of {x!r} must be known in the graph, it is {grad.shape}.")
         flat = array.reshape(grad, [-1])
-        rows = [gradients(row, x, **settings)[0] for row in flat]
+        rows = [gradients(row, x, **settings)[0] for row in unstack(flat)]
         zeros = array.zeros_like(grad) if any(r is None for r in rows) else None
         stacked = stack([zeros if r is None else r for r in rows])
         result.append(array.reshape(stacked, grad.shape.as_list() * 2))

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from tensorboard.compat.proto import config_pb2
 
 from penstock.client.feeds import Feed, feed_for
@@ -42,9 +41,7 @@ class DeviceAttributes:
         self.incarnation = incarnation
 
     def __repr__(self) -> str:
-        return (
-            f"_DeviceAttributes({self.name}, {self.device_type}, {self.memory_limit_bytes}, {self.incarnation})"
-        )
+        return f"_DeviceAttributes({self.name}, {self.device_type}, {self.memory_limit_bytes}, {self.incarnation})"
 
 
 class BaseSession:
@@ -110,7 +107,7 @@ class BaseSession:
             key = (fetches if fetches.__class__ is Tensor else _structure(fetches), *feed_dict)
             run = self._runs.get(key)
         except (TypeError, AttributeError):
-            key = run = None  # something in it has no hash: no cache, and the slow path says what is wrong
+            key, run = (), None  # something in it has no hash: no cache, and the slow path says what is wrong
         if run is None or run.mutations != self._graph.mutations:
             run = self._prepare(fetches, feed_dict, key)
         fed: list[Any] = []
@@ -156,7 +153,7 @@ class BaseSession:
         except OpError as error:
             raise self._located(error) from error
         run = _Run(fetch, feeds, signature, mutations)
-        if key is not None:
+        if key:
             with self._lock:
                 self._runs[key] = run
         return run
@@ -267,6 +264,3 @@ def _structure(fetches: Any) -> Any:
         return (fetches.__class__, *fetches.keys(), *[_structure(f) for f in fetches.values()])
     hash(fetches)
     return fetches
-
-
-__all__ = ["BaseSession", "InteractiveSession", "Session", "np"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import collections
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,8 +11,21 @@ from penstock.graph.dtype import string
 from penstock.graph.graph import Graph
 from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
 
-SparseTensorValue = collections.namedtuple("SparseTensorValue", ["indices", "values", "dense_shape"])
-IndexedSlicesValue = collections.namedtuple("IndexedSlicesValue", ["values", "indices", "dense_shape"])
+
+class SparseTensorValue(NamedTuple):
+    """The value of a SparseTensor."""
+
+    indices: Any
+    values: Any
+    dense_shape: Any
+
+
+class IndexedSlicesValue(NamedTuple):
+    """The value of IndexedSlices."""
+
+    values: Any
+    indices: Any
+    dense_shape: Any
 
 
 class Feed:
@@ -64,7 +76,7 @@ def _convert(tensor: Tensor, value: Any) -> Any:
         )
     dtype = tensor.dtype.base_dtype
     if dtype is string:
-        return array_of(value if not isinstance(value, np.ndarray) else value, string)[0]
+        return array_of(value, string)[0]
     wanted = dtype.as_numpy_dtype
     if isinstance(value, int) and wanted(value) != value:
         raise TypeError(f"{value} does not fit the type {dtype.name} of '{tensor.name}'.")
@@ -73,7 +85,9 @@ def _convert(tensor: Tensor, value: Any) -> Any:
     try:
         return np.asarray(value, dtype=wanted)
     except ValueError as error:
-        raise ValueError(f"Cannot feed {value!r:.80} for Tensor '{tensor.name}' of type {dtype.name}: {error}") from error
+        raise ValueError(
+            f"Cannot feed {value!r:.80} for Tensor '{tensor.name}' of type {dtype.name}: {error}"
+        ) from error
 
 
 def feed_for(graph: Graph, key: Any, value: Any) -> Feed:

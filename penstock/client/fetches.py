@@ -37,7 +37,7 @@ class _Flat:
     def add(self, fetch: Any) -> Build:
         """Notes what `fetch` needs and returns how its value is built from the list of all values."""
         if fetch is None:
-            raise TypeError("Argument `fetch` = None has invalid type NoneType: it must be a tensor, an operation or a nesting of them.")
+            raise TypeError("A fetch must be a tensor, an operation, a name or a nesting of them; received None.")
         if isinstance(fetch, (list, tuple)):
             return self._sequence(fetch)
         if isinstance(fetch, Mapping):
@@ -48,18 +48,16 @@ class _Flat:
         if isinstance(fetch, IndexedSlices):
             given = [self.add(fetch.values), self.add(fetch.indices)]
             dense = None if fetch.dense_shape is None else self.add(fetch.dense_shape)
-            return lambda values: IndexedSlicesValue(*[p(values) for p in given], dense and dense(values))
+            return lambda values: IndexedSlicesValue(given[0](values), given[1](values), dense and dense(values))
         return self._element(fetch)
 
     def _element(self, fetch: Any) -> Build:
         try:
             element = self.graph.as_graph_element(fetch)
         except TypeError as error:
-            raise TypeError(f"Fetch argument {fetch!r} has invalid type {type(fetch).__name__}, must be a string or Tensor. ({error})") from error
-        except ValueError as error:
-            raise ValueError(f"Fetch argument {fetch!r} cannot be interpreted as a Tensor. ({error})") from error
-        except KeyError as error:
-            raise ValueError(f"Fetch argument {fetch!r} cannot be interpreted as a Tensor. ({error.args[0]})") from error
+            raise TypeError(f"Fetch argument {fetch!r} is no tensor, operation or name: {error}") from error
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"Fetch argument {fetch!r} cannot be interpreted as a Tensor: {error.args[0]}") from error
         if not self.graph.is_fetchable(element):
             raise ValueError(f"Operation '{element.name}' has been marked as not fetchable.")
         if isinstance(element, Operation):
@@ -74,7 +72,7 @@ class _Flat:
         if kind is list:
             return lambda values: [p(values) for p in parts]
         if hasattr(kind, "_make"):
-            return lambda values: kind._make(p(values) for p in parts)  # type: ignore[attr-defined]
+            return lambda values: kind._make(p(values) for p in parts)
         return lambda values: kind(p(values) for p in parts)  # type: ignore[call-arg]
 
     def _mapping(self, fetch: Mapping[Any, Any]) -> Build:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,9 +18,11 @@ from penstock.graph.tensor import Tensor
 
 def build(op_def: OpDef, args: Sequence[Any], kwargs: dict[str, Any], name: str | None) -> Any:
     """Adds a node for a call `op_def(*args, **kwargs)` and returns its outputs as a user wants them."""
-    if len(args) > len(op_def.inputs):
-        raise TypeError(f"{op_def.name} takes {len(op_def.inputs)} inputs, received {len(args)}.")
-    values: list[Any] = list(args)
+    count = len(op_def.inputs)
+    if len(args) > count:
+        kwargs = _named(op_def, args[count:], kwargs if name is None else {**kwargs, "name": name})
+        name = kwargs.pop("name", None)
+    values: list[Any] = list(args[:count])
     for arg in op_def.inputs[len(args) :]:
         if arg.name not in kwargs:
             raise TypeError(f"{op_def.name}: missing input '{arg.name}'.")
@@ -45,6 +47,23 @@ def build(op_def: OpDef, args: Sequence[Any], kwargs: dict[str, Any], name: str 
     return user_outputs(op)
 
 
+def _named(op_def: OpDef, extra: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """`kwargs` with what follows the inputs: the attrs that no input decides, required ones first, then `name`."""
+    inferred = {a for arg in op_def.inputs for a in (arg.type_attr, arg.type_list_attr, arg.number_attr)}
+    attrs = sorted((a for a in op_def.attrs.values() if a.name not in inferred), key=lambda a: a.default is not MISSING)
+    names = [*(a.name for a in attrs), "name"]
+    if len(extra) > len(names):
+        raise TypeError(
+            f"{op_def.name} takes {len(op_def.inputs)} inputs and then {', '.join(names)}; received {len(extra)} "
+            "arguments after the inputs."
+        )
+    given = dict(zip(names, extra, strict=False))
+    twice = sorted(given.keys() & kwargs.keys())
+    if twice:
+        raise TypeError(f"{op_def.name} got multiple values for argument '{twice[0]}'.")
+    return {**kwargs, **given}
+
+
 def build_node(graph: Graph, op_def: OpDef, inputs: list[Tensor], attrs: dict[str, Any], name: str) -> Operation:
     """Adds a node whose inputs are tensors already; infers the type attrs that `attrs` does not give."""
     _infer_type_attrs(op_def, inputs, attrs, name)
@@ -56,7 +75,7 @@ def build_node(graph: Graph, op_def: OpDef, inputs: list[Tensor], attrs: dict[st
 def user_outputs(op: Operation) -> Any:
     """The operation itself if it has no outputs, its only tensor, or its tensors grouped as declared."""
     outputs = op.op_def.outputs
-    if not outputs:
+    if not op.outputs:
         return op
     if len(outputs) == 1:
         return op.outputs if outputs[0].is_list else op.outputs[0]
@@ -102,7 +121,7 @@ def _convert_input(op_def: OpDef, arg: ArgDef, value: Any, attrs: dict[str, Any]
         )
     if arg.type_list_attr:
         given = attrs.get(arg.type_list_attr)
-        wanted = [None] * len(value) if given is None else [as_dtype(d) for d in given]
+        wanted: list[DType | None] = [None] * len(value) if given is None else [as_dtype(d) for d in given]
     else:
         dtype = arg.type or attrs.get(arg.type_attr)
         if dtype is None:
@@ -203,7 +222,7 @@ def _infer_type_attrs(op_def: OpDef, inputs: list[Tensor], attrs: dict[str, Any]
         raise ValueError(f"{op_def.name} '{name.rstrip('/')}': {extra} inputs too many.")
 
 
-_CANONICAL = {
+_CANONICAL: dict[str, Callable[[Any], Any]] = {
     "type": as_dtype,
     "shape": as_shape,
     "int": int,

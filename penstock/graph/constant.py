@@ -1,4 +1,4 @@
-"""Constants: NumPy arrays of Python values with TensorFlow's types, and what is known of a tensor's value without running."""
+"""Constants: Python values as arrays of TensorFlow's types, and what is known of a tensor's value before it runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import InvalidArgumentError
+from penstock.errors import OpError
 from penstock.graph import dtype as dtypes
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import grouped
@@ -41,7 +41,9 @@ def array_of(value: Any, dtype: DType | None = None, shape: Any = None) -> tuple
 
 
 def _fill(array: np.ndarray, shape: TensorShape) -> np.ndarray:
-    dims = tuple(shape.as_list())
+    if not shape.is_fully_defined():
+        raise ValueError(f"The shape of a constant must be fully known, received {shape}.")
+    dims = tuple(d or 0 for d in shape.as_list())
     size = int(np.prod(dims, dtype=np.int64))
     if array.size == size:
         return array.reshape(dims)
@@ -106,19 +108,16 @@ def _from_python(value: Any, wanted: DType | None) -> np.ndarray:
             raise TypeError(f"Failed to convert {leaf!r} of type {type(leaf).__name__} to a Tensor.")
     if wanted is not None:
         _check_leaves(leaves, wanted)
-        return _overflow_checked(value, wanted)
-    kinds = {type(x) for x in leaves}
-    if bool in kinds and kinds != {bool} and not any(isinstance(x, np.generic) for x in leaves):
-        raise TypeError(f"Cannot mix bool with numbers in one constant, received {value!r:.80}.")
+        return _typed(value, wanted)
     array = _shaped(value, None)
-    if array.dtype == np.float64 and not any(isinstance(x, (np.float64, np.ndarray)) for x in leaves if type(x) is not float):
-        return array.astype(np.float32)
-    if array.dtype == np.int64 and not any(isinstance(x, (np.generic, np.ndarray)) for x in leaves):
-        return _overflow_checked(value, dtypes.int32)
-    if array.dtype == np.complex128 and not any(isinstance(x, (np.generic, np.ndarray)) for x in leaves):
-        return array.astype(np.complex128)
     if array.dtype == object:
-        raise ValueError(f"Integer too large, or a ragged list, in {value!r:.80}.")
+        raise TypeError(f"Failed to convert {value!r:.80} to a Tensor: an integer in it does not fit 64 bits.")
+    if array.dtype == np.float64:
+        with np.errstate(over="ignore"):
+            return array.astype(np.float32)
+    if array.dtype == np.int64:
+        narrow = array.astype(np.int32)
+        return narrow if np.array_equal(narrow, array) else array
     return array
 
 
@@ -133,11 +132,14 @@ def _shaped(value: Any, dtype: Any) -> np.ndarray:
         raise ValueError(f"Can't convert non-rectangular Python sequence to Tensor: {value!r:.80}.") from error
 
 
-def _overflow_checked(value: Any, wanted: DType) -> np.ndarray:
+def _typed(value: Any, wanted: DType) -> np.ndarray:
     try:
         return np.array(value, dtype=wanted.as_numpy_dtype)
     except OverflowError as error:
-        raise ValueError(f"{value!r:.80} does not fit {wanted.name}; give a wider dtype.") from error
+        array = np.array(value)
+        if array.dtype == object:
+            raise OverflowError(f"{value!r:.80} does not fit {wanted.name}; give a wider dtype.") from error
+        return array.astype(wanted.as_numpy_dtype)  # wraps around, as in TensorFlow: 0xFFFFFFFF is -1 in int32
     except (TypeError, ValueError) as error:
         if isinstance(error, ValueError) and "inhomogeneous" in str(error):
             raise ValueError(f"Can't convert non-rectangular Python sequence to Tensor: {value!r:.80}.") from error
@@ -185,7 +187,7 @@ def constant_value(tensor: Any, partial: bool = False) -> np.ndarray | None:
         inputs.append(known)
     try:
         return evaluate_kernel(op.op_def, op.attrs, [t.dtype for t in op.outputs], inputs)[tensor.value_index]
-    except InvalidArgumentError:
+    except OpError:
         return None  # a division by zero, say: an error of the run, not of building the graph
 
 

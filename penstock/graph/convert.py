@@ -19,7 +19,7 @@ _CONVERSIONS: list[tuple[int, Any, Conversion]] = []
 def register_tensor_conversion_function(base_type: Any, conversion_func: Conversion, priority: int = 100) -> None:
     """Lets `convert_to_tensor` take values of `base_type`; called as `f(value, dtype, name, as_ref)`.
 
-    >>> tf.register_tensor_conversion_function(Point, lambda p, dtype=None, name=None, as_ref=False: tf.stack([p.x, p.y]))
+    >>> tf.register_tensor_conversion_function(Point, lambda p, **_: tf.stack([p.x, p.y]))
     """
     _CONVERSIONS.append((priority, base_type, conversion_func))
     _CONVERSIONS.sort(key=lambda entry: entry[0])

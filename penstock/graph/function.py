@@ -96,7 +96,10 @@ class Function:
 
     @staticmethod
     def trace(
-        name: str, specs: Sequence[tuple[Any, Any]], function: Callable[..., Sequence[Tensor]], graph: Graph | None = None
+        name: str,
+        specs: Sequence[tuple[Any, Any]],
+        function: Callable[..., Sequence[Tensor]],
+        graph: Graph | None = None,
     ) -> Function:
         """Calls `function` on new parameters of the given (dtype, shape) and keeps what it returns as outputs."""
         outer = graph or get_default_graph()

@@ -55,6 +55,7 @@ class Graph(Collections):
         self._attr_scope: dict[str, Any] = {}
         self._container = ""
         self._finalized = False
+        self.held: list[Any] = []  # what must live as long as the graph
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Any] = set()
         self.seed: int | None = None
@@ -168,10 +169,7 @@ class Graph(Collections):
         for function in reversed(self._device_stack):
             if function is None:
                 break
-            chosen = function(op)
-            if not isinstance(chosen, str):
-                chosen = _device_string(chosen, op)
-            op.device = chosen
+            op.device = _device_string(function(op), op)
         for key, value in self._attr_scope.items():
             op.attrs.setdefault(key, value)
         if self._container and op.op_def.stateful and op.attrs.get("container") == "":
@@ -244,7 +242,7 @@ class Graph(Collections):
 
     @contextmanager
     def device(self, device_name_or_function: Any) -> Iterator[None]:
-        """Places new ops: a device string or DeviceSpec merges with outer ones, a function decides per op, None resets."""
+        """Places new ops: a string or DeviceSpec merges with outer ones, a function decides per op, None resets."""
         wanted = device_name_or_function
         function = wanted if wanted is None or callable(wanted) else devices.merge_device(wanted)
         self._device_stack.append(function)
@@ -358,7 +356,7 @@ class Graph(Collections):
             obj = obj.decode()
         if isinstance(obj, str):
             return self._by_name(obj, kinds, allow_tensor, allow_operation)
-        if isinstance(obj, Tensor) and allow_tensor or isinstance(obj, Operation) and allow_operation:
+        if (isinstance(obj, Tensor) and allow_tensor) or (isinstance(obj, Operation) and allow_operation):
             if obj.graph is not self and not across_functions:
                 kind = "Tensor" if isinstance(obj, Tensor) else "Operation"
                 raise ValueError(f"{kind} {obj} is not an element of this graph.")
@@ -369,7 +367,7 @@ class Graph(Collections):
         if ":" in name and allow_tensor:
             op_name, _, index = name.partition(":")
             if not op_name or not index.isdigit():
-                raise ValueError(f"The name '{name}' looks like a Tensor name, but is not one: it must be <op_name>:<index>.")
+                raise ValueError(f"The name '{name}' is no Tensor name: it must be <op_name>:<index>.")
             op = self._ops.get(op_name)
             if op is None:
                 raise KeyError(
@@ -391,7 +389,7 @@ class Graph(Collections):
             return op
         if op is not None:
             raise ValueError(f"The name '{name}' refers to an Operation, not a {kinds}. Did you mean '{name}:0'?")
-        raise ValueError(f"The name '{name}' looks like an (invalid) Operation name, not a {kinds}; it has no ':<index>'.")
+        raise ValueError(f"The name '{name}' is not the name of a {kinds}: it has no ':<index>'.")
 
     # Life
 
@@ -434,6 +432,8 @@ class Graph(Collections):
 
 
 def _device_string(chosen: Any, op: Operation) -> str:
+    if isinstance(chosen, str):
+        return chosen
     if hasattr(chosen, "to_string"):
         return str(chosen.to_string())
     raise TypeError(
@@ -516,7 +516,7 @@ def session_for(session: Any, graph: Graph, purpose: str) -> Any:
     """`session`, or else the default one, checked to run `graph`."""
     chosen = session if session is not None else get_default_session()
     if chosen is None:
-        raise ValueError(f"Cannot {purpose}: no default session is registered. Use `with sess.as_default()` or pass it.")
+        raise ValueError(f"Cannot {purpose}: no default session is registered. Use `with sess.as_default()`.")
     if chosen.graph is not graph:
         raise ValueError(f"Cannot {purpose}: the session's graph is different from the graph of what is run.")
     return chosen

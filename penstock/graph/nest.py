@@ -66,13 +66,13 @@ def map_structure(func: Callable[..., Any], *structures: Any, **_: Any) -> Any:
 def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True, **_: Any) -> None:
     """Raises ValueError or TypeError unless both have one form."""
     if is_nested(nest1) != is_nested(nest2):
-        raise ValueError(f"The two structures don't have the same nested structure: {nest1!r:.200} against {nest2!r:.200}.")
+        raise ValueError(f"The structures are not nested alike: {nest1!r:.200} against {nest2!r:.200}.")
     if not is_nested(nest1):
         return
     if check_types and type(nest1) is not type(nest2):
         raise TypeError(f"The two structures are of different types: {type(nest1).__name__}, {type(nest2).__name__}.")
     if len(nest1) != len(nest2) or (isinstance(nest1, Mapping) and set(nest1) != set(nest2)):
-        raise ValueError(f"The two structures don't have the same nested structure: {nest1!r:.200} against {nest2!r:.200}.")
+        raise ValueError(f"The structures are not nested alike: {nest1!r:.200} against {nest2!r:.200}.")
     keys = sorted(nest1) if isinstance(nest1, Mapping) else range(len(nest1))
     for key in keys:
         assert_same_structure(nest1[key], nest2[key], check_types)

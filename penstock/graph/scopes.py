@@ -125,7 +125,7 @@ _MAX_SEED = 2**31 - 1
 
 
 def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
-    """The pair of seeds for a new random op, or (None, None) when neither graph nor op asks for reproducible numbers."""
+    """The pair of seeds for a new random op, or (None, None) when neither graph nor op has one."""
     graph = get_default_graph()
     if graph.seed is not None:
         if op_seed is None:

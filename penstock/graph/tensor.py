@@ -1,10 +1,11 @@
-"""Tensor: one output of an Operation, a symbol until a Session runs it. IndexedSlices and SparseTensor: tensors in parts."""
+"""Tensor: one output of an Operation, a symbol until it is run. IndexedSlices and SparseTensor: tensors in parts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from penstock.errors import OperatorNotAllowedInGraphError
 from penstock.graph.dtype import DType
 from penstock.graph.shape import TensorShape, as_shape
 
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
 
 # Which dunder methods a Tensor has; `ops` fills them in with `overload`, since operators are ops.
 OPERATORS = (
-    "add radd sub rsub mul rmul div rdiv truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul "
-    "lt le gt ge and rand or ror xor rxor neg invert abs getitem"
-).split()
+    "add", "radd", "sub", "rsub", "mul", "rmul", "div", "rdiv", "truediv", "rtruediv", "floordiv", "rfloordiv",
+    "mod", "rmod", "pow", "rpow", "matmul", "rmatmul", "lt", "le", "gt", "ge", "and", "rand", "or", "ror", "xor",
+    "rxor", "neg", "invert", "abs", "getitem",
+)  # fmt: skip
 
 
 class Tensor:
@@ -85,15 +87,10 @@ class Tensor:
         return self._shape.rank
 
     def __iter__(self) -> Iterator[Any]:
-        rank = self._shape.rank
-        if rank is None:
-            raise TypeError(f"Cannot iterate over tensor '{self.name}' of unknown rank.")
-        if rank == 0:
-            raise TypeError(f"Cannot iterate over scalar tensor '{self.name}'.")
-        length = self._shape.as_list()[0]
-        if length is None:
-            raise TypeError(f"Cannot iterate over tensor '{self.name}': its first dimension is not known.")
-        return (self[i] for i in range(length))  # type: ignore[index]
+        raise OperatorNotAllowedInGraphError(
+            f"Iterating over the symbolic tensor '{self.name}' is not allowed: it has no value before it is run. "
+            "Use tf.unstack for its rows, or tf.map_fn and tf.while_loop to go over them when it runs."
+        )
 
     def __len__(self) -> int:
         raise TypeError(
@@ -102,7 +99,7 @@ class Tensor:
         )
 
     def __bool__(self) -> bool:
-        raise TypeError(
+        raise OperatorNotAllowedInGraphError(
             f"Using the symbolic tensor '{self.name}' as a Python bool is not allowed: it has no value before it is "
             "run. Use `if t is not None:` to test for a tensor, and tf.cond to branch on its value."
         )
@@ -203,8 +200,8 @@ class SparseTensor:
         indices_shape = self.indices.shape.with_rank(2)
         values_shape = self.values.shape.with_rank(1)
         dense_shape_shape = self.dense_shape.shape.with_rank(1)
-        indices_shape.dims[0].merge_with(values_shape.dims[0])
-        indices_shape.dims[1].merge_with(dense_shape_shape.dims[0])
+        indices_shape[0].merge_with(values_shape[0])
+        indices_shape[1].merge_with(dense_shape_shape[0])
 
     @classmethod
     def from_value(cls, value: Any) -> SparseTensor:

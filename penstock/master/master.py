@@ -1,4 +1,4 @@
-"""Master: from a graph and a signature (what is fed, what is fetched) to registered partitions, and a step over them."""
+"""Master: from a graph and what is fed and fetched to registered partitions, and steps over them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ class Master:
         worker = self.workers[part.task] if part.task else next(iter(self.workers.values()))
         return _Part(worker, worker.register_graph(part.subgraph, self.random_state), part.feeds, part.fetches)
 
-    def run(self, signature: Signature, fed: Sequence[Any], timeout: float | None = None, trace: bool = False) -> tuple[list[Any], Step]:
+    def run(
+        self, signature: Signature, fed: Sequence[Any], timeout: float | None = None, trace: bool = False
+    ) -> tuple[list[Any], Step]:
         """Runs one step in all tasks and returns the fetched values."""
         cancelled = Cancellation()
         step = Step(cancelled, None if timeout is None else time.monotonic() + timeout, trace)

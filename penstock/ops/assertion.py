@@ -34,5 +34,7 @@ def Assert(condition: Any, data: Any, summarize: int | None = None, name: str | 
     """
     with name_scope(name, "Assert", [condition, *data]) as scope:
         values = [convert_to_tensor(d, name=f"data_{i}") for i, d in enumerate(data)]
-        operation: Operation = assert_op(condition, values, summarize=3 if summarize is None else summarize, name=scope + "Assert")
+        operation: Operation = assert_op(
+            condition, values, summarize=3 if summarize is None else summarize, name=scope + "Assert"
+        )
         return operation

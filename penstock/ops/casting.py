@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from penstock.errors import UnimplementedError
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import DType, as_dtype
@@ -54,6 +55,9 @@ def conj_op(input: Array) -> Array:
 
 @op("Cast", "SrcT -> y: DstT", shape=shapes.unchanged, grad=grads.cast, numpy=True)
 def cast_op(x: Array, *, DstT: DType, Truncate: bool = False) -> Array:
+    if x.dtype == object or DstT is dt.string:
+        source = "string" if x.dtype == object else as_dtype(x.dtype).name
+        raise UnimplementedError(None, None, f"Cast {source} to {DstT.name} is not supported")
     if x.dtype.kind == "c" and not DstT.is_complex:
         x = x.real
     if DstT.is_bool:

@@ -94,7 +94,7 @@ def _check_branches(results: list[Any], branches: list[Function]) -> None:
         )
     for a, b in zip(branches[0].outputs, branches[1].outputs, strict=True):
         if a.dtype.base_dtype != b.dtype.base_dtype:
-            raise TypeError(
+            raise ValueError(
                 f"true_fn and false_fn must return the same types, received {a.dtype.base_dtype.name} and "
                 f"{b.dtype.base_dtype.name}."
             )
@@ -174,7 +174,9 @@ def _exclusive(preds: list[Any]) -> Operation:
     cast, total, less_equal = registered("Cast"), registered("Sum"), registered("LessEqual")
     assert cast is not None and total is not None and less_equal is not None
     count = total(cast(convert_to_tensor(preds), DstT=dt.int32), [0])
-    return Assert(less_equal(count, 1), ["More than one condition of case evaluated as True: ", convert_to_tensor(preds)])
+    return Assert(
+        less_equal(count, 1), ["More than one condition of case evaluated as True: ", convert_to_tensor(preds)]
+    )
 
 
 def while_loop(
@@ -223,7 +225,6 @@ class _WhileBuilder:
             if self.limit.dtype.base_dtype is not dt.int32:
                 self.limit = registered("Cast")(self.limit, DstT=dt.int32)  # type: ignore[misc]
         self.shapes = self._invariants(shape_invariants)
-        self.result: Any = None
 
     def _invariants(self, given: Any) -> list[TensorShape]:
         if given is None:
@@ -244,8 +245,6 @@ class _WhileBuilder:
     def _test(self, counter: Tensor, *tensors: Tensor) -> list[Tensor]:
         arguments = self._arguments(tensors)
         go_on = self.cond(**arguments) if isinstance(arguments, dict) else self.cond(*arguments)
-        if isinstance(go_on, (bool, np.bool_)):
-            raise TypeError("cond must return a tensor of type bool, received a Python bool.")
         go_on = convert_to_tensor(go_on)
         if go_on.dtype.base_dtype is not dt.bool or go_on.shape.rank not in (0, None):
             raise TypeError(f"cond must return a boolean scalar tensor, received {go_on!r}.")
@@ -264,10 +263,7 @@ class _WhileBuilder:
             raise ValueError(
                 f"body must return as many values as there are loop variables, {len(self.leaves)}, received {result!r}."
             )
-        nest.assert_same_structure(list(self.structure) if isinstance(self.structure, tuple) else self.structure,
-                                   list(result) if isinstance(result, tuple) and not hasattr(result, "_make") else result,
-                                   check_types=False)  # fmt: skip
-        self.result = result
+        nest.assert_same_structure(self.structure, result, check_types=False)
         after = []
         for leaf, value in zip(self.leaves, nest.flatten(result), strict=True):
             if isinstance(leaf, Tensor) and not isinstance(value, Tensor):
@@ -293,12 +289,16 @@ class _WhileBuilder:
         """Adds the While node and returns the loop variables after it."""
         graph = get_default_graph()
         counter = convert_to_tensor(np.int32(0), name="loop_counter")
-        specs = [(dt.int32, TensorShape(()))] + [(t.dtype.base_dtype, s) for t, s in zip(self.start, self.shapes, strict=True)]
+        specs = [(dt.int32, TensorShape(()))] + [
+            (t.dtype.base_dtype, s) for t, s in zip(self.start, self.shapes, strict=True)
+        ]
         test = Function.trace("cond", specs, self._test, graph)
         step = Function.trace("body", specs, self._step, graph)
         captured = _shared_captures([test, step])
         step.graph.outputs += step.graph.inputs[len(specs) :]  # what is captured passes through
-        outputs = while_op([counter, *self.start, *captured], cond=test, body=step, parallel_iterations=parallel_iterations, name=scope)
+        outputs = while_op(
+            [counter, *self.start, *captured], cond=test, body=step, parallel_iterations=parallel_iterations, name=scope
+        )
         operation: Operation = outputs[0].op
         if self.limit is not None:
             operation.attrs["_maximum_iterations"] = self.limit.name

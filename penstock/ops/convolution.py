@@ -12,13 +12,11 @@ values of the result's shape back to the image. `benchmarks/convolution.py` meas
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -182,3 +180,125 @@ def _add_taps(
 def _gathered(x: jax.Array, windows: _Windows) -> jax.Array:
     """The taps side by side: [batch, rows.out, cols.out, taps * channels]."""
     return jnp.concatenate(_taps(x, windows), 3)
+
+
+# Convolution.
+
+
+def conv2d(
+    x: ArrayLike, kernel: ArrayLike, *, strides: Pair = (1, 1), padding: Padding, dilations: Pair = (1, 1),
+    data_format: str = "NHWC", platform: str = "cpu",
+) -> jax.Array:  # fmt: skip
+    """The convolution of images with a kernel [height, width, channels / groups, results].
+
+    There are as many groups as the kernel's channels fit into those of `x`.
+
+    >>> conv2d(jnp.ones((1, 4, 4, 3)), jnp.ones((3, 3, 3, 8)), padding="VALID").shape
+    (1, 2, 2, 8)
+    """
+    x, kernel = jnp.asarray(x), jnp.asarray(kernel)
+    return _conv2d(x, kernel, _kernel_windows(x.shape, kernel.shape, strides, padding, dilations, data_format, platform))
+
+
+def conv2d_input_grad(
+    x_shape: Shape, kernel: ArrayLike, dy: ArrayLike, *, strides: Pair = (1, 1), padding: Padding,
+    dilations: Pair = (1, 1), data_format: str = "NHWC", platform: str = "cpu",
+) -> jax.Array:  # fmt: skip
+    """The gradient for the images of `conv2d`, given that of its result.
+
+    >>> conv2d_input_grad((1, 4, 4, 3), jnp.ones((3, 3, 3, 8)), jnp.ones((1, 2, 2, 8)), padding="VALID").shape
+    (1, 4, 4, 3)
+    """
+    kernel, dy = jnp.asarray(kernel), jnp.asarray(dy)
+    windows = _kernel_windows(x_shape, kernel.shape, strides, padding, dilations, data_format, platform)
+    return _input_grad(x_shape, kernel, dy, windows)
+
+
+def conv2d_filter_grad(
+    x: ArrayLike, kernel_shape: Shape, dy: ArrayLike, *, strides: Pair = (1, 1), padding: Padding,
+    dilations: Pair = (1, 1), data_format: str = "NHWC", platform: str = "cpu",
+) -> jax.Array:  # fmt: skip
+    """The gradient for the kernel of `conv2d`, given that of its result.
+
+    >>> conv2d_filter_grad(jnp.ones((1, 4, 4, 3)), (3, 3, 3, 8), jnp.ones((1, 2, 2, 8)), padding="VALID").shape
+    (3, 3, 3, 8)
+    """
+    x, dy = jnp.asarray(x), jnp.asarray(dy)
+    windows = _kernel_windows(x.shape, kernel_shape, strides, padding, dilations, data_format, platform)
+    return _filter_grad(x, kernel_shape, dy, windows)
+
+
+def _kernel_windows(
+    x_shape: Shape, kernel_shape: Shape, strides: Pair, padding: Padding, dilations: Pair, data_format: str,
+    platform: str,
+) -> _Windows:  # fmt: skip
+    height, width, depth, results = kernel_shape
+    windows = _windows(x_shape, (height, width), strides, padding, dilations, data_format, platform)
+    channels = x_shape[3 if data_format == "NHWC" else 1]
+    if channels % depth or results % (channels // depth):
+        raise ValueError(
+            f"kernel must divide the {channels} channels into groups of equal size, received a kernel of "
+            f"{list(kernel_shape)}."
+        )
+    return windows
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _conv2d(x: jax.Array, kernel: jax.Array, windows: _Windows) -> jax.Array:
+    if windows.platform != "cpu":
+        return _xla_conv(x, kernel, windows)
+    return _as_given(_cpu_conv(_channels_last(x, windows), kernel, _nhwc(windows)), windows)
+
+
+def _conv2d_forward(x: jax.Array, kernel: jax.Array, windows: _Windows) -> tuple[jax.Array, Any]:
+    return _conv2d(x, kernel, windows), (x, kernel)
+
+
+def _conv2d_backward(windows: _Windows, saved: Any, dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel = saved
+    return _input_grad(x.shape, kernel, dy, windows), _filter_grad(x, kernel.shape, dy, windows)
+
+
+_conv2d.defvjp(_conv2d_forward, _conv2d_backward)
+
+
+def _input_grad(x_shape: Shape, kernel: jax.Array, dy: jax.Array, windows: _Windows) -> jax.Array:
+    if windows.platform != "cpu":
+        return _xla_input_grad(x_shape, kernel, dy, windows)
+    dy = _channels_last(dy, windows)
+    n, channels = x_shape[0], x_shape[3 if windows.data_format == "NHWC" else 1]
+    x_shape = (n, windows.rows.size, windows.cols.size, channels)
+    return _as_given(_cpu_input_grad(x_shape, kernel, dy, _nhwc(windows)), windows)
+
+
+def _filter_grad(x: jax.Array, kernel_shape: Shape, dy: jax.Array, windows: _Windows) -> jax.Array:
+    if windows.platform != "cpu":
+        return _xla_filter_grad(x, kernel_shape, dy, windows)
+    x, dy = _channels_last(x, windows), _channels_last(dy, windows)
+    return _cpu_filter_grad(x, kernel_shape, dy, _nhwc(windows))
+
+
+# XLA's own convolution.
+
+
+def _xla_conv(x: jax.Array, kernel: jax.Array, windows: _Windows) -> jax.Array:
+    rows, cols, data_format, _ = windows
+    return lax.conv_general_dilated(
+        x,
+        kernel,
+        (rows.stride, cols.stride),
+        [(rows.before, rows.after), (cols.before, cols.after)],
+        rhs_dilation=(rows.dilation, cols.dilation),
+        dimension_numbers=(data_format, "HWIO", data_format),
+        feature_group_count=x.shape[data_format.index("C")] // kernel.shape[2],
+    )
+
+
+def _xla_input_grad(x_shape: Shape, kernel: jax.Array, dy: jax.Array, windows: _Windows) -> jax.Array:
+    x = jax.ShapeDtypeStruct(tuple(x_shape), dy.dtype)
+    return jax.linear_transpose(lambda x: _xla_conv(x, kernel, windows), x)(dy)[0]
+
+
+def _xla_filter_grad(x: jax.Array, kernel_shape: Shape, dy: jax.Array, windows: _Windows) -> jax.Array:
+    kernel = jax.ShapeDtypeStruct(tuple(kernel_shape), dy.dtype)
+    return jax.linear_transpose(lambda kernel: _xla_conv(x, kernel, windows), kernel)(dy)[0]

@@ -1,4 +1,4 @@
-"""If and While: control flow as nodes with bodies, compiled into the segment or, where a body needs the host, run there."""
+"""If and While: control flow as nodes with bodies, compiled into a segment; a body that needs the host runs there."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class _Loop:
         for _ in range(2):
             after = jax.eval_shape(lambda v: self.iterate(v, jnp.int32(0))[0], start)
             before = jax.eval_shape(lambda v: v, start)
-            if jax.tree.structure(before) == jax.tree.structure(after):
+            if str(jax.tree.structure(before)) == str(jax.tree.structure(after)):
                 break
             start = [_with_room(s, a) for s, a in zip(start, after, strict=True)]
         else:
@@ -156,7 +156,7 @@ class _Loop:
             values, new = self.iterate(values, number)
             return values, number + 1, jnp.where(failed[0] != 0, failed, new)
 
-        return lax.while_loop(go_on, step, (self.start, jnp.int32(0), jnp.asarray(NO_FAILURE)))  # type: ignore[return-value]
+        return lax.while_loop(go_on, step, (self.start, jnp.int32(0), jnp.asarray(NO_FAILURE)))
 
     def run_bounded(self, start: Sequence[Any], limit: int) -> list[Any]:
         """The same with at most `limit` iterations, in a form that can be differentiated in reverse."""
@@ -182,7 +182,9 @@ def _while_shapes(op: Operation) -> list[TensorShape]:
 
 
 @op("While", "list(T) -> output: list(T)", control_flow=True, shape=_while_shapes)
-def while_op(input: list[Array], *, T: list[DType], cond: Function, body: Function, parallel_iterations: int = 10, ctx: Any) -> list[Array]:
+def while_op(
+    input: list[Array], *, T: list[DType], cond: Function, body: Function, parallel_iterations: int = 10, ctx: Any
+) -> list[Array]:
     loop = _Loop(input, cond, body, ctx)
     values, _, failed = loop.run()
     ctx.merge_failure(failed)

@@ -168,7 +168,11 @@ def _fold(fn: Any, elems: Any, initializer: Any, reverse: bool, name: str, keep:
             start_structure = initializer
             start = [convert_to_tensor(v) for v in nest.flatten(initializer)]
             done = 0
-        results = [TensorArray(t.dtype.base_dtype, size=size, element_shape=t.shape if infer_shape else None) for t in start] if keep else []
+        results = (
+            [TensorArray(t.dtype.base_dtype, size=size, element_shape=t.shape if infer_shape else None) for t in start]
+            if keep
+            else []
+        )
         if keep and done:
             results = [r.write(last if reverse else 0, s) for r, s in zip(results, start, strict=True)]
 
@@ -179,6 +183,10 @@ def _fold(fn: Any, elems: Any, initializer: Any, reverse: bool, name: str, keep:
             return _next(i), flat, [o.write(at, v) for o, v in zip(outputs, flat, strict=False)]
 
         _, final, outputs = while_loop(
-            lambda i, *_: _less(i, size), body, (done, start, results), maximum_iterations=size, return_same_structure=True
+            lambda i, *_: _less(i, size),
+            body,
+            (done, start, results),
+            maximum_iterations=size,
+            return_same_structure=True,
         )
         return _stacked(start_structure, outputs, elements) if keep else nest.pack_sequence_as(start_structure, final)

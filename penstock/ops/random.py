@@ -51,7 +51,7 @@ def _bits(key: Array, dims: tuple[int, ...], width: Any) -> Array:
     count = pymath.prod(dims)
     # XLA makes 64-bit words about four times as fast as the same bits in 32-bit words.
     philox = lax.RandomAlgorithm.RNG_PHILOX
-    _, words = lax.rng_bit_generator(key, (-(-count // parts),), np.uint64, algorithm=philox)  # type: ignore[no-untyped-call]
+    _, words = lax.rng_bit_generator(key, (-(-count // parts),), np.uint64, algorithm=philox)
     if parts > 1:
         words = jnp.concatenate([(words >> np.uint64(64 // parts * i)).astype(width) for i in range(parts)])
     return words[:count].reshape(dims)

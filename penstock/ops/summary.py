@@ -96,7 +96,9 @@ def _clean(name: str) -> str:
     return cleaned
 
 
-def _summary(kind: Any, default: str, name: str, value: Any, collections: Any, family: str | None, tag_name: str) -> Tensor:
+def _summary(
+    kind: Any, default: str, name: str, value: Any, collections: Any, family: str | None, tag_name: str
+) -> Tensor:
     name = _clean(name)
     with name_scope(f"{_clean(family)}/{name}" if family else name, default, [value]) as scope:
         tag = f"{family}/{scope.rstrip('/')}" if family else scope.rstrip("/")
@@ -126,8 +128,8 @@ def histogram(name: str, values: Any, collections: Any = None, family: str | Non
 
 def merge(inputs: Any, collections: Any = None, name: str | None = None) -> Tensor:
     """One summary of several."""
-    with name_scope(name, "Merge", inputs) as scope:
-        tensor: Tensor = merge_summary(list(inputs), name=scope + "MergeSummary")
+    with name_scope(name, "Merge", inputs):
+        tensor: Tensor = merge_summary(list(inputs), name=name)
     get_default_graph().add_to_collections(collections or [], tensor)
     return tensor
 

@@ -65,11 +65,10 @@ class TensorArray:
 
     @property
     def flow(self) -> Tensor:
-        return self._flow
+        flow: Tensor = self._flow
+        return flow
 
-    @property
-    def handle(self) -> Tensor:
-        return self._flow
+    handle = flow
 
     @property
     def dynamic_size(self) -> bool:

@@ -1,4 +1,4 @@
-"""Lists of tensors of one shape, which TensorArray is made of. A list is a value like any other: writing gives a new one."""
+"""Lists of tensors of one shape, which TensorArray is made of. A list is a value: writing gives a new one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class ListValue:
     def required(self) -> Any:
         """The items; an error if nothing was ever written and the shape is not known."""
         if self.items is None:
-            raise ValueError("Could not read from the TensorArray: nothing was written to it, and the shape of its elements is not known.")
+            raise ValueError(
+                "Could not read from the TensorArray: nothing was written, and the shape of its elements is not known."
+            )
         return self.items
 
 
@@ -74,7 +76,9 @@ def tensor_list_from_tensor(tensor: Array, element_shape: Array) -> ListValue:
 
 @op("TensorListStack", "variant, int32 -> tensor: element_dtype", static="element_shape",
     shape=lambda op: [TensorShape.of((None,)).concatenate(_declared(op.input_list[1]))])  # fmt: skip
-def tensor_list_stack(input_handle: ListValue, element_shape: Array, *, element_dtype: DType, num_elements: int = -1) -> Array:
+def tensor_list_stack(
+    input_handle: ListValue, element_shape: Array, *, element_dtype: DType, num_elements: int = -1
+) -> Array:
     if input_handle.items is None and input_handle.size == 0 and all(int(d) >= 0 for d in element_shape.reshape(-1)):
         return jnp.zeros((0, *map(int, element_shape)), element_dtype.as_numpy_dtype)
     return input_handle.required()
@@ -105,7 +109,9 @@ def tensor_list_set_item(
         raise ValueError(f"an element of shape {item.shape} does not fit a TensorArray of elements {items.shape[1:]}.")
     if size == 0:
         return ListValue(items, size, input_handle.element_dtype)
-    return ListValue(jax.lax.dynamic_update_index_in_dim(items, jnp.asarray(item), index, 0), size, input_handle.element_dtype)
+    return ListValue(
+        jax.lax.dynamic_update_index_in_dim(items, jnp.asarray(item), index, 0), size, input_handle.element_dtype
+    )
 
 
 @op("TensorListLength", "variant -> length: int32", shape=shapes.scalar)

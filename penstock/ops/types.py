@@ -15,7 +15,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.opdef import Types
 
 # TensorFlow's int64 and float64 exist in XLA only with this flag.
-jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
+jax.config.update("jax_enable_x64", True)
 
 Array = Any  # a jax.Array, a tracer, or a NumPy array while constants fold
 

@@ -57,9 +57,7 @@ def partition(subgraph: Subgraph) -> list[Partition]:
         return received[key]
 
     for node in subgraph.nodes:
-        node.inputs = [
-            (s, i) if tasks[id(s)] == tasks[id(node)] else (over(s, i, node), 0) for s, i in node.inputs
-        ]
+        node.inputs = [(s, i) if tasks[id(s)] == tasks[id(node)] else (over(s, i, node), 0) for s, i in node.inputs]
         node.controls = [s if tasks[id(s)] == tasks[id(node)] else over(s, -1, node) for s in node.controls]
     return [_part(subgraph, task, nodes, tasks) for task, nodes in members.items()]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.errors import InvalidArgumentError
+from penstock.graph.dtype import DType
 from penstock.graph.function import Function
 from penstock.graph.opdef import OpDef, op
-from penstock.graph.dtype import DType
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
 from penstock.passes.ir import Node, Subgraph, sorted_nodes

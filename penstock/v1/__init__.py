@@ -209,6 +209,8 @@ from penstock.ops.math import (
     truncatemod,
 )
 from penstock.ops.matmul import cross, matmul, tensordot
+from penstock.ops.parsing import decode_raw
+from penstock.ops.python_function import numpy_function, py_func
 from penstock.ops.random import (
     multinomial,
     random_crop,
@@ -237,7 +239,6 @@ from penstock.ops.reduce import (
     reduce_prod,
     reduce_sum,
 )
-from penstock.ops.scatter import scatter_nd
 from penstock.ops.segment import (
     segment_max,
     segment_mean,
@@ -272,6 +273,7 @@ from penstock.ops.slicing import (
     gather,
     gather_nd,
     newaxis,
+    scatter_nd,
     slice,
     strided_slice,
     tensor_scatter_add,
@@ -344,6 +346,7 @@ from penstock.variables.initialize import (
     assert_variables_initialized,
     global_variables,
     global_variables_initializer,
+    initialize_all_tables,
     initialize_all_variables,
     initialize_local_variables,
     initialize_variables,
@@ -353,6 +356,7 @@ from penstock.variables.initialize import (
     model_variables,
     moving_average_variables,
     report_uninitialized_variables,
+    tables_initializer,
     trainable_variables,
     variables_initializer,
 )

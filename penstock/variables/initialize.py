@@ -81,6 +81,19 @@ def initialize_local_variables() -> Operation:
     return local_variables_initializer()
 
 
+def tables_initializer(name: str = "init_all_tables") -> Operation:
+    """An operation that initialises all lookup tables.
+
+    >>> sess.run(tf.tables_initializer())
+    """
+    return group(*get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS), name=name)
+
+
+def initialize_all_tables(name: str = "init_all_tables") -> Operation:
+    """The old name of `tables_initializer`."""
+    return tables_initializer(name)
+
+
 def is_variable_initialized(ref: Any, name: str | None = None) -> Tensor:
     """Whether a variable holds a value."""
     from penstock.ops import state

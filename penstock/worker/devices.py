@@ -50,7 +50,7 @@ def _keep_memory() -> None:
 def _keep_compiled() -> None:
     """Keeps what took long to compile on disk, for restarts and sibling workers."""
     folder = os.environ.get("PENSTOCK_CACHE_DIR", os.path.expanduser("~/.cache/penstock"))
-    if folder and not jax.config.jax_compilation_cache_dir:
+    if folder and not jax.config.values["jax_compilation_cache_dir"]:
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 

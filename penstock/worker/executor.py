@@ -27,7 +27,7 @@ from penstock.passes.prune import body_of
 from penstock.passes.sparse_updates import fuse_sparse_updates
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.devices import Device
-from penstock.worker.plan import Cuts, SegmentPlan, make_plan
+from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, make_plan
 from penstock.worker.randomness import RandomState
 from penstock.worker.resources import Variable
 from penstock.worker.segment import Segment
@@ -94,7 +94,7 @@ class Executable:
         subgraph: Subgraph,
         context: Context,
         bound: dict[int, Variable] | None = None,
-        cuts: Cuts = Cuts(),
+        cuts: Cuts = NO_CUTS,
     ) -> None:
         self.context = context
         self.cuts = cuts
@@ -138,7 +138,7 @@ class Executable:
                 instruction(values, step)
             else:
                 timed(instruction, values, step)
-        return [values[f] if isinstance(f, int) else np.array(f.read()) for f in self.fetches]
+        return [values[f] if isinstance(f, int) else f.copy() for f in self.fetches]
 
 
 def timed(instruction: Any, values: list[Any], step: Step) -> None:
@@ -258,7 +258,7 @@ class BranchCall(_BodyCall):
         self.else_branch = self.executable(node.attrs["else_branch"], self.sources)
 
     def __call__(self, values: list[Any], step: Step) -> None:
-        predicate = values[self.predicate] if isinstance(self.predicate, int) else self.predicate.read()
+        predicate = values[self.predicate] if isinstance(self.predicate, int) else self.predicate.copy()
         branch = self.then_branch if as_predicate(np.asarray(predicate)) else self.else_branch
         results = branch.run(self.arguments(values, self.sources), step.inner())
         for slot, value in zip(self.out_slots, results, strict=True):
@@ -357,4 +357,3 @@ class PlainCall(HostCall):
 
 def _host_value(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, jax.Array) else value
-

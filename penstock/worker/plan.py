@@ -107,7 +107,10 @@ class Cuts:
     specialised: frozenset[str] = frozenset()
 
 
-def make_plan(subgraph: Subgraph, cuts: Cuts = Cuts()) -> Plan:
+NO_CUTS = Cuts()
+
+
+def make_plan(subgraph: Subgraph, cuts: Cuts = NO_CUTS) -> Plan:
     """Cuts a partition into segments and host steps."""
     analysis = _Analysis(subgraph, cuts)
     segments: dict[tuple[int, str], SegmentPlan] = {}
@@ -178,6 +181,7 @@ class _Analysis:
         self.subgraph = subgraph
         self.cuts = cuts
         self.fed = {id(n) for n in subgraph.feeds}
+        self.position = {id(n): i for i, n in enumerate(subgraph.nodes)}
         self.level: dict[int, int] = {}
         self.host: set[int] = set()
         self.known: set[int] = set()  # folds while tracing
@@ -259,16 +263,14 @@ def _known_values_needed_outside(subgraph: Subgraph, analysis: _Analysis) -> lis
 
 def _complete(segment: SegmentPlan, analysis: _Analysis) -> None:
     """Adds the folding nodes that a segment needs, and finds what it takes from outside."""
-    members = {id(n) for n in segment.nodes}
-    extra: list[Node] = []
+    members = {id(n): n for n in segment.nodes}
     stack = list(segment.nodes)
     while stack:
         for source, _ in stack.pop().inputs:
             if id(source) in analysis.folding and id(source) not in members:
-                members.add(id(source))
-                extra.append(source)
+                members[id(source)] = source
                 stack.append(source)
-    segment.nodes = [n for n in analysis.subgraph.nodes if id(n) in members] if extra else segment.nodes
+    segment.nodes = sorted(members.values(), key=lambda n: analysis.position[id(n)])
     inputs: dict[tuple[int, int], Edge] = {}
     static: dict[tuple[int, int], Edge] = {}
     for node in segment.nodes:

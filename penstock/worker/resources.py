@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from penstock.errors import FailedPreconditionError, NotFoundError
 from penstock.graph.dtype import DType
 from penstock.graph.shape import TensorShape
 
+_order = itertools.count()
+
 
 class Variable:
     """A value that is replaced, never changed: whoever has read it holds a consistent snapshot.
 
-    `lock` is held by whoever replaces the value, across the read and the write. Readers take no lock: an update may
-    donate the old buffer, and a reader that comes too late for it reads again.
+    `lock` is held by whoever replaces the value, across the read and the write. Readers take no lock at first: an
+    update may donate the old buffer to its result, and a reader that comes too late for it tries again with the lock.
+    Locks are taken in the order of `order`.
     """
 
-    __slots__ = ("dtype", "lock", "name", "shape", "value")
+    __slots__ = ("dtype", "lock", "name", "order", "shape", "value")
 
     def __init__(self, name: str, dtype: DType, shape: TensorShape) -> None:
         self.name = name
@@ -26,6 +32,7 @@ class Variable:
         self.shape = shape
         self.value: Any = None
         self.lock = threading.Lock()
+        self.order = next(_order)
 
     def read(self) -> Any:
         """The current value."""
@@ -33,6 +40,14 @@ class Variable:
         if value is None:
             raise FailedPreconditionError(None, self.name, f"Attempting to use uninitialized value {self.name}")
         return value
+
+    def copy(self) -> np.ndarray:
+        """The current value as an array of its own."""
+        try:
+            return np.array(self.read())
+        except RuntimeError:  # an update has used up the buffer
+            with self.lock:
+                return np.array(self.read())
 
     def nbytes(self) -> int:
         """Bytes held; 0 while uninitialised."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import jax
@@ -20,7 +19,11 @@ from penstock.worker.randomness import RandomState, is_random
 from penstock.worker.resources import Variable
 from penstock.worker.tracing import Checks, Trace, variables_in
 
-_DELETED = "deleted"  # in the message of jax's error for a buffer that was donated meanwhile
+MAX_SPECIALISED = 256  # values of shape-like inputs that a segment keeps compiled code for
+
+
+class _Stale(Exception):
+    """A variable was replaced, and its old buffer used up, after it had been read."""
 
 
 class Segment:
@@ -39,6 +42,7 @@ class Segment:
         self.plan = plan
         self.platform = platform
         self.jax_device = jax_device
+        self.is_default = jax_device == jax.devices()[0]
         static = {(id(n), i) for n, i in plan.static}
         self.inputs = [e for e in plan.inputs if (id(e[0]), e[1]) not in static]
         self.in_slots = [slot_of(e) for e in self.inputs]
@@ -50,7 +54,10 @@ class Segment:
         self.updated = [(n, variable_for(n)) for n in writes if n in reads]
         self.assigned = [(n, variable_for(n)) for n in writes if n not in reads]
         self.read = [(n, variable_for(n)) for n in reads if n not in writes]
-        self.locks = [v.lock for _, v in sorted(self.updated + self.assigned, key=lambda pair: pair[1].name)]
+        # One order for all segments, so that no two of them wait for each other.
+        self.locks = [v.lock for _, v in sorted(self.updated + self.assigned, key=lambda pair: pair[1].order)]
+        everything = self.updated + self.assigned + self.read
+        self.all_locks = [v.lock for _, v in sorted(everything, key=lambda pair: pair[1].order)]
         self.updated_variables = [v for _, v in self.updated]
         self.assigned_variables = [v for _, v in self.assigned]
         self.read_variables = [v for _, v in self.read]
@@ -70,8 +77,7 @@ class Segment:
 
     def _jit(self, static: Sequence[np.ndarray]) -> Callable[..., Any]:
         def segment(updated: Any, read: Any, inputs: Any, constants: Any, keys: Any) -> Any:
-            with ExitStack() as context:
-                context.enter_context(on_platform(self.platform))
+            with on_platform(self.platform):
                 return self._trace(updated, read, inputs, constants, keys, static)
 
         return jax.jit(segment, donate_argnums=(0,))
@@ -104,9 +110,10 @@ class Segment:
         arrays = [np.asarray(values[s]) for s in self.static_slots]
         key = tuple((a.dtype.str, a.shape, a.tobytes()) for a in arrays)
         with self._lock:
-            compiled = self._specialised.get(key)
-            if compiled is None:
-                compiled = self._specialised[key] = self._jit(arrays)
+            compiled = self._specialised.pop(key, None) or self._jit(arrays)
+            self._specialised[key] = compiled  # the last one used is the last one to go
+            if len(self._specialised) > MAX_SPECIALISED:
+                del self._specialised[next(iter(self._specialised))]
             return compiled
 
     # Running
@@ -115,46 +122,73 @@ class Segment:
         compiled = self._compiled or self._specialise(values)
         inputs = [values[s] for s in self.in_slots]
         keys = self.random_state.keys(self.random, drawn) if self.random else None
-        if not self.locks:
-            outputs, _, _, failed = self._call(compiled, [], inputs, keys)
-        else:
-            for lock in self.locks:
-                lock.acquire()
-            try:
-                old = [v.read() for v in self.updated_variables]
-                outputs, new, assigned, failed = self._call(compiled, old, inputs, keys)
-                for variable, value in zip(self.updated_variables, new, strict=True):
-                    variable.value = value
-                if failed is not None:
-                    self.checks.raise_if(failed)
-                for variable, value in zip(self.assigned_variables, assigned, strict=True):
-                    if not variable.shape.is_compatible_with(value.shape):
-                        raise InvalidArgumentError(
-                            None, self.name,
-                            f"Assign requires shapes of both tensors to match: variable '{variable.name}' has shape "
-                            f"{variable.shape}, received {value.shape}.",
-                        )  # fmt: skip
-                    variable.value = value
-            finally:
-                for lock in reversed(self.locks):
-                    lock.release()
+        try:
+            outputs, failed = self._run(self.locks, compiled, inputs, keys)
+        except _Stale:
+            # An update used up a buffer between our read and the call: once more, and keep updates away meanwhile.
+            outputs, failed = self._run(self.all_locks, compiled, inputs, keys)
         if failed is not None:
             self.checks.raise_if(failed)
         for slot, value in zip(self.out_slots, outputs, strict=True):
             values[slot] = value
 
-    def _call(self, compiled: Callable[..., Any], updated: list[Any], inputs: list[Any], keys: Any) -> Any:
-        for _ in range(100):
-            read = [v.read() for v in self.read_variables]
+    def _run(self, locks: list[Any], compiled: Callable[..., Any], inputs: list[Any], keys: Any) -> tuple[Any, Any]:
+        """Calls the compiled code with `locks` held, and puts the new values of variables in place."""
+        if not locks:
+            outputs, _, _, failed = self._call(compiled, (), inputs, keys)
+            return outputs, failed
+        updated = self.updated_variables
+        for lock in locks:
+            lock.acquire()
+        try:
+            old = [v.read() for v in updated]
             try:
-                return compiled(updated, read, inputs, self.constants, keys)
-            except (OpError, NotTraceable):
+                outputs, new, assigned, failed = self._call(compiled, old, inputs, keys)
+            except BaseException:
+                self._forget_lost(old)
                 raise
-            except (RuntimeError, ValueError) as error:
-                if not (_DELETED in str(error) and any(r.is_deleted() for r in read)):
-                    raise self._error(error) from error
-                # An update donated a buffer between our read and the call: read again.
-        raise InternalError(None, self.name, "a variable was replaced 100 times while it was read")
+            for variable, value in zip(updated, new, strict=True):
+                variable.value = value
+            if assigned:
+                if failed is not None:
+                    self.checks.raise_if(failed)
+                self._assign(assigned)
+        finally:
+            for lock in locks:
+                lock.release()
+        return outputs, failed
+
+    def _forget_lost(self, old: list[Any]) -> None:
+        """A call that failed while it ran (out of memory, say) has used up the buffers donated to it."""
+        for variable, value in zip(self.updated_variables, old, strict=True):
+            if value.is_deleted():
+                variable.value = None
+
+    def _assign(self, values: list[Any]) -> None:
+        for variable, value in zip(self.assigned_variables, values, strict=True):
+            if not variable.shape.is_compatible_with(value.shape):
+                raise InvalidArgumentError(
+                    None,
+                    self.name,
+                    f"Assign requires shapes of both tensors to match: variable '{variable.name}' has shape "
+                    f"{variable.shape}, received {value.shape}.",
+                )
+        for variable, value in zip(self.assigned_variables, values, strict=True):
+            variable.value = value
+
+    def _call(self, compiled: Callable[..., Any], updated: Sequence[Any], inputs: list[Any], keys: Any) -> Any:
+        read = [v.read() for v in self.read_variables]
+        try:
+            if self.is_default:
+                return compiled(updated, read, inputs, self.constants, keys)
+            with jax.default_device(self.jax_device):
+                return compiled(updated, read, inputs, self.constants, keys)
+        except (OpError, NotTraceable):
+            raise
+        except (RuntimeError, ValueError) as error:
+            if any(r.is_deleted() for r in read):
+                raise _Stale from error
+            raise self._error(error) from error
 
     def _error(self, error: Exception) -> OpError:
         text = str(error)

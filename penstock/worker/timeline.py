@@ -35,7 +35,9 @@ class Timeline:
     def __init__(self, step_stats: Any, graph: Any = None) -> None:
         self._step_stats = step_stats
 
-    def generate_chrome_trace_format(self, show_dataflow: bool = True, show_memory: bool = False, op_time: str = "schedule") -> str:
+    def generate_chrome_trace_format(
+        self, show_dataflow: bool = True, show_memory: bool = False, op_time: str = "schedule"
+    ) -> str:
         """The trace as JSON text."""
         events: list[dict[str, Any]] = []
         for pid, device in enumerate(self._step_stats.dev_stats):

@@ -60,9 +60,8 @@ def test_one_step_over_two_tasks_in_one_process():
         with tf.device("/job:worker/task:0"):
             x = tf.placeholder(tf.float32, [2])
             grad = w * x
-        with tf.device("/job:ps/task:0"):
-            with tf.control_dependencies([grad]):
-                update = tf.assign_sub(w, grad)
+        with tf.device("/job:ps/task:0"), tf.control_dependencies([grad]):
+            update = tf.assign_sub(w, grad)
         workers = [Worker(local_devices(job)) for job in ("ps", "worker")]
         master = Master(workers)
 

@@ -1,0 +1,55 @@
+"""The examples, run as a user runs them."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+DEADLINE = 90
+
+
+def run(*command):
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "120", "NO_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=DEADLINE, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def accuracy_in(output):
+    found = re.search(r"(\d+) steps in [\d.]+ s, test accuracy ([\d.]+)%", output)
+    assert found, output
+    return int(found[1]), float(found[2])
+
+
+def line_in(output):
+    found = re.search(r"y = ([\d.]+) x \+ ([\d.]+)", output)
+    assert found, output
+    return float(found[1]), float(found[2])
+
+
+def test_digits_learns():
+    flags = ["--steps=200", "--batch_size=64", "--learning_rate=0.003"]
+    steps, accuracy = accuracy_in(run(EXAMPLES / "digits.py", *flags))
+    assert steps == 200
+    assert accuracy >= 95
+
+
+def test_linear_finds_the_line():
+    assert line_in(run(EXAMPLES / "linear.py")) == pytest.approx((3, 2), abs=0.05)
+
+
+def test_the_same_program_runs_as_a_tensorflow_script(tmp_path):
+    """`penstock run` gives `import tensorflow` penstock; the program is otherwise untouched."""
+    script = tmp_path / "linear.py"
+    source = (EXAMPLES / "linear.py").read_text()
+    assert "import penstock.v1 as tf\n" in source
+    script.write_text(source.replace("import penstock.v1 as tf\n", "import tensorflow as tf\n"))
+    assert line_in(run("-m", "penstock", "run", script)) == pytest.approx((3, 2), abs=0.05)
