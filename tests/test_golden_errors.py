@@ -21,7 +21,6 @@ LATER = {
     "saver_no_vars": "tf.train.Saver",
     "saver_dup_names": "tf.train.Saver",
     "runtime_restore_missing": "tf.train.Saver",
-    "feed_not_feedable": "a TypeError for a name in feed_dict that the graph does not have",
     "runtime_assert_equal": "tf.assert_equal",
     "runtime_assert_equal_static": "tf.assert_equal",
     "runtime_string_to_number": "tf.string_to_number",

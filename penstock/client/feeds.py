@@ -99,9 +99,7 @@ def feed_for(graph: Graph, key: Any, value: Any) -> Feed:
         return Feed([key.values, key.indices, *dense], ("values", "indices", "dense_shape"))
     try:
         tensor = graph.as_graph_element(key, allow_operation=False)
-    except (KeyError, ValueError) as error:
-        raise type(error)(f"Cannot interpret feed_dict key as Tensor: {error.args[0]}") from error
-    except TypeError as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise TypeError(f"Cannot interpret feed_dict key as Tensor: {error.args[0]}") from error
     if not graph.is_feedable(tensor):
         raise ValueError(f"Tensor {tensor.name} may not be fed.")

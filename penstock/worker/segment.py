@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.errors import InternalError, InvalidArgumentError, OpError, ResourceExhaustedError
 from penstock.graph.checks import NotTraceable
+from penstock.ops.convolution import cpu_compiler_options
 from penstock.ops.types import on_platform
 from penstock.passes.ir import Edge, Node
 from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
@@ -80,7 +81,8 @@ class Segment:
             with on_platform(self.platform):
                 return self._trace(updated, read, inputs, constants, keys, static)
 
-        return jax.jit(segment, donate_argnums=(0,))
+        options = cpu_compiler_options() if self.platform == "cpu" else None
+        return jax.jit(segment, donate_argnums=(0,), compiler_options=options)
 
     def _trace(self, updated: Any, read: Any, inputs: Any, constants: Any, keys: Any, static: Any) -> Any:
         values: dict[tuple[int, int], Any] = {}
