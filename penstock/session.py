@@ -12,6 +12,7 @@ from penstock.client.feeds import Feed, feed_for
 from penstock.client.fetches import Fetch, fetch_for, to_numpy
 from penstock.errors import NotFoundError, OpError
 from penstock.graph.graph import Graph, default_session_context, get_default_graph
+from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
 from penstock.master.master import Master, Signature
 from penstock.worker.devices import local_devices
@@ -256,10 +257,13 @@ class InteractiveSession(BaseSession):
             self._contexts.pop().__exit__(None, None, None)
 
 
+_LEAVES = frozenset((Tensor, Operation))
+
+
 def _structure(fetches: Any) -> Any:
     """A hashable picture of a fetch structure: equal pictures have equal meaning."""
     if isinstance(fetches, (list, tuple)):
-        return (fetches.__class__, *[f if f.__class__ is Tensor else _structure(f) for f in fetches])
+        return (fetches.__class__, *[f if f.__class__ in _LEAVES else _structure(f) for f in fetches])
     if isinstance(fetches, dict):
         return (fetches.__class__, *fetches.keys(), *[_structure(f) for f in fetches.values()])
     hash(fetches)

@@ -51,7 +51,7 @@ def require(ok: Any, message: str, detail: Any = 0) -> None:
 
 
 def require_in_range(indices: Any, limit: int, what: str = "indices") -> None:
-    """Demands 0 <= indices < limit, and shows the first index that is not."""
+    """Demands 0 <= indices < limit, and shows an index that is not."""
     if isinstance(indices, np.ndarray):
         bad = (indices < 0) | (indices >= limit)
         if bad.any():
@@ -64,9 +64,11 @@ def require_in_range(indices: Any, limit: int, what: str = "indices") -> None:
         return
     import jax.numpy as jnp
 
-    bad = ((indices < 0) | (indices >= limit)).reshape(-1)
-    first = jnp.argmax(bad)
-    require(~bad[first], what + " value {} is not in [0, " + str(limit) + ")", indices.reshape(-1)[first])
+    # One reduction: the largest index that is out of range, or the smallest number where all are in range.
+    none = -(2**63)
+    wide = indices.astype(jnp.int64)
+    worst = jnp.max(jnp.where((wide < 0) | (wide >= limit), wide, none))
+    require(worst == none, what + " value {} is not in [0, " + str(limit) + ")", worst)
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+_lock = threading.Lock()  # of all: cancelling is rare, and a step should not cost a lock of its own
+
 
 class Cancellation:
     """Set once; runs the callbacks of those who wait at that moment, or at once for those who come later.
@@ -12,29 +14,24 @@ class Cancellation:
     >>> cancelled = Cancellation(); cancelled.on_cancel(queue.wake); cancelled.set()
     """
 
-    __slots__ = ("_callbacks", "_lock", "_set")
+    __slots__ = ("_callbacks", "is_set")
 
     def __init__(self) -> None:
-        self._set = False
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[], None]] = []
-
-    def is_set(self) -> bool:
-        """Whether the step is cancelled."""
-        return self._set
+        self.is_set = False
+        self._callbacks: tuple[Callable[[], None], ...] = ()
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """Calls `callback` when the step is cancelled."""
-        with self._lock:
-            if not self._set:
-                self._callbacks.append(callback)
+        with _lock:
+            if not self.is_set:
+                self._callbacks += (callback,)
                 return
         callback()
 
     def set(self) -> None:
         """Cancels the step."""
-        with self._lock:
-            self._set = True
-            callbacks, self._callbacks = self._callbacks, []
+        with _lock:
+            self.is_set = True
+            callbacks, self._callbacks = self._callbacks, ()
         for callback in callbacks:
             callback()

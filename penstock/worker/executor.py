@@ -49,7 +49,7 @@ class Step:
 
     def check(self, where: str) -> None:
         """Raises if the step was cancelled or is past its deadline."""
-        if self.cancelled.is_set():
+        if self.cancelled.is_set:
             raise CancelledError(None, where, f"The step was cancelled before '{where}' ran.")
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise DeadlineExceededError(None, where, f"Timed out before '{where}' could run.")
@@ -106,6 +106,16 @@ class Executable:
         self.instructions = [self._instruction(step) for step in plan.steps]
         self.fetches = [self.source(edge) for edge in subgraph.fetches]
         self.size = len(self._slots)
+        self._mark_fetched()
+
+    def _mark_fetched(self) -> None:
+        """Tells each segment which of its outputs no other instruction needs."""
+        needed = {s for i in self.instructions for s in i.in_slots}
+        fetched = {f for f in self.fetches if isinstance(f, int)} - needed
+        for instruction in self.instructions:
+            if isinstance(instruction, SegmentCall):
+                segment = instruction.segment
+                segment.fetched = [i for i, slot in enumerate(segment.out_slots) if slot in fetched]
 
     def slot(self, edge: Edge) -> int:
         """Where the value of an edge is kept during a step."""
@@ -132,7 +142,7 @@ class Executable:
         for slot, value in zip(self.feed_slots, fed, strict=True):
             values[slot] = value
         for instruction in self.instructions:
-            if step.deadline is not None or step.cancelled.is_set():
+            if step.deadline is not None or step.cancelled.is_set:
                 step.check(instruction.name)
             if step.timings is None:
                 instruction(values, step)
@@ -163,6 +173,7 @@ class SegmentCall:
         self.device = device.name
         self.name = self.segment.name
         self.label = f"{self.name} = Segment({', '.join(n.name for n in plan.nodes)})"
+        self.in_slots = [*self.segment.in_slots, *self.segment.static_slots]
         self.out_slots = self.segment.out_slots
         self._pieces: Executable | None = None
 
@@ -234,6 +245,7 @@ class _BodyCall:
         self.label = f"{node.name} = {node.op.name}({', '.join(s.name for s, _ in node.inputs)})"
         self.out_slots = [owner.slot((node, i)) for i in range(len(node.dtypes))]
         self.inputs = [owner.source(edge) for edge in node.inputs]
+        self.in_slots = [s for s in self.inputs if isinstance(s, int)]
 
     def executable(self, function: Function, arguments: Sequence[int | Variable]) -> Executable:
         """A body compiled on its own, on the device of the node."""
@@ -295,6 +307,7 @@ class HostCall:
         self.label = f"{node.name} = {node.op.name}({', '.join(s.name for s, _ in node.inputs)})"
         self.out_slots = [owner.slot((node, i)) for i in range(len(node.dtypes))]
         self.inputs = [owner.source(edge) for edge in node.inputs]
+        self.in_slots = [s for s in self.inputs if isinstance(s, int)]
         self.attrs = {k: v for k, v in node.attrs.items() if k in node.op.wants}
         self.wants_context = "ctx" in node.op.wants
 

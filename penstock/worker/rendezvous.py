@@ -31,7 +31,7 @@ class Rendezvous:
     def recv(self, key: str, timeout: float | None) -> Any:
         """Waits for `key` until it is sent, the step is cancelled, or `timeout` seconds pass."""
         with self._condition:
-            woken = self._condition.wait_for(lambda: key in self._tensors or self._cancelled.is_set(), timeout)
+            woken = self._condition.wait_for(lambda: key in self._tensors or self._cancelled.is_set, timeout)
             if key in self._tensors:
                 return self._tensors.pop(key)
         if woken:

@@ -20,7 +20,45 @@ from penstock.worker.randomness import RandomState, is_random
 from penstock.worker.resources import Variable
 from penstock.worker.tracing import Checks, Trace, variables_in
 
+MAX_PACKED = 1 << 14  # bytes
 MAX_SPECIALISED = 256  # values of shape-like inputs that a segment keeps compiled code for
+
+
+@jax.tree_util.register_pytree_node_class
+class Packed:
+    """Small arrays as one array of bytes: on another device each transfer costs as much as several kernels.
+
+    The layout (name, type, shape and position of each) belongs to the form of the compiled code's result, so it comes
+    back from a call without a transfer.
+    """
+
+    def __init__(self, data: Any, layout: tuple[tuple[int, str, tuple[int, ...], int], ...]) -> None:
+        self.data = data
+        self.layout = layout
+
+    @classmethod
+    def of(cls, parts: dict[int, Any]) -> Packed:
+        """Joins arrays while tracing."""
+        layout, pieces, start = [], [], 0
+        for name, array in parts.items():
+            is_bool = array.dtype == jnp.bool_
+            plain = array.astype(jnp.uint8) if is_bool else jax.lax.bitcast_convert_type(array, jnp.uint8)
+            layout.append((name, np.dtype(array.dtype).str, tuple(array.shape), start))
+            pieces.append(plain.reshape(-1))
+            start += pieces[-1].size
+        return cls(jnp.concatenate(pieces), tuple(layout))
+
+    def arrays(self) -> dict[int, np.ndarray]:
+        """The arrays, on the host."""
+        data = self.data.__array__()
+        return {name: np.ndarray(shape, dtype, data, start) for name, dtype, shape, start in self.layout}
+
+    def tree_flatten(self) -> tuple[tuple[Any], Any]:
+        return (self.data,), self.layout
+
+    @classmethod
+    def tree_unflatten(cls, layout: Any, children: tuple[Any]) -> Packed:
+        return cls(children[0], layout)
 
 
 class _Stale(Exception):
@@ -68,6 +106,7 @@ class Segment:
             jax.device_put(n.attrs["value"], jax_device)
             for n in plan.nodes if n.op.name == "Const" and n.attrs["value"].size > BIG_CONSTANT
         ]  # fmt: skip
+        self.fetched: list[int] = []  # positions of the outputs that only the client wants
         self.checks = Checks()
         self.name = next((n.name for n in plan.nodes if n.op.name != "Const"), "constants")
         self._compiled: Callable[..., Any] | None = None if plan.static else self._jit(())
@@ -85,6 +124,10 @@ class Segment:
         return jax.jit(segment, donate_argnums=(0,), compiler_options=options)
 
     def _trace(self, updated: Any, read: Any, inputs: Any, constants: Any, keys: Any, static: Any) -> Any:
+        # An uninitialised variable is seen here and not on every call: None in place of an array traces anew.
+        for (_, variable), value in (*zip(self.updated, updated, strict=True), *zip(self.read, read, strict=True)):
+            if value is None:
+                variable.read()
         values: dict[tuple[int, int], Any] = {}
         for edge, value in zip(self.inputs, inputs, strict=True):
             values[(id(edge[0]), edge[1])] = value
@@ -106,7 +149,19 @@ class Segment:
             # A failed check leaves the variables as they were.
             ok = trace.failed[0] == 0
             new = [jnp.where(ok, n, o) for n, o in zip(new, updated, strict=True)]
-        return outputs, new, [jnp.asarray(state[n]) for n, _ in self.assigned], trace.failed
+        assigned = [jnp.asarray(state[n]) for n, _ in self.assigned]
+        return outputs, new, assigned, trace.failed, self._packed(outputs, trace.failed)
+
+    def _packed(self, outputs: list[Any], failed: Any) -> Packed | None:
+        """The failed check and the small outputs that only the client wants, joined; None where nothing is to join."""
+        if self.platform == "cpu":
+            return None
+        parts = {} if failed is None else {-1: failed}
+        for i in self.fetched:
+            value = outputs[i]
+            if hasattr(value, "dtype") and value.dtype.kind in "biuf" and value.nbytes < MAX_PACKED:
+                parts[i] = value
+        return Packed.of(parts) if len(parts) > 1 else None
 
     def _specialise(self, values: list[Any]) -> Callable[..., Any]:
         arrays = [np.asarray(values[s]) for s in self.static_slots]
@@ -125,27 +180,34 @@ class Segment:
         inputs = [values[s] for s in self.in_slots]
         keys = self.random_state.keys(self.random, drawn) if self.random else None
         try:
-            outputs, failed = self._run(self.locks, compiled, inputs, keys)
+            outputs, failed, packed = self._run(self.locks, compiled, inputs, keys)
         except _Stale:
             # An update used up a buffer between our read and the call: once more, and keep updates away meanwhile.
-            outputs, failed = self._run(self.all_locks, compiled, inputs, keys)
+            outputs, failed, packed = self._run(self.all_locks, compiled, inputs, keys)
+        if packed is not None:
+            arrays = packed.arrays()
+            failed = arrays.pop(-1, None)
+            for i, array in arrays.items():
+                outputs[i] = array
         if failed is not None:
             self.checks.raise_if(failed)
         for slot, value in zip(self.out_slots, outputs, strict=True):
             values[slot] = value
 
-    def _run(self, locks: list[Any], compiled: Callable[..., Any], inputs: list[Any], keys: Any) -> tuple[Any, Any]:
+    def _run(
+        self, locks: list[Any], compiled: Callable[..., Any], inputs: list[Any], keys: Any
+    ) -> tuple[Any, Any, Any]:
         """Calls the compiled code with `locks` held, and puts the new values of variables in place."""
         if not locks:
-            outputs, _, _, failed = self._call(compiled, (), inputs, keys)
-            return outputs, failed
+            outputs, _, _, failed, packed = self._call(compiled, (), inputs, keys)
+            return outputs, failed, packed
         updated = self.updated_variables
         for lock in locks:
             lock.acquire()
         try:
-            old = [v.read() for v in updated]
+            old = [v.value for v in updated]
             try:
-                outputs, new, assigned, failed = self._call(compiled, old, inputs, keys)
+                outputs, new, assigned, failed, packed = self._call(compiled, old, inputs, keys)
             except BaseException:
                 self._forget_lost(old)
                 raise
@@ -158,12 +220,12 @@ class Segment:
         finally:
             for lock in locks:
                 lock.release()
-        return outputs, failed
+        return outputs, failed, packed
 
     def _forget_lost(self, old: list[Any]) -> None:
         """A call that failed while it ran (out of memory, say) has used up the buffers donated to it."""
         for variable, value in zip(self.updated_variables, old, strict=True):
-            if value.is_deleted():
+            if value is not None and value.is_deleted():
                 variable.value = None
 
     def _assign(self, values: list[Any]) -> None:
@@ -179,7 +241,7 @@ class Segment:
             variable.value = value
 
     def _call(self, compiled: Callable[..., Any], updated: Sequence[Any], inputs: list[Any], keys: Any) -> Any:
-        read = [v.read() for v in self.read_variables]
+        read = [v.value for v in self.read_variables]
         try:
             if self.is_default:
                 return compiled(updated, read, inputs, self.constants, keys)
@@ -188,7 +250,7 @@ class Segment:
         except (OpError, NotTraceable):
             raise
         except (RuntimeError, ValueError) as error:
-            if any(r.is_deleted() for r in read):
+            if any(r is not None and r.is_deleted() for r in read):
                 raise _Stale from error
             raise self._error(error) from error
 

@@ -127,3 +127,22 @@ def test_random_ops_are_fresh_on_every_run_and_the_same_in_a_new_session():
         np.testing.assert_array_equal(sess.run(x), first)
         np.testing.assert_array_equal(sess.run(x), second)
     assert (first != second).all()
+
+
+def test_small_results_of_another_device_come_back_in_one_transfer(monkeypatch):
+    """The path of a GPU, on the CPU: what is fetched, and a failed check, travel as one array of bytes."""
+    from penstock.worker.segment import Segment
+
+    monkeypatch.setattr(Segment, "platform", property(lambda self: "other", lambda self, value: None), raising=False)
+    i = tf.placeholder(tf.int32, [1])
+    row = tf.gather([[1.5, 2.5], [3.5, 4.5]], i)
+    fetches = [row, tf.reduce_sum(row) > 4.0, i + 1, tf.to_double(row), tf.zeros([100, 100]) + tf.to_float(i)]
+    with tf.Session() as sess:
+        values = sess.run(fetches, {i: [1]})
+        np.testing.assert_array_equal(values[0], [[3.5, 4.5]])
+        assert values[1] and values[1].dtype == np.bool_
+        assert values[2] == [2] and values[2].dtype == np.int32
+        np.testing.assert_array_equal(values[3], [[3.5, 4.5]])
+        assert values[4].sum() == 10000.0
+        with pytest.raises(tf.errors.InvalidArgumentError, match="7"):
+            sess.run(fetches, {i: [7]})

@@ -1,0 +1,205 @@
+"""What the lowerings of `penstock.ops.convolution` take on this machine's CPU, in milliseconds (the best of many runs).
+
+python benchmarks/convolution.py                 # memory as the worker keeps it
+python benchmarks/convolution.py --fresh-memory  # every temporary is mapped and faulted in anew
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from penstock.ops import convolution
+from penstock.ops.convolution import _DEPTHWISE, _DOT, _GROUPS, _XLA, _Lowering, _windows
+
+# Images, kernel, stride.
+LAYERS = [
+    ((64, 24, 24, 3), (5, 5, 3, 64), 1),
+    ((64, 12, 12, 64), (5, 5, 64, 64), 1),
+    ((32, 28, 28, 64), (3, 3, 64, 128), 1),
+    ((32, 28, 28, 64), (3, 3, 64, 128), 2),
+    ((32, 28, 28, 64), (1, 1, 64, 128), 1),
+    ((32, 28, 28, 64), (3, 3, 1, 64), 1),
+    ((32, 28, 28, 64), (3, 3, 8, 64), 1),
+]
+POOLS = [((64, 24, 24, 64), 3, 2), ((32, 56, 56, 64), 2, 2), ((32, 28, 28, 64), 3, 1)]
+ROUNDS = 8
+Run = Callable[[], Any]
+
+
+def keep_memory() -> None:
+    """As `penstock.worker` does: glibc's M_MMAP_MAX and M_TRIM_THRESHOLD."""
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(-4, 0)
+    mallopt(-1, 2**31 - 1)
+
+
+def best(runs: dict[str, Run]) -> dict[str, float]:
+    """The best time of each, in turns: what else the machine does then hits all of them."""
+    for run in runs.values():
+        run()
+    times = dict.fromkeys(runs, float("inf"))
+    for _ in range(ROUNDS):
+        for name, run in runs.items():
+            run()
+            for _ in range(3):
+                start = time.perf_counter()
+                run()
+                times[name] = min(times[name], (time.perf_counter() - start) * 1e3)
+    return times
+
+
+def compiled(function: Callable[..., Any], *arrays: Any, options: bool = True) -> Run:
+    program = jax.jit(function, compiler_options=convolution.cpu_compiler_options() if options else None)
+    return lambda: jax.block_until_ready(program(*arrays))
+
+
+def random(*shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(0).standard_normal(shape, dtype=np.float32))
+
+
+def show(name: str, times: dict[str, float], work: float = 0) -> None:
+    cells = [
+        f"{column} {t:7.2f}" + (f" ({work / t / 1e6:3.0f} GFLOP/s)" if work else "") for column, t in times.items()
+    ]
+    print(f"{name:42} " + "   ".join(cells), flush=True)
+
+
+def layers() -> None:
+    for x_shape, kernel_shape, stride in LAYERS:
+        settings: dict[str, Any] = {"padding": "SAME", "strides": (stride, stride)}
+        windows = _windows(x_shape, kernel_shape[2], ksize=kernel_shape[:2], **settings)
+        x, kernel = random(*x_shape), random(*kernel_shape)
+        dy = random(x_shape[0], windows.rows.out, windows.cols.out, kernel_shape[3])
+        work = 2 * dy.size * np.prod(kernel_shape[:3])
+        print(f"\n{'x'.join(map(str, kernel_shape))} over {'x'.join(map(str, x_shape))} by {stride}")
+        candidates: dict[str, _Lowering] = {"dot": _DOT}
+        if windows.groups > 1:
+            candidates = {"taps": _DEPTHWISE} if windows.depth == 1 else {"each": _GROUPS}
+
+        def chosen(which: str, x: Any = x, kernel: Any = kernel, dy: Any = dy, settings: Any = settings) -> Run:
+            if which == "conv":
+                return compiled(lambda x, kernel: convolution.conv2d(x, kernel, **settings), x, kernel)
+            if which == "input_grad":
+                shape = x.shape
+                return compiled(lambda k, dy: convolution.conv2d_input_grad(shape, k, dy, **settings), kernel, dy)
+            shape = kernel.shape
+            return compiled(lambda x, dy: convolution.conv2d_filter_grad(x, shape, dy, **settings), x, dy)
+
+        for which, a, b in (("conv", x, kernel), ("input_grad", kernel, dy), ("filter_grad", x, dy)):
+
+            def lowered(lowering: _Lowering, options: bool = True, a: Any = a, b: Any = b, which: str = which,
+                        windows: Any = windows) -> Run:  # fmt: skip
+                function = getattr(lowering, which)
+                return compiled(lambda a, b: function(a, b, windows), a, b, options=options)
+
+            runs = {"plain": lowered(_XLA, options=False), "XLA": lowered(_XLA)}
+            runs |= {name: lowered(lowering) for name, lowering in candidates.items()}
+            show(f"  {which}", best({**runs, "chosen": chosen(which)}), work)
+
+
+def plain_pool(x: Any, size: int, stride: int) -> Any:
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, size, size, 1), (1, stride, stride, 1), "SAME")
+
+
+def pools() -> None:
+    for shape, size, stride in POOLS:
+        settings: Any = {"ksize": (size, size), "strides": (stride, stride), "padding": "SAME"}
+        x = jnp.maximum(random(*shape), 0)
+
+        def plain(x: Any, size: int = size, stride: int = stride) -> Any:
+            return plain_pool(x, size, stride)
+
+        def chosen(x: Any, settings: Any = settings) -> Any:
+            return convolution.max_pool(x, **settings)
+
+        def mean(x: Any, settings: Any = settings) -> Any:
+            return convolution.avg_pool(x, **settings)
+
+        print(f"\n{size}x{size} pool over {'x'.join(map(str, shape))} by {stride}")
+        show("  max", best({"plain": compiled(plain, x, options=False), "chosen": compiled(chosen, x)}))
+        y = plain(x)
+        runs = {
+            "plain": compiled(lambda x, y, plain=plain: jax.vjp(plain, x)[1](y)[0], x, y, options=False),
+            "chosen": compiled(lambda x, y, s=settings: convolution.max_pool_grad(x, y, y, **s), x, y),
+        }
+        show("  max's gradient", best(runs))
+        show("  mean", best({"chosen": compiled(mean, x)}))
+        gradient = compiled(lambda y, s=settings, shape=shape: convolution.avg_pool_grad(shape, y, **s), y)
+        show("  mean's gradient", best({"chosen": gradient}))
+
+
+def step_with(conv: Callable[..., Any], pool: Callable[..., Any], relu: Callable[..., Any]) -> Callable[..., Any]:
+    """One step of descent: two 5x5 convolutions with pools, then two dense layers."""
+
+    def loss(parameters: list[Any], images: Any, labels: Any) -> Any:
+        kernel1, bias1, kernel2, bias2, dense1, dense2 = parameters
+        hidden = pool(relu(conv(images, kernel1) + bias1))
+        hidden = pool(relu(conv(hidden, kernel2) + bias2)).reshape(images.shape[0], -1)
+        logits = relu(hidden @ dense1) @ dense2
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1))
+
+    def step(parameters: list[Any], images: Any, labels: Any) -> Any:
+        value, gradients = jax.value_and_grad(loss)(parameters, images, labels)
+        return [p - 0.1 * g for p, g in zip(parameters, gradients, strict=True)], value
+
+    return step
+
+
+def plain_conv(x: Any, kernel: Any) -> Any:
+    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def whole_step() -> None:
+    shapes = [(5, 5, 3, 64), (64,), (5, 5, 64, 64), (64,), (2304, 192), (192, 10)]
+    images, labels = random(64, 24, 24, 3), jnp.asarray(np.arange(64) % 10)
+    ours = step_with(
+        lambda x, kernel: convolution.conv2d(x, kernel, padding="SAME"),
+        lambda x: convolution.max_pool(x, ksize=(3, 3), strides=(2, 2), padding="SAME"),
+        jax.nn.relu,
+    )
+    plain = step_with(plain_conv, lambda x: plain_pool(x, 3, 2), lambda x: jnp.maximum(x, 0))
+
+    def trained(step: Callable[..., Any], options: bool) -> Run:
+        compiler_options = convolution.cpu_compiler_options() if options else None
+        program = jax.jit(step, donate_argnums=0, compiler_options=compiler_options)
+        parameters = [random(*shape) * 0.05 for shape in shapes]
+
+        def run() -> None:
+            nonlocal parameters
+            parameters, value = program(parameters, images, labels)
+            jax.block_until_ready((parameters, value))
+
+        return run
+
+    print("\nTraining step of the CNN")
+    runs = {"plain": trained(plain, False), "taps": trained(ours, False), "taps and options": trained(ours, True)}
+    show("  step", best(runs))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fresh-memory", action="store_true", help="let malloc return memory to the system")
+    parser.add_argument("--step-only", action="store_true")
+    arguments = parser.parse_args()
+    if not arguments.fresh_memory:
+        keep_memory()
+    print(
+        "plain: XLA as it comes; XLA: with cpu_compiler_options(); dot, taps, each: other lowerings; chosen: what runs"
+    )
+    if not arguments.step_only:
+        layers()
+        pools()
+    whole_step()
+
+
+if __name__ == "__main__":
+    main()

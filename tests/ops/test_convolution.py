@@ -1,0 +1,264 @@
+"""Every lowering of convolutions and pools against XLA's own, and max pooling's rule for ties against a plain loop."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from penstock.ops import convolution
+
+PLATFORMS = ["cpu", "gpu"]  # "gpu" is XLA's own: it runs on the CPU too
+
+# Images and kernel with channels last, and settings.
+CONVOLUTIONS = {
+    "same": ((2, 7, 6, 9), (3, 3, 9, 5), {"padding": "SAME"}),
+    "valid": ((2, 7, 6, 9), (3, 2, 9, 5), {"padding": "VALID"}),
+    "explicit": ((2, 7, 6, 9), (3, 3, 9, 5), {"padding": [(2, 0), (1, 3)]}),
+    "even window": ((3, 8, 8, 9), (4, 2, 9, 4), {"padding": "SAME"}),
+    "one channel": ((4, 9, 9, 1), (5, 5, 1, 6), {"padding": "SAME"}),
+    "three channels": ((4, 9, 8, 3), (5, 3, 3, 4), {"padding": "SAME", "strides": (2, 2)}),
+    "three channels dilated": ((2, 9, 8, 3), (3, 3, 3, 4), {"padding": "SAME", "dilations": (2, 3)}),
+    "1x1": ((2, 5, 5, 9), (1, 1, 9, 7), {"padding": "SAME"}),
+    "1x1 strided": ((2, 5, 6, 9), (1, 1, 9, 7), {"padding": "SAME", "strides": (2, 3)}),
+    "strided": ((2, 7, 8, 9), (3, 3, 9, 5), {"padding": "SAME", "strides": (2, 2)}),
+    "strided valid": ((2, 8, 9, 9), (3, 3, 9, 5), {"padding": "VALID", "strides": (3, 2)}),
+    "strided explicit": ((2, 7, 6, 9), (3, 3, 9, 5), {"padding": [(1, 2), (0, 1)], "strides": (2, 1)}),
+    "stride over window": ((2, 9, 9, 9), (2, 2, 9, 5), {"padding": "VALID", "strides": (4, 3)}),
+    "dilated": ((2, 9, 9, 9), (3, 3, 9, 5), {"padding": "SAME", "dilations": (2, 2)}),
+    "strided and dilated": ((2, 9, 10, 9), (3, 2, 9, 5), {"padding": "VALID", "strides": (2, 3), "dilations": (3, 2)}),
+    "groups": ((2, 6, 7, 18), (3, 3, 9, 8), {"padding": "SAME"}),
+    "small groups": ((2, 6, 7, 6), (3, 3, 2, 9), {"padding": "SAME", "strides": (2, 2)}),
+    "depthwise": ((2, 6, 7, 5), (3, 3, 1, 5), {"padding": "SAME"}),
+    "depthwise strided": ((2, 7, 7, 3), (3, 2, 1, 6), {"padding": "SAME", "strides": (2, 2)}),
+    "depthwise dilated": ((2, 9, 9, 3), (3, 3, 1, 6), {"padding": "VALID", "dilations": (2, 1)}),
+    "window of the image": ((3, 4, 4, 9), (4, 4, 9, 5), {"padding": "VALID"}),
+    "no images": ((0, 5, 5, 3), (3, 3, 3, 4), {"padding": "SAME"}),
+}
+
+POOLS = {
+    "2x2": ((2, 6, 8, 3), {"ksize": (2, 2), "strides": (2, 2), "padding": "VALID"}),
+    "3x3 by twos": ((2, 7, 8, 3), {"ksize": (3, 3), "strides": (2, 2), "padding": "SAME"}),
+    "3x3 by ones": ((2, 5, 6, 3), {"ksize": (3, 3), "strides": (1, 1), "padding": "SAME"}),
+    "uneven": ((2, 7, 9, 2), {"ksize": (2, 3), "strides": (3, 2), "padding": "SAME"}),
+    "stride over window": ((2, 9, 7, 2), {"ksize": (1, 2), "strides": (2, 3), "padding": "VALID"}),
+    "explicit": ((2, 5, 6, 2), {"ksize": (3, 3), "strides": (2, 2), "padding": [(1, 0), (2, 1)]}),
+    "whole image": ((2, 4, 5, 3), {"ksize": (4, 5), "strides": (1, 1), "padding": "VALID"}),
+    "many taps": ((1, 10, 12, 2), {"ksize": (9, 9), "strides": (2, 3), "padding": "SAME"}),
+}
+
+Settings = dict[str, Any]
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def pads(sizes: tuple[int, ...], ksize: tuple[int, ...], settings: Settings) -> list[tuple[int, int]]:
+    """TensorFlow's paddings of height and width: what SAME adds unevenly goes to the bottom and the right."""
+    if settings["padding"] == "VALID":
+        return [(0, 0), (0, 0)]
+    if settings["padding"] != "SAME":
+        return list(settings["padding"])
+    result = []
+    strides, dilations = settings.get("strides", (1, 1)), settings.get("dilations", (1, 1))
+    for size, window, stride, dilation in zip(sizes, ksize, strides, dilations, strict=True):
+        around = max((-(-size // stride) - 1) * stride + (window - 1) * dilation + 1 - size, 0)
+        result.append((around // 2, around - around // 2))
+    return result
+
+
+def reference(x: Any, kernel: Any, settings: Settings) -> jax.Array:
+    return lax.conv_general_dilated(
+        x, kernel, settings.get("strides", (1, 1)), pads(x.shape[1:3], kernel.shape[:2], settings),
+        rhs_dilation=settings.get("dilations"), dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=x.shape[3] // kernel.shape[2],
+    )  # fmt: skip
+
+
+def pool_reference(x: Any, start: float, reducer: Any, settings: Settings) -> jax.Array:
+    window, strides = (1, *settings["ksize"], 1), (1, *settings["strides"], 1)
+    padding = [(0, 0), *pads(x.shape[1:3], settings["ksize"], settings), (0, 0)]
+    return lax.reduce_window(x, start, reducer, window, strides, padding)
+
+
+def avg_reference(x: Any, settings: Settings) -> jax.Array:
+    return pool_reference(x, 0.0, lax.add, settings) / pool_reference(jnp.ones_like(x), 0.0, lax.add, settings)
+
+
+def random(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def close(actual: Any, desired: Any, tolerance: float = 1e-5) -> None:
+    desired = np.asarray(desired)
+    assert actual.dtype == desired.dtype
+    scale = max(float(np.abs(desired).max(initial=0)), 1.0)
+    np.testing.assert_allclose(actual, desired, rtol=0, atol=tolerance * scale)
+
+
+def in_format(x: Any, data_format: str) -> Any:
+    return x if data_format == "NHWC" else np.transpose(np.asarray(x), (0, 3, 1, 2))
+
+
+def arrangements(cases: dict[str, Any], *everywhere: str) -> Any:
+    """Each case on the CPU as it is, and those named `everywhere` on each platform and in each format."""
+    rest = [(p, f) for p, f in itertools.product(PLATFORMS, ["NHWC", "NCHW"]) if (p, f) != ("cpu", "NHWC")]
+    values = [(case, "cpu", "NHWC") for case in cases] + [(case, *at) for case in everywhere for at in rest]
+    return pytest.mark.parametrize(("case", "platform", "data_format"), values)
+
+
+@arrangements(CONVOLUTIONS, "same", "three channels dilated", "strided explicit", "groups", "depthwise strided")
+def test_convolution_and_its_gradients(rng: np.random.Generator, case: str, platform: str, data_format: str) -> None:
+    x_shape, kernel_shape, settings = CONVOLUTIONS[case]
+    x, kernel = random(rng, x_shape), random(rng, kernel_shape)
+    desired, pull = jax.vjp(lambda x, kernel: reference(x, kernel, settings), x, kernel)
+    dy = random(rng, desired.shape)
+    dx, dk = pull(dy)
+    settings = {**settings, "platform": platform, "data_format": data_format}
+    x, desired, dy, dx = (in_format(a, data_format) for a in (x, desired, dy, dx))
+
+    @jax.jit
+    def actual(x: Any, kernel: Any, dy: Any) -> Any:
+        y, pull = jax.vjp(lambda x, kernel: convolution.conv2d(x, kernel, **settings), x, kernel)
+        dx = convolution.conv2d_input_grad(x.shape, kernel, dy, **settings)
+        return y, dx, convolution.conv2d_filter_grad(x, kernel.shape, dy, **settings), *pull(dy)
+
+    for a, d in zip(actual(x, kernel, dy), (desired, dx, dk, dx, dk), strict=True):
+        close(a, d)
+
+
+@pytest.mark.parametrize("case", ["same", "three channels", "strided and dilated", "groups", "depthwise strided"])
+def test_second_derivatives(rng: np.random.Generator, case: str) -> None:
+    x_shape, kernel_shape, settings = CONVOLUTIONS[case]
+    x, kernel = random(rng, x_shape), random(rng, kernel_shape)
+
+    def penalty(conv: Any) -> Any:
+        def loss(x: Any, kernel: Any) -> Any:
+            return (conv(x, kernel) ** 2).sum()
+
+        def squared(x: Any, kernel: Any) -> Any:
+            return sum((g**2).mean() for g in jax.grad(loss, (0, 1))(x, kernel))
+
+        return jax.jit(jax.grad(squared, (0, 1)))(x, kernel)
+
+    actual = penalty(lambda x, kernel: convolution.conv2d(x, kernel, **settings))
+    desired = penalty(lambda x, kernel: reference(x, kernel, settings))
+    for a, d in zip(actual, desired, strict=True):
+        close(a, d, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float16", 4e-3), ("bfloat16", 3e-2), ("int32", 0), ("float64", 1e-14)]
+)
+@pytest.mark.parametrize("case", ["same", "strided", "groups", "depthwise"])
+def test_other_types(rng: np.random.Generator, case: str, dtype: str, tolerance: float) -> None:
+    x_shape, kernel_shape, settings = CONVOLUTIONS[case]
+    with jax.enable_x64(dtype == "float64"):
+        x, kernel = (jnp.asarray(np.round(random(rng, s) * 8) / 8, dtype) for s in (x_shape, kernel_shape))
+        wide = "float64" if dtype == "float64" else "float32"
+        desired, pull = jax.vjp(lambda x, k: reference(x, k, settings), x.astype(wide), kernel.astype(wide))
+        dx, dk = pull(desired)
+        y = jax.jit(lambda x, kernel: convolution.conv2d(x, kernel, **settings))(x, kernel)
+        close(y, desired.astype(dtype), tolerance)
+        if dtype != "int32":
+            back = jax.jit(lambda kernel, dy: convolution.conv2d_input_grad(x_shape, kernel, dy, **settings))
+            close(back(kernel, y), dx.astype(dtype), tolerance)
+            back = jax.jit(lambda x, dy: convolution.conv2d_filter_grad(x, kernel_shape, dy, **settings))
+            close(back(x, y), dk.astype(dtype), tolerance)
+
+
+@arrangements(POOLS, "3x3 by twos", "explicit")
+def test_pools_and_their_gradients(rng: np.random.Generator, case: str, platform: str, data_format: str) -> None:
+    shape, settings = POOLS[case]
+    # No two values are the same: ties have a test of their own.
+    x = rng.permutation(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape) / 16
+    most, pull_most = jax.vjp(lambda x: pool_reference(x, -jnp.inf, lax.max, settings), x)
+    mean, pull_mean = jax.vjp(lambda x: avg_reference(x, settings), x)
+    dy = random(rng, most.shape)
+    desired = (most, *pull_most(dy), *pull_most(dy), mean, *pull_mean(dy), *pull_mean(dy))
+    settings = {**settings, "platform": platform, "data_format": data_format}
+
+    @jax.jit
+    def actual(x: Any, dy: Any) -> Any:
+        most, pull_most = jax.vjp(lambda x: convolution.max_pool(x, **settings), x)
+        mean, pull_mean = jax.vjp(lambda x: convolution.avg_pool(x, **settings), x)
+        most_dx = convolution.max_pool_grad(x, most, dy, **settings)
+        mean_dx = convolution.avg_pool_grad(x.shape, dy, **settings)
+        return most, most_dx, *pull_most(dy), mean, mean_dx, *pull_mean(dy)
+
+    for a, d in zip(actual(in_format(x, data_format), in_format(dy, data_format)), desired, strict=True):
+        close(a, in_format(d, data_format))
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("case", POOLS)
+def test_gradient_goes_to_the_first_maximum(rng: np.random.Generator, case: str, platform: str) -> None:
+    shape, settings = POOLS[case]
+    x = rng.integers(0, 2, shape).astype(np.float32)
+    y = convolution.max_pool(x, **settings, platform=platform)
+    dy = rng.integers(1, 9, y.shape).astype(np.float32)
+    (above, _), (beside, _) = pads(shape[1:3], settings["ksize"], settings)
+    desired = np.zeros(shape, np.float32)
+    for n, i, j, c in np.ndindex(y.shape):
+        rows = [i * settings["strides"][0] - above + r for r in range(settings["ksize"][0])]
+        cols = [j * settings["strides"][1] - beside + r for r in range(settings["ksize"][1])]
+        seen = [(r, s) for r, s in itertools.product(rows, cols) if 0 <= r < shape[1] and 0 <= s < shape[2]]
+        row, col = max(seen, key=lambda place: x[n, place[0], place[1], c])  # the first of equal ones
+        desired[n, row, col, c] += dy[n, i, j, c]
+    actual = jax.jit(lambda x, y, dy: convolution.max_pool_grad(x, y, dy, **settings, platform=platform))(x, y, dy)
+    np.testing.assert_array_equal(actual, desired)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bfloat16", "float16"])
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_max_pool_of_other_types(rng: np.random.Generator, dtype: str, platform: str) -> None:
+    x = jnp.asarray(rng.integers(0, 99, (2, 5, 5, 3)), dtype)
+    desired = pool_reference(x.astype("float32"), -jnp.inf, lax.max, POOLS["3x3 by twos"][1])
+    actual = convolution.max_pool(x, **POOLS["3x3 by twos"][1], platform=platform)
+    assert actual.dtype == x.dtype
+    np.testing.assert_array_equal(actual.astype("float32"), desired)
+
+
+def test_padding_is_below_every_negative_value() -> None:
+    x = np.full((1, 3, 3, 1), -5, np.float32)
+    np.testing.assert_array_equal(convolution.max_pool(x, ksize=(2, 2), strides=(2, 2), padding="SAME"), x[:, :2, :2])
+
+
+def test_compiler_options_change_no_value(rng: np.random.Generator) -> None:
+    assert convolution.cpu_compiler_options(), "this XLA does not know the option: measure convolutions anew"
+    x, kernel = random(rng, (8, 12, 12, 32)), random(rng, (3, 3, 32, 32))
+
+    def conv(x: Any, kernel: Any) -> Any:
+        return convolution.conv2d(x, kernel, padding="SAME")
+
+    fast = jax.jit(conv, compiler_options=convolution.cpu_compiler_options())
+    close(fast(x, kernel), reference(x, kernel, {"padding": "SAME"}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"padding": "HALF"}, "padding must be 'SAME', 'VALID' or two pairs of numbers, received 'HALF'."),
+        ({"padding": "SAME", "data_format": "CHWN"}, "data_format must be 'NHWC' or 'NCHW', received 'CHWN'."),
+        (
+            {"padding": "VALID", "dilations": (3, 1)},
+            "windows must fit into the padded height of 4, received windows of 7.",
+        ),
+    ],
+)
+def test_wrong_settings(settings: Settings, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        convolution.conv2d(np.ones((1, 4, 4, 3)), np.ones((3, 3, 3, 2)), **settings)
+    assert str(error.value) == message
+
+
+def test_kernel_that_does_not_divide_the_channels() -> None:
+    with pytest.raises(ValueError, match="must divide those of the images, received 2 and 3"):
+        convolution.conv2d(np.ones((1, 4, 4, 3)), np.ones((3, 3, 2, 2)), padding="SAME")
