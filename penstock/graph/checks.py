@@ -50,12 +50,14 @@ def require(ok: Any, message: str, detail: Any = 0) -> None:
         _state.recorder(ok, message, detail)
 
 
-def require_in_range(indices: Any, limit: int, what: str = "indices") -> None:
+def require_in_range(indices: Any, limit: int, what: str = "indices", message: str = "") -> None:
     """Demands 0 <= indices < limit, and shows an index that is not."""
     if isinstance(indices, np.ndarray):
         bad = (indices < 0) | (indices >= limit)
         if bad.any():
             where = np.argwhere(bad)[0].tolist()
+            if message:
+                raise InvalidArgumentError(None, None, message.format(indices[tuple(where)]))
             raise InvalidArgumentError(
                 None, None, f"{what}{where} = {indices[tuple(where)]} is not in [0, {limit})"
             )
@@ -68,7 +70,7 @@ def require_in_range(indices: Any, limit: int, what: str = "indices") -> None:
     none = -(2**63)
     wide = indices.astype(jnp.int64)
     worst = jnp.max(jnp.where((wide < 0) | (wide >= limit), wide, none))
-    require(worst == none, what + " value {} is not in [0, " + str(limit) + ")", worst)
+    require(worst == none, message or what + " value {} is not in [0, " + str(limit) + ")", worst)
 
 
 @contextmanager

@@ -18,7 +18,13 @@ from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 from penstock.ops.types import Array
 
-NO_FAILURE = np.zeros(2, np.int64)
+Failure = tuple[Any, Any]  # the number of a check that failed, or 0, and its detail; both int64
+NO_FAILURE: Failure = (np.int64(0), np.int64(0))
+
+
+def first_failure(one: Failure, other: Failure) -> Failure:
+    """`one` if it is a failure, else `other`."""
+    return jnp.where(one[0] != 0, one[0], other[0]), jnp.where(one[0] != 0, one[1], other[1])
 
 
 def _branch_shapes(op: Operation) -> list[TensorShape]:
@@ -154,9 +160,9 @@ class _Loop:
         def step(state: Any) -> Any:
             values, number, failed = state
             values, new = self.iterate(values, number)
-            return values, number + 1, jnp.where(failed[0] != 0, failed, new)
+            return values, number + 1, first_failure(failed, new)
 
-        return lax.while_loop(go_on, step, (self.start, jnp.int32(0), jnp.asarray(NO_FAILURE)))
+        return lax.while_loop(go_on, step, (self.start, jnp.int32(0), jax.tree.map(jnp.asarray, NO_FAILURE)))
 
     def run_bounded(self, start: Sequence[Any], limit: int) -> list[Any]:
         """The same with at most `limit` iterations, in a form that can be differentiated in reverse."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from penstock.graph import dtype as dt
-from penstock.graph.checks import require
+from penstock.graph.checks import require_in_range
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation
@@ -101,14 +101,8 @@ def sparse_softmax_cross_entropy(features: Array, labels: Array) -> tuple[Array,
 
 
 def _require_labels(labels: Array, classes: int) -> None:
-    if labels.shape[0]:
-        outside = (labels < 0) | (labels >= classes)
-        first = jnp.argmax(outside)
-        require(
-            ~outside[first],
-            "Received a label value of {} which is outside the valid range of [0, " + f"{classes}).",
-            labels[first],
-        )
+    message = "Received a label value of {} which is outside the valid range of [0, " + f"{classes})."
+    require_in_range(labels, classes, message=message)
 
 
 def softmax_cross_entropy_with_logits(

@@ -21,6 +21,7 @@ from penstock.worker.resources import Variable
 from penstock.worker.tracing import Checks, Trace, variables_in
 
 MAX_PACKED = 1 << 14  # bytes
+_CODE, _DETAIL = -2, -1  # of a failed check, among packed outputs
 MAX_SPECIALISED = 256  # values of shape-like inputs that a segment keeps compiled code for
 
 
@@ -156,7 +157,7 @@ class Segment:
         """The failed check and the small outputs that only the client wants, joined; None where nothing is to join."""
         if self.platform == "cpu":
             return None
-        parts = {} if failed is None else {-1: failed}
+        parts = {} if failed is None else {_CODE: failed[0], _DETAIL: failed[1]}
         for i in self.fetched:
             value = outputs[i]
             if hasattr(value, "dtype") and value.dtype.kind in "biuf" and value.nbytes < MAX_PACKED:
@@ -186,7 +187,7 @@ class Segment:
             outputs, failed, packed = self._run(self.all_locks, compiled, inputs, keys)
         if packed is not None:
             arrays = packed.arrays()
-            failed = arrays.pop(-1, None)
+            failed = (arrays.pop(_CODE), arrays.pop(_DETAIL)) if failed is not None else None
             for i, array in arrays.items():
                 outputs[i] = array
         if failed is not None:

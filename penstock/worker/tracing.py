@@ -13,6 +13,7 @@ from penstock.errors import InvalidArgumentError, OpError
 from penstock.graph.checks import NotTraceable, recording_checks
 from penstock.graph.function import Function
 from penstock.graph.opdef import grouped, static_positions
+from penstock.ops.functional import first_failure
 from penstock.passes.ir import Edge, Node
 from penstock.passes.prune import body_of
 from penstock.worker.randomness import is_random
@@ -42,7 +43,7 @@ class Checks:
 
     def raise_if(self, failed: Any) -> None:
         """Raises the error that the compiled code reports, if any."""
-        code, detail = np.asarray(failed).tolist()
+        code, detail = (int(part) for part in failed)
         if code:
             node, message = self._messages[code]
             raise InvalidArgumentError(None, node, f"{message.format(detail)} [node '{node}']")
@@ -64,7 +65,7 @@ class Trace:
         self.keys = keys
         self.variable_node = variable_node
         self.checks = checks
-        self.failed: Any = None  # int64[2]: the number of the first check that failed, and its detail
+        self.failed: Any = None  # the first check that failed: a Failure
         self._node: Node | None = None
         self.inner_failed: Any = None  # of the body traced last; it belongs to whoever traced it
 
@@ -162,13 +163,12 @@ class Trace:
     def _record(self, ok: Any, message: str, detail: Any) -> None:
         number = self.checks.add(self._node.name if self._node else "", message)
         bad = ~jnp.all(ok)
-        report = jnp.stack([jnp.where(bad, number, 0), jnp.asarray(detail).astype(jnp.int64)])
-        self.merge_failure(report)
+        self.merge_failure((jnp.where(bad, jnp.int64(number), 0), jnp.asarray(detail).astype(jnp.int64)))
 
     def merge_failure(self, report: Any) -> None:
         """Keeps the first failure."""
         if report is not None:
-            self.failed = report if self.failed is None else jnp.where(self.failed[0] != 0, self.failed, report)
+            self.failed = report if self.failed is None else first_failure(self.failed, report)
 
 
 def call_kernel(node: Node, arguments: list[Any], trace: Any) -> Any:
