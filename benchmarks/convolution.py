@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -66,75 +67,66 @@ def random(*shape: int) -> jax.Array:
     return jnp.asarray(np.random.default_rng(0).standard_normal(shape, dtype=np.float32))
 
 
-def show(name: str, times: dict[str, float], work: float = 0) -> None:
+def show(name: str, took: dict[str, float], work: float = 0) -> None:
     cells = [
-        f"{column} {t:7.2f}" + (f" ({work / t / 1e6:3.0f} GFLOP/s)" if work else "") for column, t in times.items()
+        f"{column} {ms:7.2f}" + (f" ({work / ms / 1e6:3.0f} GFLOP/s)" if work else "") for column, ms in took.items()
     ]
-    print(f"{name:42} " + "   ".join(cells), flush=True)
+    print(f"  {name:16} " + "   ".join(cells), flush=True)
 
 
-def layers() -> None:
-    for x_shape, kernel_shape, stride in LAYERS:
-        settings: dict[str, Any] = {"padding": "SAME", "strides": (stride, stride)}
-        windows = _windows(x_shape, kernel_shape[2], ksize=kernel_shape[:2], **settings)
-        x, kernel = random(*x_shape), random(*kernel_shape)
-        dy = random(x_shape[0], windows.rows.out, windows.cols.out, kernel_shape[3])
-        work = 2 * dy.size * np.prod(kernel_shape[:3])
-        print(f"\n{'x'.join(map(str, kernel_shape))} over {'x'.join(map(str, x_shape))} by {stride}")
-        candidates: dict[str, _Lowering] = {"dot": _DOT}
-        if windows.groups > 1:
-            candidates = {"taps": _DEPTHWISE} if windows.depth == 1 else {"each": _GROUPS}
+def times(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
 
-        def chosen(which: str, x: Any = x, kernel: Any = kernel, dy: Any = dy, settings: Any = settings) -> Run:
-            if which == "conv":
-                return compiled(lambda x, kernel: convolution.conv2d(x, kernel, **settings), x, kernel)
-            if which == "input_grad":
-                shape = x.shape
-                return compiled(lambda k, dy: convolution.conv2d_input_grad(shape, k, dy, **settings), kernel, dy)
-            shape = kernel.shape
-            return compiled(lambda x, dy: convolution.conv2d_filter_grad(x, shape, dy, **settings), x, dy)
 
-        for which, a, b in (("conv", x, kernel), ("input_grad", kernel, dy), ("filter_grad", x, dy)):
+def layer(x_shape: tuple[int, ...], kernel_shape: tuple[int, ...], stride: int) -> None:
+    settings: Any = {"padding": "SAME", "strides": (stride, stride)}
+    windows = _windows(x_shape, kernel_shape[2], ksize=kernel_shape[:2], **settings)
+    x, kernel = random(*x_shape), random(*kernel_shape)
+    dy = random(x_shape[0], windows.rows.out, windows.cols.out, kernel_shape[3])
+    other = _DOT if windows.groups == 1 else _DEPTHWISE if windows.depth == 1 else _GROUPS
+    chosen = _Lowering(
+        lambda x, kernel, _: convolution.conv2d(x, kernel, **settings),
+        lambda kernel, dy, _: convolution.conv2d_input_grad(x_shape, kernel, dy, **settings),
+        lambda x, dy, _: convolution.conv2d_filter_grad(x, kernel_shape, dy, **settings),
+    )
 
-            def lowered(lowering: _Lowering, options: bool = True, a: Any = a, b: Any = b, which: str = which,
-                        windows: Any = windows) -> Run:  # fmt: skip
-                function = getattr(lowering, which)
-                return compiled(lambda a, b: function(a, b, windows), a, b, options=options)
+    def run(function: Callable[..., Any], a: Any, b: Any, options: bool = True) -> Run:
+        return compiled(lambda a, b: function(a, b, windows), a, b, options=options)
 
-            runs = {"plain": lowered(_XLA, options=False), "XLA": lowered(_XLA)}
-            runs |= {name: lowered(lowering) for name, lowering in candidates.items()}
-            show(f"  {which}", best({**runs, "chosen": chosen(which)}), work)
+    print(f"\n{times(kernel_shape)} over {times(x_shape)} by {stride}")
+    for which, (a, b) in enumerate([(x, kernel), (kernel, dy), (x, dy)]):
+        runs = {
+            "plain": run(_XLA[which], a, b, options=False),
+            "XLA": run(_XLA[which], a, b),
+            "taps": run(other[which], a, b),
+            "chosen": run(chosen[which], a, b),
+        }
+        show(_Lowering._fields[which], best(runs), 2 * dy.size * math.prod(kernel_shape[:3]))
 
 
 def plain_pool(x: Any, size: int, stride: int) -> Any:
     return lax.reduce_window(x, -jnp.inf, lax.max, (1, size, size, 1), (1, stride, stride, 1), "SAME")
 
 
-def pools() -> None:
-    for shape, size, stride in POOLS:
-        settings: Any = {"ksize": (size, size), "strides": (stride, stride), "padding": "SAME"}
-        x = jnp.maximum(random(*shape), 0)
+def pool(shape: tuple[int, ...], size: int, stride: int) -> None:
+    settings: Any = {"ksize": (size, size), "strides": (stride, stride), "padding": "SAME"}
+    x = jnp.maximum(random(*shape), 0)
+    y = plain_pool(x, size, stride)
 
-        def plain(x: Any, size: int = size, stride: int = stride) -> Any:
-            return plain_pool(x, size, stride)
+    def plain(x: Any) -> Any:
+        return plain_pool(x, size, stride)
 
-        def chosen(x: Any, settings: Any = settings) -> Any:
-            return convolution.max_pool(x, **settings)
+    def plain_grad(x: Any, dy: Any) -> Any:
+        return jax.vjp(plain, x)[1](dy)[0]
 
-        def mean(x: Any, settings: Any = settings) -> Any:
-            return convolution.avg_pool(x, **settings)
-
-        print(f"\n{size}x{size} pool over {'x'.join(map(str, shape))} by {stride}")
-        show("  max", best({"plain": compiled(plain, x, options=False), "chosen": compiled(chosen, x)}))
-        y = plain(x)
-        runs = {
-            "plain": compiled(lambda x, y, plain=plain: jax.vjp(plain, x)[1](y)[0], x, y, options=False),
-            "chosen": compiled(lambda x, y, s=settings: convolution.max_pool_grad(x, y, y, **s), x, y),
-        }
-        show("  max's gradient", best(runs))
-        show("  mean", best({"chosen": compiled(mean, x)}))
-        gradient = compiled(lambda y, s=settings, shape=shape: convolution.avg_pool_grad(shape, y, **s), y)
-        show("  mean's gradient", best({"chosen": gradient}))
+    print(f"\n{size}x{size} pool over {times(shape)} by {stride}")
+    ours = compiled(lambda x: convolution.max_pool(x, **settings), x)
+    show("max", best({"plain": compiled(plain, x, options=False), "chosen": ours}))
+    ours = compiled(lambda x, y: convolution.max_pool_grad(x, y, y, **settings), x, y)
+    show("max's gradient", best({"plain": compiled(plain_grad, x, y, options=False), "chosen": ours}))
+    show("mean", best({"chosen": compiled(lambda x: convolution.avg_pool(x, **settings), x)}))
+    ours = compiled(lambda y: convolution.avg_pool_grad(shape, y, **settings), y)
+    show("mean's gradient", best({"chosen": ours}))
 
 
 def step_with(conv: Callable[..., Any], pool: Callable[..., Any], relu: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,7 +174,7 @@ def whole_step() -> None:
 
     print("\nTraining step of the CNN")
     runs = {"plain": trained(plain, False), "taps": trained(ours, False), "taps and options": trained(ours, True)}
-    show("  step", best(runs))
+    show("step", best(runs))
 
 
 def main() -> None:
@@ -192,12 +184,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.fresh_memory:
         keep_memory()
-    print(
-        "plain: XLA as it comes; XLA: with cpu_compiler_options(); dot, taps, each: other lowerings; chosen: what runs"
-    )
+    print("plain: XLA as it comes; XLA: with cpu_compiler_options(); taps: dots or sums of taps; chosen: what runs")
     if not arguments.step_only:
-        layers()
-        pools()
+        for images, kernel, stride in LAYERS:
+            layer(images, kernel, stride)
+        for images, size, stride in POOLS:
+            pool(images, size, stride)
     whole_step()
 
 

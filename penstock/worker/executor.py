@@ -235,17 +235,27 @@ def subgraph_of(plan: SegmentPlan, owner: Executable) -> tuple[Subgraph, dict[in
     return Subgraph(nodes, feeds, fetches, []), bound
 
 
-class _BodyCall:
-    """A control-flow node that runs on the host: its bodies are partitions of their own."""
+class NodeCall:
+    """An instruction that runs one node on the host."""
 
     def __init__(self, owner: Executable, node: Node) -> None:
         self.owner = owner
+        self.node = node
         self.name = node.name
         self.device = node.device
         self.label = f"{node.name} = {node.op.name}({', '.join(s.name for s, _ in node.inputs)})"
         self.out_slots = [owner.slot((node, i)) for i in range(len(node.dtypes))]
         self.inputs = [owner.source(edge) for edge in node.inputs]
         self.in_slots = [s for s in self.inputs if isinstance(s, int)]
+
+    def store(self, values: list[Any], results: Sequence[Any]) -> None:
+        """Puts the node's outputs in place."""
+        for slot, value in zip(self.out_slots, results, strict=True):
+            values[slot] = value
+
+
+class _BodyCall(NodeCall):
+    """A control-flow node that runs on the host: its bodies are partitions of their own."""
 
     def executable(self, function: Function, arguments: Sequence[int | Variable]) -> Executable:
         """A body compiled on its own, on the device of the node."""
@@ -272,9 +282,7 @@ class BranchCall(_BodyCall):
     def __call__(self, values: list[Any], step: Step) -> None:
         predicate = values[self.predicate] if isinstance(self.predicate, int) else self.predicate.copy()
         branch = self.then_branch if as_predicate(np.asarray(predicate)) else self.else_branch
-        results = branch.run(self.arguments(values, self.sources), step.inner())
-        for slot, value in zip(self.out_slots, results, strict=True):
-            values[slot] = value
+        self.store(values, branch.run(self.arguments(values, self.sources), step.inner()))
 
 
 class LoopCall(_BodyCall):
@@ -293,27 +301,20 @@ class LoopCall(_BodyCall):
             for i in variables:
                 current[i] = None
             step.check(self.name)
-        for slot, value in zip(self.out_slots, current, strict=True):
-            values[slot] = value
+        self.store(values, current)
 
 
-class HostCall:
+class HostCall(NodeCall):
     """Runs a host op: its kernel takes and gives NumPy arrays, and resource objects for references."""
 
     def __init__(self, owner: Executable, node: Node) -> None:
-        self.node = node
-        self.name = node.name
-        self.device = node.device
-        self.label = f"{node.name} = {node.op.name}({', '.join(s.name for s, _ in node.inputs)})"
-        self.out_slots = [owner.slot((node, i)) for i in range(len(node.dtypes))]
-        self.inputs = [owner.source(edge) for edge in node.inputs]
-        self.in_slots = [s for s in self.inputs if isinstance(s, int)]
+        super().__init__(owner, node)
         self.attrs = {k: v for k, v in node.attrs.items() if k in node.op.wants}
         self.wants_context = "ctx" in node.op.wants
 
-    def __call__(self, values: list[Any], step: Step) -> None:
+    def call(self, arguments: Sequence[Any], step: Step) -> list[Any]:
+        """What the kernel gives; whatever it raises names the node."""
         node = self.node
-        arguments = [_host_value(values[i]) if isinstance(i, int) else i for i in self.inputs]
         attrs = {**self.attrs, "ctx": step} if self.wants_context else self.attrs
         try:
             result = node.op.kernel(*grouped(node.op, node.attrs, arguments), **attrs)
@@ -321,11 +322,11 @@ class HostCall:
             raise type(error)(None, node.name, f"{error.message} [node '{node.name}']") from error
         except Exception as error:
             raise InternalError(None, node.name, f"{node.op.name} '{node.name}' failed: {error!r}") from error
-        if len(self.out_slots) == 1 and not isinstance(result, (tuple, list)):
-            values[self.out_slots[0]] = result
-        elif self.out_slots:
-            for slot, value in zip(self.out_slots, result, strict=True):
-                values[slot] = value
+        return list(result) if isinstance(result, (tuple, list)) else [] if result is None else [result]
+
+    def __call__(self, values: list[Any], step: Step) -> None:
+        arguments = [_host_value(values[i]) if isinstance(i, int) else i for i in self.inputs]
+        self.store(values, self.call(arguments, step))
 
 
 class PlainCall(HostCall):
@@ -336,36 +337,32 @@ class PlainCall(HostCall):
         self.written = [node.op.input_index(name) for name in node.op.writes]
 
     def __call__(self, values: list[Any], step: Step) -> None:
-        node = self.node
         variables = [v for v in (self.inputs[i] for i in self.written) if isinstance(v, Variable)]
-        attrs = {**self.attrs, "ctx": step} if self.wants_context else self.attrs
         with ExitStack() as locks:
-            for variable in variables:
+            for variable in sorted(variables, key=lambda v: v.order):
                 locks.enter_context(variable.lock)
-            arguments = []
-            for i, source in enumerate(self.inputs):
-                if isinstance(source, Variable):
-                    arguments.append(None if i in self.written and node.op.overwrites else source.read())
-                else:
-                    arguments.append(_host_value(values[source]))
-            try:
-                result = node.op.kernel(*grouped(node.op, node.attrs, arguments), **attrs)
-            except OpError as error:
-                raise type(error)(None, node.name, f"{error.message} [node '{node.name}']") from error
-            except Exception as error:
-                raise InternalError(None, node.name, f"{node.op.name} '{node.name}' failed: {error!r}") from error
-            results = list(result) if isinstance(result, (tuple, list)) else [result]
-            for variable in variables:
-                value = results.pop(0)
-                if not variable.shape.is_compatible_with(value.shape):
-                    raise InvalidArgumentError(
-                        None, node.name,
-                        f"{node.op.name} '{node.name}': variable '{variable.name}' has shape {variable.shape}, "
-                        f"received {value.shape}.",
-                    )  # fmt: skip
-                variable.value = value
-        for slot, value in zip(self.out_slots, results, strict=not self.written):
-            values[slot] = value
+            results = self.call([self._argument(i, values) for i in range(len(self.inputs))], step)
+            for variable, value in zip(variables, results, strict=False):
+                self._replace(variable, value)
+        # A reference that a write gives is followed to the variable, and needs no slot.
+        if not self.written:
+            self.store(values, results)
+
+    def _argument(self, position: int, values: list[Any]) -> Any:
+        source = self.inputs[position]
+        if not isinstance(source, Variable):
+            return _host_value(values[source])
+        return None if position in self.written and self.node.op.overwrites else source.read()
+
+    def _replace(self, variable: Variable, value: Any) -> None:
+        if not variable.shape.is_compatible_with(value.shape):
+            raise InvalidArgumentError(
+                None,
+                self.name,
+                f"{self.node.op.name} '{self.name}': variable '{variable.name}' has shape {variable.shape}, "
+                f"received {value.shape}.",
+            )
+        variable.value = value
 
 
 def _host_value(value: Any) -> Any:
