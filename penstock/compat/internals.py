@@ -26,9 +26,9 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "core.example.feature_pb2": (_TRAIN,),
     "core.protobuf.tensorflow_server_pb2": (_TRAIN,),
     # Client.
-    "python.client.device_lib": (f"{_FACE}.device_lib",),
+    "python.client.device_lib": ("penstock.client.device_lib",),
     "python.client.session": (_FACE, "penstock.session"),
-    "python.client.timeline": (f"{_FACE}.timeline",),
+    "python.client.timeline": ("penstock.worker.timeline",),
     "python.debug": (f"{_FACE}.debug",),
     # Data.
     "python.data.ops.dataset_ops": (f"{_FACE}.data", "penstock.data"),
@@ -45,15 +45,17 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.framework.function": (_FACE, "penstock.function"),
     "python.framework.graph_util": (f"{_FACE}.graph_util",),
     "python.framework.graph_util_impl": (f"{_FACE}.graph_util",),
-    "python.framework.importer": (_FACE, "penstock.graph.graphdef"),
+    "python.framework.importer": (_FACE, "penstock.graph.importer"),
     "python.framework.indexed_slices": (_FACE, "penstock.graph.tensor"),
     "python.framework.meta_graph": (_TRAIN,),
-    "python.framework.ops": (_FACE, "penstock.graph.graph", "penstock.graph.tensor", "penstock.autodiff"),
+    "python.framework.ops": (
+        _FACE, "penstock.graph.graph", "penstock.graph.scopes", "penstock.graph.tensor", "penstock.autodiff",
+    ),  # fmt: skip
     "python.framework.random_seed": (_FACE,),
     "python.framework.sparse_tensor": (_FACE, "penstock.graph.tensor"),
     "python.framework.tensor_conversion_registry": (_FACE,),
     "python.framework.tensor_shape": (_FACE, "penstock.graph.shape"),
-    "python.framework.tensor_util": (_FACE, "penstock.graph.tensor"),
+    "python.framework.tensor_util": (_FACE, "penstock.graph.constant", "penstock.graph.tensor_proto"),
     "python.framework.test_util": (f"{_FACE}.test",),
     # Layers.
     "python.layers.base": (f"{_FACE}.layers",),
@@ -62,17 +64,17 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.layers.layers": (f"{_FACE}.layers",),
     "python.layers.normalization": (f"{_FACE}.layers",),
     "python.layers.pooling": (f"{_FACE}.layers",),
-    "python.layers.utils": (f"{_FACE}.layers", "penstock.ops.control"),
+    "python.layers.utils": (f"{_FACE}.layers", "penstock.ops.control_flow"),
     # Files.
     "python.lib.io.tf_record": (f"{_FACE}.python_io", f"{_FACE}.io"),
     # Ops.
     "python.ops.array_ops": (_FACE, "penstock.ops.array"),
     "python.ops.check_ops": (_FACE, f"{_FACE}.debugging"),
     "python.ops.clip_ops": (_FACE,),
-    "python.ops.control_flow_ops": (_FACE, "penstock.ops.control"),
+    "python.ops.control_flow_ops": (_FACE, "penstock.ops.control", "penstock.ops.control_flow"),
     "python.ops.data_flow_ops": (_FACE, "penstock.ops.queue"),
     "python.ops.embedding_ops": (f"{_FACE}.nn",),
-    "python.ops.functional_ops": (_FACE, "penstock.ops.control"),
+    "python.ops.functional_ops": (_FACE, "penstock.ops.loops"),
     "python.ops.gen_array_ops": ("penstock.ops.array", _FACE),
     "python.ops.gen_math_ops": ("penstock.ops.math", _FACE),
     "python.ops.gradients": (_FACE, "penstock.autodiff"),
@@ -91,7 +93,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.parsing_ops": (_FACE, f"{_FACE}.io"),
     "python.ops.partitioned_variables": (_FACE,),
     "python.ops.random_ops": (_FACE, f"{_FACE}.random"),
-    "python.ops.resource_variable_ops": (_FACE, "penstock.variables"),
+    "python.ops.resource_variable_ops": (_FACE, "penstock.variables.resource"),
     "python.ops.rnn": (f"{_FACE}.nn",),
     "python.ops.rnn_cell": (f"{_FACE}.nn.rnn_cell",),
     "python.ops.rnn_cell_impl": (f"{_FACE}.nn.rnn_cell",),
@@ -102,9 +104,9 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.string_ops": (_FACE, f"{_FACE}.strings"),
     "python.ops.summary_ops": (f"{_FACE}.summary",),
     "python.ops.template": (_FACE,),
-    "python.ops.variable_scope": (_FACE, "penstock.variables"),
-    "python.ops.variable_v1": (_FACE, "penstock.variables"),
-    "python.ops.variables": (_FACE, "penstock.variables"),
+    "python.ops.variable_scope": (_FACE, "penstock.variables.scope"),
+    "python.ops.variable_v1": (_FACE, "penstock.variables.variable"),
+    "python.ops.variables": (_FACE, "penstock.variables.variable", "penstock.variables.partitioned"),
     # Platform.
     "python.platform.app": (f"{_FACE}.app",),
     "python.platform.flags": (f"{_FACE}.flags",),
@@ -137,7 +139,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.training.server_lib": (_TRAIN,),
     "python.training.session_manager": (_TRAIN,),
     "python.training.session_run_hook": (_TRAIN,),
-    "python.training.slot_creator": ("penstock.optim.optimizer",),
+    "python.training.slot_creator": ("penstock.optim.slots",),
     "python.training.summary_io": (f"{_FACE}.summary", _TRAIN),
     "python.training.supervisor": (_TRAIN, "penstock.train.supervisor"),
     "python.training.sync_replicas_optimizer": (_TRAIN,),
@@ -145,7 +147,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.training.training_util": (_TRAIN,),
     # Helpers.
     "python.util.compat": (f"{_FACE}.compat",),
-    "python.util.nest": (f"{_FACE}.nest",),
+    "python.util.nest": ("penstock.graph.nest",),
     # The eager face.
     "compat.v2": ("penstock",),
 }

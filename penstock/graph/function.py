@@ -76,11 +76,12 @@ class Function:
     >>> Function.trace("body", [(tf.float32, [])], lambda x: x + 1.0)
     """
 
-    __slots__ = ("graph", "name")
+    __slots__ = ("derived", "graph", "name")
 
     def __init__(self, name: str, graph: FuncGraph) -> None:
         self.name = name
         self.graph = graph
+        self.derived: dict[str, Any] = {}  # what others have worked out about the body, by name
 
     @property
     def inputs(self) -> list[Tensor]:

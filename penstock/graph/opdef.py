@@ -232,7 +232,7 @@ def op(
         for p in params:
             if p.kind is p.KEYWORD_ONLY:
                 wants.add(p.name)
-                if p.name not in ("key", "ctx"):
+                if p.name not in ("key", "ctx", "resource"):
                     default = MISSING if p.default is p.empty else p.default
                     allowed = tuple(types.get(p.name, ()))
                     attrs[p.name] = AttrDef(p.name, ATTR_KINDS[str(p.annotation)], default, allowed)

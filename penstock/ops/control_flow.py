@@ -354,7 +354,9 @@ def while_gradient(op: Operation, *grads: Any) -> list[Any]:
     if wrt and outputs:
         limit = op.attrs.get("_maximum_iterations")
         functions = {"cond": op.attrs["cond"], "body": op.attrs["body"]}
-        bound = op.graph.get_tensor_by_name(limit) if limit else while_trip_count(op.input_list, **functions)
+        # An imported node may carry the limit's name in another graph; counting the iterations serves as well.
+        source = op.graph._ops.get(limit.rpartition(":")[0]) if limit else None
+        bound = source.outputs[0] if source else while_trip_count(op.input_list, **functions)
         gradients = while_grad(
             bound, op.input_list, [grads[i] for i in outputs], wrt=wrt, outputs=outputs, _forward=op.name,
             Tdx=[op.input_list[i].dtype.base_dtype for i in wrt], **functions,

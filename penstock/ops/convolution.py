@@ -36,7 +36,7 @@ def cpu_compiler_options() -> dict[str, str]:
     try:
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             jax.jit(jnp.negative, compiler_options=_CPU_OPTIONS)(0)
-    except jax.errors.JaxRuntimeError:
+    except RuntimeError:
         return {}
     return _CPU_OPTIONS
 

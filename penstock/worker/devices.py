@@ -26,6 +26,10 @@ class Device:
     resources: ResourceManager = field(default_factory=ResourceManager)
 
     @property
+    def memory_limit(self) -> int:
+        return self.memory_limit_bytes
+
+    @property
     def memory_limit_bytes(self) -> int:
         if self.device_type == "CPU":
             return 256 << 20

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -27,7 +28,7 @@ from penstock.passes.prune import body_of
 from penstock.passes.sparse_updates import fuse_sparse_updates
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.devices import Device
-from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, make_plan
+from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, is_variable, make_plan
 from penstock.worker.randomness import RandomState
 from penstock.worker.resources import Variable
 from penstock.worker.segment import Segment
@@ -76,13 +77,15 @@ class Context:
         """The device that a node was placed on."""
         return self.devices[node.device]
 
+    def resource(self, node: Node, create: Callable[[str], Any]) -> Any:
+        """What a node stands for that outlives a step, in its device's keeping: found, or made by `create(name)`."""
+        name = node.attrs["shared_name"] or node.name
+        return self.device(node).resources.lookup_or_create(node.attrs["container"], name, lambda: create(name))
+
     def variable(self, node: Node) -> Variable:
         """The variable that a VariableV2 or VarHandleOp node stands for."""
-        name = node.attrs["shared_name"] or node.name
-        manager = self.device(node).resources
-        variable: Variable = manager.lookup_or_create(
-            node.attrs["container"], name, lambda: Variable(name, node.attrs["dtype"], node.attrs["shape"])
-        )
+        attrs = node.attrs
+        variable: Variable = self.resource(node, lambda name: Variable(name, attrs["dtype"], attrs["shape"]))
         return variable
 
 
@@ -128,7 +131,9 @@ class Executable:
     def source(self, edge: Edge) -> int | Variable:
         """Where the value of an edge comes from: a slot, or a variable."""
         node = self.variable_node(edge)
-        return self.slot(edge) if node is None else self.variable(node)
+        if node is None or (id(node) not in self._bound and not is_variable(node)):
+            return self.slot(edge)  # a parameter of a body may also stand for a queue or the like
+        return self.variable(node)
 
     def _instruction(self, step: SegmentPlan | Node) -> Any:
         if isinstance(step, SegmentPlan):
@@ -310,6 +315,8 @@ class HostCall(NodeCall):
     def __init__(self, owner: Executable, node: Node) -> None:
         super().__init__(owner, node)
         self.attrs = {k: v for k, v in node.attrs.items() if k in node.op.wants}
+        if "resource" in node.op.wants:
+            self.attrs["resource"] = functools.partial(owner.context.resource, node)
         self.wants_context = "ctx" in node.op.wants
 
     def call(self, arguments: Sequence[Any], step: Step) -> list[Any]:

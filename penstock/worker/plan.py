@@ -7,7 +7,6 @@ level and device are one segment, so no cycle between segments can arise.
 
 from __future__ import annotations
 
-import functools
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -82,11 +81,22 @@ def _functions(attrs: dict[str, Any]) -> list[Function]:
     return found
 
 
-@functools.lru_cache(maxsize=4096)
+def body(function: Function) -> Subgraph:
+    """The body of a function, worked out once."""
+    found: Subgraph | None = function.derived.get("body")
+    if found is None:
+        found = function.derived["body"] = body_of(function)
+    return found
+
+
 def is_pure_body(function: Function) -> bool:
     """Whether a body can be part of compiled code: no host ops and no writes. What else it needs shows when tracing."""
-    body = body_of(function)
-    return not any(node.op.writes or is_host(node) for node in body.nodes if node not in body.feeds)
+    pure: bool | None = function.derived.get("pure")
+    if pure is None:
+        part = body(function)
+        pure = not any(node.op.writes or is_host(node) for node in part.nodes if node not in part.feeds)
+        function.derived["pure"] = pure
+    return pure
 
 
 def _is_known(node: Node, known: set[int]) -> bool:
@@ -215,11 +225,11 @@ class _Analysis:
             self._leaves[key] = [leaf for s, _ in node.inputs for leaf in self._leaves.get(id(s), [s])]
         static = self.static(node)
         level = 0
-        for i, (source, index) in enumerate(node.inputs):
+        for i, (source, _) in enumerate(node.inputs):
             cut = not host and i in static and id(source) not in self.known
-            level = max(level, self._level_after(source, node, host, cut, index))
+            level = max(level, self._level_after(source, node, host, cut))
         for source in node.controls:
-            level = max(level, self._level_after(source, node, host, False, 0))
+            level = max(level, self._level_after(source, node, host, False))
         self.level[key] = level
 
     def static(self, node: Node) -> frozenset[int]:
@@ -231,14 +241,14 @@ class _Analysis:
     def _is_string(self, source: Node, index: int) -> bool:
         return source.dtypes[index].base_dtype.name in _HOST_TYPES
 
-    def _level_after(self, source: Node, node: Node, host: bool, cut: bool, index: int) -> int:
+    def _level_after(self, source: Node, node: Node, host: bool, cut: bool) -> int:
         key = id(source)
         level = self.level[key]
         if key in self.fed or is_variable(source):
             return level
         if key in self.folding and not host:
             # It is made again inside the consumer's segment, which needs its leaves, not itself.
-            return max((self._level_after(leaf, node, host, False, 0) for leaf in self._leaves[key]), default=0)
+            return max((self._level_after(leaf, node, host, False) for leaf in self._leaves[key]), default=0)
         changes = (key in self.host) != host or (not host and source.device != node.device) or cut
         return level + 1 if changes else level
 

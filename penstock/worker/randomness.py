@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.passes.ir import Node
-from penstock.passes.prune import body_of
-from penstock.worker.plan import functions_of
+from penstock.worker.plan import body, functions_of
 
 _MASK = 2**64 - 1
 
@@ -28,7 +27,7 @@ def _mixed(*numbers: int) -> int:
 
 def is_random(node: Node) -> bool:
     """Whether a node, or a body it holds, draws random numbers."""
-    return node.op.random or any(map(is_random, (n for f in functions_of(node) for n in body_of(f).nodes)))
+    return node.op.random or any(map(is_random, (n for f in functions_of(node) for n in body(f).nodes)))
 
 
 def key_name(node: Node) -> str:
@@ -39,7 +38,7 @@ def key_name(node: Node) -> str:
 def _seeds(node: Node) -> tuple[int, int]:
     if node.op.random:
         return int(node.attrs.get("seed", 0)), int(node.attrs.get("seed2", 0))
-    inner = (n for f in functions_of(node) for n in body_of(f).nodes if is_random(n))
+    inner = (n for f in functions_of(node) for n in body(f).nodes if is_random(n))
     return next((s for s in map(_seeds, inner) if s != (0, 0)), (0, 0))
 
 

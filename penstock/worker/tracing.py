@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -15,10 +14,8 @@ from penstock.graph.function import Function
 from penstock.graph.opdef import grouped, static_positions
 from penstock.ops.functional import first_failure
 from penstock.passes.ir import Edge, Node
-from penstock.passes.prune import body_of
+from penstock.worker.plan import body
 from penstock.worker.randomness import is_random
-
-body = functools.lru_cache(maxsize=4096)(body_of)
 
 
 class VariableRef:

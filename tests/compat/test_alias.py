@@ -167,3 +167,16 @@ def test_the_table_is_well_formed():
         assert path.split(".")[0] in ("python", "core", "compat"), path
         assert sources and all(source.split(".")[0] == "penstock" for source in sources), path
     assert not set(internals.FOLDERS) & set(internals.MODULES)
+
+
+def test_modules_of_tensorflow_that_programs_import_by_path():
+    from tensorflow.python.client import device_lib, timeline
+    from tensorflow.python.framework import ops, tensor_shape
+    from tensorflow.python.ops import array_ops, control_flow_ops, variable_scope
+    from tensorflow.python.util import nest
+
+    assert nest.flatten([1, (2,)]) == [1, 2]
+    assert timeline.Timeline and ops.Graph is penstock.v1.Graph and tensor_shape.TensorShape is penstock.v1.TensorShape
+    assert array_ops.concat is penstock.v1.concat and variable_scope.get_variable is penstock.v1.get_variable
+    assert callable(control_flow_ops.with_dependencies)
+    assert device_lib.list_local_devices()[0].name.endswith("device:CPU:0")
