@@ -19,7 +19,7 @@ from penstock.graph.opdef import registered
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.tensor import IndexedSlices, Tensor
-from penstock.ops import array, control, math
+from penstock.ops import array, control, math, passthrough, reshaping
 from penstock.ops.joining import concat, stack, unstack
 from penstock.ops.vjp import differentiable, vjp_gradient
 
@@ -196,18 +196,18 @@ class _Walk:
                 if grad is None:
                     if y.dtype.base_dtype.is_complex:
                         raise TypeError(f"gradients: the complex tensor {y} needs its own entry in grad_ys.")
-                    grads.append(array.ones(array.shape(y), dtype=y.dtype.base_dtype, name=f"grad_ys_{i}"))
+                    grads.append(array.ones(reshaping.shape(y), dtype=y.dtype.base_dtype, name=f"grad_ys_{i}"))
                     continue
                 _check_grad_type(y, grad)
                 if isinstance(grad, IndexedSlices):
                     shape = grad.dense_shape
                     grads.append(IndexedSlices(
-                        array.identity(grad.values, name=f"grad_ys_{i}_values"),
-                        array.identity(grad.indices, name=f"grad_ys_{i}_indices"),
-                        None if shape is None else array.identity(shape, name=f"grad_ys_{i}_shape"),
+                        passthrough.identity(grad.values, name=f"grad_ys_{i}_values"),
+                        passthrough.identity(grad.indices, name=f"grad_ys_{i}_indices"),
+                        None if shape is None else passthrough.identity(shape, name=f"grad_ys_{i}_shape"),
                     ))  # fmt: skip
                 else:
-                    grads.append(array.identity(grad, name=f"grad_ys_{i}"))
+                    grads.append(passthrough.identity(grad, name=f"grad_ys_{i}"))
         return grads
 
     def run(self, ys: list[Tensor], grad_ys: list[Any], xs: list[Tensor], stops: list[Tensor]) -> None:
@@ -374,11 +374,11 @@ def hessians(
         size = grad.shape.num_elements()
         if size is None:
             raise ValueError(f"hessians: the shape of {x!r} must be known in the graph, it is {grad.shape}.")
-        flat = array.reshape(grad, [-1])
+        flat = reshaping.reshape(grad, [-1])
         rows = [gradients(row, x, **settings)[0] for row in unstack(flat)]
         zeros = array.zeros_like(grad) if any(r is None for r in rows) else None
         stacked = stack([zeros if r is None else r for r in rows])
-        result.append(array.reshape(stacked, grad.shape.as_list() * 2))
+        result.append(reshaping.reshape(stacked, grad.shape.as_list() * 2))
     return result
 
 
@@ -431,7 +431,7 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
         key = f"CustomGradient-{next(_custom_gradients)}"
         graph.gradient_functions[key] = gradient
         with graph.gradient_override_map({"IdentityN": key}):
-            outputs = array.identity_n([*results, *inputs, *variables])
+            outputs = passthrough.identity_n([*results, *inputs, *variables])
         outputs = list(outputs)[: len(results)]
         return type(result)(outputs) if isinstance(result, (list, tuple)) else outputs[0]
 

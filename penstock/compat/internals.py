@@ -11,6 +11,17 @@ from typing import Final
 _FACE = "penstock.v1"
 _TRAIN = f"{_FACE}.train"
 
+# What TensorFlow has in one module of array ops and in one of mathematical ops.
+_ARRAY = (
+    "penstock.ops.array", "penstock.ops.passthrough", "penstock.ops.reshaping", "penstock.ops.joining",
+    "penstock.ops.arranging", "penstock.ops.slicing", "penstock.ops.gathering", "penstock.ops.selection",
+    "penstock.ops.diag", "penstock.ops.segment",
+)  # fmt: skip
+_MATH = (
+    "penstock.ops.math", "penstock.ops.unary", "penstock.ops.compare", "penstock.ops.casting", "penstock.ops.reduce",
+    "penstock.ops.ranges", "penstock.ops.matmul", "penstock.ops.clip", "penstock.ops.special", "penstock.ops.bitwise",
+)  # fmt: skip
+
 # A whole folder of TensorFlow that is a folder of another package.
 FOLDERS: Final[dict[str, str]] = {
     # TensorBoard carries TensorFlow's own messages.
@@ -68,15 +79,15 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     # Files.
     "python.lib.io.tf_record": (f"{_FACE}.python_io", f"{_FACE}.io"),
     # Ops.
-    "python.ops.array_ops": (_FACE, "penstock.ops.array"),
+    "python.ops.array_ops": (_FACE, *_ARRAY, "penstock.ops.casting"),
     "python.ops.check_ops": (_FACE, f"{_FACE}.debugging"),
     "python.ops.clip_ops": (_FACE,),
     "python.ops.control_flow_ops": (_FACE, "penstock.ops.control", "penstock.ops.control_flow"),
     "python.ops.data_flow_ops": (_FACE, "penstock.ops.queue"),
     "python.ops.embedding_ops": (f"{_FACE}.nn",),
     "python.ops.functional_ops": (_FACE, "penstock.ops.loops"),
-    "python.ops.gen_array_ops": ("penstock.ops.array", _FACE),
-    "python.ops.gen_math_ops": ("penstock.ops.math", _FACE),
+    "python.ops.gen_array_ops": (*_ARRAY, "penstock.ops.casting", _FACE),
+    "python.ops.gen_math_ops": (*_MATH, _FACE),
     "python.ops.gradients": (_FACE, "penstock.autodiff"),
     "python.ops.gradients_impl": (_FACE, "penstock.autodiff"),
     "python.ops.image_ops": (f"{_FACE}.image",),
@@ -86,7 +97,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.logging_ops": (_FACE, f"{_FACE}.summary"),
     "python.ops.lookup_ops": (_FACE, f"{_FACE}.lookup"),
     "python.ops.losses.losses": (f"{_FACE}.losses",),
-    "python.ops.math_ops": (_FACE, f"{_FACE}.math", "penstock.ops.math"),
+    "python.ops.math_ops": (_FACE, f"{_FACE}.math", *_MATH),
     "python.ops.nn": (f"{_FACE}.nn",),
     "python.ops.nn_impl": (f"{_FACE}.nn", "penstock.ops.nn"),
     "python.ops.nn_ops": (f"{_FACE}.nn", "penstock.ops.nn"),

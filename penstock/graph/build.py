@@ -32,19 +32,21 @@ def build(op_def: OpDef, args: Sequence[Any], kwargs: dict[str, Any], name: str 
     attrs = dict(kwargs)
     tensors: list[Tensor] = []
     # Constants made from Python inputs go under the op's own name: `MatMul/b`.
-    before, graph._name_stack = graph._name_stack, scope[:-1]
+    scopes = graph._scopes
+    before, scopes.name = scopes.name, scope[:-1]
     try:
         for arg, value in zip(op_def.inputs, values, strict=True):
             tensors += _convert_input(op_def, arg, value, attrs, tensors)
     finally:
-        graph._name_stack = before
+        scopes.name = before
+    # What changes a variable runs where the variable is.
+    variables = [t.op for arg, t in zip(op_def.inputs, tensors, strict=False) if arg.is_ref]
+    if not variables:
+        return user_outputs(build_node(graph, op_def, tensors, attrs, scope))
     with ExitStack() as beside:
-        # What changes a variable runs where the variable is.
-        for arg, tensor in zip(op_def.inputs, tensors, strict=False):
-            if arg.is_ref:
-                beside.enter_context(graph.colocate_with(tensor.op))
-        op = build_node(graph, op_def, tensors, attrs, scope)
-    return user_outputs(op)
+        for variable in variables:
+            beside.enter_context(graph.colocate_with(variable))
+        return user_outputs(build_node(graph, op_def, tensors, attrs, scope))
 
 
 def _named(op_def: OpDef, extra: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:

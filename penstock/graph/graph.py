@@ -28,6 +28,19 @@ class _ControlScope:
         self.made: set[Operation] = set()
 
 
+class _Scopes(threading.local):
+    """What is in force while a thread adds nodes. One thread's scopes are not another's."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.devices: list[Callable[[Operation], str] | None] = []
+        self.colocated: list[Operation] = []
+        self.control: list[_ControlScope] = []
+        self.attrs: dict[str, Any] = {}
+        self.gradients: dict[str, str] = {}
+        self.container = ""
+
+
 class Graph(Collections):
     """A dataflow graph. Ops are added to the default graph, which `as_default` sets.
 
@@ -46,14 +59,8 @@ class Graph(Collections):
         self._lock = threading.RLock()
         self._ops: dict[str, Operation] = {}
         self._names_in_use: dict[str, int] = {}
-        self._name_stack = ""
-        self._device_stack: list[Callable[[Operation], str] | None] = []
-        self._colocation_stack: list[Operation] = []
-        self._control_stack: list[_ControlScope] = []
-        self._gradient_override: dict[str, str] = {}
+        self._scopes = _Scopes()
         self.gradient_functions: dict[str, Callable[..., Any]] = {}  # of `custom_gradient`, by `_gradient_op_type`
-        self._attr_scope: dict[str, Any] = {}
-        self._container = ""
         self._finalized = False
         self.held: list[Any] = []  # what must live as long as the graph
         self._unfeedable: set[Tensor] = set()
@@ -119,7 +126,7 @@ class Graph(Collections):
             for before in op.control:
                 before.control_outputs.append(op)
                 before.attrs["_has_manual_control_dependencies"] = True
-            for scope in self._control_stack:
+            for scope in self._scopes.control:
                 scope.made.add(op)
             return op
 
@@ -155,43 +162,43 @@ class Graph(Collections):
             raise RuntimeError(f"The graph is finalized and cannot be changed: '{name}' was to be added to it.")
 
     def _control_for(self, inputs: Sequence[Tensor]) -> list[Operation]:
-        if not self._control_stack:
+        if not self._scopes.control:
             return []
         sources = {t.op for t in inputs}
         found: dict[Operation, None] = {}
-        for scope in self._control_stack:
+        for scope in self._scopes.control:
             # An input made inside the scope waits already; the op waits through it.
             if scope.made.isdisjoint(sources):
                 found.update(dict.fromkeys(op for op in scope.ops if op not in sources))
         return list(found)
 
     def _apply_scopes(self, op: Operation) -> None:
-        for function in reversed(self._device_stack):
+        for function in reversed(self._scopes.devices):
             if function is None:
                 break
             op.device = _device_string(function(op), op)
-        for key, value in self._attr_scope.items():
+        for key, value in self._scopes.attrs.items():
             op.attrs.setdefault(key, value)
-        if self._container and op.op_def.stateful and op.attrs.get("container") == "":
-            op.attrs["container"] = self._container
-        if self._colocation_stack:
+        if self._scopes.container and op.op_def.stateful and op.attrs.get("container") == "":
+            op.attrs["container"] = self._scopes.container
+        if self._scopes.colocated:
             groups: set[str] = set()
             device_set = False
-            for other in reversed(self._colocation_stack):
+            for other in reversed(self._scopes.colocated):
                 groups.update(g.decode() for g in other.colocation_groups())
                 if other.device and not device_set:
                     op.device = other.device
                     device_set = True
             op.attrs["_class"] = sorted(groups)
-        if self._gradient_override and op.type in self._gradient_override:
-            op.attrs.setdefault("_gradient_op_type", self._gradient_override[op.type])
+        if self._scopes.gradients and op.type in self._scopes.gradients:
+            op.attrs.setdefault("_gradient_op_type", self._scopes.gradients[op.type])
 
     # Names
 
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
         """`name` under the current scope, with a suffix _1, _2, ... where it is taken (letter case does not count)."""
-        if self._name_stack:
-            name = f"{self._name_stack}/{name}"
+        if self._scopes.name:
+            name = f"{self._scopes.name}/{name}"
         with self._lock:
             used = self._names_in_use
             key = name.lower()
@@ -215,11 +222,11 @@ class Graph(Collections):
             outermost = outermost.outer_graph
         with outermost._lock:
             outermost._function_names += 1
-            return f"{self._name_stack}/{name}_{outermost._function_names}".lstrip("/")
+            return f"{self._scopes.name}/{name}_{outermost._function_names}".lstrip("/")
 
     def get_name_scope(self) -> str:
         """The current name scope, without a slash at its end."""
-        return self._name_stack
+        return self._scopes.name
 
     @contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
@@ -227,16 +234,16 @@ class Graph(Collections):
         if name is not None and not isinstance(name, str):
             raise TypeError(f"A name scope must be a string, received {name!r}.")
         if name:
-            if not (_VALID_SCOPE_NAME if self._name_stack else _VALID_OP_NAME).match(name):
+            if not (_VALID_SCOPE_NAME if self._scopes.name else _VALID_OP_NAME).match(name):
                 raise ValueError(f"'{name}' is not a valid scope name")
             scope = name[:-1] if name.endswith("/") else self.unique_name(name)
         else:
             scope = ""
-        before, self._name_stack = self._name_stack, scope
+        before, self._scopes.name = self._scopes.name, scope
         try:
             yield scope + "/" if scope else ""
         finally:
-            self._name_stack = before
+            self._scopes.name = before
 
     # Devices, colocation, control dependencies
 
@@ -245,34 +252,34 @@ class Graph(Collections):
         """Places new ops: a string or DeviceSpec merges with outer ones, a function decides per op, None resets."""
         wanted = device_name_or_function
         function = wanted if wanted is None or callable(wanted) else devices.merge_device(wanted)
-        self._device_stack.append(function)
+        self._scopes.devices.append(function)
         try:
             yield
         finally:
-            self._device_stack.pop()
+            self._scopes.devices.pop()
 
     @contextmanager
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> Iterator[None]:
         """Places new ops on the device of `op`."""
         if op is None and not ignore_existing:
             raise ValueError("Trying to colocate with None; pass ignore_existing=True to leave all groups.")
-        before = self._colocation_stack, self._device_stack
-        self._colocation_stack = [] if ignore_existing else list(self._colocation_stack)
+        before = self._scopes.colocated, self._scopes.devices
+        self._scopes.colocated = [] if ignore_existing else list(self._scopes.colocated)
         if op is not None:
-            self._colocation_stack.append(op if isinstance(op, Operation) else _op_of(op))
+            self._scopes.colocated.append(op if isinstance(op, Operation) else _op_of(op))
         # The group decides, so outer device scopes do not count inside.
-        self._device_stack = []
+        self._scopes.devices = []
         try:
             yield
         finally:
-            self._colocation_stack, self._device_stack = before
+            self._scopes.colocated, self._scopes.devices = before
 
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Iterator[None]:
         """Makes new ops wait for `control_inputs`; None clears what outer blocks ask for."""
-        before = self._control_stack
+        before = self._scopes.control
         if control_inputs is None:
-            self._control_stack = []
+            self._scopes.control = []
         else:
             if not isinstance(control_inputs, Iterable):
                 raise TypeError(f"control_inputs must be a list of operations or tensors, received {control_inputs!r}.")
@@ -284,11 +291,11 @@ class Graph(Collections):
                 op = element.op if isinstance(element, Tensor) else element
                 if op.graph is self:
                     ops[op] = None
-            self._control_stack = [*before, _ControlScope(list(ops))]
+            self._scopes.control = [*before, _ControlScope(list(ops))]
         try:
             yield
         finally:
-            self._control_stack = before
+            self._scopes.control = before
 
     @contextmanager
     def gradient_override_map(self, op_type_map: dict[str, str]) -> Iterator[None]:
@@ -298,31 +305,31 @@ class Graph(Collections):
         for key, value in op_type_map.items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise TypeError(f"op_type_map must be a dict from string to string, received {op_type_map!r}.")
-        before = self._gradient_override
-        self._gradient_override = {**before, **op_type_map}
+        before = self._scopes.gradients
+        self._scopes.gradients = {**before, **op_type_map}
         try:
             yield
         finally:
-            self._gradient_override = before
+            self._scopes.gradients = before
 
     @contextmanager
     def attr_scope(self, attrs: dict[str, Any]) -> Iterator[None]:
         """Gives new ops these attrs, unless they have them already."""
-        before = self._attr_scope
-        self._attr_scope = {**before, **attrs}
+        before = self._scopes.attrs
+        self._scopes.attrs = {**before, **attrs}
         try:
             yield
         finally:
-            self._attr_scope = before
+            self._scopes.attrs = before
 
     @contextmanager
     def container(self, container_name: str) -> Iterator[str]:
         """Variables and queues made inside live in the container of that name on their server."""
-        before, self._container = self._container, container_name
+        before, self._scopes.container = self._scopes.container, container_name
         try:
             yield container_name
         finally:
-            self._container = before
+            self._scopes.container = before
 
     # Looking up
 

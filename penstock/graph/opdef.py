@@ -129,6 +129,13 @@ def registered(name: str) -> OpDef | None:
     return _REGISTRY.get(name)
 
 
+def op_of(name: str) -> OpDef:
+    """The op type called `name`, which some module declares."""
+    found = registered(name)
+    assert found is not None, f"{name} is not declared"
+    return found
+
+
 def all_ops() -> Iterable[OpDef]:
     """Every registered op type."""
     return _REGISTRY.values()

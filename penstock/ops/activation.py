@@ -13,7 +13,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.tensor import Tensor
-from penstock.ops import array, math, shapes
+from penstock.ops import array, casting, compare, joining, math, selection, shapes, unary
 from penstock.ops.types import FLOATS, REALS, Array
 
 _FLOATS32 = Types(*FLOATS, default=dt.float32)
@@ -33,7 +33,7 @@ def _curved_second_order(op: Operation, dy: Any) -> list[Any]:
     """The gradient of EluGrad and SeluGrad, which are linear in the outputs below zero."""
     first, outputs = op.input_list
     straight = op.op_def(dy, outputs)
-    return [straight, array.where(math.less(outputs, 0), dy * first, array.zeros_like(outputs))]
+    return [straight, selection.where(compare.less(outputs, 0), dy * first, array.zeros_like(outputs))]
 
 
 @op("ReluGrad", "T, T -> backprops: T", shape=shapes.merged, T=REALS, grad=_flat_second_order)
@@ -92,7 +92,7 @@ def selu(features: Array) -> Array:
 
 
 def _softplus_gradient(op: Operation, dy: Any) -> list[Any]:
-    return [dy * math.sigmoid(op.input_list[0])]
+    return [dy * unary.sigmoid(op.input_list[0])]
 
 
 @op("Softplus", "T -> activations: T", shape=shapes.unchanged, T=FLOATS, grad=_softplus_gradient)
@@ -124,7 +124,7 @@ def leaky_relu(features: Any, alpha: Any = 0.2, name: str | None = None) -> Tens
     with name_scope(name, "LeakyRelu", [features, alpha]) as name:
         features = convert_to_tensor(features, name="features")
         if features.dtype.is_integer:
-            features = math.cast(features, dt.float32)
+            features = casting.cast(features, dt.float32)
         if isinstance(alpha, Tensor):
             result: Tensor = math.maximum(alpha * features, features, name=name)
         else:
@@ -139,7 +139,7 @@ def crelu(features: Any, name: str | None = None, axis: int = -1) -> Tensor:
     """
     with name_scope(name, "CRelu", [features]) as name:
         features = convert_to_tensor(features, name="features")
-        both = array.concat([features, -features], axis, name=name)
+        both = joining.concat([features, -features], axis, name=name)
         result: Tensor = relu(both)
         return result
 
@@ -150,6 +150,6 @@ def swish(features: Any, beta: Any = 1.0) -> Tensor:
     >>> tf.nn.swish(x)
     """
     features = convert_to_tensor(features, name="features")
-    beta = math.cast(convert_to_tensor(beta, name="beta"), features.dtype)
-    result: Tensor = features * math.sigmoid(beta * features)
+    beta = casting.cast(convert_to_tensor(beta, name="beta"), features.dtype)
+    result: Tensor = features * unary.sigmoid(beta * features)
     return result

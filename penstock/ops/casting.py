@@ -7,17 +7,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from penstock.errors import UnimplementedError
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import Types, op
+from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
+from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
 from penstock.ops import array, compare, math, selection, shapes
 from penstock.ops import math_grad as grads
-from penstock.ops.types import COMPLEX, NUMBERS, Array
+from penstock.ops.types import COMPLEX, NUMBERS, QUANTIZED, Array
 
 _FROM_COMPLEX = Types(*COMPLEX, default=dt.complex64)
 _TO_REAL = Types(dt.float32, dt.float64, default=dt.float32)
@@ -195,3 +198,27 @@ to_int64 = _caster(dt.int64, "ToInt64")
 to_bfloat16 = _caster(dt.bfloat16, "ToBFloat16")
 to_complex64 = _caster(dt.complex64, "ToComplex64")
 to_complex128 = _caster(dt.complex128, "ToComplex128")
+
+
+def _bitcast_shape(op: Operation) -> list[TensorShape]:
+    shape, old, new = op.input_list[0].shape, op.attrs["T"].size, op.attrs["type"].size
+    if shape.rank is None or old == new:
+        return [shape]
+    dims = shape.as_list()
+    if old > new:
+        return [TensorShape.of((*dims, old // new))]
+    if not dims or dims[-1] not in (None, new // old):
+        raise ValueError(f"Cannot bitcast from {new} to {old} due to shape. {dims[-1:]} does not match {new // old}")
+    return [TensorShape.of(tuple(dims[:-1]))]
+
+
+@op("Bitcast", "T -> output: type", shape=_bitcast_shape, no_gradient=True,
+    T=(*NUMBERS, *QUANTIZED), type=(*NUMBERS, *QUANTIZED))  # fmt: skip
+def bitcast_op(input: Array, *, type: DType) -> Array:
+    return lax.bitcast_convert_type(input, type.as_numpy_dtype)
+
+
+def bitcast(input: Any, type: Any, name: str | None = None) -> Tensor:
+    """The same bytes read as another type."""
+    tensor: Tensor = bitcast_op(input, type=as_dtype(type), name=name)
+    return tensor

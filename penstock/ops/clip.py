@@ -9,7 +9,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.tensor import IndexedSlices, Tensor
-from penstock.ops import array, casting, compare, loss, math, ranges, reduce, unary
+from penstock.ops import array, casting, compare, joining, loss, math, passthrough, ranges, reduce, reshaping, unary
 from penstock.ops.selection import select
 
 
@@ -47,7 +47,7 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
         scaled = math.mul(values, clip_norm, name="mul")
         values.shape.assert_is_compatible_with(scaled.shape)
         clipped = math.truediv(scaled, math.maximum(norm, clip_norm))
-        return _like(t, array.identity(clipped, name=scope))
+        return _like(t, passthrough.identity(clipped, name=scope))
 
 
 def global_norm(t_list: Any, name: str | None = None) -> Tensor:
@@ -60,7 +60,7 @@ def global_norm(t_list: Any, name: str | None = None) -> Tensor:
                 values = _values(t, f"t_{i}")
                 with colocate_with(values):
                     halves.append(loss.l2_loss(values))
-        half = reduce.reduce_sum(array.stack(halves))
+        half = reduce.reduce_sum(joining.stack(halves))
         two = make_constant(2.0, half.dtype.base_dtype)
         norm: Tensor = unary.sqrt(math.mul(half, two, name="mul"), name="global_norm")
         return norm
@@ -90,7 +90,7 @@ def clip_by_global_norm(
             values = _values(t, f"t_{i}")
             with colocate_with(values):
                 scaled = math.mul(values, casting.cast(scale, values.dtype.base_dtype), name="mul")
-                clipped.append(_like(t, array.identity(scaled, name=f"{scope}_{i}")))
+                clipped.append(_like(t, passthrough.identity(scaled, name=f"{scope}_{i}")))
         return clipped, norm
 
 
@@ -98,14 +98,14 @@ def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Ten
     """Scaled down, if need be, so that its L2 norm divided by its size is at most `clip_norm`."""
     with name_scope(name, "clip_by_average_norm", [t, clip_norm]) as scope:
         t = convert_to_tensor(t, name="t")
-        count = casting.cast(array.size(t), dt.float32)
-        squares = reduce.reduce_sum(math.mul(t, t, name="mul"), ranges.range(array.rank(t)))
+        count = casting.cast(reshaping.size(t), dt.float32)
+        squares = reduce.reduce_sum(math.mul(t, t, name="mul"), ranges.range(reshaping.rank(t)))
         inverse = unary.rsqrt(squares)
         scaled = math.mul(t, clip_norm, name="mul")
         by_size = math.mul(inverse, count, name="mul")
         limit = math.truediv(make_constant(1.0, dt.float32), clip_norm)
         product = math.mul(scaled, math.minimum(by_size, limit), name="mul")
-        clipped: Tensor = array.identity(product, name=scope)
+        clipped: Tensor = passthrough.identity(product, name=scope)
         return clipped
 
 

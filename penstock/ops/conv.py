@@ -16,9 +16,9 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
-from penstock.ops import array
-from penstock.ops.array import require_rank
+from penstock.ops import reshaping
 from penstock.ops.reduce import renamed
+from penstock.ops.shapes import require_rank
 from penstock.ops.types import FLOATS, Array, platform
 
 _CONVOLVED = Types(*FLOATS, dt.int32)
@@ -144,7 +144,7 @@ ONES = [1, 1, 1, 1]
 
 def _conv2d_gradient(op: Operation, dy: Tensor) -> list[Any]:
     image, kernel = op.input_list
-    image_sizes, kernel_sizes = array.shape_n([image, kernel])
+    image_sizes, kernel_sizes = reshaping.shape_n([image, kernel])
     attrs = _settings(op.attrs)
     return [
         conv2d_backprop_input_op(image_sizes, kernel, dy, **attrs),
@@ -166,7 +166,7 @@ def conv2d_op(
 def _backprop_input_gradient(op: Operation, dy: Tensor) -> list[Any]:
     _, kernel, upstream = op.input_list
     attrs = _settings(op.attrs)
-    d_kernel = conv2d_backprop_filter_op(dy, array.shape(kernel), upstream, **attrs)
+    d_kernel = conv2d_backprop_filter_op(dy, reshaping.shape(kernel), upstream, **attrs)
     return [None, d_kernel, conv2d_op(dy, kernel, **attrs)]
 
 
@@ -186,7 +186,7 @@ def conv2d_backprop_input_op(
 def _backprop_filter_gradient(op: Operation, dy: Tensor) -> list[Any]:
     image, _, upstream = op.input_list
     attrs = _settings(op.attrs)
-    d_image = conv2d_backprop_input_op(array.shape(image), dy, upstream, **attrs)
+    d_image = conv2d_backprop_input_op(reshaping.shape(image), dy, upstream, **attrs)
     return [d_image, None, conv2d_op(image, dy, **attrs)]
 
 
@@ -388,10 +388,10 @@ def _conv1d(
         rates = per_dimension(dilations, layout, "dilations", 1)
         steps.insert(at, 1)
         rates.insert(at, 1)
-        value = array.expand_dims(value, axis)
-        filters = array.expand_dims(filters, 0)
+        value = reshaping.expand_dims(value, axis)
+        filters = reshaping.expand_dims(filters, 0)
         wide = conv2d(value, filters, steps, padding, data_format=layout, dilations=rates, name=name)
-        return array.squeeze(wide, [axis])
+        return reshaping.squeeze(wide, [axis])
 
 
 def convolution(

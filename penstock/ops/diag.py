@@ -11,13 +11,13 @@ from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import as_dtype
-from penstock.graph.opdef import op
+from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
 from penstock.ops import shapes
-from penstock.ops.array import ones, op_of, zeros
+from penstock.ops.array import ones, zeros
 from penstock.ops.joining import concat
 from penstock.ops.types import INDEX64, Array
 

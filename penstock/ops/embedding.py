@@ -6,9 +6,24 @@ from typing import Any
 
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.opdef import op_of
 from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.tensor import SparseTensor, Tensor
-from penstock.ops import array, math, segment  # noqa: F401 (segment declares what `_COMBINERS` names)
+from penstock.ops import (
+    array,
+    casting,
+    gathering,
+    joining,
+    math,
+    passthrough,
+    ranges,
+    reduce,
+    reshaping,
+    segment,
+    selection,
+    slicing,
+    unary,
+)
 
 
 def embedding_lookup(
@@ -33,8 +48,8 @@ def embedding_lookup(
         ids = convert_to_tensor(ids, name="ids")
         if len(shards) == 1:
             with colocate_with(shards[0]):
-                rows = _clipped(array.gather(shards[0], ids, name=name), ids, max_norm)
-                return array.identity(rows)
+                rows = _clipped(gathering.gather(shards[0], ids, name=name), ids, max_norm)
+                return passthrough.identity(rows)
         return _lookup_in_shards(shards, ids, partition_strategy, name, max_norm)
 
 
@@ -48,33 +63,33 @@ def _lookup_in_shards(
     shards: list[Any], ids: Tensor, partition_strategy: str, name: str, max_norm: float | None
 ) -> Tensor:
     count = len(shards)
-    flat: Any = array.reshape(ids, [-1])
+    flat: Any = reshaping.reshape(ids, [-1])
     shard_of: Any
     row_of: Any
-    places = math.range(array.size(flat))
+    places = ranges.range(reshaping.size(flat))
     if partition_strategy == "mod":
         shard_of, row_of = flat % count, flat // count
     elif partition_strategy == "div":
         shard_of, row_of = _contiguous(shards, flat)
     else:
         raise ValueError(f"Unrecognized partition strategy: {partition_strategy}. Must be 'mod' or 'div'.")
-    shard_of = math.cast(shard_of, dt.int32)
-    rows_by_shard = array.dynamic_partition(row_of, shard_of, count)
-    places_by_shard = array.dynamic_partition(places, shard_of, count)
+    shard_of = casting.cast(shard_of, dt.int32)
+    rows_by_shard = selection.dynamic_partition(row_of, shard_of, count)
+    places_by_shard = selection.dynamic_partition(places, shard_of, count)
     found = []
     for shard, rows in zip(shards, rows_by_shard, strict=True):
         with colocate_with(shard):
-            found.append(array.gather(shard, rows))
-    merged = array.parallel_dynamic_stitch(places_by_shard, found, name=name)
+            found.append(gathering.gather(shard, rows))
+    merged = selection.parallel_dynamic_stitch(places_by_shard, found, name=name)
     row_shape = shards[0].shape[1:]
     for shard in shards[1:]:
         row_shape = row_shape.merge_with(shard.shape[1:])
     if row_shape.is_fully_defined():
-        result = array.reshape(merged, array.concat([array.shape(ids), row_shape.as_list()], 0))
+        result = reshaping.reshape(merged, joining.concat([reshaping.shape(ids), row_shape.as_list()], 0))
     else:
         with colocate_with(shards[0]):
-            dynamic = array.shape(shards[0])
-        result = array.reshape(merged, array.concat([array.shape(ids), array.slice(dynamic, [1], [-1])], 0))
+            dynamic = reshaping.shape(shards[0])
+        result = reshaping.reshape(merged, joining.concat([reshaping.shape(ids), slicing.slice(dynamic, [1], [-1])], 0))
     result.set_shape(ids.shape.concatenate(row_shape))
     return _clipped(result, ids, max_norm)
 
@@ -93,13 +108,13 @@ def _contiguous(shards: list[Any], flat: Any) -> tuple[Any, Any]:
                 dynamic.append(size)
             else:
                 with colocate_with(shard):
-                    shape: Any = array.shape(shard)
+                    shape: Any = reshaping.shape(shard)
                     dynamic.append(shape[0])
-        total = math.reduce_sum(math.cast(array.stack(dynamic), kind))
+        total = reduce.reduce_sum(casting.cast(joining.stack(dynamic), kind))
     each = total // len(shards)
     extra = total % len(shards)
     shard_of = math.maximum(flat // (each + 1), (flat - extra) // each)
-    row_of = array.where(shard_of < extra, flat % (each + 1), (flat - extra) % each)
+    row_of = selection.where(shard_of < extra, flat % (each + 1), (flat - extra) % each)
     return shard_of, row_of
 
 
@@ -111,7 +126,7 @@ def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:
     if ids.shape.rank is not None and rows.shape.rank is not None:
         axes: Any = list(range(ids.shape.rank, rows.shape.rank))
     else:
-        axes = math.range(array.rank(ids), array.rank(rows))
+        axes = ranges.range(reshaping.rank(ids), reshaping.rank(rows))
     result: Tensor = clip.clip_by_norm(rows, max_norm, axes=axes)
     return result
 
@@ -138,19 +153,19 @@ def embedding_lookup_sparse(
         segments = indices[:, 0]
         if sp_weights is None and len(shards) == 1 and max_norm is None:
             return _combined(combiner, shards[0], sp_ids.values, segments, name)
-        ids, positions = array.unique(sp_ids.values)
+        ids, positions = selection.unique(sp_ids.values)
         rows = embedding_lookup(shards, ids, partition_strategy, max_norm=max_norm)
         if sp_weights is None:
             return _combined(combiner, rows, positions, segments, name)
-        segments = math.cast(segments, dt.int32)
-        return _weighted(combiner, array.gather(rows, positions), sp_weights.values, segments, name)
+        segments = casting.cast(segments, dt.int32)
+        return _weighted(combiner, gathering.gather(rows, positions), sp_weights.values, segments, name)
 
 
 _COMBINERS = {"sum": "SparseSegmentSum", "mean": "SparseSegmentMean", "sqrtn": "SparseSegmentSqrtN"}
 
 
 def _combined(combiner: str, rows: Any, positions: Tensor, segments: Tensor, name: str) -> Tensor:
-    combine = array.op_of(_COMBINERS[combiner])
+    combine = op_of(_COMBINERS[combiner])
     # The table may be large, and the step needs few of its rows: their gradient stays sparse.
     result: Tensor = combine(convert_to_tensor(rows), positions, segments, sparse_gradient=True, name=name)
     return result
@@ -158,20 +173,20 @@ def _combined(combiner: str, rows: Any, positions: Tensor, segments: Tensor, nam
 
 def _weighted(combiner: str, rows: Any, weights: Any, segments: Tensor, name: str) -> Tensor:
     if weights.dtype != rows.dtype:
-        weights = math.cast(weights, rows.dtype)
-    rank: Any = array.rank(rows)
-    count = array.expand_dims(rank - 1, 0)
-    shape = array.concat([array.shape(weights), array.ones(count, dt.int32)], 0)
-    column: Any = array.reshape(weights, shape)
+        weights = casting.cast(weights, rows.dtype)
+    rank: Any = reshaping.rank(rows)
+    count = reshaping.expand_dims(rank - 1, 0)
+    shape = joining.concat([reshaping.shape(weights), array.ones(count, dt.int32)], 0)
+    column: Any = reshaping.reshape(weights, shape)
     scaled = rows * column
     result: Tensor
     if combiner == "sum":
-        result = array.segment_sum(scaled, segments, name=name)
+        result = segment.segment_sum(scaled, segments, name=name)
         return result
-    total = array.segment_sum(scaled, segments)
+    total = segment.segment_sum(scaled, segments)
     if combiner == "mean":
-        divisor = array.segment_sum(column, segments)
+        divisor = segment.segment_sum(column, segments)
     else:
-        divisor = math.sqrt(array.segment_sum(math.pow(column, 2.0), segments))
+        divisor = unary.sqrt(segment.segment_sum(math.pow(column, 2.0), segments))
     result = math.div_no_nan(total, divisor, name=name)
     return result

@@ -15,7 +15,26 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
-from penstock.ops import activation, array, assertion, math, nn, shapes
+from penstock.ops import (
+    activation,
+    arranging,
+    array,
+    assertion,
+    casting,
+    compare,
+    joining,
+    math,
+    matmul,
+    nn,
+    passthrough,
+    ranges,
+    reduce,
+    reshaping,
+    selection,
+    shapes,
+    slicing,
+    unary,
+)
 from penstock.ops.reduce import renamed
 from penstock.ops.types import FLOATS, INDEX64, Array
 
@@ -43,19 +62,19 @@ def _logits_gradient(op: Operation, d_loss: Any, d_backprop: Any) -> Any:
     result = _times_rows(d_loss, op.outputs[1])
     if not _is_zero(d_backprop):
         softmax = nn.softmax(op.input_list[0])
-        product = math.matmul(array.expand_dims(d_backprop, 1), array.expand_dims(softmax, 2))
-        result += (d_backprop - array.squeeze(product, axis=[1])) * softmax
+        product = matmul.matmul(reshaping.expand_dims(d_backprop, 1), reshaping.expand_dims(softmax, 2))
+        result += (d_backprop - reshaping.squeeze(product, axis=[1])) * softmax
     return result
 
 
 def _times_rows(column: Any, rows: Any) -> Any:
-    wide: Any = array.expand_dims(column, -1)
+    wide: Any = reshaping.expand_dims(column, -1)
     return wide * rows
 
 
 def _dense_gradient(op: Operation, d_loss: Tensor, d_backprop: Any) -> list[Any]:
     first = _logits_gradient(op, d_loss, d_backprop)
-    return [first, _times_rows(d_loss, math.negative(nn.log_softmax(op.input_list[0])))]
+    return [first, _times_rows(d_loss, unary.negative(nn.log_softmax(op.input_list[0])))]
 
 
 def _sparse_gradient(op: Operation, d_loss: Tensor, d_backprop: Any) -> list[Any]:
@@ -115,7 +134,7 @@ def softmax_cross_entropy_with_logits(
     axis = dim if axis is None else axis
     _require_both("softmax_cross_entropy_with_logits", labels, logits)
     with name_scope(name, "softmax_cross_entropy_with_logits_sg", [logits, labels]) as name:
-        labels = array.stop_gradient(labels, name="labels_stop_gradient")
+        labels = passthrough.stop_gradient(labels, name="labels_stop_gradient")
     return softmax_cross_entropy_with_logits_v2(labels, logits, axis=axis, name=name)
 
 
@@ -134,20 +153,20 @@ def softmax_cross_entropy_with_logits_v2(
         labels = convert_to_tensor(labels, name="labels")
         # Half precision is too coarse for the sum of exponentials.
         half = logits.dtype.base_dtype in (dt.float16, dt.bfloat16)
-        precise = math.cast(logits, dt.float32) if half else logits
-        labels = math.cast(labels, precise.dtype.base_dtype)
-        rank = array.rank(precise)
+        precise = casting.cast(logits, dt.float32) if half else logits
+        labels = casting.cast(labels, precise.dtype.base_dtype)
+        rank = reshaping.rank(precise)
         if axis != -1:
             precise = _move_to_end(precise, axis, rank)
             labels = _move_to_end(labels, axis, rank)
-        shape = array.shape(precise)
+        shape = reshaping.shape(precise)
         loss, _ = softmax_cross_entropy(_as_rows(precise), _as_rows(labels), name=name)
-        result: Tensor = array.reshape(loss, array.slice(shape, [0], [math.subtract(rank, 1)]))
+        result: Tensor = reshaping.reshape(loss, slicing.slice(shape, [0], [math.subtract(rank, 1)]))
         if logits.shape.rank is not None:
             dims = logits.shape.as_list()
             del dims[axis]
             result.set_shape(dims)
-        return math.cast(result, logits.dtype.base_dtype) if half else result
+        return casting.cast(result, logits.dtype.base_dtype) if half else result
 
 
 def _require_both(what: str, labels: Any, logits: Any) -> None:
@@ -156,16 +175,16 @@ def _require_both(what: str, labels: Any, logits: Any) -> None:
 
 
 def _move_to_end(tensor: Tensor, axis: int, rank: Tensor) -> Tensor:
-    order = array.concat([math.range(axis), math.range(axis + 1, rank), [axis]], 0)
-    result: Tensor = array.transpose(tensor, order)
+    order = joining.concat([ranges.range(axis), ranges.range(axis + 1, rank), [axis]], 0)
+    result: Tensor = arranging.transpose(tensor, order)
     return result
 
 
 def _as_rows(tensor: Tensor) -> Tensor:
     """All dimensions but the last one as one."""
-    rank = array.rank(tensor)
-    last = array.slice(array.shape(tensor), [math.subtract(rank, 1)], [1])
-    rows: Tensor = array.reshape(tensor, array.concat([[-1], last], 0))
+    rank = reshaping.rank(tensor)
+    last = slicing.slice(reshaping.shape(tensor), [math.subtract(rank, 1)], [1])
+    rows: Tensor = reshaping.reshape(tensor, joining.concat([[-1], last], 0))
     if tensor.shape.rank:
         rows.set_shape([TensorShape(tensor.shape.as_list()[:-1]).num_elements(), tensor.shape.as_list()[-1]])
     return rows
@@ -181,31 +200,31 @@ def sparse_softmax_cross_entropy_with_logits(labels: Any = None, logits: Any = N
         labels = convert_to_tensor(labels)
         logits = convert_to_tensor(logits)
         half = logits.dtype.base_dtype in (dt.float16, dt.bfloat16)
-        precise = math.cast(logits, dt.float32) if half else logits
-        labels_shape = array.shape(labels)
+        precise = casting.cast(logits, dt.float32) if half else logits
+        labels_shape = reshaping.shape(labels)
         _check_sparse_shapes(labels.shape, logits.shape)
         result: Tensor
         if logits.shape.rank == 2:
             result, _ = sparse_softmax_cross_entropy(precise, labels)
-            return math.cast(result, logits.dtype.base_dtype) if half else result
+            return casting.cast(result, logits.dtype.base_dtype) if half else result
         shape: Any
         checks = []
         if labels.shape.rank is None or logits.shape.rank is None:
-            at_run_time, shape = array.shape(labels), array.shape(logits)
+            at_run_time, shape = reshaping.shape(labels), reshaping.shape(logits)
             checks.append(_same_shapes(at_run_time, shape[:-1]))
         with control_dependencies(checks):
-            shape, rank = array.shape(logits), array.rank(logits)
-            rows = array.reshape(precise, [-1, shape[math.sub(rank, 1, name="sub")]])
-            flat, _ = sparse_softmax_cross_entropy(rows, array.reshape(labels, [-1]))
-            result = array.reshape(flat, labels_shape)
+            shape, rank = reshaping.shape(logits), reshaping.rank(logits)
+            rows = reshaping.reshape(precise, [-1, shape[math.sub(rank, 1, name="sub")]])
+            flat, _ = sparse_softmax_cross_entropy(rows, reshaping.reshape(labels, [-1]))
+            result = reshaping.reshape(flat, labels_shape)
             result.set_shape(labels.shape)
-            return math.cast(result, logits.dtype.base_dtype) if half else result
+            return casting.cast(result, logits.dtype.base_dtype) if half else result
 
 
 def _same_shapes(labels: Tensor, rows: Tensor) -> Operation:
     """The check of `_check_sparse_shapes` for shapes that are known only when the graph runs."""
     with name_scope("assert_equal_1"):
-        same = math.reduce_all(math.equal(labels, rows))
+        same = reduce.reduce_all(compare.equal(labels, rows))
         return assertion.Assert(same, ["labels must have the shape of logits less its last dimension:", labels, rows])
 
 
@@ -251,9 +270,9 @@ def sigmoid_cross_entropy_with_logits(labels: Any = None, logits: Any = None, na
         # max(x, 0) - x * z + log(1 + exp(-|x|)) never overflows, and has a gradient at 0.
         zeros = array.zeros_like(logits, dtype=logits.dtype.base_dtype)
         positive = logits >= zeros
-        largest = array.where(positive, logits, zeros)
-        minus_size = array.where(positive, -logits, logits)
-        return math.add(largest - logits * labels, math.log1p(math.exp(minus_size)), name=name)
+        largest = selection.where(positive, logits, zeros)
+        minus_size = selection.where(positive, -logits, logits)
+        return math.add(largest - logits * labels, unary.log1p(unary.exp(minus_size)), name=name)
 
 
 def weighted_cross_entropy_with_logits(
@@ -271,7 +290,7 @@ def weighted_cross_entropy_with_logits(
         weight = 1 + (pos_weight - 1) * labels
         return math.add(
             (1 - labels) * logits,
-            weight * (math.log1p(math.exp(-math.abs(logits))) + activation.relu(-logits)),
+            weight * (unary.log1p(unary.exp(-unary.abs(logits))) + activation.relu(-logits)),  # type: ignore[operator]
             name=name,
         )
 
@@ -287,13 +306,13 @@ def log_poisson_loss(targets: Any, log_input: Any, compute_full_loss: bool = Fal
         log_input = convert_to_tensor(log_input, name="log_input")
         targets = convert_to_tensor(targets, name="targets")
         _same_shape("log_poisson_loss", log_input, targets)
-        result = math.exp(log_input) - log_input * targets
+        result = unary.exp(log_input) - log_input * targets
         if compute_full_loss:
             half = convert_to_tensor(0.5, dtype=targets.dtype.base_dtype)
             two_pi = convert_to_tensor(2 * np.pi, dtype=targets.dtype.base_dtype)
-            stirling = targets * math.log(targets) - targets + half * math.log(two_pi * targets)
+            stirling = targets * unary.log(targets) - targets + half * unary.log(two_pi * targets)
             zeros, ones = array.zeros_like(targets), array.ones_like(targets)
-            small = math.logical_and(targets >= zeros, targets <= ones)
-            result += array.where(small, zeros, stirling)
+            small = compare.logical_and(targets >= zeros, targets <= ones)
+            result += selection.where(small, zeros, stirling)
         total: Tensor = result
         return total

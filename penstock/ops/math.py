@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,21 +14,9 @@ from penstock.graph.dtype import as_dtype
 from penstock.graph.opdef import Types, op
 from penstock.graph.scopes import name_scope
 from penstock.graph.tensor import IndexedSlices, Tensor
-from penstock.ops import array, casting, shapes
+from penstock.ops import casting, passthrough, shapes
 from penstock.ops import math_grad as grads
 from penstock.ops.types import COMPLEX, FLOATS, FLOATS_COMPLEX, NUMBERS, QUANTIZED, REALS, SIGNED, Array, xp
-
-_MODULES = ("unary", "compare", "casting", "reduce", "ranges", "matmul", "clip", "special", "bitwise")
-
-
-def __getattr__(name: str) -> Any:
-    """TensorFlow has one module of mathematical ops; here what is not below is in one of `_MODULES`."""
-    if not name.startswith("__"):
-        for module in _MODULES:
-            found = getattr(importlib.import_module(f"penstock.ops.{module}"), name, None)
-            if found is not None:
-                return found
-    raise AttributeError(f"module 'penstock.ops.math' has no attribute '{name}'")
 
 
 def _is_int(x: Array) -> bool:
@@ -314,7 +301,7 @@ def add_n(inputs: Any, name: str | None = None) -> Tensor:
     tensors = [t if isinstance(t, IndexedSlices) else convert_to_tensor(t) for t in inputs]
     if len(tensors) == 1:
         only = convert_to_tensor(tensors[0])
-        return array.identity(only, name=name) if name else only
+        return passthrough.identity(only, name=name) if name else only
     total: Tensor = add_n_op(tensors, name=name)
     return total
 

@@ -50,7 +50,7 @@ def reduction_axes(x: TensorShape, y: TensorShape) -> tuple[list[int], list[int]
 
 def unbroadcast(x: Tensor, y: Tensor, x_grad: Any, y_grad: Any) -> Grads:
     """Sums gradients that have the shape of `x op y` down to the shapes of x and y."""
-    x_shape, y_shape = array.shape(x), array.shape(y)
+    x_shape, y_shape = reshaping.shape(x), reshaping.shape(y)
     axes = reduction_axes(x.shape, y.shape)
     if axes is None:
         x_axes, y_axes = broadcast_gradient_args(x_shape, y_shape)
@@ -64,7 +64,7 @@ def unbroadcast(x: Tensor, y: Tensor, x_grad: Any, y_grad: Any) -> Grads:
 
 def _summed(grad: Any, axes: Any, shape: Tensor) -> Any:
     # With keepdims the shape stays known as far as possible, which the reshape then checks.
-    return None if grad is None else array.reshape(reduce.reduce_sum(grad, axes, keepdims=True), shape)
+    return None if grad is None else reshaping.reshape(reduce.reduce_sum(grad, axes, keepdims=True), shape)
 
 
 def _same_shapes(*tensors: Any) -> bool:
@@ -236,4 +236,4 @@ def add_n(op: Operation, grad: Any) -> Grads:
 
 
 # At the end, since these modules declare ops with the functions above.
-from penstock.ops import array, casting, compare, math, reduce, selection, unary  # noqa: E402
+from penstock.ops import array, casting, compare, math, reduce, reshaping, selection, unary  # noqa: E402

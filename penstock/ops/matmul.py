@@ -15,7 +15,19 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
-from penstock.ops import array, casting, compare, math, ranges, reduce, selection, shapes
+from penstock.ops import (
+    arranging,
+    casting,
+    compare,
+    gathering,
+    joining,
+    math,
+    ranges,
+    reduce,
+    reshaping,
+    selection,
+    shapes,
+)
 from penstock.ops.math_grad import broadcast_gradient_args
 from penstock.ops.types import COMPLEX, FLOATS, REALS, Array
 
@@ -92,11 +104,11 @@ def _batch_grad(op: Operation, grad: Any) -> list[Any]:
         x_batch, y_batch = x.shape.as_list()[:-2], y.shape.as_list()[:-2]
         if x_batch == y_batch and None not in x_batch:
             return [x_grad, y_grad]
-    x_shape, y_shape = array.shape(x), array.shape(y)
+    x_shape, y_shape = reshaping.shape(x), reshaping.shape(y)
     x_axes, y_axes = broadcast_gradient_args(_batch_of(x_shape), _batch_of(y_shape))
     return [
-        array.reshape(reduce.reduce_sum(x_grad, x_axes), x_shape),
-        array.reshape(reduce.reduce_sum(y_grad, y_axes), y_shape),
+        reshaping.reshape(reduce.reduce_sum(x_grad, x_axes), x_shape),
+        reshaping.reshape(reduce.reduce_sum(y_grad, y_axes), y_shape),
     ]
 
 
@@ -167,10 +179,10 @@ def matvec(
 ) -> Tensor:  # fmt: skip
     """A matrix times a vector, or each pair in two batches of them: `tf.linalg.matvec(w, x)`."""
     with name_scope(name, "MatVec", [a, b]):
-        column = array.expand_dims(b, axis=-1)
+        column = reshaping.expand_dims(b, axis=-1)
         product = matmul(a, column, transpose_a=transpose_a, adjoint_a=adjoint_a, a_is_sparse=a_is_sparse,
                          b_is_sparse=b_is_sparse)  # fmt: skip
-        vector: Tensor = array.squeeze(product, axis=-1)
+        vector: Tensor = reshaping.squeeze(product, axis=-1)
         return vector
 
 
@@ -195,9 +207,9 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
             whole = a_free + b_free
             if product.shape.is_fully_defined() and product.shape.as_list() == whole:
                 return product
-            return array.reshape(product, whole, name=scope)
+            return reshaping.reshape(product, whole, name=scope)
         parts = [make_constant(f, dt.int32) if isinstance(f, list) else f for f in (a_free, b_free)]
-        result: Tensor = array.reshape(product, array.concat(parts, 0), name=scope)
+        result: Tensor = reshaping.reshape(product, joining.concat(parts, 0), name=scope)
         if a_static is not None and b_static is not None:
             result.set_shape(a_static + b_static)
         return result
@@ -212,7 +224,7 @@ def _dot_axes(a: Tensor, axes: Any) -> tuple[Any, Any]:
             if axes > rank:
                 raise ValueError(f"tensordot: `axes` must not exceed the rank {rank} of `a`, received {axes}.")
             return list(range(rank - axes, rank)), list(range(axes))
-        end = array.rank(a)
+        end = reshaping.rank(a)
         return ranges.range(math.sub(end, axes, name="sub"), end), ranges.range(axes)
     if isinstance(axes, (list, tuple)):
         if len(axes) != 2:
@@ -235,25 +247,25 @@ def _as_matrix(t: Tensor, axes: Any, last: bool) -> tuple[Tensor, Any, list[int 
         dims = t.shape.as_list()
         if t.shape.is_fully_defined():
             rows, columns = (pymath.prod(dims[i] or 0 for i in group) for group in (free, summed))
-            moved = t if order == list(range(rank)) else array.transpose(t, order)
+            moved = t if order == list(range(rank)) else arranging.transpose(t, order)
             shape = [rows, columns] if last else [columns, rows]
-            matrix = moved if moved.shape.as_list() == shape else array.reshape(moved, shape)
+            matrix = moved if moved.shape.as_list() == shape else reshaping.reshape(moved, shape)
             return matrix, [dims[i] for i in free], [dims[i] for i in free]
         summed_axes = make_constant(summed, dt.int32, name="axes")
         free_axes = make_constant(free, dt.int32, name="free")
-        shape_t = array.shape(t)
+        shape_t = reshaping.shape(t)
         static: list[int | None] | None = [dims[i] for i in free]
     else:
-        shape_t, rank_t = array.shape(t), array.rank(t)
+        shape_t, rank_t = reshaping.shape(t), reshaping.rank(t)
         summed_axes = convert_to_tensor(axes, dtype=dt.int32, name="axes")
         counted = math.add_v2(summed_axes, rank_t, name="add")
         summed_axes = selection.select(compare.greater_equal(summed_axes, 0), summed_axes, counted)
         free_axes = selection.list_diff(ranges.range(0, rank_t), summed_axes)[0]
         static = None
-    free_dims, summed_dims = array.gather(shape_t, free_axes), array.gather(shape_t, summed_axes)
+    free_dims, summed_dims = gathering.gather(shape_t, free_axes), gathering.gather(shape_t, summed_axes)
     rows_t, columns_t = reduce.reduce_prod(free_dims), reduce.reduce_prod(summed_dims)
     if last:
-        perm, shape_m = array.concat([free_axes, summed_axes], 0), array.stack([rows_t, columns_t])
+        perm, shape_m = joining.concat([free_axes, summed_axes], 0), joining.stack([rows_t, columns_t])
     else:
-        perm, shape_m = array.concat([summed_axes, free_axes], 0), array.stack([columns_t, rows_t])
-    return array.reshape(array.transpose(t, perm), shape_m), free_dims, static
+        perm, shape_m = joining.concat([summed_axes, free_axes], 0), joining.stack([columns_t, rows_t])
+    return reshaping.reshape(arranging.transpose(t, perm), shape_m), free_dims, static

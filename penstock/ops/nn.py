@@ -19,7 +19,21 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.tensor import Tensor
-from penstock.ops import array, math, random, shapes
+from penstock.ops import (
+    arranging,
+    casting,
+    joining,
+    math,
+    matmul,
+    passthrough,
+    random,
+    ranges,
+    reduce,
+    reshaping,
+    selection,
+    shapes,
+    unary,
+)
 from penstock.ops.activation import relu
 from penstock.ops.reduce import renamed
 from penstock.ops.types import FLOATS, NUMBERS, QUANTIZED, REALS, Array
@@ -39,7 +53,7 @@ def _at_least_vector(op: Operation) -> list[TensorShape]:
 
 def _softmax_gradient(op: Operation, dy: Any) -> list[Any]:
     softmax = op.outputs[0]
-    total = math.reduce_sum(dy * softmax, -1, keepdims=True)
+    total = reduce.reduce_sum(dy * softmax, -1, keepdims=True)
     return [(dy - total) * softmax]
 
 
@@ -49,8 +63,8 @@ def softmax_op(logits: Array) -> Array:
 
 
 def _log_softmax_gradient(op: Operation, dy: Any) -> list[Any]:
-    softmax = math.exp(op.outputs[0])
-    return [dy - math.reduce_sum(dy, -1, keepdims=True) * softmax]
+    softmax = unary.exp(op.outputs[0])
+    return [dy - reduce.reduce_sum(dy, -1, keepdims=True) * softmax]
 
 
 @op("LogSoftmax", "T -> logsoftmax: T", shape=_at_least_vector, T=FLOATS, grad=_log_softmax_gradient)
@@ -86,10 +100,10 @@ def _along(compute: OpDef, logits: Any, axis: int | None, name: str | None) -> T
         raise ValueError(f"{compute.name}: axis must be in [{-rank}, {rank}) for rank {rank}, received {axis}.")
     # The op works on the last axis: change places with it, and back.
     at: Any = axis
-    first: Any = array.rank(logits)
+    first: Any = reshaping.rank(logits)
     if axis < 0:
         at = axis + first
-    count = array.rank(logits)
+    count = reshaping.rank(logits)
     if axis < 0:
         at = at % (count if rank is None else rank)
     swapped = compute(_swap_with_last(logits, at, count))
@@ -100,8 +114,8 @@ def _along(compute: OpDef, logits: Any, axis: int | None, name: str | None) -> T
 
 def _swap_with_last(tensor: Tensor, axis: Any, rank: Tensor, name: str | None = None) -> Tensor:
     last = math.subtract(rank, 1)
-    order = array.concat([math.range(axis), [last], math.range(axis + 1, last), [axis]], 0)
-    result: Tensor = array.transpose(tensor, order, name=name)
+    order = joining.concat([ranges.range(axis), [last], ranges.range(axis + 1, last), [axis]], 0)
+    result: Tensor = arranging.transpose(tensor, order, name=name or "transpose")
     return result
 
 
@@ -189,7 +203,7 @@ def relu_layer(x: Any, weights: Any, biases: Any, name: str | None = None) -> Te
 
 
 def _product(x: Any, weights: Any) -> Tensor:
-    result: Tensor = math.matmul(convert_to_tensor(x, name="x"), convert_to_tensor(weights, name="weights"))
+    result: Tensor = matmul.matmul(convert_to_tensor(x, name="x"), convert_to_tensor(weights, name="weights"))
     return result
 
 
@@ -228,7 +242,7 @@ def dropout(
             one = convert_to_tensor(1, dtype=kind)
             scaled = math.realdiv(value, math.subtract(one, rate))
         drawn: Any = random.random_uniform(_noise_shape(value, noise_shape), dtype=kind, seed=seed)
-        result: Tensor = array.where_v2(drawn >= rate, scaled, convert_to_tensor(0, dtype=kind))
+        result: Tensor = selection.where_v2(drawn >= rate, scaled, convert_to_tensor(0, dtype=kind))
         result.set_shape(value.shape)
         return result
 
@@ -240,14 +254,14 @@ def _rate_tensor(rate: Any, dtype: DType) -> Tensor:
         return tensor
     if not tensor.dtype.is_floating:
         raise ValueError(f"dropout: `rate` must be floating, received dtype {tensor.dtype.name}.")
-    result: Tensor = math.cast(tensor, dtype, name="rate")
+    result: Tensor = casting.cast(tensor, dtype, name="rate")
     return result
 
 
 def _noise_shape(x: Tensor, noise_shape: Any) -> Any:
     """The shape of the mask; None in `noise_shape` stands for the size in `x`."""
     if noise_shape is None:
-        return array.shape(x)
+        return reshaping.shape(x)
     if isinstance(noise_shape, Tensor):
         return noise_shape
     try:
@@ -346,8 +360,8 @@ def zero_fraction(value: Any, name: str | None = None) -> Tensor:
     """
     with name_scope(name, "zero_fraction", [value]):
         value = convert_to_tensor(value, name="value")
-        size = array.size(value, out_type=_INT64)
-        nonzero = math.count_nonzero(value, dtype=_INT64)
+        size: Any = reshaping.size(value, out_type=_INT64)
+        nonzero = reduce.count_nonzero(value, dtype=_INT64)
         with name_scope("counts_to_fraction"):
-            fraction = math.cast(size - nonzero, _FLOAT32) / math.cast(size, _FLOAT32)
-        return array.identity(fraction, name="fraction")
+            fraction = casting.cast(size - nonzero, _FLOAT32) / casting.cast(size, _FLOAT32)
+        return passthrough.identity(fraction, name="fraction")

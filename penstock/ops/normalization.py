@@ -16,7 +16,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
-from penstock.ops import array, math, shapes
+from penstock.ops import array, casting, gathering, math, passthrough, reduce, reshaping, shapes, unary
 from penstock.ops.reduce import renamed
 from penstock.ops.types import Array
 
@@ -39,15 +39,15 @@ def moments(
     with name_scope(name, "moments", [x, axes]):
         x = convert_to_tensor(x)
         half = x.dtype.base_dtype in (dt.float16, dt.bfloat16)
-        exact = math.cast(x, dt.float32) if half else x
-        mean = math.reduce_mean(exact, axes, keepdims=True, name="mean")
+        exact = casting.cast(x, dt.float32) if half else x
+        mean = reduce.reduce_mean(exact, axes, keepdims=True, name="mean")
         # The gradient through the mean is zero: the deviations sum to zero.
-        deviation = math.squared_difference(exact, array.stop_gradient(mean))
-        variance = math.reduce_mean(deviation, axes, keepdims=True, name="variance")
+        deviation = math.squared_difference(exact, passthrough.stop_gradient(mean))
+        variance = reduce.reduce_mean(deviation, axes, keepdims=True, name="variance")
         if not keep:
-            mean, variance = array.squeeze(mean, axes), array.squeeze(variance, axes)
+            mean, variance = reshaping.squeeze(mean, axes), reshaping.squeeze(variance, axes)
         if half:
-            return math.cast(mean, x.dtype), math.cast(variance, x.dtype)
+            return casting.cast(mean, x.dtype), casting.cast(variance, x.dtype)
         return mean, variance
 
 
@@ -64,18 +64,18 @@ def weighted_moments(
         x = convert_to_tensor(x, name="x")
         weights = convert_to_tensor(frequency_weights, name="weights")
         half = x.dtype.base_dtype is dt.float16
-        exact = math.cast(x, dt.float32) if half else x
-        weights = math.cast(weights, exact.dtype.base_dtype)
-        total = math.reduce_sum(weights * exact, axes, name="weighted_input_sum", keepdims=True)
-        count = math.reduce_sum(weights + array.zeros_like(exact), axes, name="sum_of_weights", keepdims=True)
+        exact = casting.cast(x, dt.float32) if half else x
+        weights = casting.cast(weights, exact.dtype.base_dtype)
+        total = reduce.reduce_sum(weights * exact, axes, name="weighted_input_sum", keepdims=True)
+        count = reduce.reduce_sum(weights + array.zeros_like(exact), axes, name="sum_of_weights", keepdims=True)
         mean = math.div_no_nan(total, count)
         deviation = weights * math.squared_difference(exact, mean)
-        squares = math.reduce_sum(deviation, axes, name="weighted_distsq", keepdims=True)
+        squares = reduce.reduce_sum(deviation, axes, name="weighted_distsq", keepdims=True)
         variance = math.div_no_nan(squares, count)
         if not keep:
-            mean, variance = array.squeeze(mean, axes), array.squeeze(variance, axes)
+            mean, variance = reshaping.squeeze(mean, axes), reshaping.squeeze(variance, axes)
         if half:
-            return math.cast(mean, x.dtype), math.cast(variance, x.dtype)
+            return casting.cast(mean, x.dtype), casting.cast(variance, x.dtype)
         return mean, variance
 
 
@@ -95,15 +95,15 @@ def sufficient_statistics(
         if None not in dims:
             counts = convert_to_tensor(float(np.prod(dims)), dtype=x.dtype.base_dtype)
         else:
-            sizes = array.gather(math.cast(array.shape(x), x.dtype.base_dtype), axes)
-            counts = math.reduce_prod(sizes, name="count")
+            sizes = gathering.gather(casting.cast(reshaping.shape(x), x.dtype.base_dtype), axes)
+            counts = reduce.reduce_prod(sizes, name="count")
         if shift is not None:
             shift = convert_to_tensor(shift, name="shift")
             first, second = math.subtract(x, shift), math.squared_difference(x, shift)
         else:
-            first, second = x, math.square(x)
-        first = math.reduce_sum(first, axes, keepdims=keep, name="mean_ss")
-        return counts, first, math.reduce_sum(second, axes, keepdims=keep, name="var_ss"), shift
+            first, second = x, unary.square(x)
+        first = reduce.reduce_sum(first, axes, keepdims=keep, name="mean_ss")
+        return counts, first, reduce.reduce_sum(second, axes, keepdims=keep, name="var_ss"), shift
 
 
 def normalize_moments(
@@ -114,13 +114,13 @@ def normalize_moments(
     >>> tf.nn.normalize_moments(*tf.nn.sufficient_statistics(x, axes=[0]))
     """
     with name_scope(name, "normalize", [counts, mean_ss, variance_ss, shift]):
-        divisor = math.reciprocal(counts, name="divisor")
+        divisor = unary.reciprocal(counts, name="divisor")
         if shift is not None:
             shifted = math.multiply(mean_ss, divisor, name="shifted_mean")
             mean = math.add(shifted, shift, name="mean")
         else:
             shifted = mean = math.multiply(mean_ss, divisor, name="mean")
-        variance = math.subtract(math.multiply(variance_ss, divisor), math.square(shifted), name="variance")
+        variance = math.subtract(math.multiply(variance_ss, divisor), unary.square(shifted), name="variance")
         return mean, variance
 
 
@@ -132,12 +132,12 @@ def batch_normalization(
     >>> tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-3)
     """
     with name_scope(name, "batchnorm", [x, mean, variance, scale, offset]):
-        factor = math.rsqrt(variance + variance_epsilon)
+        factor = unary.rsqrt(variance + variance_epsilon)
         if scale is not None:
             factor = factor * scale
-        scaled = x * math.cast(factor, x.dtype)
+        scaled = x * casting.cast(factor, x.dtype)
         rest = offset - mean * factor if offset is not None else -mean * factor
-        result: Tensor = scaled + math.cast(rest, x.dtype)
+        result: Tensor = scaled + casting.cast(rest, x.dtype)
         return result
 
 
@@ -328,5 +328,5 @@ def l2_normalize(
     axis = renamed(axis, "axis", dim, "dim")
     with name_scope(name, "l2_normalize", [x]) as name:
         x = convert_to_tensor(x, name="x")
-        total = math.reduce_sum(math.square(x), axis, keepdims=True)
-        return math.multiply(x, math.rsqrt(math.maximum(total, epsilon)), name=name)
+        total = reduce.reduce_sum(unary.square(x), axis, keepdims=True)
+        return math.multiply(x, unary.rsqrt(math.maximum(total, epsilon)), name=name)

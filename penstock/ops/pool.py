@@ -11,10 +11,10 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
-from penstock.ops import array
-from penstock.ops.array import require_rank
+from penstock.ops import reshaping
 from penstock.ops.conv import ONES, axes_of, from_sizes, lowering, padding_attrs, per_dimension, placed, windows_in
 from penstock.ops.reduce import renamed
+from penstock.ops.shapes import require_rank
 from penstock.ops.types import FLOATS, REALS, Array
 
 _POOLED = Types(*REALS, dt.qint8, default=dt.float32)
@@ -72,7 +72,7 @@ def max_pool_grad(
 
 
 def _avg_pool_gradient(op: Operation, dy: Tensor) -> list[Any]:
-    return [avg_pool_grad(array.shape(op.input_list[0]), dy, **_pool_settings(op.attrs))]
+    return [avg_pool_grad(reshaping.shape(op.input_list[0]), dy, **_pool_settings(op.attrs))]
 
 
 @op("AvgPool", "T -> output: T", shape=_pool_shape, grad=_avg_pool_gradient, T=FLOATS)

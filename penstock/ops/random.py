@@ -22,7 +22,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import get_seed, name_scope
 from penstock.graph.shape import Dimension, TensorShape
 from penstock.graph.tensor import Tensor
-from penstock.ops import array, assertion, control, math, shapes
+from penstock.ops import assertion, control, math, reduce, reshaping, shapes, slicing
 from penstock.ops.types import FLOATS, INDEX, INDEX64, REALS, Array
 
 _FLOAT32, _INT64 = dt.float32, dt.int64
@@ -311,9 +311,9 @@ def random_gamma(
         shape = _shape_tensor(shape)
         alpha = convert_to_tensor(alpha, name="alpha", dtype=dtype)
         beta = convert_to_tensor(1 if beta is None else beta, name="beta", dtype=dtype)
-        both = array.broadcast_dynamic_shape(array.shape(alpha), array.shape(beta))
+        both = reshaping.broadcast_dynamic_shape(reshaping.shape(alpha), reshaping.shape(beta))
         attrs = seeds(seed)
-        drawn = random_gamma_op(shape, array.broadcast_to(alpha, both), **attrs)
+        drawn = random_gamma_op(shape, reshaping.broadcast_to(alpha, both), **attrs)
         # Zero would be a sample of probability zero, and log(0) is what comes next in most models.
         result: Tensor = math.maximum(np.finfo(alpha.dtype.as_numpy_dtype).tiny, drawn / beta)
         return result
@@ -340,12 +340,12 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
     with name_scope(name, "random_crop", [value, size]) as name:
         value = convert_to_tensor(value, name="value")
         size = convert_to_tensor(size, dtype=dt.int32, name="size")
-        shape: Any = array.shape(value)
+        shape: Any = reshaping.shape(value)
         fits = assertion.Assert(
-            math.reduce_all(shape >= size), ["Need value.shape >= size, got ", shape, size], summarize=1000
+            reduce.reduce_all(shape >= size), ["Need value.shape >= size, got ", shape, size], summarize=1000
         )
         shape = control.with_dependencies([fits], shape)
         limit = shape - size + 1
-        drawn: Any = random_uniform(array.shape(shape), dtype=size.dtype, maxval=size.dtype.max, seed=seed)
-        result: Tensor = array.slice(value, drawn % limit, size, name=name)
+        drawn: Any = random_uniform(reshaping.shape(shape), dtype=size.dtype, maxval=size.dtype.max, seed=seed)
+        result: Tensor = slicing.slice(value, drawn % limit, size, name=name)
         return result

@@ -17,7 +17,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
-from penstock.ops import array, casting, compare, math, reduce
+from penstock.ops import casting, compare, math, reduce, reshaping
 from penstock.ops.types import FLOATS, INDEX32, INTS, Array
 
 _INT_OR_FLOAT = Types(dt.int32, dt.int64, dt.float32, dt.float64)
@@ -117,16 +117,16 @@ def bincount(
     """How often each number from 0 up occurs, or the sum of its weights: `tf.bincount([0, 2, 2])` is [1, 0, 2]."""
     with name_scope(name, "bincount", [arr, weights]):
         arr = convert_to_tensor(arr, name="arr", dtype=dt.int32)
-        any_given = casting.cast(compare.greater(array.size(arr), 0), dt.int32)
+        any_given = casting.cast(compare.greater(reshaping.size(arr), 0), dt.int32)
         size = math.mul(any_given, math.add_v2(reduce.reduce_max(arr), 1, name="add"), name="mul")
         if minlength is not None:
             size = math.maximum(convert_to_tensor(minlength, dtype=dt.int32, name="minlength"), size)
         if maxlength is not None:
             size = math.minimum(convert_to_tensor(maxlength, dtype=dt.int32, name="maxlength"), size)
-        flat = array.reshape(arr, [-1])
+        flat = reshaping.reshape(arr, [-1])
         if weights is None:
             weights = make_constant(np.zeros(0, as_dtype(dtype).as_numpy_dtype), as_dtype(dtype))
         else:
-            weights = array.reshape(convert_to_tensor(weights, name="weights"), [-1])
+            weights = reshaping.reshape(convert_to_tensor(weights, name="weights"), [-1])
         counts: Tensor = dense_bincount(flat, size, weights)
         return counts

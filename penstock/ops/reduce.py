@@ -49,19 +49,19 @@ def _sum_grad(op: Operation, grad: Any) -> list[Any]:
     if dims.rank is not None and axes is not None:
         sizes = dims.as_list()
         if np.array_equal(axes, np.arange(dims.rank)):
-            spread = array.reshape(grad, [1] * dims.rank)
+            spread = reshaping.reshape(grad, [1] * dims.rank)
             known = dims.is_fully_defined()
-            whole = make_constant(sizes, dt.int32) if known else array.shape(op.inputs[0])
-            return [array.tile(spread, whole), None]
+            whole = make_constant(sizes, dt.int32) if known else reshaping.shape(op.inputs[0])
+            return [joining.tile(spread, whole), None]
         if dims.is_fully_defined():
             kept, factors = _static_reduction(dims, tuple(axes.reshape(-1).tolist()))
-            return [array.tile(array.reshape(grad, kept), factors), None]
-    whole = array.shape(op.inputs[0])
+            return [joining.tile(reshaping.reshape(grad, kept), factors), None]
+    whole = reshaping.shape(op.inputs[0])
     if not op.attrs["keep_dims"]:
         with colocate_with(whole):
             kept_shape = reduced_shape(whole, op.inputs[1])
-        grad = array.reshape(grad, kept_shape)
-    return [array.broadcast_to(grad, whole), None]
+        grad = reshaping.reshape(grad, kept_shape)
+    return [reshaping.broadcast_to(grad, whole), None]
 
 
 def _static_reduction(shape: TensorShape, axes: tuple[int, ...]) -> tuple[list[int], list[int]]:
@@ -81,11 +81,11 @@ def _static_reduction(shape: TensorShape, axes: tuple[int, ...]) -> tuple[list[i
 
 def reduced_shape(input_shape: Tensor, axes: Tensor) -> Tensor:
     """The shape of a reduction with keepdims, from shape and axes as tensors."""
-    rank = array.size(input_shape)
+    rank = reshaping.size(input_shape)
     positive = math.floor_mod(math.add_v2(axes, rank, name="add"), rank, name="mod")
-    count, everywhere = array.shape(positive), ranges.range(0, rank)
+    count, everywhere = reshaping.shape(positive), ranges.range(0, rank)
     ones = array.ones(count, dtype=input_shape.dtype.base_dtype)
-    stitched: Tensor = array.dynamic_stitch([everywhere, positive], [input_shape, ones])
+    stitched: Tensor = selection.dynamic_stitch([everywhere, positive], [input_shape, ones])
     return stitched
 
 
@@ -97,10 +97,10 @@ def _mean_grad(op: Operation, grad: Any) -> list[Any]:
         count = (before.num_elements() or 0) // max(after.num_elements() or 0, 1)
         factor = make_constant(count, dtype)
     else:
-        sizes = array.shape(op.inputs[0])
-        rank = array.size(sizes)
+        sizes = reshaping.shape(op.inputs[0])
+        rank = reshaping.size(sizes)
         axes = math.floor_mod(math.add_v2(op.inputs[1], rank, name="add"), rank, name="mod")
-        factor = reduce_prod(array.gather(sizes, axes))
+        factor = reduce_prod(gathering.gather(sizes, axes))
     return [math.truediv(total, casting.cast(factor, dtype)), None]
 
 
@@ -268,7 +268,7 @@ def _all_axes(x: Any, axis: Any) -> Any:
         return axis
     # A scalar takes the long way too: that is how TensorFlow names its nodes.
     rank = x.shape.rank if isinstance(x, Tensor) or hasattr(x, "_as_tensor") else None
-    return make_constant(np.arange(rank, dtype=np.int32), dt.int32) if rank else ranges.range(0, array.rank(x))
+    return make_constant(np.arange(rank, dtype=np.int32), dt.int32) if rank else ranges.range(0, reshaping.rank(x))
 
 
 def _maybe_scalar(result: Tensor, axis: Any, keepdims: bool) -> Tensor:
@@ -353,11 +353,11 @@ def reduce_logsumexp(
     with name_scope(name, "ReduceLogSumExp", [input_tensor]) as scope:
         highest = reduce_max(input_tensor, axis, keepdims=True)
         shift = selection.select_v2(unary.is_finite(highest), highest, 0)
-        shift = array.stop_gradient(shift)
+        shift = passthrough.stop_gradient(shift)
         powers = unary.exp(math.subtract(input_tensor, shift))
         result = unary.log(reduce_sum(powers, axis, keepdims=keepdims))
         if not keepdims:
-            shift = array.reshape(shift, array.shape_op(result))
+            shift = reshaping.reshape(shift, reshaping.shape_op(result))
         return _maybe_scalar(math.add(result, shift, name=scope), axis, keepdims)
 
 
@@ -453,4 +453,16 @@ def cumulative_logsumexp(
 
 
 # At the end, since these modules use the functions above.
-from penstock.ops import array, casting, compare, math, ranges, selection, unary  # noqa: E402
+from penstock.ops import (  # noqa: E402
+    array,
+    casting,
+    compare,
+    gathering,
+    joining,
+    math,
+    passthrough,
+    ranges,
+    reshaping,
+    selection,
+    unary,
+)

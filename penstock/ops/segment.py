@@ -15,15 +15,17 @@ from penstock.graph.checks import require, require_in_range
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor, register_tensor_conversion_function
 from penstock.graph.dtype import as_dtype
-from penstock.graph.opdef import op
+from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.ops import shapes
-from penstock.ops.array import merge, ones, op_of, rank, require_rank, reshape, shape, shape_internal
+from penstock.ops.array import ones
+from penstock.ops.gathering import gather
 from penstock.ops.joining import concat
-from penstock.ops.slicing import gather
+from penstock.ops.reshaping import rank, reshape, shape, shape_internal
+from penstock.ops.shapes import merge, require_rank
 from penstock.ops.types import FLOATS, INDEX, INDEX32, NUMBERS, QUANTIZED, REALS, Array
 
 # Unsorted: the number of segments is given, negative ids are left out.

@@ -11,25 +11,18 @@ from penstock.graph.checks import require_in_range
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import DType, as_dtype
-from penstock.graph.opdef import op
+from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
 from penstock.ops import shapes
-from penstock.ops.array import (
-    expand_dims,
-    merge,
-    op_of,
-    refuse_gradient,
-    require_rank,
-    reshape,
-    shape,
-    squeeze,
-    zeros_like,
-)
+from penstock.ops.array import zeros_like
+from penstock.ops.gathering import gather
 from penstock.ops.joining import concat
-from penstock.ops.slicing import gather
+from penstock.ops.passthrough import refuse_gradient
+from penstock.ops.reshaping import expand_dims, reshape, shape, squeeze
+from penstock.ops.shapes import merge, require_rank
 from penstock.ops.types import INDEX32, NUMBERS, QUANTIZED, Array, xp
 
 # Where and select

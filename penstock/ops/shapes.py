@@ -1,4 +1,7 @@
-"""Shape rules that several ops share. A rule takes the new Operation and returns one shape per output."""
+"""Shape rules that several ops share, and what rules are made of.
+
+A rule takes the new Operation and returns one shape per output.
+"""
 
 from __future__ import annotations
 
@@ -115,3 +118,35 @@ def reduction(op: Operation) -> Shapes:
     if keep:
         return [TensorShape.of(tuple(1 if i in chosen else d for i, d in enumerate(dims)))]
     return [TensorShape.of(tuple(d for i, d in enumerate(dims) if i not in chosen))]
+
+
+# What rules are made of
+
+
+def merge(a: TensorShape, b: TensorShape) -> TensorShape:
+    """What two shapes of one tensor say together; ValueError as TensorFlow words it where they contradict."""
+    left, right = a._dims, b._dims
+    if left is None or right is None or left == right:
+        return b if left is None else a
+    if len(left) != len(right):
+        raise ValueError(f"Shapes must be equal rank, but are {len(left)} and {len(right)}")
+    for i, (x, y) in enumerate(zip(left, right, strict=True)):
+        if x is not None and y is not None and x != y:
+            raise ValueError(
+                f"Dimension {i} in both shapes must be equal, but are {x} and {y}. "
+                f"Shapes are {brief(a)} and {brief(b)}."
+            )
+    return TensorShape.of(tuple(y if x is None else x for x, y in zip(left, right, strict=True)))
+
+
+def brief(shape: Any) -> str:
+    """A shape as error messages show it: `[?,3]`."""
+    dims = shape.as_list() if isinstance(shape, TensorShape) else list(shape)
+    return "[" + ",".join("?" if d is None else str(d) for d in dims) + "]"
+
+
+def require_rank(shape: TensorShape, rank: int) -> TensorShape:
+    """`shape`, with rank `rank`; ValueError where it has another."""
+    if shape.rank is not None and shape.rank != rank:
+        raise ValueError(f"Shape must be rank {rank} but is rank {shape.rank}")
+    return shape.with_rank(rank)

@@ -1,35 +1,31 @@
-"""Parts of tensors: slices and `x[...]`, gathers, and their opposites, scatters."""
+"""Slices: `tf.slice`, `tf.strided_slice`, and `x[...]`."""
 
 from __future__ import annotations
 
 import builtins
-import math
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from penstock.graph import dtype as dt
-from penstock.graph.checks import NotTraceable, require, require_in_range
+from penstock.graph.checks import NotTraceable, require
 from penstock.graph.constant import constant_value, constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor, make_constant
-from penstock.graph.opdef import op
+from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import Dimension, TensorShape
-from penstock.graph.tensor import IndexedSlices, Tensor, overload
-from penstock.ops import shapes
-from penstock.ops.array import brief, expand_dims, identity, merge, ones_like, op_of, require_rank, reshape, shape, size
-from penstock.ops.types import INDEX, Array, xp
-from penstock.ops.vjp import vjp_gradient
+from penstock.graph.tensor import Tensor, overload
+from penstock.ops.array import ones_like
+from penstock.ops.reshaping import shape
+from penstock.ops.shapes import merge, require_rank
+from penstock.ops.types import INDEX, INDEX16, Array
 
 slice_of = builtins.slice  # `slice` is TensorFlow's here
-INDEX16 = (dt.int16, dt.int32, dt.int64)
 
 # Slice
 
@@ -86,7 +82,6 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor
     """`size` elements from `begin` on, per dimension; -1 means all that remain: `tf.slice(x, [0, 1], [-1, 2])`."""
     result: Tensor = slice_op(input_, begin, size, name=name)
     return result
-
 
 
 # StridedSlice: begin, end and strides have one entry per item of `x[a, b:c, ..., None]`; masks say what the items are.
@@ -322,7 +317,7 @@ def get_item(tensor: Any, slice_spec: Any, var: Any = None) -> Tensor:
     >>> x[:, 1:, tf.newaxis]
     """
     if _is_mask(slice_spec):
-        from penstock.ops.selection import boolean_mask
+        from penstock.ops.selection import boolean_mask  # not above: it imports this file
 
         return boolean_mask(tensor, slice_spec)
     spec = list(slice_spec) if isinstance(slice_spec, (list, tuple)) else [slice_spec]
@@ -361,7 +356,7 @@ def get_item(tensor: Any, slice_spec: Any, var: Any = None) -> Tensor:
 
 
 def _packed_bounds(*bounds: list[Any]) -> list[Tensor]:
-    from penstock.ops.joining import stack
+    from penstock.ops.joining import stack  # not above: joining.py imports this file
 
     if not bounds[0]:
         empty = make_constant([], dt.int32)
@@ -382,236 +377,3 @@ def _is_mask(spec: Any) -> bool:
 
 
 overload("getitem", get_item)
-
-# Gather
-
-
-def _gather_shape(op: Operation) -> list[TensorShape]:
-    params, indices = op.input_list[0].shape, op.input_list[1].shape
-    axis, batch = constant_value(op.input_list[2]), op.attrs["batch_dims"]
-    if params.rank is None or indices.rank is None or axis is None:
-        if params.rank is not None and axis is not None:
-            _axis(int(axis), params.rank)
-        known = params.rank is not None and indices.rank is not None
-        return [TensorShape.of((None,) * (params.rank + indices.rank - 1 - batch) if known else None)]  # type: ignore[operator]
-    at = _axis(int(axis), params.rank)
-    batch = batch + indices.rank if batch < 0 else batch
-    if batch > at:
-        raise ValueError(f"batch_dims ({batch}) must be less than or equal to axis ({at})")
-    own, chosen = params.as_list(), indices.as_list()
-    merge(TensorShape.of(tuple(own[:batch])), TensorShape.of(tuple(chosen[:batch])))
-    return [TensorShape.of((*own[:at], *chosen[batch:], *own[at + 1 :]))]
-
-
-def _axis(axis: int, rank: int) -> int:
-    if not -rank <= axis < rank:
-        need = axis + 1 if axis >= 0 else -axis
-        raise ValueError(f"Shape must be at least rank {need} but is rank {rank}")
-    return axis % rank
-
-
-def _gather(params: Array, indices: Array, axis: int, batch: int) -> Array:
-    if not batch:
-        return xp(params, indices).take(params, indices, axis=axis, mode="clip")
-    if xp(params, indices) is np:
-        rows = [_gather(p, i, axis - 1, batch - 1) for p, i in zip(params, indices, strict=True)]
-        return np.stack(rows)
-    return jax.vmap(lambda p, i: _gather(p, i, axis - 1, batch - 1))(params, indices)
-
-
-def _rows_grad(op: Operation, grad: Tensor) -> IndexedSlices:
-    """The gradient of taking whole rows: the rows of `grad`, at the indices they came from."""
-    from penstock.ops.joining import concat
-
-    params, indices = op.input_list[:2]
-    dims = shape(params)
-    count = expand_dims(size(indices), 0)
-    values = reshape(grad, concat([count, dims[1:]], 0))  # type: ignore[index]
-    return IndexedSlices(values, reshape(indices, count), dims)
-
-
-def _gather_grad(op: Operation, grad: Tensor) -> list[Any]:
-    axis = constant_value(op.input_list[2])
-    if axis is not None and int(axis) == 0 and not op.attrs["batch_dims"]:
-        return [_rows_grad(op, grad), None, None]
-    return vjp_gradient(op, grad)
-
-
-@op("GatherV2", "Tparams, Tindices, Taxis -> output: Tparams", static="axis", numpy=True, shape=_gather_shape,
-    grad=_gather_grad, Tindices=INDEX16, Taxis=INDEX)  # fmt: skip
-def gather_v2(params: Array, indices: Array, axis: Array, *, batch_dims: int = 0) -> Array:
-    at = _axis(int(axis), params.ndim)
-    require_in_range(indices, params.shape[at])
-    return _gather(params, indices, at, batch_dims + indices.ndim if batch_dims < 0 else batch_dims)
-
-
-@op("Gather", "Tparams, Tindices -> output: Tparams", numpy=True, Tindices=INDEX,
-    shape=lambda op: [op.input_list[1].shape.concatenate(op.input_list[0].shape.with_rank_at_least(1)[1:])],
-    grad=lambda op, grad: [_rows_grad(op, grad), None])  # fmt: skip
-def gather_v1(params: Array, indices: Array, *, validate_indices: bool = True) -> Array:
-    require_in_range(indices, params.shape[0])
-    return _gather(params, indices, 0, 0)
-
-
-def gather(
-    params: Any, indices: Any, validate_indices: Any = None, name: str | None = None, axis: Any = None,
-    batch_dims: int = 0,
-) -> Tensor:  # fmt: skip
-    """The slices of `params` at `indices` along `axis`: `tf.gather(embeddings, ids)`."""
-    at = batch_dims if axis is None else axis
-    # A resource variable is read by rows where it lives, rather than whole.
-    sparse_read = getattr(params, "sparse_read", None)
-    result: Tensor
-    if sparse_read is not None and not isinstance(at, Tensor) and at == 0 and not batch_dims:
-        result = sparse_read(indices, name=name)
-        return result
-    result = gather_v2(params, indices, at, batch_dims=batch_dims, name=name)
-    return result
-
-
-def _gather_nd_shape(op: Operation) -> list[TensorShape]:
-    params, indices = op.input_list[0].shape, op.input_list[1].shape
-    depth = indices.as_list()[-1] if indices.rank else None
-    if params.rank is None or depth is None:
-        return [TensorShape.of(None)]
-    if depth > params.rank:
-        raise ValueError(
-            "indices.shape[-1] must be <= params.rank, but saw indices shape: "
-            f"{brief(indices)} and params shape: {brief(params)}"
-        )
-    return [TensorShape.of((*indices.as_list()[:-1], *params.as_list()[depth:]))]
-
-
-def _nd_index(indices: Array, dims: tuple[int, ...], what: str) -> tuple[Array, ...]:
-    """The columns of `indices`, checked: what `x[...]` of NumPy and jax takes."""
-    depth = indices.shape[-1]
-    if depth > len(dims):
-        raise ValueError(f"indices.shape[-1] must be <= {what}.rank, but saw indices of shape {brief(indices.shape)}")
-    columns = tuple(indices[..., i] for i in range(depth))
-    for column, dim in zip(columns, dims, strict=False):
-        fits = (column >= 0) & (column < dim)
-        worst = 0
-        if math.prod(column.shape):
-            flat = column.reshape(-1)
-            worst = flat[xp(flat).argmin(fits.reshape(-1))]
-        require(fits, f"indices = {{}} does not index into {what} shape {brief(dims)}", worst)
-    return columns
-
-
-def _gather_nd_grad(op: Operation, grad: Tensor) -> list[Any]:
-    from penstock.ops.array import squeeze
-
-    params, indices = op.input_list
-    dims = shape(params, out_type=indices.dtype)
-    if indices.shape.rank == 2 and indices.shape.as_list()[-1] == 1:
-        return [IndexedSlices(grad, squeeze(indices, axis=-1), dims), None]
-    return [scatter_nd(indices, grad, dims), None]
-
-
-@op("GatherNd", "Tparams, Tindices -> output: Tparams", numpy=True, shape=_gather_nd_shape, grad=_gather_nd_grad,
-    Tindices=INDEX16)  # fmt: skip
-def gather_nd_op(params: Array, indices: Array, *, bad_indices_policy: str = "") -> Array:
-    return xp(params, indices).asarray(params)[(*_nd_index(indices, params.shape, "param"), ...)]
-
-
-def gather_nd(
-    params: Any, indices: Any, name: str | None = None, batch_dims: int = 0, bad_indices_policy: str = ""
-) -> Tensor:
-    """The elements (or slices) of `params` whose positions are the last dimension of `indices`.
-
-    >>> tf.gather_nd(x, [[0, 0], [1, 2]])
-    """
-    if batch_dims:
-        return _batch_gather_nd(params, indices, batch_dims, name)
-    result: Tensor
-    read = getattr(params, "gather_nd", None)
-    if read is not None:
-        result = read(indices, name=name)
-        return result
-    result = gather_nd_op(params, indices, name=name)
-    return result
-
-
-def _batch_gather_nd(params: Any, indices: Any, batch_dims: int, name: str | None) -> Tensor:
-    """Puts the position of each index in its batch before it, then gathers as ever."""
-    from penstock.ops.joining import concat, meshgrid, stack, unstack
-
-    with name_scope(name, "BatchGatherND", [params, indices]):
-        values, positions = convert_to_tensor(params, name="params"), convert_to_tensor(indices, name="indices")
-        if positions.shape.rank is None or positions.shape.rank <= batch_dims:
-            raise ValueError(f"gather_nd: batch_dims = {batch_dims} needs indices of a known, larger rank.")
-        dims = shape(positions)
-        inner = positions.shape.rank - 1 - batch_dims
-        axes = [op_of("Range")(0, d, 1, name="Range") for d in unstack(dims[:batch_dims], batch_dims)]  # type: ignore[index]
-        grid = stack(meshgrid(*axes, indexing="ij"), axis=-1)
-        grid = reshape(grid, concat([dims[:batch_dims], [1] * inner, [batch_dims]], 0))  # type: ignore[index]
-        rows = concat([dims[:-1], [batch_dims]], 0)  # type: ignore[index]
-        grid = op_of("Cast")(op_of("BroadcastTo")(grid, rows), DstT=positions.dtype.base_dtype)
-        gathered: Tensor = gather_nd_op(values, concat([grid, positions], -1))
-        final = concat([dims[:-1], shape(values)[batch_dims:][positions.shape.as_list()[-1] :]], 0)  # type: ignore[index]
-        return reshape(gathered, final)
-
-
-def batch_gather(params: Any, indices: Any, name: str | None = None) -> Tensor:
-    """`gather` in each batch: all dimensions of `indices` but the last are batches."""
-    with name_scope(name, "BatchGather", [params, indices]):
-        positions = convert_to_tensor(indices, name="indices")
-        values = convert_to_tensor(params, name="params")
-        if positions.shape.rank is None:
-            raise ValueError("batch_gather does not allow indices with unknown shape.")
-        last = positions.shape.rank - 1
-        return gather(values, positions, axis=last, batch_dims=last)
-
-
-# Scatter
-
-
-def _scatter_shape(op: Operation) -> list[TensorShape]:
-    return [constant_value_as_shape(op.input_list[2])]
-
-
-def _scatter_grad(op: Operation, grad: Tensor) -> list[Any]:
-    return [None, gather_nd(grad, op.input_list[0]), None]
-
-
-@op("ScatterNd", "Tindices, T, Tindices -> output: T", static="shape", shape=_scatter_shape, grad=_scatter_grad,
-    Tindices=INDEX16)  # fmt: skip
-def scatter_nd_op(indices: Array, updates: Array, shape: Array, *, bad_indices_policy: str = "") -> Array:
-    dims = tuple(int(d) for d in shape)
-    return jnp.zeros(dims, updates.dtype).at[_nd_index(indices, dims, "")].add(updates, mode="drop")
-
-
-def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) -> Tensor:
-    """Zeros of `shape` with `updates` added at `indices`: `tf.scatter_nd([[4], [3]], [9, 10], [8])`."""
-    result: Tensor = scatter_nd_op(indices, updates, shape, name=name)
-    return result
-
-
-def _update_grad(op: Operation, grad: Tensor) -> list[Any]:
-    indices, updates = op.input_list[1:]
-    kept: Tensor = op_of("TensorScatterUpdate")(grad, indices, op_of("ZerosLike")(updates))
-    return [kept, None, gather_nd(grad, indices)]
-
-
-def _add_grad(op: Operation, grad: Tensor) -> list[Any]:
-    return [identity(grad), None, gather_nd(grad, op.input_list[1])]
-
-
-def _sub_grad(op: Operation, grad: Tensor) -> list[Any]:
-    return [identity(grad), None, -gather_nd(grad, op.input_list[1])]  # type: ignore[operator]
-
-
-def _tensor_scatter(name: str, method: str, grad: Callable[..., Any] | None) -> Any:
-    @op(name, "T, Tindices, T -> output: T", shape=shapes.unchanged, grad=grad, Tindices=INDEX)
-    def kernel(tensor: Array, indices: Array, updates: Array, *, bad_indices_policy: str = "") -> Array:
-        place = jnp.asarray(tensor).at[_nd_index(indices, tensor.shape, "")]
-        return place.add(-updates) if method == "sub" else getattr(place, method)(updates)
-
-    return kernel
-
-
-tensor_scatter_nd_update = tensor_scatter_update = _tensor_scatter("TensorScatterUpdate", "set", _update_grad)
-tensor_scatter_nd_add = tensor_scatter_add = _tensor_scatter("TensorScatterAdd", "add", _add_grad)
-tensor_scatter_nd_sub = tensor_scatter_sub = _tensor_scatter("TensorScatterSub", "sub", _sub_grad)
-tensor_scatter_nd_min = _tensor_scatter("TensorScatterMin", "min", None)
-tensor_scatter_nd_max = _tensor_scatter("TensorScatterMax", "max", None)

@@ -107,7 +107,8 @@ def _gather_shape(op: Operation) -> list[TensorShape]:
 
 
 def _gather_grad(op: Operation, dy: Any) -> list[Any]:
-    from penstock.ops.array import concat, expand_dims, reshape, size
+    from penstock.ops.joining import concat
+    from penstock.ops.reshaping import expand_dims, reshape, size
 
     handle, indices = op.input_list
     shape = variable_shape(handle)
@@ -139,7 +140,7 @@ def _gather_nd_shape(op: Operation) -> list[TensorShape]:
 
 
 def _gather_nd_grad(op: Operation, dy: Any) -> list[Any]:
-    from penstock.ops.slicing import scatter_nd
+    from penstock.ops.gathering import scatter_nd
 
     handle, indices = op.input_list
     return [scatter_nd(indices, dy, variable_shape(handle)), None]

@@ -30,11 +30,20 @@ FLOATS_COMPLEX = Types(*FLOATS, *COMPLEX)
 INDEX = Types(dt.int32, dt.int64)
 INDEX32 = Types(dt.int32, dt.int64, default=dt.int32)
 INDEX64 = Types(dt.int32, dt.int64, default=dt.int64)
+INDEX16 = Types(dt.int16, dt.int32, dt.int64)
+
+_FOLDED = 4096  # larger arrays are made by the compiled code rather than kept as constants in it
 
 
 def xp(*arrays: Any) -> Any:
     """NumPy if all inputs are NumPy arrays (constants fold then, and strings work), else jax.numpy."""
     return np if all(isinstance(a, (np.ndarray, np.generic)) for a in arrays) else jnp
+
+
+def array_module(size: int, *arrays: Array) -> Any:
+    """`xp`, but jax.numpy for large results, so that they do not become constants in the compiled code."""
+    module = xp(*arrays)
+    return module if size <= _FOLDED or any(a.dtype.kind == "O" for a in arrays) else jnp
 
 
 class _Platform(threading.local):

@@ -19,7 +19,7 @@ from penstock.graph.nest import flatten
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import colocate_with, control_dependencies, init_scope, name_scope
 from penstock.graph.tensor import IndexedSlices, Tensor
-from penstock.ops import array, state
+from penstock.ops import reshaping, state
 from penstock.ops.casting import cast
 from penstock.ops.control import group, tuple_
 from penstock.ops.segment import unsorted_segment_sum
@@ -33,7 +33,7 @@ from penstock.variables.variable import Variable
 def deduplicate_indexed_slices(values: Any, indices: Any) -> tuple[Tensor, Tensor]:
     """Each index once, with the sum of its rows."""
     distinct, positions = unique(indices)
-    sizes: Any = array.shape(distinct)
+    sizes: Any = reshaping.shape(distinct)
     return unsorted_segment_sum(values, positions, sizes[0]), distinct
 
 

@@ -102,39 +102,31 @@ from penstock.graph.scopes import (
 from penstock.graph.shape import Dimension, TensorShape, dimension_at_index, dimension_value
 from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
 from penstock.graph.tensor_proto import make_ndarray, make_tensor_proto
+from penstock.ops.arranging import (
+    invert_permutation,
+    matrix_transpose,
+    meshgrid,
+    reverse,
+    reverse_sequence,
+    reverse_v2,
+    roll,
+    transpose,
+)
 from penstock.ops.array import (
-    add_check_numerics_ops,
-    bitcast,
-    broadcast_dynamic_shape,
-    broadcast_static_shape,
-    broadcast_to,
-    check_numerics,
     constant,
-    ensure_shape,
-    expand_dims,
     fill,
-    guarantee_const,
-    identity,
-    identity_n,
     ones,
     ones_like,
     placeholder,
     placeholder_with_default,
-    rank,
-    reshape,
-    shape,
-    shape_n,
-    size,
     sparse_placeholder,
-    squeeze,
-    stop_gradient,
-    verify_tensor_all_finite,
     zeros,
     zeros_like,
 )
 from penstock.ops.assertion import Assert
 from penstock.ops.casting import (
     angle,
+    bitcast,
     cast,
     complex,
     conj,
@@ -166,23 +158,21 @@ from penstock.ops.control import group, no_op
 from penstock.ops.control import tuple_ as tuple
 from penstock.ops.control_flow import case, cond, while_loop
 from penstock.ops.diag import diag, diag_part, eye, matrix_band_part, matrix_diag, matrix_diag_part, matrix_set_diag
-from penstock.ops.joining import (
-    concat,
-    invert_permutation,
-    matrix_transpose,
-    meshgrid,
-    pad,
-    parallel_stack,
-    reverse,
-    reverse_sequence,
-    reverse_v2,
-    roll,
-    split,
-    stack,
-    tile,
-    transpose,
-    unstack,
+from penstock.ops.gathering import (
+    batch_gather,
+    gather,
+    gather_nd,
+    scatter_nd,
+    tensor_scatter_add,
+    tensor_scatter_nd_add,
+    tensor_scatter_nd_max,
+    tensor_scatter_nd_min,
+    tensor_scatter_nd_sub,
+    tensor_scatter_nd_update,
+    tensor_scatter_sub,
+    tensor_scatter_update,
 )
+from penstock.ops.joining import concat, pad, parallel_stack, split, stack, tile, unstack
 from penstock.ops.loops import foldl, foldr, map_fn, scan
 from penstock.ops.math import (
     accumulate_n,
@@ -210,6 +200,16 @@ from penstock.ops.math import (
 )
 from penstock.ops.matmul import cross, matmul, tensordot
 from penstock.ops.parsing import decode_raw
+from penstock.ops.passthrough import (
+    add_check_numerics_ops,
+    check_numerics,
+    ensure_shape,
+    guarantee_const,
+    identity,
+    identity_n,
+    stop_gradient,
+    verify_tensor_all_finite,
+)
 from penstock.ops.python_function import numpy_function, py_func
 from penstock.ops.random import (
     multinomial,
@@ -238,6 +238,18 @@ from penstock.ops.reduce import (
     reduce_min,
     reduce_prod,
     reduce_sum,
+)
+from penstock.ops.reshaping import (
+    broadcast_dynamic_shape,
+    broadcast_static_shape,
+    broadcast_to,
+    expand_dims,
+    rank,
+    reshape,
+    shape,
+    shape_n,
+    size,
+    squeeze,
 )
 from penstock.ops.segment import (
     segment_max,
@@ -268,23 +280,7 @@ from penstock.ops.selection import (
     where,
     where_v2,
 )
-from penstock.ops.slicing import (
-    batch_gather,
-    gather,
-    gather_nd,
-    newaxis,
-    scatter_nd,
-    slice,
-    strided_slice,
-    tensor_scatter_add,
-    tensor_scatter_nd_add,
-    tensor_scatter_nd_max,
-    tensor_scatter_nd_min,
-    tensor_scatter_nd_sub,
-    tensor_scatter_nd_update,
-    tensor_scatter_sub,
-    tensor_scatter_update,
-)
+from penstock.ops.slicing import newaxis, slice, strided_slice
 from penstock.ops.special import betainc, digamma, erf, erfc, igamma, igammac, lgamma, polygamma, zeta
 from penstock.ops.tensor_array import TensorArray
 from penstock.ops.unary import (

@@ -1,6 +1,7 @@
 """Linear algebra."""
 
 from penstock.face.missing import guard as _guard
+from penstock.ops.arranging import adjoint, matrix_transpose, transpose
 from penstock.ops.clip import global_norm
 from penstock.ops.diag import (
     diag as tensor_diag,
@@ -23,7 +24,6 @@ from penstock.ops.diag import (
 from penstock.ops.diag import (
     matrix_set_diag as set_diag,
 )
-from penstock.ops.joining import adjoint, matrix_transpose, transpose
 from penstock.ops.matmul import cross, matmul, matvec, tensordot
 from penstock.ops.normalization import l2_normalize
 

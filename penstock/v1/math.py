@@ -2,6 +2,7 @@
 
 from penstock.face.missing import guard as _guard
 from penstock.ops.activation import softplus, softsign
+from penstock.ops.arranging import invert_permutation
 from penstock.ops.casting import angle, conj, imag, real
 from penstock.ops.compare import (
     equal,
@@ -15,7 +16,6 @@ from penstock.ops.compare import (
     logical_xor,
     not_equal,
 )
-from penstock.ops.joining import invert_permutation
 from penstock.ops.math import (
     accumulate_n,
     add,

@@ -128,8 +128,8 @@ def report_uninitialized_variables(var_list: Any = None, name: str = "report_uni
 
 def assert_variables_initialized(var_list: Any = None) -> Tensor | None:
     """A tensor that can only be computed when all variables hold values; None if there are none."""
-    from penstock.ops.array import rank
     from penstock.ops.joining import stack
+    from penstock.ops.reshaping import rank
 
     if var_list is None:
         var_list = global_variables() + local_variables()

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import DType, as_dtype
-from penstock.ops import array, random
+from penstock.ops import array, random, reshaping
 
 
 class Initializer:
@@ -251,7 +251,7 @@ class Orthogonal(Initializer):
         q = q * sign(diag_part(r))
         if rows < columns:
             q = transpose(q, [1, 0])
-        flat: Any = array.reshape(q, dims)
+        flat: Any = reshaping.reshape(q, dims)
         return self.gain * flat
 
 

@@ -137,13 +137,13 @@ class RefVariable(Variable):
         return tensor
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
-        from penstock.ops.slicing import gather
+        from penstock.ops.gathering import gather
 
         tensor: Tensor = gather(self.value(), indices, name=name)
         return tensor
 
     def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:
-        from penstock.ops.slicing import gather_nd
+        from penstock.ops.gathering import gather_nd
 
         tensor: Tensor = gather_nd(self.value(), indices, name=name)
         return tensor

@@ -153,7 +153,7 @@ class ResourceVariable(Variable):
             return self._read()
 
     def _used_in(self, graph: Any) -> bool:
-        return self._handle in graph._capture_of or bool(graph._control_stack)
+        return self._handle in graph._capture_of or bool(graph._scopes.control)
 
     def read_value(self) -> Tensor:
         with name_scope("Read"):

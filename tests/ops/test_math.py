@@ -16,7 +16,7 @@ from penstock.graph.constant import constant_value
 from penstock.graph.dtype import as_dtype
 from penstock.graph.graph import Graph
 from penstock.graph.tensor import IndexedSlices
-from penstock.ops import array, math
+from penstock.ops import array, casting, clip, compare, math, matmul, ranges, reduce, reshaping, unary
 from penstock.session import Session
 
 X = np.array([[-2.5, -1.0, 0.0], [0.5, 1.5, 3.0]], np.float32)
@@ -103,6 +103,12 @@ VALUES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
 ]  # fmt: skip
 
 
+def _function(name: str) -> Any:
+    """TensorFlow's function of that name, from the module that has it."""
+    modules = (math, unary, compare, casting, reduce, ranges, matmul, clip)
+    return next(getattr(module, name) for module in modules if hasattr(module, name))
+
+
 def test_values_agree_with_numpy() -> None:
     graph = Graph()
     with graph.as_default():
@@ -117,7 +123,7 @@ def test_values_agree_with_numpy() -> None:
             feeds[tensor] = value
             return tensor
 
-        tensors = [getattr(math, name)(*map(fed, args), **kwargs) for name, args, kwargs, _ in VALUES]
+        tensors = [_function(name)(*map(fed, args), **kwargs) for name, args, kwargs, _ in VALUES]
     for (name, args, kwargs, expected), got in zip(VALUES, Session(graph=graph).run(tensors, feeds), strict=True):
         np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-6, err_msg=f"{name}{args}{kwargs}")
 
@@ -135,11 +141,11 @@ def test_integer_division_by_zero(function: str) -> None:
 
 def test_shape_arithmetic_folds() -> None:
     with Graph().as_default():
-        shape = array.shape(array.placeholder(dt.float32, [4, 6]))
-        rows, columns = array.reshape(shape, [2])[0], array.reshape(shape, [2])[1]  # type: ignore[index]
-        half = (rows * columns // 2 + math.reduce_prod(shape) - math.maximum(rows, 5)) % 7
-        assert constant_value(math.cast(half, dt.int64)) == (24 // 2 + 24 - 5) % 7
-        assert constant_value(math.range(math.reduce_max(shape))).tolist() == list(range(6))
+        shape = reshaping.shape(array.placeholder(dt.float32, [4, 6]))
+        rows, columns = reshaping.reshape(shape, [2])[0], reshaping.reshape(shape, [2])[1]  # type: ignore[index]
+        half = (rows * columns // 2 + reduce.reduce_prod(shape) - math.maximum(rows, 5)) % 7
+        assert constant_value(casting.cast(half, dt.int64)) == (24 // 2 + 24 - 5) % 7
+        assert constant_value(ranges.range(reduce.reduce_max(shape))).tolist() == list(range(6))
         assert constant_value(rows // (columns - 6)) is None  # fails when it runs, not before
 
 
@@ -152,7 +158,7 @@ def _tf(**more: Any) -> types.SimpleNamespace:
         multiply negative pow reduce_all reduce_max reduce_mean reduce_prod reduce_sum round sigmoid sign sqrt square
         subtract tanh truediv
     """
-    functions = {name: getattr(math, name) for name in names.split()}
+    functions = {name: _function(name) for name in names.split()}
     dtypes = {d.name: d for d in map(as_dtype, range(1, 24)) if hasattr(dt, d.name)}
     return types.SimpleNamespace(
         **functions, **dtypes, Graph=Graph, Session=Session, constant=array.constant, placeholder=array.placeholder,
@@ -203,17 +209,17 @@ GRADIENT_NODES = {
     "mul scalar": (math.multiply, ([2], []), "Mul Mul_1 Shape Shape_1 Sum/reduction_indices Sum Reshape"),
     "div": (math.realdiv, ([2], [2]), "RealDiv Neg RealDiv_1 RealDiv_2 mul Shape Shape_1"),
     "squared": (math.squared_difference, ([2], [2]), "scalar Mul sub mul_1 Neg"),
-    "matmul": (math.matmul, ([2, 3], [3, 4]), "MatMul MatMul_1"),
-    "sum": (math.reduce_sum, ([2, 3],), "Reshape/shape Reshape Const Tile"),
-    "sum unknown": (math.reduce_sum, ([None, 3],), "Reshape/shape Reshape Shape Tile"),
-    "mean": (math.reduce_mean, ([2, 3],), "Reshape/shape Reshape Const Tile Const_1 truediv"),
+    "matmul": (matmul.matmul, ([2, 3], [3, 4]), "MatMul MatMul_1"),
+    "sum": (reduce.reduce_sum, ([2, 3],), "Reshape/shape Reshape Const Tile"),
+    "sum unknown": (reduce.reduce_sum, ([None, 3],), "Reshape/shape Reshape Shape Tile"),
+    "mean": (reduce.reduce_mean, ([2, 3],), "Reshape/shape Reshape Const Tile Const_1 truediv"),
     "sum of rows": (
-        lambda x: math.reduce_sum(x, axis=1), ([2, 3],),
+        lambda x: reduce.reduce_sum(x, axis=1), ([2, 3],),
         "Maximum/x Maximum/y Maximum floordiv/x floordiv Reshape/shape Reshape Tile/multiples Tile",
     ),
-    "square": (math.square, ([2],), "Const Mul Mul_1"),
-    "abs": (math.abs, ([2],), "Sign mul"),
-    "tanh": (math.tanh, ([2],), "TanhGrad"),
+    "square": (unary.square, ([2],), "Const Mul Mul_1"),
+    "abs": (unary.abs, ([2],), "Sign mul"),
+    "tanh": (unary.tanh, ([2],), "TanhGrad"),
     "max": (math.maximum, ([2], [2]), "zeros_like GreaterEqual SelectV2 SelectV2_1 Shape Shape_1"),
 }  # fmt: skip
 
@@ -233,11 +239,11 @@ EDGES: list[tuple[Any, list[Any], list[Any]]] = [
     (math.maximum, [[1.0, 2.0], [1.0, 3.0]], [[1, 0], [0, 1]]),
     (math.minimum, [[1.0, 2.0], [1.0, 3.0]], [[1, 1], [0, 0]]),
     (math.pow, [[0.0, -2.0, 3.0], [2.0, 2.0, 2.0]], [[0, -4, 6], [0, 0, 9 * np.log(3)]]),
-    (math.abs, [[-1.0, 0.0, 2.0]], [[-1, 0, 1]]),
-    (math.sqrt, [[0.0, 4.0]], [[np.inf, 0.25]]),
-    (math.reduce_prod, [[0.0, 2.0, 3.0]], [[6, 0, 0]]),
-    (math.reduce_max, [[2.0, 1.0, 2.0]], [[0.5, 0, 0.5]]),
-    (math.cumprod, [[2.0, 0.0, 3.0]], [[1, 0, 0]]),
+    (unary.abs, [[-1.0, 0.0, 2.0]], [[-1, 0, 1]]),
+    (unary.sqrt, [[0.0, 4.0]], [[np.inf, 0.25]]),
+    (reduce.reduce_prod, [[0.0, 2.0, 3.0]], [[6, 0, 0]]),
+    (reduce.reduce_max, [[2.0, 1.0, 2.0]], [[0.5, 0, 0.5]]),
+    (reduce.cumprod, [[2.0, 0.0, 3.0]], [[1, 0, 0]]),
     (math.floormod, [[7.0, -7.0], [2.0, 2.0]], [[1, 1], [-3, 4]]),
     (math.multiply_no_nan, [[2.0, 3.0], [0.0, 1.0]], [[0, 1], [2, 3]]),
 ]
@@ -255,7 +261,7 @@ def test_gradients_at_the_edges(function: Any, inputs: list[Any], expected: list
 def test_clip_by_global_norm_keeps_slices_and_none() -> None:
     with Graph().as_default() as graph:
         slices = IndexedSlices(array.constant([[3.0]]), array.constant([1]))
-        clipped, norm = math.clip_by_global_norm([array.constant([4.0]), None, slices], 1.0)
+        clipped, norm = clip.clip_by_global_norm([array.constant([4.0]), None, slices], 1.0)
         assert clipped[1] is None
         assert clipped[2].indices is slices.indices
         values = Session(graph=graph).run([clipped[0], clipped[2].values, norm])

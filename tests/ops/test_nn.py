@@ -13,7 +13,20 @@ from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
 from penstock.graph.graph import Graph
 from penstock.graph.tensor import SparseTensor
-from penstock.ops import activation, array, conv, embedding, loss, math, nn, normalization, operators, pool  # noqa: F401
+from penstock.ops import (  # noqa: F401
+    activation,
+    array,
+    conv,
+    embedding,
+    loss,
+    math,
+    nn,
+    normalization,
+    operators,
+    pool,
+    ranges,
+    reshaping,
+)
 from penstock.session import Session
 
 RANDOM = np.random.RandomState(0)
@@ -172,7 +185,7 @@ def test_normalisation() -> None:
         mean, variance = normalization.moments(x, [0, 1, 2])
         by_parts = normalization.batch_normalization(x, mean, variance, offset, scale, 1e-3)
         fused, _, unbiased = normalization.fused_batch_norm(x, scale, offset)
-        weights = array.reshape(math.range(120.0), [4, 3, 5, 2])
+        weights = reshaping.reshape(ranges.range(120.0), [4, 3, 5, 2])
         inputs = [x, scale, offset]
         # moments() lets no gradient through the mean of the variance, which sums to zero: both forms have one gradient.
         return [mean, variance, by_parts, fused, unbiased,
