@@ -61,7 +61,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.framework.meta_graph": (_TRAIN,),
     "python.framework.ops": (
         _FACE, "penstock.graph.graph", "penstock.graph.scopes", "penstock.graph.tensor", "penstock.autodiff",
-    ),  # fmt: skip
+    ),
     "python.framework.random_seed": (_FACE,),
     "python.framework.sparse_tensor": (_FACE, "penstock.graph.tensor"),
     "python.framework.tensor_conversion_registry": (_FACE,),
@@ -79,14 +79,14 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     # Files.
     "python.lib.io.tf_record": (f"{_FACE}.python_io", f"{_FACE}.io"),
     # Ops.
-    "python.ops.array_ops": (_FACE, *_ARRAY, "penstock.ops.casting"),
+    "python.ops.array_ops": (_FACE, *_ARRAY),
     "python.ops.check_ops": (_FACE, f"{_FACE}.debugging"),
     "python.ops.clip_ops": (_FACE,),
     "python.ops.control_flow_ops": (_FACE, "penstock.ops.control", "penstock.ops.control_flow"),
     "python.ops.data_flow_ops": (_FACE, "penstock.ops.queue"),
     "python.ops.embedding_ops": (f"{_FACE}.nn",),
     "python.ops.functional_ops": (_FACE, "penstock.ops.loops"),
-    "python.ops.gen_array_ops": (*_ARRAY, "penstock.ops.casting", _FACE),
+    "python.ops.gen_array_ops": (*_ARRAY, _FACE),
     "python.ops.gen_math_ops": (*_MATH, _FACE),
     "python.ops.gradients": (_FACE, "penstock.autodiff"),
     "python.ops.gradients_impl": (_FACE, "penstock.autodiff"),

@@ -205,7 +205,7 @@ def sparse_softmax_cross_entropy_with_logits(labels: Any = None, logits: Any = N
         _check_sparse_shapes(labels.shape, logits.shape)
         result: Tensor
         if logits.shape.rank == 2:
-            result, _ = sparse_softmax_cross_entropy(precise, labels)
+            result, _ = sparse_softmax_cross_entropy(precise, labels, name=name)
             return casting.cast(result, logits.dtype.base_dtype) if half else result
         shape: Any
         checks = []
@@ -215,7 +215,7 @@ def sparse_softmax_cross_entropy_with_logits(labels: Any = None, logits: Any = N
         with control_dependencies(checks):
             shape, rank = reshaping.shape(logits), reshaping.rank(logits)
             rows = reshaping.reshape(precise, [-1, shape[math.sub(rank, 1, name="sub")]])
-            flat, _ = sparse_softmax_cross_entropy(rows, reshaping.reshape(labels, [-1]))
+            flat, _ = sparse_softmax_cross_entropy(rows, reshaping.reshape(labels, [-1]), name=name)
             result = reshaping.reshape(flat, labels_shape)
             result.set_shape(labels.shape)
             return casting.cast(result, logits.dtype.base_dtype) if half else result

@@ -19,7 +19,7 @@ from penstock.graph.tensor import Tensor
 from penstock.ops import shapes
 from penstock.ops.array import zeros_like
 from penstock.ops.gathering import gather
-from penstock.ops.joining import concat
+from penstock.ops.joining import concat, tile
 from penstock.ops.passthrough import refuse_gradient
 from penstock.ops.reshaping import expand_dims, reshape, shape, squeeze
 from penstock.ops.shapes import merge, require_rank
@@ -380,8 +380,6 @@ def parallel_dynamic_stitch(indices: list[Array], data: list[Array]) -> Array:
 
 def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None = None) -> Tensor:
     """Each element (or slice along `axis`) `repeats` times: `tf.repeat([1, 2], [2, 3])`."""
-    from penstock.ops.joining import tile
-
     if axis is None:
         input, axis = reshape(input, [-1]), 0
     with name_scope(name, "Repeat", [input, repeats]):
