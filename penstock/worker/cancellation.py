@@ -28,6 +28,13 @@ class Cancellation:
                 return
         callback()
 
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Takes one `on_cancel(callback)` back, once its wait is over."""
+        with _lock:
+            if callback in self._callbacks:
+                at = self._callbacks.index(callback)
+                self._callbacks = self._callbacks[:at] + self._callbacks[at + 1 :]
+
     def set(self) -> None:
         """Cancels the step."""
         with _lock:

@@ -104,7 +104,8 @@ class Executable:
         self._slots: dict[tuple[int, int], int] = {}
         self._bound = bound or {}  # parameters of a body that stand for variables
         plan = make_plan(fuse_sparse_updates(subgraph), cuts)
-        self.variable_node = plan.variable_of
+        self._variable_of = plan.variable_of
+        self._first_node: dict[Variable, Node] = {}
         self.feed_slots = [self.slot((node, 0)) for node in subgraph.feeds]
         self.instructions = [self._instruction(step) for step in plan.steps]
         self.fetches = [self.source(edge) for edge in subgraph.fetches]
@@ -124,6 +125,17 @@ class Executable:
         """Where the value of an edge is kept during a step."""
         return self._slots.setdefault((id(edge[0]), edge[1]), len(self._slots))
 
+    def variable_node(self, edge: Edge) -> Node | None:
+        """The node of the variable that an edge refers to; one node for all that share a variable by name."""
+        node = self._variable_of(edge)
+        if node is None or not self._is_bound(node):
+            return node
+        return self._first_node.setdefault(self.variable(node), node)
+
+    def _is_bound(self, node: Node) -> bool:
+        """Whether a node stands for a variable. A parameter of a body may also stand for a queue or the like."""
+        return id(node) in self._bound or is_variable(node)
+
     def variable(self, node: Node) -> Variable:
         """The variable that a variable node, or a parameter of a body, stands for."""
         return self._bound.get(id(node)) or self.context.variable(node)
@@ -131,9 +143,7 @@ class Executable:
     def source(self, edge: Edge) -> int | Variable:
         """Where the value of an edge comes from: a slot, or a variable."""
         node = self.variable_node(edge)
-        if node is None or (id(node) not in self._bound and not is_variable(node)):
-            return self.slot(edge)  # a parameter of a body may also stand for a queue or the like
-        return self.variable(node)
+        return self.slot(edge) if node is None or not self._is_bound(node) else self.variable(node)
 
     def _instruction(self, step: SegmentPlan | Node) -> Any:
         if isinstance(step, SegmentPlan):

@@ -46,7 +46,10 @@ class Plan:
 
 def is_variable(node: Node) -> bool:
     """Whether the node stands for a variable: it has nothing to run."""
-    return node.op.name in _HANDLES or (not node.op.inputs and bool(node.op.outputs) and node.op.outputs[0].is_ref)
+    op = node.op
+    if op.host:
+        return False  # an accumulator's handle is a reference, too
+    return op.name in _HANDLES or (not op.inputs and bool(op.outputs) and op.outputs[0].is_ref)
 
 
 def is_host(node: Node) -> bool:
@@ -57,6 +60,8 @@ def is_host(node: Node) -> bool:
         return True
     if node.op.name == "If" and any(_is_reference(source, index) for source, index in node.inputs):
         return True  # the branch that is not taken may read a variable that holds nothing yet
+    if node.op.numpy and any(t.name == "resource" for t in node.dtypes):
+        return True  # it picks one of several queues
     types = [s.dtypes[i] for s, i in node.inputs] + list(node.dtypes)
     return any(t.base_dtype.name in _HOST_TYPES for t in types)
 
@@ -157,16 +162,17 @@ def _scheduled(segments: list[SegmentPlan], hosts: list[Node], analysis: _Analys
         nodes = step.nodes if isinstance(step, SegmentPlan) else [step]
         sources = [s for n in nodes for s in (*(s for s, _ in n.inputs), *n.controls)]
         needs.append({made_by[id(s)] for s in sources if id(s) in made_by} - {number})
-    ready: list[tuple[bool, int, int]] = []
+    ready: list[tuple[int, int, int]] = []
     waiting = [len(n) for n in needs]
     dependents: dict[int, list[int]] = defaultdict(list)
     for number, before in enumerate(needs):
         for other in before:
             dependents[other].append(number)
 
-    def rank(number: int) -> tuple[bool, int, int]:
+    def rank(number: int) -> tuple[int, int, int]:
         step = steps[number]
-        blocking = isinstance(step, Node) and step.op.blocking
+        # What puts something in, and so has no outputs, before what takes it out.
+        blocking = isinstance(step, Node) and step.op.blocking and 1 + bool(step.op.outputs)
         return blocking, step.level if isinstance(step, SegmentPlan) else analysis.level[id(step)], number
 
     for number, count in enumerate(waiting):

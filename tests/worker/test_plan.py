@@ -146,3 +146,14 @@ def test_small_results_of_another_device_come_back_in_one_transfer(monkeypatch):
         assert values[4].sum() == 10000.0
         with pytest.raises(tf.errors.InvalidArgumentError, match="7"):
             sess.run(fetches, {i: [7]})
+
+
+def test_two_nodes_of_one_shared_name_are_one_variable():
+    from penstock.ops.state import variable_v2
+
+    first, second = (variable_v2(shape=[], dtype=tf.float32, shared_name="both", name=n) for n in "ab")
+    both = tf.group(tf.assign_add(first, 1.0), tf.assign_add(second, 10.0))
+    with tf.Session() as sess:
+        sess.run(tf.assign(first, 5.0).op)
+        sess.run(both)
+        assert sess.run([first, second]) == [16.0, 16.0]
