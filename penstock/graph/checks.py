@@ -47,7 +47,7 @@ def require(ok: Any, message: str, detail: Any = 0) -> None:
             raise InvalidArgumentError(None, None, message.format(detail))
         return
     if _state.recorder is not None:
-        _state.recorder(ok, message, detail)
+        _state.recorder.record(ok, message, detail)
 
 
 def require_in_range(indices: Any, limit: int, what: str = "indices", message: str = "") -> None:
@@ -73,9 +73,18 @@ def require_in_range(indices: Any, limit: int, what: str = "indices", message: s
     require(worst == none, message or what + " value {} is not in [0, " + str(limit) + ")", worst)
 
 
+def rows_to_write(indices: Any, size: int) -> Any:
+    """`indices`, or `size` in place of each where a check has failed so far: no row, so that nothing is written.
+
+    A kernel that changes rows of a variable asks for this, and the whole variable need not be kept for the case that a
+    check fails.
+    """
+    return indices if _state.recorder is None else _state.recorder.rows_to_write(indices, size)
+
+
 @contextmanager
 def recording_checks(recorder: Any) -> Iterator[None]:
-    """While a segment is traced: hands every check to `recorder(ok, message, detail)`."""
+    """While a segment is traced: hands every check to `recorder.record(ok, message, detail)`."""
     before, _state.recorder = _state.recorder, recorder
     try:
         yield

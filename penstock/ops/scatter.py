@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from penstock.graph import dtype as dt
-from penstock.graph.checks import require_in_range
+from penstock.graph.checks import require_in_range, rows_to_write
 from penstock.graph.opdef import OpDef, Types, op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
@@ -59,7 +59,7 @@ def scatter_rows(change: Change, variable: Array, indices: Array, updates: Array
             f"{list(updates.shape)}, indices.shape {list(indices.shape)}, params.shape {list(variable.shape)}"
         )
     require_in_range(indices, variable.shape[0])
-    at = jnp.asarray(indices).reshape(-1)
+    at = rows_to_write(jnp.asarray(indices).reshape(-1), variable.shape[0])
     return change(jnp.asarray(variable), at, jnp.broadcast_to(updates, (*indices.shape, *variable.shape[1:])).reshape(
         at.shape[0], *variable.shape[1:]))  # fmt: skip
 
@@ -80,7 +80,8 @@ def scatter_nd(change: Change, variable: Array, indices: Array, updates: Array) 
         at = at * size + jnp.clip(indices[..., i], 0, max(size - 1, 0))
         count *= size
     rows = jnp.asarray(variable).reshape(count, *variable.shape[depth:])
-    changed = change(rows, at.reshape(-1), jnp.asarray(updates).reshape(-1, *variable.shape[depth:]))
+    at = rows_to_write(at.reshape(-1), count)
+    changed = change(rows, at, jnp.asarray(updates).reshape(-1, *variable.shape[depth:]))
     return changed.reshape(variable.shape)
 
 

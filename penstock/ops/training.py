@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from penstock.graph.checks import ignoring_checks, require_in_range
+from penstock.graph.checks import ignoring_checks, require_in_range, rows_to_write
 from penstock.graph.opdef import OpDef, op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
@@ -100,7 +100,7 @@ def _in_turn(
     `change(state, at)` gets the rows to change; in `at`, rows whose turn it is not are out of range.
     """
     state = tuple(jnp.asarray(s) for s in state)
-    indices = jnp.asarray(indices)
+    indices = rows_to_write(jnp.asarray(indices), size)
     count = indices.shape[0]
     if count == 0:
         return state

@@ -112,7 +112,9 @@ class Segment:
         if trace.failed is not None:
             # A failed check leaves the variables as they were.
             ok = trace.failed[0] == 0
-            new = [jnp.where(ok, n, o) for n, o in zip(new, updated, strict=True)]
+            for i, (node, _) in enumerate(self.updated):
+                if trace.needs_guard(node):
+                    new[i] = jnp.where(ok, new[i], updated[i])
         assigned = [jnp.asarray(state[n]) for n, _ in self.assigned]
         return outputs, new, assigned, trace.failed, self._packed(outputs, trace.failed)
 

@@ -63,12 +63,15 @@ class Trace:
         self.variable_node = variable_node
         self.checks = checks
         self.failed: Any = None  # the first check that failed: a Failure
+        self._recorded = 0  # checks
+        self._guarded: dict[Node, int] = {}  # of a written variable: how many checks its writes have heeded
+        self._by_rows = False  # whether the kernel that runs heeds the checks itself
         self._node: Node | None = None
         self.inner_failed: Any = None  # of the body traced last; it belongs to whoever traced it
 
     def run(self, nodes: Iterable[Node]) -> None:
         """Runs the kernels of `nodes` in order."""
-        with recording_checks(self._record):
+        with recording_checks(self):
             for node in nodes:
                 if (id(node), 0) not in self.values or not node.dtypes:
                     self._run_node(node)
@@ -93,6 +96,7 @@ class Trace:
     def _run_node(self, node: Node) -> None:
         op = node.op
         self._node = node
+        self._by_rows = False
         variables: list[Node | None] = []
         arguments: list[Any] = []
         for edge in node.inputs:
@@ -132,6 +136,8 @@ class Trace:
         for name in node.op.writes:
             variable = variables[node.op.input_index(name)]
             assert variable is not None
+            covered = self._recorded if self._by_rows else -1
+            self._guarded[variable] = min(covered, self._guarded.get(variable, covered))
             dtype = variable.attrs.get("dtype")  # a parameter that stands for a variable has none
             self.state[variable] = _typed(results.pop(0), dtype) if dtype else results.pop(0)
         for i, value in enumerate(results):
@@ -157,10 +163,21 @@ class Trace:
         key = jnp.asarray(self.keys[id(self._node)]) + jnp.array([number + 1, 0, 0, 0], jnp.uint32)
         return key if mix is None else key.at[3].set(jnp.asarray(mix).astype(jnp.uint32))
 
-    def _record(self, ok: Any, message: str, detail: Any) -> None:
+    def record(self, ok: Any, message: str, detail: Any) -> None:
+        """Notes a check that a kernel makes."""
+        self._recorded += 1
         number = self.checks.add(self._node.name if self._node else "", message)
         bad = ~jnp.all(ok)
         self.merge_failure((jnp.where(bad, jnp.int64(number), 0), jnp.asarray(detail).astype(jnp.int64)))
+
+    def rows_to_write(self, indices: Any, size: int) -> Any:
+        """`indices`, or no row at all where a check has failed so far."""
+        self._by_rows = True
+        return indices if self.failed is None else jnp.where(self.failed[0] == 0, indices, size).astype(indices.dtype)
+
+    def needs_guard(self, variable: Node) -> bool:
+        """Whether a variable may have changed although a check failed: it was not written by rows after the last."""
+        return self._guarded[variable] < self._recorded
 
     def merge_failure(self, report: Any) -> None:
         """Keeps the first failure."""

@@ -157,3 +157,23 @@ def test_two_nodes_of_one_shared_name_are_one_variable():
         sess.run(tf.assign(first, 5.0).op)
         sess.run(both)
         assert sess.run([first, second]) == [16.0, 16.0]
+
+
+def test_a_failed_check_keeps_sparse_updates_away_too():
+    table, other = tf.Variable(np.ones([4, 2], np.float32)), tf.Variable(np.ones([4, 2], np.float32))
+    i, j = tf.placeholder(tf.int32, [1]), tf.placeholder(tf.int32, [1])
+    first = tf.scatter_add(table, i, [[1.0, 1.0]])
+    with tf.control_dependencies([first]):
+        second = tf.scatter_add(other, j, [[1.0, 1.0]])  # its check comes after the first write
+    loss = tf.reduce_sum(tf.gather(table, i)) + tf.reduce_sum(tf.gather(other, j))
+    train = tf.train.MomentumOptimizer(0.5, 0.9).minimize(loss)
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        for op in (second.op, train):
+            for good, bad in ((i, j), (j, i)):
+                with pytest.raises(tf.errors.InvalidArgumentError, match="9"):
+                    sess.run(op, {good: [1], bad: [9]})
+                assert [v.sum() for v in sess.run([table, other])] == [8.0, 8.0]
+        sess.run([second.op], {i: [0], j: [3]})
+        np.testing.assert_array_equal(sess.run(table)[:, 0], [2, 1, 1, 1])
+        np.testing.assert_array_equal(sess.run(other)[:, 0], [1, 1, 1, 2])
