@@ -21,14 +21,9 @@ LATER = {
     "saver_no_vars": "tf.train.Saver",
     "saver_dup_names": "tf.train.Saver",
     "runtime_restore_missing": "tf.train.Saver",
-    "runtime_assert_equal": "tf.assert_equal",
-    "runtime_assert_equal_static": "tf.assert_equal",
     "runtime_string_to_number": "tf.string_to_number",
     "runtime_iterator_end": "tf.data",
     "runtime_iterator_uninit": "tf.data",
-    "runtime_queue_dequeue_closed": "tf.FIFOQueue",
-    "runtime_queue_enqueue_closed": "tf.FIFOQueue",
-    "session_timeout": "tf.FIFOQueue",
 }
 
 

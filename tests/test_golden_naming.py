@@ -11,10 +11,6 @@ import penstock.v1 as tf
 
 LATER = {
     "saver_names": "tf.train.Saver",
-    "queue_names": "queues",
-    "accumulator_names": "accumulators",
-    "losses_names": "tf.losses",
-    "metrics_names": "tf.metrics",
 }
 # TensorFlow spreads cond and while_loop over Switch and Merge nodes; here each is one node, called `cond` or `while`.
 CONTROL_FLOW = ("control_flow_names", "assign_names")

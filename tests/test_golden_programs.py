@@ -16,7 +16,6 @@ LATER = {
     "parse_example": "tf.train.Feature and tf.parse_example",
     "dataset_basic": "tf.data",
     "dataset_repeat_filter_take": "tf.data",
-    "metrics_accuracy_mean": "tf.metrics",
     "layers_dense_names": "tf.layers",
     "stateless_random": "tf.random.stateless_uniform",
 }

@@ -32,9 +32,9 @@ def Assert(condition: Any, data: Any, summarize: int | None = None, name: str | 
 
     >>> with tf.control_dependencies([tf.Assert(tf.reduce_all(x > 0), [x])]): y = tf.log(x)
     """
-    with name_scope(name, "Assert", [condition, *data]) as scope:
+    with name_scope(name, "Assert", [condition, *data]):
         values = [convert_to_tensor(d, name=f"data_{i}") for i, d in enumerate(data)]
         operation: Operation = assert_op(
-            condition, values, summarize=3 if summarize is None else summarize, name=scope + "Assert"
+            condition, values, summarize=3 if summarize is None else summarize, name="Assert"
         )
         return operation

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from penstock.errors import InvalidArgumentError
 from penstock.graph.checks import NotTraceable
 from penstock.graph.dtype import DType
 from penstock.graph.function import Function
@@ -69,8 +70,9 @@ def if_op(
 
     try:
         outputs, failed = lax.cond(predicate, branch(then_branch), branch(else_branch), carried)
-    except TypeError as error:
-        raise NotTraceable(f"the branches differ in shape ({str(error).splitlines()[0]})") from error
+    except (TypeError, InvalidArgumentError) as error:
+        # The branches differ in shape, or the one that is not taken does not fit: the host runs only the other.
+        raise NotTraceable(f"the branches cannot be compiled together ({str(error).splitlines()[0]})") from error
     ctx.merge_failure(failed)
     return list(outputs)
 

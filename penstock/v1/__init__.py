@@ -102,6 +102,7 @@ from penstock.graph.scopes import (
 from penstock.graph.shape import Dimension, TensorShape, dimension_at_index, dimension_value
 from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
 from penstock.graph.tensor_proto import make_ndarray, make_tensor_proto
+from penstock.ops.accumulator import ConditionalAccumulator, ConditionalAccumulatorBase, SparseConditionalAccumulator
 from penstock.ops.arranging import (
     invert_permutation,
     matrix_transpose,
@@ -140,6 +141,25 @@ from penstock.ops.casting import (
     to_float,
     to_int32,
     to_int64,
+)
+from penstock.ops.check_ops import (
+    assert_equal,
+    assert_greater,
+    assert_greater_equal,
+    assert_integer,
+    assert_less,
+    assert_less_equal,
+    assert_negative,
+    assert_non_negative,
+    assert_non_positive,
+    assert_none_equal,
+    assert_positive,
+    assert_rank,
+    assert_rank_at_least,
+    assert_rank_in,
+    assert_scalar,
+    assert_type,
+    is_numeric_tensor,
 )
 from penstock.ops.clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_value, global_norm
 from penstock.ops.compare import (
@@ -211,6 +231,7 @@ from penstock.ops.passthrough import (
     verify_tensor_all_finite,
 )
 from penstock.ops.python_function import numpy_function, py_func
+from penstock.ops.queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from penstock.ops.random import (
     multinomial,
     random_crop,
@@ -330,8 +351,11 @@ from penstock.v1 import (
     io,
     linalg,
     logging,
+    losses,
     math,
+    metrics,
     nn,
+    queue,
     random,
     summary,
     train,

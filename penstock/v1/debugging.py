@@ -2,6 +2,25 @@
 
 from penstock.face.missing import guard as _guard
 from penstock.ops.assertion import Assert
+from penstock.ops.check_ops import (
+    assert_equal,
+    assert_greater,
+    assert_greater_equal,
+    assert_integer,
+    assert_less,
+    assert_less_equal,
+    assert_negative,
+    assert_non_negative,
+    assert_non_positive,
+    assert_none_equal,
+    assert_positive,
+    assert_rank,
+    assert_rank_at_least,
+    assert_rank_in,
+    assert_scalar,
+    assert_type,
+    is_numeric_tensor,
+)
 from penstock.ops.passthrough import check_numerics
 from penstock.ops.passthrough import verify_tensor_all_finite as assert_all_finite
 from penstock.ops.unary import is_finite, is_inf, is_nan

@@ -228,7 +228,9 @@ class _Analysis:
         elif _is_known(node, self.known) and not any(self._is_string(s, i) for s, i in node.inputs):
             self.known.add(key)
             self.folding.add(key)
-            self._leaves[key] = [leaf for s, _ in node.inputs for leaf in self._leaves.get(id(s), [s])]
+            # What it waits for counts too: consumers that take it have no control input of their own.
+            before = [*(s for s, _ in node.inputs), *node.controls]
+            self._leaves[key] = [leaf for s in before for leaf in self._leaves.get(id(s), [s])]
         static = self.static(node)
         level = 0
         for i, (source, _) in enumerate(node.inputs):

@@ -22,7 +22,7 @@ from penstock.graph.opdef import op, registered
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor_proto import array_from_proto, make_ndarray, make_tensor_proto, tensor_proto
 
-MODELS = ["attrs", "model_ref", "model_resource", "partitioned"]
+MODELS = ["attrs", "input_pipeline", "model_ref", "model_resource", "partitioned"]
 
 
 def golden(model: str) -> GraphDef:

@@ -53,6 +53,15 @@ def test_cond_with_side_effects_and_other_shapes(sess):
     assert sess.run(grown, {x: 1.0}).shape == (2,) and sess.run(grown, {x: -1.0}).shape == (3,)
 
 
+def test_cond_whose_other_branch_does_not_fit(sess):
+    x = tf.placeholder(tf.float32, [None])
+    y = tf.cond(tf.size(x) * 1 + tf.to_int32(x[0]) > 3, lambda: tf.reshape(x, [2, 2]), lambda: tf.zeros([2, 2]))
+    np.testing.assert_array_equal(sess.run(y, {x: [0.0, 0.0, 0.0]}), np.zeros([2, 2]))
+    np.testing.assert_array_equal(sess.run(y, {x: [1.0, 2.0, 3.0, 4.0]}), [[1, 2], [3, 4]])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Reshape"):
+        sess.run(y, {x: [5.0, 5.0, 5.0]})
+
+
 def test_cond_reads_variables_of_both_kinds(sess):
     x = tf.placeholder(tf.bool, [])
     for use_resource in (False, True):

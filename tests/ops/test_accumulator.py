@@ -1,0 +1,66 @@
+"""Accumulators of gradients."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from golden_programs import check, parameters
+
+import penstock.v1 as tf
+
+
+@pytest.mark.parametrize("row", parameters("semantics/accumulators.json", {}))
+def test_as_tensorflow(row: dict[str, Any]) -> None:
+    check(row, tf)
+
+
+def test_closing_the_session_wakes_take_grad() -> None:
+    with tf.Graph().as_default():
+        accumulator = tf.ConditionalAccumulator(tf.float32, shape=[])
+        take, add = accumulator.take_grad(2), accumulator.apply_grad(1.0)
+        session = tf.Session()
+    session.run(add)
+    results: list[str] = []
+
+    def run() -> None:
+        try:
+            session.run(take)
+        except Exception as error:
+            results.append(type(error).__name__)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    session.close()
+    thread.join(10)
+    # The session may be closed before the step has begun.
+    assert results in (["CancelledError"], ["RuntimeError"])
+
+
+def test_a_step_adds_and_takes() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        accumulator = tf.ConditionalAccumulator(tf.float32, shape=[2])
+        take = accumulator.take_grad(1)
+        assert session.run([take, accumulator.apply_grad([2.0, 4.0])])[0].tolist() == [2.0, 4.0]
+
+
+def test_types_keep() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        for dtype in (tf.float64, tf.int32, tf.bfloat16):
+            accumulator = tf.ConditionalAccumulator(dtype, shape=[2])
+            for gradient in ([1, 2], [3, 5]):
+                session.run(accumulator.apply_grad(tf.constant(gradient, dtype)))
+            mean = session.run(accumulator.take_grad(2))
+            assert mean.dtype == dtype.as_numpy_dtype
+            np.testing.assert_array_equal(mean.astype(np.float64), [2, 3 if dtype == tf.int32 else 3.5])
+
+
+def test_rows_of_a_sparse_gradient_add_up() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        accumulator = tf.SparseConditionalAccumulator(tf.float32, shape=[4, 1])
+        session.run(accumulator.apply_grad([3, 1, 3], [[1.0], [2.0], [3.0]]))
+        session.run(accumulator.apply_grad([3], [[6.0]]))
+        indices, values, shape = session.run(accumulator.take_grad(2))
+        assert (indices.tolist(), values.tolist(), shape.tolist()) == ([1, 3], [[2.0], [5.0]], [4, 1])
