@@ -49,6 +49,16 @@ class Variable:
             with self.lock:
                 return np.array(self.read())
 
+    def settle(self) -> None:
+        """Waits until the current value is computed."""
+        value = self.value
+        if hasattr(value, "block_until_ready"):
+            try:
+                value.block_until_ready()
+            except RuntimeError:
+                if not value.is_deleted():
+                    raise  # otherwise the next update has it already, and so it was computed
+
     def nbytes(self) -> int:
         """Bytes held; 0 while uninitialised."""
         return 0 if self.value is None else int(self.value.nbytes)
