@@ -21,7 +21,7 @@ from jax.typing import ArrayLike
 Shape = Sequence[int]
 
 # XLA sends float32 convolutions to YNNPACK, which runs each on one thread (50 to 140 GFLOP/s). Left out of this list
-# they go to Eigen, which uses all (150 to 280 on two cores); dots and sums stay with YNNPACK, where they are by default.
+# they go to Eigen, which uses all (150 to 280 on two cores); dots and sums stay with YNNPACK, as by default.
 _CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE"}
 
 
