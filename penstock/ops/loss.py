@@ -36,7 +36,7 @@ from penstock.ops import (
     unary,
 )
 from penstock.ops.reduce import renamed
-from penstock.ops.types import FLOATS, INDEX64, Array
+from penstock.ops.types import FLOATS, INDEX64, Array, platform
 
 
 @op("L2Loss", "T -> output: T", shape=shapes.scalar, T=FLOATS, grad=lambda op, dy: [op.input_list[0] * dy])
@@ -111,12 +111,17 @@ def sparse_softmax_cross_entropy(features: Array, labels: Array) -> tuple[Array,
             f"logits must be a matrix with a row for each label, received shapes {features.shape} and {labels.shape}"
         )
     classes = features.shape[1]
-    _require_labels(labels, classes)
     shifted, log_sum = _shifted(features)
     log_softmax = shifted - log_sum
     hit = jnp.arange(classes)[None, :] == labels[:, None]
     loss = -jnp.sum(jnp.where(hit, log_softmax, 0), axis=1)
-    return loss, jnp.exp(log_softmax) - hit.astype(features.dtype)
+    backprop = jnp.exp(log_softmax) - hit.astype(features.dtype)
+    if platform() == "cpu":
+        _require_labels(labels, classes)
+        return loss, backprop
+    # As in TensorFlow, a label out of range is an error on the CPU and NaN elsewhere: a check costs kernels there.
+    valid = (labels >= 0) & (labels < classes)
+    return jnp.where(valid, loss, jnp.nan), jnp.where(valid[:, None], backprop, jnp.nan)
 
 
 def _require_labels(labels: Array, classes: int) -> None:

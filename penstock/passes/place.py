@@ -61,7 +61,9 @@ def _colocated(nodes: Sequence[Node]) -> _Groups:
 
 def _choose(nodes: list[Node], specs: Sequence[DeviceSpecV2], base: DeviceSpecV2, soft: bool) -> str:
     wish, asking = _wish(nodes, soft)
-    host = any(n.op.host for n in nodes)
+    # A host op runs on the host wherever it is placed; a group that also holds a variable must be where the variable is
+    # in every other step.
+    host = all(n.op.host for n in nodes)
     candidates = [s for s in specs if _fits(s, wish)]
     if host and wish.device_type not in (None, "CPU") and not soft and candidates:
         raise InvalidArgumentError(

@@ -385,3 +385,13 @@ def test_static_shapes(build: Callable[[], Any], shape: list[int | None]) -> Non
 def test_misuse_is_refused(build: Callable[[], Any], message: str) -> None:
     with Graph().as_default(), pytest.raises(ValueError, match=message):
         build()
+
+
+def test_a_label_out_of_range_is_nan_on_other_devices_than_the_cpu():
+    from penstock.ops.loss import sparse_softmax_cross_entropy
+    from penstock.ops.types import on_platform
+
+    with on_platform("gpu"):
+        loss, backprop = sparse_softmax_cross_entropy.kernel(np.zeros([2, 3], np.float32), np.array([1, 7]))
+    assert np.isfinite(loss[0]) and np.isnan(loss[1])
+    assert np.isfinite(backprop[0]).all() and np.isnan(backprop[1]).all()

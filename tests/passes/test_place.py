@@ -1,0 +1,37 @@
+"""Placement: a variable is on the same device in every step, whatever else the step holds."""
+
+import pytest
+
+import penstock.v1 as tf
+from penstock.errors import InvalidArgumentError
+from penstock.passes.place import place
+from penstock.passes.prune import prune
+
+TASK = "/job:localhost/replica:0/task:0"
+DEVICES = [f"{TASK}/device:CPU:0", f"{TASK}/device:GPU:0"]
+
+
+def placed(fetches, targets=()):
+    subgraph = prune([], fetches, targets)
+    place(subgraph, DEVICES)
+    return {n.name: n.device.rpartition("device:")[2] for n in subgraph.nodes}
+
+
+def test_host_ops_do_not_move_a_variable():
+    with tf.Graph().as_default():
+        v = tf.Variable([1.0, 2.0], name="v")
+        with tf.colocate_with(v):
+            distinct, _ = tf.unique([1, 1, 2])
+        devices = [placed([], [v.initializer]), placed([v + 1.0]), placed([distinct], [v.initializer]),
+                   placed([tf.is_variable_initialized(v)])]  # fmt: skip
+        assert {d["v"] for d in devices} == {"GPU:0"}
+
+
+def test_host_ops_alone_are_on_the_cpu():
+    with tf.Graph().as_default():
+        queue = tf.FIFOQueue(2, tf.float32, name="q")
+        assert set(placed([queue.size()]).values()) == {"CPU:0"}
+        with tf.device("/gpu:0"):
+            distinct, _ = tf.unique([1, 1, 2])
+        with pytest.raises(InvalidArgumentError, match="CPU only"):
+            placed([distinct])
