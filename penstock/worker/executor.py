@@ -32,7 +32,6 @@ from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, is_variable, make_p
 from penstock.worker.randomness import RandomState
 from penstock.worker.resources import Variable
 from penstock.worker.segment import Segment
-from penstock.worker.staging import LARGE, staged
 
 _UNSET: Any = None
 
@@ -113,7 +112,6 @@ class Executable:
         self.size = len(self._slots)
         self._mark_fetched()
         segments = [i.segment for i in self.instructions if isinstance(i, SegmentCall)]
-        self.on_cpu = all(s.platform == "cpu" for s in segments)
         # A step is over when its updates are: on the CPU what was fed may be in use until then, and the caller may
         # change it. All results of a segment are ready at once, so one of its variables tells.
         changed = [s.updated_variables or s.assigned_variables for s in segments if s.platform == "cpu"]
@@ -162,8 +160,7 @@ class Executable:
         """Runs one step. Values are jax or NumPy arrays; what a variable holds is given as a copy."""
         values: list[Any] = [_UNSET] * self.size
         for slot, value in zip(self.feed_slots, fed, strict=True):
-            large = self.on_cpu and value.__class__ is np.ndarray and value.nbytes >= LARGE
-            values[slot] = staged(value) if large else value
+            values[slot] = value
         for instruction in self.instructions:
             if step.deadline is not None or step.cancelled.is_set:
                 step.check(instruction.name)

@@ -15,6 +15,7 @@ from penstock.graph.checks import NotTraceable
 from penstock.ops.convolution import cpu_compiler_options
 from penstock.ops.types import on_platform
 from penstock.passes.ir import Edge, Node
+from penstock.worker.borrowing import LARGE, Borrowed, borrowed
 from penstock.worker.packing import MAX_PACKED, Packed
 from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
 from penstock.worker.randomness import RandomState, is_random
@@ -94,7 +95,7 @@ class Segment:
                 variable.read()
         values: dict[tuple[int, int], Any] = {}
         for edge, value in zip(self.inputs, inputs, strict=True):
-            values[(id(edge[0]), edge[1])] = value
+            values[(id(edge[0]), edge[1])] = value.value() if isinstance(value, Borrowed) else value
         for edge, value in zip(self.plan.static, static, strict=True):
             values[(id(edge[0]), edge[1])] = value
         big = iter(constants)
@@ -144,6 +145,10 @@ class Segment:
     def __call__(self, values: list[Any], drawn: dict[str, np.ndarray]) -> None:
         compiled = self._compiled or self._specialise(values)
         inputs = [values[s] for s in self.in_slots]
+        if self.platform == "cpu":
+            for i, value in enumerate(inputs):
+                if value.__class__ is np.ndarray and value.nbytes >= LARGE:
+                    inputs[i] = borrowed(value)
         keys = self.random_state.keys(self.random, drawn) if self.random else None
         try:
             outputs, failed, packed = self._run(self.locks, compiled, inputs, keys)
