@@ -15,7 +15,6 @@ from penstock.errors import (
     CancelledError,
     DeadlineExceededError,
     InternalError,
-    InvalidArgumentError,
     OpError,
     UnimplementedError,
 )
@@ -367,7 +366,8 @@ class PlainCall(HostCall):
                 locks.enter_context(variable.lock)
             results = self.call([self._argument(i, values) for i in range(len(self.inputs))], step)
             for variable, value in zip(variables, results, strict=False):
-                self._replace(variable, value)
+                variable.require_shape(value, self.name)
+                variable.value = value
         # A reference that a write gives is followed to the variable, and needs no slot.
         if not self.written:
             self.store(values, results)
@@ -377,16 +377,6 @@ class PlainCall(HostCall):
         if not isinstance(source, Variable):
             return _host_value(values[source])
         return None if position in self.written and self.node.op.overwrites else source.read()
-
-    def _replace(self, variable: Variable, value: Any) -> None:
-        if not variable.shape.is_compatible_with(value.shape):
-            raise InvalidArgumentError(
-                None,
-                self.name,
-                f"{self.node.op.name} '{self.name}': variable '{variable.name}' has shape {variable.shape}, "
-                f"received {value.shape}.",
-            )
-        variable.value = value
 
 
 def _host_value(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import FailedPreconditionError, NotFoundError
+from penstock.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from penstock.graph.dtype import DType
 from penstock.graph.shape import TensorShape
 
@@ -40,6 +40,16 @@ class Variable:
         if value is None:
             raise FailedPreconditionError(None, self.name, f"Attempting to use uninitialized value {self.name}")
         return value
+
+    def require_shape(self, value: Any, node: str) -> None:
+        """Demands that `value` fits the declared shape; `node` is what assigns it."""
+        if not self.shape.is_compatible_with(value.shape):
+            raise InvalidArgumentError(
+                None,
+                node,
+                f"Assign requires shapes of both tensors to match: variable '{self.name}' has shape {self.shape}, "
+                f"'{node}' gives {value.shape}.",
+            )
 
     def copy(self) -> np.ndarray:
         """The current value as an array of its own."""

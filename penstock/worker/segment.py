@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from penstock.errors import InternalError, InvalidArgumentError, OpError, ResourceExhaustedError
+from penstock.errors import InternalError, OpError, ResourceExhaustedError
 from penstock.graph.checks import NotTraceable
 from penstock.ops.convolution import cpu_compiler_options
 from penstock.ops.types import on_platform
@@ -201,13 +201,7 @@ class Segment:
 
     def _assign(self, values: list[Any]) -> None:
         for variable, value in zip(self.assigned_variables, values, strict=True):
-            if not variable.shape.is_compatible_with(value.shape):
-                raise InvalidArgumentError(
-                    None,
-                    self.name,
-                    f"Assign requires shapes of both tensors to match: variable '{variable.name}' has shape "
-                    f"{variable.shape}, received {value.shape}.",
-                )
+            variable.require_shape(value, self.name)
         for variable, value in zip(self.assigned_variables, values, strict=True):
             variable.value = value
 
