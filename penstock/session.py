@@ -58,6 +58,7 @@ class BaseSession:
         self._target = target.decode() if isinstance(target, bytes) else target
         self._graph = graph or get_default_graph()
         self._config = config or config_pb2.ConfigProto()
+        self._timeout_ms = self._config.operation_timeout_in_ms
         self._closed = False
         self._runs: dict[Any, _Run] = {}
         self._lock = threading.Lock()
@@ -114,7 +115,7 @@ class BaseSession:
         fed: list[Any] = []
         for feed, value in zip(run.feeds, feed_dict.values(), strict=True):
             feed.append_to(fed, value)
-        if options is None and run_metadata is None and not self._config.operation_timeout_in_ms:
+        if options is None and run_metadata is None and not self._timeout_ms:
             try:
                 values, _ = self._master.run(run.signature, fed)
             except OpError as error:
@@ -128,7 +129,7 @@ class BaseSession:
             raise TypeError(f"options must be a tf.RunOptions, received {options!r}.")
         if run_metadata is not None and not isinstance(run_metadata, config_pb2.RunMetadata):
             raise TypeError(f"run_metadata must be a tf.RunMetadata, received {run_metadata!r}.")
-        timeout_ms = (options.timeout_in_ms if options else 0) or self._config.operation_timeout_in_ms
+        timeout_ms = (options.timeout_in_ms if options else 0) or self._timeout_ms
         trace = options is not None and options.trace_level > config_pb2.RunOptions.NO_TRACE
         try:
             values, step = self._master.run(run.signature, fed, timeout_ms / 1000 if timeout_ms else None, trace)

@@ -31,13 +31,14 @@ class IndexedSlicesValue(NamedTuple):
 class Feed:
     """How the value for one key of a feed_dict becomes values of tensors."""
 
-    __slots__ = ("_dims", "_dtype", "_parts", "tensors")
+    __slots__ = ("_accepted", "_dims", "_dtype", "_parts", "tensors")
 
     def __init__(self, tensors: list[Tensor], parts: tuple[str, ...] = ()) -> None:
         self.tensors = tensors
         self._parts = parts  # the fields of a sparse value, in the order of `tensors`
         self._dtype = None if tensors[0].dtype.base_dtype is string else tensors[0].dtype.base_dtype._numpy
         self._dims = tensors[0].shape._dims
+        self._accepted: tuple[int, ...] | None = None  # the last shape that was found to fit
 
     def append_to(self, fed: list[Any], value: Any) -> None:
         """Checks `value` and appends the arrays for this feed's tensors."""
@@ -51,21 +52,20 @@ class Feed:
             array = value
         else:
             array = _convert(self.tensors[0], value)
-        dims = self._dims
-        if dims is not None:
-            shape = array.shape
-            if len(dims) != len(shape):
-                _refuse_shape(self.tensors[0], array)
-            for want, have in zip(dims, shape, strict=True):
-                if want is not None and want != have:
-                    _refuse_shape(self.tensors[0], array)
+        if array.shape != self._accepted:
+            self._accept(array.shape)
         fed.append(array)
 
-
-def _refuse_shape(tensor: Tensor, array: np.ndarray) -> None:
-    raise ValueError(
-        f"Cannot feed value of shape {array.shape} for Tensor '{tensor.name}', which has shape '{tensor.shape}'."
-    )
+    def _accept(self, shape: tuple[int, ...]) -> None:
+        dims = self._dims
+        if dims is not None and not (
+            len(dims) == len(shape) and all(d is None or d == n for d, n in zip(dims, shape, strict=True))
+        ):
+            tensor = self.tensors[0]
+            raise ValueError(
+                f"Cannot feed value of shape {shape} for Tensor '{tensor.name}', which has shape '{tensor.shape}'."
+            )
+        self._accepted = shape
 
 
 def _convert(tensor: Tensor, value: Any) -> Any:

@@ -109,12 +109,6 @@ class Tensor:
             f"Cannot convert the symbolic tensor '{self.name}' to a NumPy array: run it in a Session first."
         )
 
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
     def __copy__(self) -> Tensor:
         return self
 

@@ -16,13 +16,12 @@ from penstock.ops.convolution import cpu_compiler_options
 from penstock.ops.types import on_platform
 from penstock.passes.ir import Edge, Node
 from penstock.worker.borrowing import LARGE, Borrowed, borrowed
-from penstock.worker.packing import MAX_PACKED, Packed
 from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
 from penstock.worker.randomness import RandomState, is_random
 from penstock.worker.resources import Variable
 from penstock.worker.tracing import Checks, Trace, variables_in
 
-_CODE, _DETAIL = -2, -1  # of a failed check, among packed outputs
+MAX_ON_HOST = 1 << 20  # bytes: up to this, what is fetched comes back in host memory that the device writes to
 MAX_SPECIALISED = 256  # values of shape-like inputs that a segment keeps compiled code for
 
 
@@ -47,6 +46,7 @@ class Segment:
         self.platform = platform
         self.jax_device = jax_device
         self.is_default = jax_device == jax.devices()[0]
+        self.host = _host_memory(jax_device)
         static = {(id(n), i) for n, i in plan.static}
         self.inputs = [e for e in plan.inputs if (id(e[0]), e[1]) not in static]
         self.in_slots = [slot_of(e) for e in self.inputs]
@@ -117,18 +117,19 @@ class Segment:
                 if trace.needs_guard(node):
                     new[i] = jnp.where(ok, new[i], updated[i])
         assigned = [jnp.asarray(state[n]) for n, _ in self.assigned]
-        return outputs, new, assigned, trace.failed, self._packed(outputs, trace.failed)
+        if self.host is not None:
+            outputs, failed = self._to_host(outputs), trace.failed and jax.device_put(trace.failed, self.host)
+        else:
+            failed = trace.failed
+        # The updated variables come first, so that each gets the buffer that was donated for it.
+        return new, outputs, assigned, failed
 
-    def _packed(self, outputs: list[Any], failed: Any) -> Packed | None:
-        """The failed check and the small outputs that only the client wants, joined; None where nothing is to join."""
-        if self.platform == "cpu":
-            return None
-        parts = {} if failed is None else {_CODE: failed[0], _DETAIL: failed[1]}
+    def _to_host(self, outputs: list[Any]) -> list[Any]:
+        """The small outputs that only the client wants, in host memory: part of the program, so no transfer follows."""
         for i in self.fetched:
-            value = outputs[i]
-            if hasattr(value, "dtype") and value.dtype.kind in "biuf" and value.nbytes < MAX_PACKED:
-                parts[i] = value
-        return Packed.of(parts) if len(parts) > 1 else None
+            if getattr(outputs[i], "nbytes", MAX_ON_HOST) < MAX_ON_HOST:
+                outputs[i] = jax.device_put(outputs[i], self.host)
+        return outputs
 
     def _specialise(self, values: list[Any]) -> Callable[..., Any]:
         arrays = [np.asarray(values[s]) for s in self.static_slots]
@@ -151,34 +152,27 @@ class Segment:
                     inputs[i] = borrowed(value)
         keys = self.random_state.keys(self.random, drawn) if self.random else None
         try:
-            outputs, failed, packed = self._run(self.locks, compiled, inputs, keys)
+            outputs, failed = self._run(self.locks, compiled, inputs, keys)
         except _Stale:
             # An update used up a buffer between our read and the call: once more, and keep updates away meanwhile.
-            outputs, failed, packed = self._run(self.all_locks, compiled, inputs, keys)
-        if packed is not None:
-            arrays = packed.arrays()
-            failed = (arrays.pop(_CODE), arrays.pop(_DETAIL)) if failed is not None else None
-            for i, array in arrays.items():
-                outputs[i] = array
+            outputs, failed = self._run(self.all_locks, compiled, inputs, keys)
         if failed is not None:
             self.checks.raise_if(failed)
         for slot, value in zip(self.out_slots, outputs, strict=True):
             values[slot] = value
 
-    def _run(
-        self, locks: list[Any], compiled: Callable[..., Any], inputs: list[Any], keys: Any
-    ) -> tuple[Any, Any, Any]:
+    def _run(self, locks: list[Any], compiled: Callable[..., Any], inputs: list[Any], keys: Any) -> tuple[Any, Any]:
         """Calls the compiled code with `locks` held, and puts the new values of variables in place."""
         if not locks:
-            outputs, _, _, failed, packed = self._call(compiled, (), inputs, keys)
-            return outputs, failed, packed
+            _, outputs, _, failed = self._call(compiled, (), inputs, keys)
+            return outputs, failed
         updated = self.updated_variables
         for lock in locks:
             lock.acquire()
         try:
             old = [v.value for v in updated]
             try:
-                outputs, new, assigned, failed, packed = self._call(compiled, old, inputs, keys)
+                new, outputs, assigned, failed = self._call(compiled, old, inputs, keys)
             except BaseException:
                 self._forget_lost(old)
                 raise
@@ -191,7 +185,7 @@ class Segment:
         finally:
             for lock in locks:
                 lock.release()
-        return outputs, failed, packed
+        return outputs, failed
 
     def _forget_lost(self, old: list[Any]) -> None:
         """A call that failed while it ran (out of memory, say) has used up the buffers donated to it."""
@@ -233,3 +227,10 @@ def _output(value: Any, taken: set[int]) -> Any:
     if hasattr(value, "tree_flatten"):
         return value
     return jnp.copy(value) if id(value) in taken else jnp.asarray(value)
+
+
+def _host_memory(device: Any) -> Any:
+    """Where a device other than the CPU can write to on the host, or None."""
+    if device.platform == "cpu" or all(m.kind != "pinned_host" for m in device.addressable_memories()):
+        return None
+    return jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")

@@ -40,10 +40,10 @@ class Checks:
 
     def raise_if(self, failed: Any) -> None:
         """Raises the error that the compiled code reports, if any."""
-        code, detail = (int(part) for part in failed)
-        if code:
+        code, detail = failed
+        if code := int(code):
             node, message = self._messages[code]
-            raise InvalidArgumentError(None, node, f"{message.format(detail)} [node '{node}']")
+            raise InvalidArgumentError(None, node, f"{message.format(int(detail))} [node '{node}']")
 
 
 class Trace:
