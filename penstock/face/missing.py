@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+import pkgutil
 import sys
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 
@@ -41,7 +44,7 @@ def missing_name(module: str, name: str, known: Iterable[str]) -> AttributeError
 
 
 def guard(module_name: str) -> Callable[[str], Any]:
-    """A module `__getattr__` (PEP 562) that raises `missing_name` for that module.
+    """A module `__getattr__` (PEP 562): imports submodules when they are first used, and raises `missing_name` else.
 
     A face ends with it:
 
@@ -49,6 +52,24 @@ def guard(module_name: str) -> Callable[[str], Any]:
     """
 
     def __getattr__(name: str) -> Any:
-        raise missing_name(module_name, name, vars(sys.modules[module_name]))
+        module = sys.modules[module_name]
+        submodules = _submodules(module)
+        if name in submodules:
+            return importlib.import_module(f"{module_name}.{name}")
+        raise missing_name(module_name, name, [*vars(module), *submodules])
 
     return __getattr__
+
+
+def listing(module_name: str) -> Callable[[], list[str]]:
+    """A module `__dir__` that knows the submodules which are not imported yet."""
+
+    def __dir__() -> list[str]:
+        module = sys.modules[module_name]
+        return sorted({*vars(module), *_submodules(module)})
+
+    return __dir__
+
+
+def _submodules(module: ModuleType) -> list[str]:
+    return [found.name for found in pkgutil.iter_modules(vars(module).get("__path__", ()))]

@@ -118,6 +118,18 @@ class OpDef:
 
 
 _REGISTRY: dict[str, OpDef] = {}
+_libraries: list[Callable[[], None]] = []  # those not loaded yet
+
+
+def declare_library(load: Callable[[], None]) -> None:
+    """Notes how to load all op types of a library, for when one is asked for that is not registered yet."""
+    _libraries.append(load)
+
+
+def load_libraries() -> None:
+    """Registers every op type there is."""
+    while _libraries:
+        _libraries.pop()()
 
 
 def registered(name: str) -> OpDef | None:
@@ -126,6 +138,8 @@ def registered(name: str) -> OpDef | None:
     >>> registered("MatMul").inputs[0].name
     'a'
     """
+    if name not in _REGISTRY and _libraries:
+        load_libraries()
     return _REGISTRY.get(name)
 
 
@@ -137,7 +151,8 @@ def op_of(name: str) -> OpDef:
 
 
 def all_ops() -> Iterable[OpDef]:
-    """Every registered op type."""
+    """Every op type."""
+    load_libraries()
     return _REGISTRY.values()
 
 

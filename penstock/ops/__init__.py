@@ -1,1 +1,19 @@
-"""The op library: one file per family, one declaration per op."""
+"""The op library: one file per family, one declaration per op.
+
+A program imports the families that it uses; the others are loaded when a graph names one of their op types.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from penstock.graph.opdef import declare_library
+
+
+def _load_all() -> None:
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+
+
+declare_library(_load_all)

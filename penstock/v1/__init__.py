@@ -1,6 +1,7 @@
 """The graph and session API of TensorFlow 1.x: `import penstock.v1 as tf`.
 
-Public names only, no logic: each comes from the layer that implements it.
+Public names only, no logic: each comes from the layer that implements it. Namespaces such as `tf.nn` are the modules
+beside this one, imported when they are first used.
 """
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue, NameAttrList
@@ -44,6 +45,7 @@ from penstock.face.behavior import (
 )
 from penstock.face.logging import get_logger
 from penstock.face.missing import guard as _guard
+from penstock.face.missing import listing as _listing
 from penstock.graph.constant import constant_value as get_static_value
 from penstock.graph.convert import (
     convert_to_tensor,
@@ -338,28 +340,6 @@ from penstock.ops.unary import (
     tanh,
 )
 from penstock.session import InteractiveSession, Session
-from penstock.v1 import (
-    app,
-    bitwise,
-    compat,
-    debugging,
-    dtypes,
-    errors,
-    flags,
-    gfile,
-    initializers,
-    io,
-    linalg,
-    logging,
-    losses,
-    math,
-    metrics,
-    nn,
-    queue,
-    random,
-    summary,
-    train,
-)
 from penstock.variables.enums import VariableAggregation, VariableSynchronization
 from penstock.variables.initialize import (
     all_variables,
@@ -439,3 +419,4 @@ __git_version__ = GIT_VERSION = "penstock"
 __compiler_version__ = COMPILER_VERSION = "XLA"
 
 __getattr__ = _guard(__name__)
+__dir__ = _listing(__name__)
