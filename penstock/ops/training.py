@@ -1,13 +1,15 @@
 """Training: the ops that apply gradients to variables. Each rule is one kernel, for references and for handles.
 
 A kernel takes the values of the variables and returns the new ones. In a signature `V` stands for a variable: a
-reference in `ApplyX`, a handle in `ResourceApplyX`.
+reference in `ApplyX`, a handle in `ResourceApplyX`. The sparse forms apply the same kernel to the rows that have a
+gradient.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,6 +47,49 @@ def update(name: str, signature: str, *, writes: str) -> Callable[[Callable[...,
         ref = op(name, signature.replace("V", "&T") + " -> out: &T", **settings)
         resource = op("Resource" + name, signature.replace("V", "resource") + " ->", **settings)
         return Update(ref(kernel), resource(kernel))
+
+    return declare
+
+
+class Rule(NamedTuple):
+    """The forms of a rule: of a whole variable, and of the rows that have a gradient."""
+
+    dense: Update
+    sparse: Update
+
+
+def rule(name: str, signature: str, *, writes: str) -> Callable[[Callable[..., Any]], Rule]:
+    """Declares `Apply<name>` and `SparseApply<name>`, on references and on handles, from one kernel."""
+
+    def declare(kernel: Callable[..., Any]) -> Rule:
+        parameters = list(inspect.signature(kernel).parameters.values())
+        gradient = next(i for i, p in enumerate(parameters) if p.name in _GRADIENTS)
+        count = len(writes.split())
+
+        def sparse(*args: Array, **attrs: Any) -> Any:
+            grad, indices = args[gradient], args[gradient + 1]
+            before, after = args[count:gradient], args[gradient + 2 :]
+            state = args[:count]
+            _require_rows(state[0], grad, indices, *state[1:])
+
+            def change(state: tuple[Array, ...], at: Array) -> tuple[Array, ...]:
+                rows = [jnp.take(s, at, axis=0, mode="clip") for s in state]
+                new = kernel(*rows, *before, grad, *after, **attrs)
+                changed = zip(state, new if isinstance(new, tuple) else (new,), strict=True)
+                return tuple(s.at[at].set(row, mode="drop") for s, row in changed)
+
+            return _in_turn(indices, state[0].shape[0], change, state)
+
+        # The kernel's own parameters, with the indices after the gradient, which is `grad` here whatever it is there.
+        parameters[gradient] = parameters[gradient].replace(name="grad")
+        parameters.insert(gradient + 1, parameters[gradient].replace(name="indices"))
+        sparse.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        types = [t.strip() for t in signature.split(",")]
+        sparse_signature = ", ".join([*types[: gradient + 1], "Tindices", *types[gradient + 1 :]])
+        return Rule(
+            update(f"Apply{name}", signature, writes=writes)(kernel),
+            update(f"SparseApply{name}", sparse_signature, writes=writes)(sparse),
+        )
 
     return declare
 
@@ -138,8 +183,8 @@ def apply_gradient_descent(var: Array, alpha: Array, delta: Array, *, use_lockin
     return var - alpha * delta
 
 
-@update("ApplyMomentum", "V, V, T, T, T", writes="var accum")
-def apply_momentum(
+@rule("Momentum", "V, V, T, T, T", writes="var accum")
+def momentum(
     var: Array, accum: Array, lr: Array, grad: Array, momentum: Array,
     *, use_locking: bool = False, use_nesterov: bool = False,
 ) -> Any:  # fmt: skip
@@ -149,20 +194,123 @@ def apply_momentum(
     return var - step, accum
 
 
-@update("SparseApplyMomentum", "V, V, T, T, Tindices, T", writes="var accum")
-def sparse_apply_momentum(
-    var: Array, accum: Array, lr: Array, grad: Array, indices: Array, momentum: Array,
-    *, use_locking: bool = False, use_nesterov: bool = False,
+@rule("Adagrad", "V, V, T, T", writes="var accum")
+def adagrad(
+    var: Array, accum: Array, lr: Array, grad: Array, *, use_locking: bool = False, update_slots: bool = True
+) -> Any:
+    _require_same_shape(var, accum, grad)
+    accum = accum + grad * grad if update_slots else accum
+    return var - lr * grad * jax.lax.rsqrt(accum), accum
+
+
+@rule("AdagradV2", "V, V, T, T, T", writes="var accum")
+def adagrad_v2(
+    var: Array, accum: Array, lr: Array, epsilon: Array, grad: Array,
+    *, use_locking: bool = False, update_slots: bool = True,
 ) -> Any:  # fmt: skip
-    _require_rows(var, grad, indices, accum)
+    _require_same_shape(var, accum, grad)
+    accum = accum + grad * grad if update_slots else accum
+    return var - lr * grad / (jnp.sqrt(accum) + epsilon), accum
 
-    def change(state: tuple[Array, ...], at: Array) -> tuple[Array, ...]:
-        var, accum = state
-        rows = jnp.take(accum, at, axis=0, mode="clip") * momentum + grad
-        step = grad * lr + rows * momentum * lr if use_nesterov else rows * lr
-        return var.at[at].add(-step, mode="drop"), accum.at[at].set(rows, mode="drop")
 
-    return _in_turn(indices, var.shape[0], change, (var, accum))
+@rule("Adadelta", "V, V, V, T, T, T, T", writes="var accum accum_update")
+def adadelta(
+    var: Array, accum: Array, accum_update: Array, lr: Array, rho: Array, epsilon: Array, grad: Array,
+    *, use_locking: bool = False,
+) -> Any:  # fmt: skip
+    _require_same_shape(var, accum, accum_update, grad)
+    accum = accum * rho + grad * grad * (1 - rho)
+    step = jnp.sqrt(accum_update + epsilon) * jax.lax.rsqrt(accum + epsilon) * grad
+    return var - step * lr, accum, accum_update * rho + step * step * (1 - rho)
+
+
+@rule("RMSProp", "V, V, V, T, T, T, T, T", writes="var ms mom")
+def rms_prop(
+    var: Array, ms: Array, mom: Array, lr: Array, rho: Array, momentum: Array, epsilon: Array, grad: Array,
+    *, use_locking: bool = False,
+) -> Any:  # fmt: skip
+    _require_same_shape(var, ms, mom, grad)
+    ms = ms + (grad * grad - ms) * (1 - rho)
+    mom = mom * momentum + lr * grad * jax.lax.rsqrt(ms + epsilon)
+    return var - mom, ms, mom
+
+
+@rule("CenteredRMSProp", "V, V, V, V, T, T, T, T, T", writes="var mg ms mom")
+def centered_rms_prop(
+    var: Array, mg: Array, ms: Array, mom: Array, lr: Array, rho: Array, momentum: Array, epsilon: Array, grad: Array,
+    *, use_locking: bool = False,
+) -> Any:  # fmt: skip
+    _require_same_shape(var, mg, ms, mom, grad)
+    ms = ms + (grad * grad - ms) * (1 - rho)
+    mg = mg + (grad - mg) * (1 - rho)
+    mom = mom * momentum + lr * grad * jax.lax.rsqrt(ms - mg * mg + epsilon)
+    return var - mom, mg, ms, mom
+
+
+def _ftrl(
+    var: Array, accum: Array, linear: Array, grad: Array, pull: Array, lr: Array, l1: Array, l2: Array,
+    lr_power: Array, multiply_linear_by_lr: bool,
+) -> Any:  # fmt: skip
+    """`pull` is the gradient of the linear part, shrinkage included."""
+    _require_same_shape(var, accum, linear, grad)
+    scale = lr if multiply_linear_by_lr else jnp.ones_like(lr)  # of the linear part
+    new_accum = accum + grad * grad
+    root, new_root = (jnp.power(a, -lr_power) for a in (accum, new_accum))
+    linear = linear + pull * scale - (new_root - root) * scale / lr * var
+    quadratic = new_root * scale / lr + 2 * l2 * scale
+    shrunk = (jnp.sign(linear) * l1 * scale - linear) / quadratic
+    return jnp.where(jnp.abs(linear) > l1 * scale, shrunk, jnp.zeros_like(var)), new_accum, linear
+
+
+@rule("Ftrl", "V, V, V, T, T, T, T, T", writes="var accum linear")
+def ftrl(
+    var: Array, accum: Array, linear: Array, grad: Array, lr: Array, l1: Array, l2: Array, lr_power: Array,
+    *, use_locking: bool = False, multiply_linear_by_lr: bool = False,
+) -> Any:  # fmt: skip
+    return _ftrl(var, accum, linear, grad, grad, lr, l1, l2, lr_power, multiply_linear_by_lr)
+
+
+@rule("FtrlV2", "V, V, V, T, T, T, T, T, T", writes="var accum linear")
+def ftrl_v2(
+    var: Array, accum: Array, linear: Array, grad: Array, lr: Array, l1: Array, l2: Array, l2_shrinkage: Array,
+    lr_power: Array, *, use_locking: bool = False, multiply_linear_by_lr: bool = False,
+) -> Any:  # fmt: skip
+    pull = grad + 2 * l2_shrinkage * var
+    return _ftrl(var, accum, linear, grad, pull, lr, l1, l2, lr_power, multiply_linear_by_lr)
+
+
+def _shrunk(value: Array, l1: Array) -> Array:
+    """`value` moved towards zero by `l1`, and no further."""
+    return jnp.where(l1 > 0, jnp.sign(value) * jnp.maximum(jnp.abs(value) - l1, 0), value)
+
+
+@rule("ProximalGradientDescent", "V, T, T, T, T", writes="var")
+def proximal_gradient_descent(
+    var: Array, alpha: Array, l1: Array, l2: Array, delta: Array, *, use_locking: bool = False
+) -> Array:
+    _require_same_shape(var, delta)
+    return _shrunk(var - alpha * delta, alpha * l1) / (1 + alpha * l2)
+
+
+@rule("ProximalAdagrad", "V, V, T, T, T, T", writes="var accum")
+def proximal_adagrad(
+    var: Array, accum: Array, lr: Array, l1: Array, l2: Array, grad: Array, *, use_locking: bool = False
+) -> Any:
+    _require_same_shape(var, accum, grad)
+    accum = accum + grad * grad
+    rate = lr * jax.lax.rsqrt(accum)
+    return _shrunk(var - grad * rate, rate * l1) / (1 + l2 * rate), accum
+
+
+@rule("AdagradDA", "V, V, V, T, T, T, T, int64", writes="var gradient_accumulator gradient_squared_accumulator")
+def adagrad_da(
+    var: Array, gradient_accumulator: Array, gradient_squared_accumulator: Array, grad: Array, lr: Array, l1: Array,
+    l2: Array, global_step: Array, *, use_locking: bool = False,
+) -> Any:  # fmt: skip
+    _require_same_shape(var, gradient_accumulator, gradient_squared_accumulator, grad)
+    step = jnp.asarray(global_step).astype(var.dtype)
+    total, squares = gradient_accumulator + grad, gradient_squared_accumulator + grad * grad
+    return -lr * _shrunk(total, l1 * step) / (l2 * step * lr + jnp.sqrt(squares)), total, squares
 
 
 @update("ApplyAdam", "V, V, V, T, T, T, T, T, T, T", writes="var m v")

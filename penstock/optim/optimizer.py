@@ -24,7 +24,7 @@ from penstock.ops.casting import cast
 from penstock.ops.control import group, tuple_
 from penstock.ops.segment import unsorted_segment_sum
 from penstock.ops.selection import unique
-from penstock.optim import slots
+from penstock.variables import slots
 from penstock.variables.initialize import trainable_variables
 from penstock.variables.resource import ResourceVariable
 from penstock.variables.variable import Variable

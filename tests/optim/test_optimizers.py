@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from golden_programs import GOLDEN, check, load
-from namespace import make
 
-from penstock.ops.training import sparse_apply_momentum
-from penstock.optim import adam, gradient_descent, momentum, optimizer
-
-tf = make()
-for _rule in (gradient_descent.GradientDescentOptimizer, momentum.MomentumOptimizer, adam.AdamOptimizer):
-    setattr(tf.train, _rule.__name__, _rule)
-tf.train.Optimizer = optimizer.Optimizer
+import penstock.v1 as tf
+from penstock.ops import training
 
 _CASES = load("optimizers/index.json")["cases"]
 _DATA = np.load(GOLDEN / "optimizers/trajectories.npz")
@@ -35,7 +28,8 @@ def _build(case: dict[str, Any]) -> tuple[dict[str, Any], Any, dict[Any, Any]]:
         "sparse_values": tf.placeholder(dtype, [4, 2]),
         "sparse_indices": tf.placeholder(tf.int32, [4]),
     }
-    rule = getattr(tf.train, case["optimizer"].rpartition(".")[2])(**case["kwargs"])
+    counted = {"global_step": step} if "AdagradDA" in case["optimizer"] else {}
+    rule = getattr(tf.train, case["optimizer"].rpartition(".")[2])(**case["kwargs"], **counted)
     sparse = tf.IndexedSlices(fed["sparse_values"], fed["sparse_indices"], tf.constant([6, 2]))
     pairs = [(fed["dense_grads"], variables["w"]), (sparse, variables["e"])]
     train = rule.apply_gradients(pairs, global_step=step)
@@ -83,9 +77,8 @@ def test_programs(row: dict[str, Any]) -> None:
 @pytest.mark.parametrize("kind", ["ref", "resource"])
 def test_training_graph_of_a_model(kind: str) -> None:
     golden = load(f"graphdef/model_{kind}.json")
-    names = SimpleNamespace(**{**vars(tf), "summary": SimpleNamespace(scalar=lambda *_: None)})
     with tf.Graph().as_default() as graph:
-        exec(golden["program"], {"tf": names})
+        exec(golden["program"], {"tf": tf})
     made = {op.name: op for op in graph.get_operations()}
     for name, expected in golden["ops"].items():
         if "Momentum" in name:
@@ -105,7 +98,7 @@ def test_sparse_rows_that_occur_twice_are_applied_one_after_the_other() -> None:
     for row, i in zip(grad, indices, strict=True):
         expected_accum[i] = expected_accum[i] * 0.5 + row
         expected_var[i] -= 0.1 * expected_accum[i]
-    new_var, new_accum = sparse_apply_momentum.ref.kernel(
+    new_var, new_accum = training.momentum.sparse.ref.kernel(
         var, accum, np.float32(0.1), grad, indices, np.float32(0.5), use_nesterov=False
     )
     np.testing.assert_allclose(new_accum, expected_accum, rtol=1e-6)
@@ -152,8 +145,14 @@ def test_one_step_is_one_segment(use_resource: bool) -> None:
         assert losses == sorted(losses, reverse=True)
 
 
+_ROW_RULES = [
+    tf.train.MomentumOptimizer(0.1, 0.9), tf.train.AdamOptimizer(0.1), tf.train.AdagradOptimizer(0.1),
+    tf.train.FtrlOptimizer(0.1), tf.train.RMSPropOptimizer(0.1, momentum=0.5),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("use_resource", [False, True])
-@pytest.mark.parametrize("rule", [momentum.MomentumOptimizer(0.1, 0.9), adam.AdamOptimizer(0.1)], ids=["m", "a"])
+@pytest.mark.parametrize("rule", _ROW_RULES, ids=lambda rule: rule.get_name())
 def test_sums_of_duplicate_rows_stay_in_the_segment(rule: Any, use_resource: bool) -> None:
     def run(fetch_the_indices: bool) -> np.ndarray:
         with tf.Graph().as_default() as graph, tf.Session() as session:
@@ -207,3 +206,92 @@ def test_errors() -> None:
         ):
             with pytest.raises(error, match=message):
                 call()
+
+
+_SCHEDULES = load("optimizers/index.json")["schedules"]
+
+
+@pytest.mark.parametrize("case", _SCHEDULES, ids=lambda case: case["id"])
+def test_schedules(case: dict[str, Any]) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        step = tf.placeholder(tf.int64, [])
+        kwargs = dict(case["kwargs"])
+        schedule = getattr(tf.train, case["fn"].rpartition(".")[2])
+        rate = schedule(step, **kwargs) if "boundaries" in kwargs else schedule(global_step=step, **kwargs)
+        found = [session.run(rate, {step: s}) for s in case["steps"]]
+    np.testing.assert_allclose(found, case["values"], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("case", load("optimizers/index.json")["ema"], ids=lambda case: case["id"])
+def test_moving_averages(case: dict[str, Any]) -> None:
+    targets, expected = _DATA["ema/targets"], _DATA[case["key"]]
+    with tf.Graph().as_default(), tf.Session() as session:
+        v = tf.Variable(np.float32([1.0, -1.0, 0.5]), name="v", use_resource=case["use_resource"])
+        count = tf.Variable(0, name="gs", trainable=False, use_resource=case["use_resource"])
+        value = tf.placeholder(tf.float32, targets[0].shape)
+        ema = tf.train.ExponentialMovingAverage(num_updates=count if case["num_updates"] else None, **case["kwargs"])
+        x = tf.identity(v, name="x") if case["of_tensor"] else v
+        update = ema.apply([x])
+        average = ema.average(x)
+        assert average.op.name == case["average_op_name"]
+        assert [u.op.name for u in tf.global_variables()] == case["all_variables"]
+        assign, counted = v.assign(value), count.assign_add(1)
+        session.run(tf.global_variables_initializer())
+        rows = [session.run(average)]
+        for t, target in enumerate(targets):
+            if t:
+                session.run(counted)
+            session.run(assign, {value: target})
+            session.run(update)
+            rows.append(session.run(average))
+    np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_clipped_gradients() -> None:
+    golden = load("optimizers/index.json")["clip_by_global_norm"]
+    with tf.Graph().as_default(), tf.Session() as session:
+        w, e = (tf.Variable(_DATA[f"common/{name}0"], name=name) for name in ("w", "e"))
+        dense, values = tf.placeholder(tf.float32, [3, 2]), tf.placeholder(tf.float32, [4, 2])
+        indices = tf.placeholder(tf.int32, [4])
+        sparse = tf.IndexedSlices(values, indices, tf.constant([6, 2]))
+        (clipped, rows), norm = tf.clip_by_global_norm([dense, sparse], golden["clip_norm"])
+        train = tf.train.MomentumOptimizer(0.1, 0.9).apply_gradients([(clipped, w), (rows, e)])
+        session.run(tf.global_variables_initializer())
+        found: dict[str, list[Any]] = {key: [] for key in golden["keys"]}
+        for t in range(len(_DATA[golden["keys"]["norm"]])):
+            feeds = {
+                dense: _DATA["common/dense_grads"][t] * golden["dense_scale"],
+                values: _DATA["common/sparse_values"][t],
+                indices: _DATA["common/sparse_indices"][t],
+            }
+            *parts, _ = session.run([norm, clipped, rows.values, train], feeds)
+            for key, part in zip(("norm", "clipped_dense", "clipped_sparse_values"), parts, strict=True):
+                found[key].append(part)
+            for key, variable in (("w", w), ("e", e)):
+                found[key].append(session.run(variable))
+    for key, name in golden["keys"].items():
+        expected = _DATA[name][-len(found[key]) :]
+        np.testing.assert_allclose(found[key], expected, rtol=1e-5, atol=1e-6, err_msg=key)
+
+
+@pytest.mark.parametrize("run", ["sgd", "adam"])
+def test_softmax_regression(run: str) -> None:
+    rule = {"sgd": lambda: tf.train.GradientDescentOptimizer(0.5), "adam": lambda: tf.train.AdamOptimizer(0.05)}[run]()
+    with tf.Graph().as_default(), tf.Session() as session:
+        w, b = tf.Variable(_DATA["softmax/w0"]), tf.Variable(np.zeros(3, np.float32))
+        x, y = tf.placeholder(tf.float32, [None, 4]), tf.placeholder(tf.int64, [None])
+        logits = tf.matmul(x, w) + b
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
+        train = rule.minimize(loss)
+        session.run(tf.global_variables_initializer())
+        for t, expected in enumerate(_DATA[f"softmax_{run}/loss"]):
+            found, _ = session.run([loss, train], {x: _DATA["softmax/x"][t], y: _DATA["softmax/y"][t]})
+            assert found == pytest.approx(expected, rel=1e-5), t
+            np.testing.assert_allclose(session.run(w), _DATA[f"softmax_{run}/w"][t], rtol=1e-5, atol=1e-6)
+
+
+def test_periods_of_a_schedule_are_counted_exactly() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        step = tf.placeholder(tf.int64, [])
+        rate = tf.train.exponential_decay(1.0, step, 41, 0.5, staircase=True)
+        assert [session.run(rate, {step: s}) for s in (40, 41, 81, 82, 41 * 9)] == [1.0, 0.5, 0.5, 0.25, 0.5**9]
