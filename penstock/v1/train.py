@@ -22,6 +22,8 @@ from penstock.optim.schedules import (
     piecewise_constant,
     polynomial_decay,
 )
+from penstock.train.coordinator import Coordinator, LooperThread
+from penstock.train.queue_runner import QueueRunner, add_queue_runner, start_queue_runners
 from penstock.variables.global_step import (
     assert_global_step,
     create_global_step,

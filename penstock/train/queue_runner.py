@@ -1,0 +1,176 @@
+"""QueueRunner: threads that fill a queue while a session runs steps that empty it."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from penstock.errors import CancelledError, OutOfRangeError
+from penstock.face import logging
+from penstock.graph.graph import get_default_graph, get_default_session
+from penstock.graph.keys import GraphKeys
+from penstock.train.coordinator import Coordinator
+
+
+class QueueRunner:
+    """The enqueue operations of a queue, to be run by a thread each until the queue is closed.
+
+    >>> runner = tf.train.QueueRunner(queue, [enqueue] * 4)
+    >>> tf.train.add_queue_runner(runner)
+    """
+
+    def __init__(
+        self,
+        queue: Any = None,
+        enqueue_ops: Sequence[Any] | None = None,
+        close_op: Any = None,
+        cancel_op: Any = None,
+        queue_closed_exception_types: tuple[type[BaseException], ...] | None = None,
+        queue_runner_def: Any = None,
+        import_scope: str | None = None,
+    ) -> None:
+        if queue is None or not enqueue_ops:
+            raise ValueError("Must provide queue and enqueue_ops.")
+        closed_by = (OutOfRangeError,) if queue_closed_exception_types is None else queue_closed_exception_types
+        if not isinstance(closed_by, tuple) or not closed_by or not all(
+            isinstance(kind, type) and issubclass(kind, Exception) for kind in closed_by
+        ):  # fmt: skip
+            raise TypeError(f"queue_closed_exception_types must be a tuple of exception types: {closed_by!r}.")
+        self._queue = queue
+        self._enqueue_ops = list(enqueue_ops)
+        self._close_op = queue.close() if close_op is None else close_op
+        self._cancel_op = queue.close(cancel_pending_enqueues=True) if cancel_op is None else cancel_op
+        self._closed_by = closed_by
+        self._lock = threading.Lock()
+        self._runs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # session: threads that run
+        self._exceptions_raised: list[BaseException] = []
+
+    @property
+    def queue(self) -> Any:
+        return self._queue
+
+    @property
+    def enqueue_ops(self) -> list[Any]:
+        return self._enqueue_ops
+
+    @property
+    def close_op(self) -> Any:
+        return self._close_op
+
+    @property
+    def cancel_op(self) -> Any:
+        return self._cancel_op
+
+    @property
+    def queue_closed_exception_types(self) -> tuple[type[BaseException], ...]:
+        return self._closed_by
+
+    @property
+    def exceptions_raised(self) -> list[BaseException]:
+        """What threads raised that had no coordinator to report it to."""
+        return self._exceptions_raised
+
+    @property
+    def name(self) -> str:
+        return str(self._queue.name)
+
+    def create_threads(
+        self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
+    ) -> list[threading.Thread]:
+        """A thread for each enqueue operation, and one that cancels what waits in the queue when the coordinator stops.
+
+        None if the threads of this session still run.
+        """
+        with self._lock:
+            if self._runs.get(sess, 0) > 0:
+                return []
+            self._runs[sess] = len(self._enqueue_ops)
+            self._exceptions_raised = []
+        threads = [
+            threading.Thread(target=self._run, args=(sess, op, coord), name=f"QueueRunnerThread-{self.name}-{op.name}")
+            for op in self._enqueue_ops
+        ]
+        if coord is not None:
+            threads.append(
+                threading.Thread(target=self._close_on_stop, args=(sess, coord), name=f"QueueRunnerClose-{self.name}")
+            )
+            for thread in threads:
+                coord.register_thread(thread)
+        for thread in threads:
+            thread.daemon = daemon
+            if start:
+                thread.start()
+        return threads
+
+    def _run(self, sess: Any, enqueue_op: Any, coord: Coordinator | None) -> None:
+        counted = True
+        try:
+            while coord is None or not coord.should_stop():
+                try:
+                    sess.run(enqueue_op)
+                except self._closed_by:
+                    counted = False
+                    self._end(sess)
+                    return
+        except Exception as error:
+            if coord is not None:
+                coord.request_stop(error)
+            else:
+                logging.error("Exception in QueueRunner: %s", error)
+                with self._lock:
+                    self._exceptions_raised.append(error)
+                raise
+        finally:
+            if counted:
+                with self._lock:
+                    self._runs[sess] -= 1
+
+    def _end(self, sess: Any) -> None:
+        """One thread has seen the end of its input; the last one closes the queue."""
+        with self._lock:
+            self._runs[sess] -= 1
+            last = self._runs[sess] == 0
+        if last:
+            self._try(sess, self._close_op)
+
+    def _close_on_stop(self, sess: Any, coord: Coordinator) -> None:
+        coord.wait_for_stop()
+        self._try(sess, self._cancel_op)
+
+    def _try(self, sess: Any, operation: Any) -> None:
+        """Runs an operation that may find the session closed already."""
+        try:
+            sess.run(operation)
+        except (CancelledError, RuntimeError) as error:
+            logging.vlog(1, "Ignored exception: %s", error)
+
+
+def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS) -> None:
+    """Has `start_queue_runners` start this runner too."""
+    get_default_graph().add_to_collection(collection, qr)
+
+
+def start_queue_runners(
+    sess: Any = None,
+    coord: Coordinator | None = None,
+    daemon: bool = True,
+    start: bool = True,
+    collection: str = GraphKeys.QUEUE_RUNNERS,
+) -> list[threading.Thread]:
+    """Starts the threads of all queue runners of the graph.
+
+    >>> threads = tf.train.start_queue_runners(sess=sess, coord=coord)
+    """
+    if sess is None:
+        sess = get_default_session()
+        if sess is None:
+            raise ValueError(
+                "Cannot start queue runners: no default session is registered. Use `with sess.as_default()` or pass "
+                "an explicit session to tf.train.start_queue_runners(sess=sess)."
+            )
+    if not hasattr(sess, "run"):
+        raise TypeError(f"sess must be a `tf.Session` object. Given class: {type(sess)}")
+    runners: Iterable[QueueRunner] = sess.graph.get_collection(collection)
+    return [t for runner in runners for t in runner.create_threads(sess, coord=coord, daemon=daemon, start=start)]
