@@ -1,6 +1,20 @@
 """Optimizers and the global step."""
 
+from tensorboard.compat.proto.saver_pb2 import SaverDef
+
+from penstock.checkpoint.messages import CheckpointState
 from penstock.face.missing import guard as _guard
+from penstock.ops.example_proto import (
+    BytesList,
+    Example,
+    Feature,
+    FeatureList,
+    FeatureLists,
+    Features,
+    FloatList,
+    Int64List,
+    SequenceExample,
+)
 from penstock.optim.adadelta import AdadeltaOptimizer
 from penstock.optim.adagrad import AdagradOptimizer
 from penstock.optim.adagrad_da import AdagradDAOptimizer
@@ -22,8 +36,19 @@ from penstock.optim.schedules import (
     piecewise_constant,
     polynomial_decay,
 )
+from penstock.train.checkpoint_state import (
+    checkpoint_exists,
+    generate_checkpoint_state_proto,
+    get_checkpoint_mtimes,
+    get_checkpoint_state,
+    latest_checkpoint,
+    remove_checkpoint,
+    update_checkpoint_state,
+)
 from penstock.train.coordinator import Coordinator, LooperThread
+from penstock.train.meta_graph import export_meta_graph
 from penstock.train.queue_runner import QueueRunner, add_queue_runner, start_queue_runners
+from penstock.train.saver import Saver, import_meta_graph
 from penstock.variables.global_step import (
     assert_global_step,
     create_global_step,
