@@ -11,6 +11,7 @@ from penstock.errors import CancelledError, OutOfRangeError
 from penstock.face import logging
 from penstock.graph.graph import get_default_graph, get_default_session
 from penstock.graph.keys import GraphKeys
+from penstock.graph.scopes import control_dependencies
 from penstock.train.coordinator import Coordinator
 
 
@@ -40,8 +41,9 @@ class QueueRunner:
             raise TypeError(f"queue_closed_exception_types must be a tuple of exception types: {closed_by!r}.")
         self._queue = queue
         self._enqueue_ops = list(enqueue_ops)
-        self._close_op = queue.close() if close_op is None else close_op
-        self._cancel_op = queue.close(cancel_pending_enqueues=True) if cancel_op is None else cancel_op
+        with control_dependencies(None):  # closing must work when nothing else does
+            self._close_op = queue.close() if close_op is None else close_op
+            self._cancel_op = queue.close(cancel_pending_enqueues=True) if cancel_op is None else cancel_op
         self._closed_by = closed_by
         self._lock = threading.Lock()
         self._runs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # session: threads that run

@@ -46,9 +46,36 @@ from penstock.train.checkpoint_state import (
     update_checkpoint_state,
 )
 from penstock.train.coordinator import Coordinator, LooperThread
+from penstock.train.hooks import (
+    CheckpointSaverHook,
+    CheckpointSaverListener,
+    FeedFnHook,
+    FinalOpsHook,
+    GlobalStepWaiterHook,
+    LoggingTensorHook,
+    NanLossDuringTrainingError,
+    NanTensorHook,
+    ProfilerHook,
+    SecondOrStepTimer,
+    StepCounterHook,
+    StopAtStepHook,
+    SummarySaverHook,
+)
 from penstock.train.meta_graph import export_meta_graph
+from penstock.train.monitored_session import (
+    ChiefSessionCreator,
+    MonitoredSession,
+    MonitoredTrainingSession,
+    SessionCreator,
+    SingularMonitoredSession,
+    WorkerSessionCreator,
+)
 from penstock.train.queue_runner import QueueRunner, add_queue_runner, start_queue_runners
 from penstock.train.saver import Saver, import_meta_graph
+from penstock.train.scaffold import Scaffold
+from penstock.train.session_manager import SessionManager
+from penstock.train.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from penstock.train.supervisor import Supervisor
 from penstock.variables.global_step import (
     assert_global_step,
     create_global_step,

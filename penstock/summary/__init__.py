@@ -1,0 +1,1 @@
+"""Event files: what TensorBoard shows of a training."""
