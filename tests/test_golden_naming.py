@@ -10,7 +10,6 @@ from golden_programs import check, load, parameters, run_program
 import penstock.v1 as tf
 
 LATER = {
-    "saver_names": "tf.train.Saver",
 }
 # TensorFlow spreads cond and while_loop over Switch and Merge nodes; here each is one node, called `cond` or `while`.
 CONTROL_FLOW = ("control_flow_names", "assign_names")
