@@ -109,7 +109,7 @@ class Saver:
         with name_scope(self._name, "save"):
             with name_scope("filename") as scope:
                 given = placeholder_with_default(
-                    constant(self._filename or "model", dt.string, name=f"{scope}input"), shape=[], name=scope
+                    constant(self._filename or "model", dt.string, name="input"), shape=[], name=scope
                 )
             path = placeholder_with_default(given, shape=[], name="Const")
             saved = self._add_sharded_save(path, saveables) if self._sharded else _add_save(path, saveables)
