@@ -61,6 +61,22 @@ from penstock.train.hooks import (
     StopAtStepHook,
     SummarySaverHook,
 )
+from penstock.train.input import (
+    batch,
+    batch_join,
+    input_producer,
+    limit_epochs,
+    match_filenames_once,
+    maybe_batch,
+    maybe_batch_join,
+    maybe_shuffle_batch,
+    maybe_shuffle_batch_join,
+    range_input_producer,
+    shuffle_batch,
+    shuffle_batch_join,
+    slice_input_producer,
+    string_input_producer,
+)
 from penstock.train.meta_graph import export_meta_graph
 from penstock.train.monitored_session import (
     ChiefSessionCreator,

@@ -1,0 +1,428 @@
+"""Input pipelines of queues: producers of names and indices, and batches of examples, filled by queue runners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock.graph import dtype as dt
+from penstock.graph.constant import constant_value
+from penstock.graph.convert import convert_to_tensor
+from penstock.graph.keys import GraphKeys
+from penstock.graph.scopes import control_dependencies, name_scope
+from penstock.graph.shape import TensorShape
+from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.ops import summary
+from penstock.ops.assertion import Assert
+from penstock.ops.casting import cast
+from penstock.ops.compare import greater
+from penstock.ops.control import group
+from penstock.ops.control_flow import cond
+from penstock.ops.files import matching_files
+from penstock.ops.gathering import gather
+from penstock.ops.math import maximum
+from penstock.ops.passthrough import identity
+from penstock.ops.queue import FIFOQueue, PaddingFIFOQueue, RandomShuffleQueue
+from penstock.ops.random import random_shuffle
+from penstock.ops.ranges import range as range_
+from penstock.ops.reshaping import shape as shape_of
+from penstock.ops.reshaping import size
+from penstock.ops.selection import boolean_mask
+from penstock.train.queue_runner import QueueRunner, add_queue_runner
+from penstock.variables.updates import count_up_to
+from penstock.variables.variable import Variable
+
+
+def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = None) -> Tensor:
+    """`tensor` `num_epochs` times, then OutOfRangeError. The count is a local variable.
+
+    >>> names = tf.train.limit_epochs(names, num_epochs=2)
+    """
+    if num_epochs is None:
+        return convert_to_tensor(tensor)
+    if num_epochs <= 0:
+        raise ValueError(f"num_epochs must be > 0 not {num_epochs}.")
+    with name_scope(name, "limit_epochs", [tensor]) as scope:
+        zero = convert_to_tensor(0, dtype=dt.int64)
+        epochs = Variable(zero, name="epochs", trainable=False, collections=[GraphKeys.LOCAL_VARIABLES])
+        with control_dependencies([count_up_to(epochs, num_epochs)]):
+            return identity(tensor, name=scope)
+
+
+def input_producer(
+    input_tensor: Any,
+    element_shape: Any = None,
+    num_epochs: int | None = None,
+    shuffle: bool = True,
+    seed: int | None = None,
+    capacity: int = 32,
+    shared_name: str | None = None,
+    summary_name: str | None = None,
+    name: str | None = None,
+    cancel_op: Any = None,
+) -> Any:
+    """A queue of the rows of `input_tensor`, filled by a queue runner, `num_epochs` times or for ever."""
+    with name_scope(name, "input_producer", [input_tensor]) as scope:
+        rows = convert_to_tensor(input_tensor, name="input_tensor")
+        element = rows.shape[1:].merge_with(TensorShape(element_shape))
+        if not element.is_fully_defined():
+            raise ValueError(
+                "Either `input_tensor` must have a fully defined shape or `element_shape` must be specified."
+            )
+        if shuffle:
+            rows = random_shuffle(rows, seed=seed)
+        rows = limit_epochs(rows, num_epochs)
+        queue = FIFOQueue(
+            capacity=capacity, dtypes=[rows.dtype.base_dtype], shapes=[element], shared_name=shared_name, name=scope
+        )
+        add_queue_runner(QueueRunner(queue, [queue.enqueue_many([rows])], cancel_op=cancel_op))
+        if summary_name is not None:
+            summary.scalar(summary_name, cast(queue.size(), dt.float32) * (1.0 / capacity))
+        return queue
+
+
+def string_input_producer(
+    string_tensor: Any,
+    num_epochs: int | None = None,
+    shuffle: bool = True,
+    seed: int | None = None,
+    capacity: int = 32,
+    shared_name: str | None = None,
+    name: str | None = None,
+    cancel_op: Any = None,
+) -> Any:
+    """A queue of strings, such as names of files for a reader.
+
+    >>> queue = tf.train.string_input_producer(["a.tfrecord", "b.tfrecord"], num_epochs=1)
+    """
+    message = "string_input_producer requires a non-null input tensor"
+    if not isinstance(string_tensor, Tensor) and not list(string_tensor):
+        raise ValueError(message)
+    with name_scope(name, "input_producer", [string_tensor]) as scope:
+        names = convert_to_tensor(string_tensor, dtype=dt.string)
+        with control_dependencies([Assert(greater(size(names), 0), [message])]):
+            names = identity(names)
+        fullness = f"fraction_of_{capacity}_full"
+        return input_producer(
+            names, [], num_epochs, shuffle, seed, capacity, shared_name, fullness, scope, cancel_op
+        )
+
+
+def range_input_producer(
+    limit: Any,
+    num_epochs: int | None = None,
+    shuffle: bool = True,
+    seed: int | None = None,
+    capacity: int = 32,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """A queue of the numbers below `limit`."""
+    with name_scope(name, "input_producer", [limit]) as scope:
+        return input_producer(
+            range_(limit), [], num_epochs, shuffle, seed, capacity, shared_name, f"fraction_of_{capacity}_full", scope
+        )
+
+
+def slice_input_producer(
+    tensor_list: Sequence[Any],
+    num_epochs: int | None = None,
+    shuffle: bool = True,
+    seed: int | None = None,
+    capacity: int = 32,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> list[Tensor]:
+    """One row of each of the tensors, the same in all, chosen anew for each step.
+
+    >>> image, label = tf.train.slice_input_producer([images, labels])
+    """
+    with name_scope(name, "input_producer", list(tensor_list)):
+        tensors: list[Any] = [convert_to_tensor(t) for t in tensor_list]
+        if not tensors:
+            raise ValueError("Expected at least one tensor in slice_input_producer().")
+        rows: Any = shape_of(tensors[0])
+        queue = range_input_producer(rows[0], num_epochs, shuffle, seed, capacity, shared_name)
+        index = queue.dequeue()
+        return [gather(tensor, index) for tensor in tensors]
+
+
+# Batches
+
+
+class _Form:
+    """The form in which the tensors of an example are given: a list, a dict or one tensor. Sparse ones are refused."""
+
+    def __init__(self, given: Any) -> None:
+        self.keys = sorted(given) if isinstance(given, dict) else None
+        self.is_one = not isinstance(given, (dict, list, tuple))
+
+    def flat(self, given: Any) -> list[Tensor]:
+        items = [given[k] for k in self.keys] if self.keys is not None else [given] if self.is_one else list(given)
+        if not items:
+            raise ValueError("Expected at least one tensor in batch().")
+        if any(isinstance(item, SparseTensor) for item in items):
+            raise NotImplementedError(
+                "Batches of sparse tensors are not supported by queues: batch the serialized examples, and parse them "
+                "afterwards with tf.parse_example."
+            )
+        return [convert_to_tensor(item) for item in items]
+
+    def rebuilt(self, tensors: Any) -> Any:
+        items = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+        if self.keys is not None:
+            return dict(zip(self.keys, items, strict=True))
+        return items[0] if len(items) == 1 else items  # also of a list of one, as TensorFlow does
+
+
+def _shapes(lists: Sequence[Sequence[Tensor]], given: Any, enqueue_many: bool) -> list[TensorShape]:
+    if given is not None:
+        return [TensorShape(s) for s in given]
+    found = []
+    for column in zip(*lists, strict=True):
+        shapes = [t.shape for t in column]
+        if enqueue_many:
+            shapes = [s.with_rank_at_least(1)[1:] for s in shapes]
+        merged = shapes[0]
+        for other in shapes[1:]:
+            merged = merged.most_specific_compatible_shape(other)
+        found.append(merged)
+    return found
+
+
+def _enqueue_ops(queue: Any, lists: Sequence[Sequence[Tensor]], count: int, enqueue_many: bool, keep: Any) -> list[Any]:
+    """An operation per thread; `keep` says which examples go in, all if it is None."""
+    put = queue.enqueue_many if enqueue_many else queue.enqueue
+
+    def add(tensors: Sequence[Tensor]) -> Any:
+        if keep is None:
+            return put(list(tensors))
+        if enqueue_many:
+            return put([boolean_mask(t, keep) for t in tensors])
+        return cond(keep, lambda: put(list(tensors)), group)
+
+    made = [add(tensors) for tensors in lists]
+    return made * count if len(lists) == 1 else made
+
+
+def _batched(
+    lists: Sequence[Any], batch_size: Any, threads: int, enqueue_many: bool, shapes: Any, dynamic_pad: bool,
+    allow_smaller: bool, shared_name: str | None, name: str | None, default: str, keep: Any,
+    make_queue: Callable[..., Any], fullness: Callable[[Any], tuple[str, Any]],
+) -> Any:  # fmt: skip
+    form = _Form(lists[0])
+    with name_scope(name, default, [t for each in lists for t in form.flat(each)]) as scope:
+        flat = [form.flat(each) for each in lists]
+        if any([t.dtype for t in each] != [t.dtype for t in flat[0]] for each in flat):
+            raise TypeError(f"Every example must have tensors of the same types, received {flat}.")
+        keep = None if keep is None else convert_to_tensor(keep)
+        if keep is not None and constant_value(keep) is not None and constant_value(keep).all():
+            keep = None
+        dims = _shapes(flat, shapes, enqueue_many)
+        types = [t.dtype.base_dtype for t in flat[0]]
+        queue = make_queue(types, dims, PaddingFIFOQueue if dynamic_pad else FIFOQueue, shared_name)
+        add_queue_runner(QueueRunner(queue, _enqueue_ops(queue, flat, threads, enqueue_many, keep)))
+        summary.scalar(*fullness(queue))
+        take = queue.dequeue_up_to if allow_smaller else queue.dequeue_many
+        return form.rebuilt(take(batch_size, name=scope))
+
+
+def _fifo(capacity: int) -> tuple[Callable[..., Any], Callable[[Any], tuple[str, Any]]]:
+    def make(types: Any, dims: Any, kind: Any, shared_name: str | None) -> Any:
+        return kind(capacity=capacity, dtypes=types, shapes=dims, shared_name=shared_name)
+
+    def fullness(queue: Any) -> tuple[str, Any]:
+        return f"fraction_of_{capacity}_full", cast(queue.size(), dt.float32) * (1.0 / capacity)
+
+    return make, fullness
+
+
+def _shuffled(capacity: int, least: int, seed: Any) -> tuple[Callable[..., Any], Callable[[Any], tuple[str, Any]]]:
+    if capacity <= least:
+        raise ValueError(f"capacity {capacity} must be bigger than min_after_dequeue {least}.")
+
+    def make(types: Any, dims: Any, kind: Any, shared_name: str | None) -> Any:
+        return RandomShuffleQueue(
+            capacity=capacity, min_after_dequeue=least, seed=seed, dtypes=types, shapes=dims, shared_name=shared_name
+        )
+
+    def fullness(queue: Any) -> tuple[str, Any]:
+        over = cast(maximum(0, queue.size() - least), dt.float32) * (1.0 / (capacity - least))
+        return f"fraction_over_{least}_of_{capacity - least}_full", over
+
+    return make, fullness
+
+
+def batch(
+    tensors: Any,
+    batch_size: Any,
+    num_threads: int = 1,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Batches of examples, which `num_threads` threads make.
+
+    >>> images, labels = tf.train.batch([image, label], batch_size=32, num_threads=4)
+    """
+    return maybe_batch(
+        tensors, None, batch_size, num_threads, capacity, enqueue_many, shapes, dynamic_pad,
+        allow_smaller_final_batch, shared_name, name,
+    )  # fmt: skip
+
+
+def maybe_batch(
+    tensors: Any,
+    keep_input: Any,
+    batch_size: Any,
+    num_threads: int = 1,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Batches of those examples for which `keep_input` is true."""
+    return _batched(
+        [tensors], batch_size, num_threads, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name,
+        name, "batch", keep_input, *_fifo(capacity),
+    )  # fmt: skip
+
+
+def batch_join(
+    tensors_list: Sequence[Any],
+    batch_size: Any,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Batches of examples of several sources, each with a thread of its own."""
+    return maybe_batch_join(
+        tensors_list, None, batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch,
+        shared_name, name,
+    )  # fmt: skip
+
+
+def maybe_batch_join(
+    tensors_list: Sequence[Any],
+    keep_input: Any,
+    batch_size: Any,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Batches of those examples of several sources for which `keep_input` is true."""
+    return _batched(
+        list(tensors_list), batch_size, 1, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name,
+        name, "batch_join", keep_input, *_fifo(capacity),
+    )  # fmt: skip
+
+
+def shuffle_batch(
+    tensors: Any,
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    num_threads: int = 1,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Batches of examples in random order; at least `min_after_dequeue` others are mixed with them.
+
+    >>> images, labels = tf.train.shuffle_batch([image, label], 32, capacity=2000, min_after_dequeue=1000)
+    """
+    return maybe_shuffle_batch(
+        tensors, batch_size, capacity, min_after_dequeue, None, num_threads, seed, enqueue_many, shapes,
+        allow_smaller_final_batch, shared_name, name,
+    )  # fmt: skip
+
+
+def maybe_shuffle_batch(
+    tensors: Any,
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    keep_input: Any,
+    num_threads: int = 1,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Batches in random order of those examples for which `keep_input` is true."""
+    return _batched(
+        [tensors], batch_size, num_threads, enqueue_many, shapes, False, allow_smaller_final_batch, shared_name, name,
+        "shuffle_batch", keep_input, *_shuffled(capacity, min_after_dequeue, seed),
+    )  # fmt: skip
+
+
+def shuffle_batch_join(
+    tensors_list: Sequence[Any],
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Batches in random order of examples of several sources."""
+    return maybe_shuffle_batch_join(
+        tensors_list, batch_size, capacity, min_after_dequeue, None, seed, enqueue_many, shapes,
+        allow_smaller_final_batch, shared_name, name,
+    )  # fmt: skip
+
+
+def maybe_shuffle_batch_join(
+    tensors_list: Sequence[Any],
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    keep_input: Any,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Batches in random order of those examples of several sources for which `keep_input` is true."""
+    return _batched(
+        list(tensors_list), batch_size, 1, enqueue_many, shapes, False, allow_smaller_final_batch, shared_name, name,
+        "shuffle_batch_join", keep_input, *_shuffled(capacity, min_after_dequeue, seed),
+    )  # fmt: skip
+
+
+def match_filenames_once(pattern: Any, name: str | None = None) -> Variable:
+    """The files that match a pattern, found once and kept in a local variable.
+
+    >>> names = tf.train.match_filenames_once("/data/*.tfrecord")
+    """
+    with name_scope(name, "matching_filenames", [pattern]) as scope:
+        found = matching_files(pattern)
+        return Variable(
+            found, trainable=False, name=scope, validate_shape=False,
+            collections=[GraphKeys.LOCAL_VARIABLES],
+        )  # fmt: skip
