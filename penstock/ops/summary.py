@@ -10,6 +10,7 @@ import numpy as np
 from tensorboard.compat.proto import summary_pb2
 
 from penstock.errors import InvalidArgumentError
+from penstock.graph.convert import convert_to_tensor
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.opdef import op
@@ -96,17 +97,35 @@ def _clean(name: str) -> str:
     return cleaned
 
 
-def _summary(
-    kind: Any, default: str, name: str, value: Any, collections: Any, family: str | None, tag_name: str
-) -> Tensor:
-    name = _clean(name)
-    with name_scope(f"{_clean(family)}/{name}" if family else name, default, [value]) as scope:
-        tag = f"{family}/{scope.rstrip('/')}" if family else scope.rstrip("/")
-        from penstock.graph.convert import convert_to_tensor
+class summary_scope:
+    """The scope of a summary's nodes; it knows the tag, and adds the summary to its collections.
 
-        tags = convert_to_tensor(tag, name=tag_name)
-        tensor: Tensor = kind(tags, value, name=scope)
-        get_default_graph().add_to_collections([GraphKeys.SUMMARIES] if collections is None else collections, tensor)
+    >>> with summary_scope("loss", "scalar", None, None, [loss]) as scope:
+    ...     return scope.add(scalar_summary(scope.tag("tags"), loss, name=scope.name))
+    """
+
+    def __init__(self, name: str, default: str, family: str | None, collections: Any, values: list[Any]) -> None:
+        self._family = family
+        self._collections = [GraphKeys.SUMMARIES] if collections is None else collections
+        cleaned = _clean(name)
+        self._scope = name_scope(f"{_clean(family)}/{cleaned}" if family else cleaned, default, values)
+        self.name = ""
+
+    def __enter__(self) -> summary_scope:
+        self.name = self._scope.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._scope.__exit__(*error)
+
+    def tag(self, node_name: str) -> Tensor:
+        """The tag, as a constant node of that name."""
+        tag = self.name.rstrip("/")
+        return convert_to_tensor(f"{self._family}/{tag}" if self._family else tag, name=node_name)
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """`tensor`, once it is in the collections."""
+        get_default_graph().add_to_collections(self._collections, tensor)
         return tensor
 
 
@@ -115,7 +134,8 @@ def scalar(name: str, tensor: Any, collections: Any = None, family: str | None =
 
     >>> tf.summary.scalar("loss", loss)
     """
-    return _summary(scalar_summary, "scalar", name, tensor, collections, family, "tags")
+    with summary_scope(name, "scalar", family, collections, [tensor]) as scope:
+        return scope.add(scalar_summary(scope.tag("tags"), tensor, name=scope.name))
 
 
 def histogram(name: str, values: Any, collections: Any = None, family: str | None = None) -> Tensor:
@@ -123,7 +143,8 @@ def histogram(name: str, values: Any, collections: Any = None, family: str | Non
 
     >>> tf.summary.histogram("weights", w)
     """
-    return _summary(histogram_summary, "histogram_summary", name, values, collections, family, "tag")
+    with summary_scope(name, "histogram_summary", family, collections, [values]) as scope:
+        return scope.add(histogram_summary(scope.tag("tag"), values, name=scope.name))
 
 
 def merge(inputs: Any, collections: Any = None, name: str | None = None) -> Tensor:

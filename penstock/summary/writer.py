@@ -7,6 +7,7 @@ import queue
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from tensorboard.compat.proto import event_pb2, meta_graph_pb2, summary_pb2
@@ -14,7 +15,7 @@ from tensorboard.compat.proto import event_pb2, meta_graph_pb2, summary_pb2
 from penstock.errors import OpError
 from penstock.face import logging
 from penstock.graph.graph import Graph
-from penstock.records import RecordWriter
+from penstock.records import RecordWriter, read
 
 _STOP = object()
 
@@ -243,3 +244,12 @@ class FileWriterCache:
             for writer in FileWriterCache._cache.values():
                 writer.close()
             FileWriterCache._cache = {}
+
+
+def summary_iterator(path: Any) -> Iterator[Any]:
+    """The events of an event file.
+
+    >>> for event in tf.train.summary_iterator(path):
+    ...     print(event.step, [value.tag for value in event.summary.value])
+    """
+    return map(event_pb2.Event.FromString, read(path))

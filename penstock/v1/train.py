@@ -36,6 +36,9 @@ from penstock.optim.schedules import (
     piecewise_constant,
     polynomial_decay,
 )
+from penstock.summary.writer import FileWriter as SummaryWriter
+from penstock.summary.writer import FileWriterCache as SummaryWriterCache
+from penstock.summary.writer import summary_iterator
 from penstock.train.checkpoint_state import (
     checkpoint_exists,
     generate_checkpoint_state_proto,
