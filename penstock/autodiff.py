@@ -438,6 +438,24 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
     return decorated
 
 
+def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
+    """`f` with the derivative of the identity: `tf.grad_pass_through(tf.round)(x)`."""
+
+    @functools.wraps(f)
+    def passing(*args: Any, **kwargs: Any) -> Any:
+        @custom_gradient
+        def replaced(*inputs: Any) -> Any:
+            def gradient(*dys: Any, variables: Any = None) -> Any:
+                grads = dys[0] if len(dys) == 1 else dys
+                return (grads, [None] * len(variables)) if variables is not None else grads
+
+            return passthrough.identity(f(*inputs, **kwargs)), gradient
+
+        return replaced(*args)
+
+    return passing
+
+
 def _as_grads(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 

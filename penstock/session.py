@@ -32,6 +32,15 @@ class _Run:
         self.mutations = mutations
 
 
+class _PartialRun:
+    """A step in pieces: what may still be fetched and fed, and the values that are known so far."""
+
+    def __init__(self, fetches: set[Any], feeds: set[Tensor]) -> None:
+        self.fetches = fetches
+        self.feeds = feeds
+        self.known: dict[Tensor, Any] = {}
+
+
 class DeviceAttributes:
     """What `Session.list_devices` tells of a device."""
 
@@ -166,6 +175,46 @@ class BaseSession:
         located = type(error)(None if op is None else op.node_def, op, error.message)
         located.__cause__ = error.__cause__
         return located
+
+    def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> Any:
+        """A handle for a step that is run in pieces: `partial_run` feeds and fetches some of these each time.
+
+        >>> handle = sess.partial_run_setup([c, d], [a, b])
+        >>> sess.partial_run(handle, c, {a: 1.0}); sess.partial_run(handle, d, {b: 10.0})
+        """
+        self._check_open()
+        fetched = fetch_for(self._graph, fetches)
+        fed = [t for key in feeds or () for t in feed_for(self._graph, key, None).tensors]
+        return _PartialRun(set(fetched.tensors) | set(fetched.operations), set(fed))
+
+    def partial_run(self, handle: Any, fetches: Any, feed_dict: Any = None) -> Any:
+        """The next piece of a step. What was fed and fetched before is kept; it is neither fed nor run again."""
+        if not isinstance(handle, _PartialRun):
+            raise ValueError(f"partial_run takes a handle from partial_run_setup, received {handle!r}.")
+        fetch = fetch_for(self._graph, fetches)
+        wanted: list[Any] = [*fetch.tensors, *fetch.operations]
+        unknown = [element.name for element in wanted if element not in handle.fetches]
+        if unknown:
+            raise ValueError(f"{unknown} were not among the fetches of partial_run_setup, or were fetched already.")
+        for key, value in (feed_dict or {}).items():
+            feed = feed_for(self._graph, key, value)
+            values: list[Any] = []
+            feed.append_to(values, value)
+            for tensor, array in zip(feed.tensors, values, strict=True):
+                if tensor not in handle.feeds:
+                    raise ValueError(
+                        f"'{tensor.name}' was not among the feeds of partial_run_setup, or was fed already."
+                    )
+                handle.feeds.discard(tensor)
+                handle.known[tensor] = array
+        results = self.run(wanted, handle.known)
+        handle.fetches -= set(wanted)
+        values = results[: len(fetch.tensors)]
+        handle.known.update(
+            (tensor, value) for tensor, value in zip(fetch.tensors, values, strict=True)
+            if self._graph.is_feedable(tensor)
+        )  # fmt: skip
+        return fetch.build(values)
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False

@@ -12,12 +12,8 @@ import penstock.v1 as tf
 from penstock.compat import alias
 
 LATER = {
-    "partial_run": "Session.partial_run",
-    "parse_example": "tf.train.Feature and tf.parse_example",
     "dataset_basic": "tf.data",
     "dataset_repeat_filter_take": "tf.data",
-    "layers_dense_names": "tf.layers",
-    "stateless_random": "tf.random.stateless_uniform",
 }
 ROWS = {row["id"]: row for row in load("ops/programs.json")["cases"]}
 # Compared below, each in its own way.

@@ -289,3 +289,6 @@ _BY_ANY.update(
         np.uintc: uint32,
     }
 )
+
+# Every quantized type, and references to it.
+QUANTIZED_DTYPES = frozenset(t for kind in (qint8, quint8, qint16, quint16, qint32) for t in (kind, kind._as_ref))

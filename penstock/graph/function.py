@@ -56,8 +56,11 @@ class FuncGraph(Graph):
         else:
             assert self.outer_graph is not None
             outer = tensor if tensor.graph is self.outer_graph else self.outer_graph.capture(tensor, op_type, name)
-            found = self.add_input(tensor.dtype, tensor.shape, f"{tensor.op.name.rpartition('/')[2]}_captured")
-            self.captured.append(outer)
+            found = self._capture_of.get(outer)  # it may have come from further out before
+            if found is None:
+                found = self.add_input(tensor.dtype, tensor.shape, f"{tensor.op.name.rpartition('/')[2]}_captured")
+                self.captured.append(outer)
+                self._capture_of[outer] = found
         self._capture_of[tensor] = found
         return found
 
@@ -114,6 +117,18 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<Function {self.name}>"
+
+
+def share_captures(functions: Sequence[Function]) -> list[Tensor]:
+    """Gives all bodies the same captured parameters, in the same order, and returns what they stand for outside."""
+    union = list(dict.fromkeys(t for f in functions for t in f.captured))
+    for function in functions:
+        body = function.graph
+        own = len(body.inputs) - len(body.captured)
+        parameters = [body.capture(t) for t in union]
+        body.inputs[:] = body.inputs[:own] + parameters
+        body.captured[:] = union
+    return union
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue, NameAttrList
-from tensorboard.compat.proto.function_pb2 import FunctionDef
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from penstock.errors import NotFoundError, OpError
-from penstock.graph.attrs import MAX_OUTPUTS, attr_from_proto, declared_attrs, read_dtype, read_shape
+from penstock.graph.attrs import MAX_OUTPUTS, attr_from_proto, declared_attrs, read_shape
 from penstock.graph.build import output_types
+from penstock.graph.control_contexts import split_name, topological
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
-from penstock.graph.function import Call, FuncGraph, Function
 from penstock.graph.graph import _VALID_OP_NAME, PRODUCER, Graph, get_default_graph
 from penstock.graph.graphdef import output_count
+from penstock.graph.import_control_flow import add_conditional, add_loop
+from penstock.graph.import_functions import CALLS, Functions, inline
+from penstock.graph.import_tensor_arrays import lists_for_tensor_arrays
 from penstock.graph.infer import infer_shapes
 from penstock.graph.opdef import OpDef, registered
 from penstock.graph.operation import Operation
-from penstock.graph.shape import TensorShape
+from penstock.graph.raise_control_flow import Cond, Item, Loop, provided, raised
 from penstock.graph.tensor import Tensor
 
 MAX_NAME = 4096
 MAX_ATTRS = 1024  # of one node
-MAX_DEPTH = 32  # of functions within functions, and of calls within calls
+
+# What TensorFlow writes where nothing has effects: penstock finds that out by itself.
+_SAME_AS = {"StatelessIf": "If", "StatelessWhile": "While"}
 
 
 def import_graph_def(
@@ -60,8 +63,11 @@ def import_graph_def(
     graph = get_default_graph()
     with graph.name_scope("import" if name is None else name) as scope:
         mapped = _mapped_inputs(input_map or {}, scope)
-        library = _Functions(proto.library.function, graph)
-        importer = _Importer(graph, proto.node, scope, mapped, library, validate_colocation_constraints)
+        library = Functions(proto.library.function, graph)
+        nodes = checked(proto.node)
+        items = raised(lists_for_tensor_arrays(nodes), mapped)
+        importer = Importer(graph, items, scope, mapped, library, validate_colocation_constraints)
+        importer.vanished = nodes.keys() - importer.provider.keys()
         before = graph.version
         try:
             importer.run()
@@ -106,17 +112,9 @@ def _mapped_inputs(input_map: dict[Any, Any], scope: str) -> dict[str, Any]:
                 )
             with get_default_graph().name_scope("_inputs"):
                 value = convert_to_tensor(value)
-        node, index = _split(source)
+        node, index = split_name(source)
         mapped[f"{node}:{index}"] = value
     return mapped
-
-
-def _split(name: str) -> tuple[str, int]:
-    """`x` and `x:1` as (node, output); a name whose index is no number names no node."""
-    node, colon, index = name.rpartition(":")
-    if colon and index.isascii() and index.isdigit() and len(index) < 10:
-        return node, int(index)
-    return name, 0
 
 
 def _remove_since(graph: Graph, version: int) -> None:
@@ -132,97 +130,99 @@ def _remove_since(graph: Graph, version: int) -> None:
                 before.control_outputs.remove(op)
 
 
-class _Importer:
-    """Adds one list of NodeDefs to one graph: that of a GraphDef, or of a function's body."""
+def checked(nodes: Iterable[NodeDef]) -> dict[str, NodeDef]:
+    """Nodes by name; ValueError where a name cannot be one, or is there twice."""
+    found: dict[str, NodeDef] = {}
+    for node in nodes:
+        if len(node.name) > MAX_NAME or not _VALID_OP_NAME.match(node.name):
+            raise ValueError(f"{node.name[:100]!r} is not a valid name of a node.")
+        if node.name in found:
+            raise ValueError(f"Two nodes are called '{node.name}'.")
+        if len(node.attr) > MAX_ATTRS:
+            raise ValueError(f"Node '{node.name}' has {len(node.attr)} attrs, at most {MAX_ATTRS} are allowed.")
+        found[node.name] = node
+    return found
+
+
+class Importer:
+    """Adds one list of nodes to one graph: that of a GraphDef, of a function's body, or of a branch or loop."""
 
     def __init__(
         self,
         graph: Graph,
-        nodes: Sequence[NodeDef],
+        items: Sequence[Item],
         scope: str,
         mapped: dict[str, Any],
-        library: _Functions,
+        library: Functions,
         check_colocation: bool = True,
-        resolve: Callable[[_Importer, str], Tensor] | None = None,
+        resolve: Callable[[Importer, str], Tensor] | None = None,
+        outer: Importer | None = None,
     ) -> None:
         self.graph = graph
         self.scope = scope
         self.mapped = mapped
         self.library = library
         self.check_colocation = check_colocation
-        self.nodes: dict[str, NodeDef] = {}
+        self.items = {item.name: item for item in items}
+        self.provider = {name: item.name for item in items for name in provided(item)}
+        self.vanished: set[str] = set()  # nodes that are inside a branch or loop now
         self.made: dict[str, Operation] = {}
         self.unused = set(mapped)
+        self.outer = outer
         self._resolve = resolve
-        for node in nodes:
-            if len(node.name) > MAX_NAME or not _VALID_OP_NAME.match(node.name):
-                raise ValueError(f"{node.name[:100]!r} is not a valid name of a node.")
-            if node.name in self.nodes:
-                raise ValueError(f"Two nodes are called '{node.name}'.")
-            if len(node.attr) > MAX_ATTRS:
-                raise ValueError(f"Node '{node.name}' has {len(node.attr)} attrs, at most {MAX_ATTRS} are allowed.")
-            self.nodes[node.name] = node
 
     def run(self) -> None:
         """Adds all nodes, inputs first."""
-        for node in self.in_order():
+        for item in self.in_order():
             try:
-                self.made[node.name] = self.add(node)
+                if isinstance(item, Cond):
+                    self.made |= add_conditional(self, item)
+                elif isinstance(item, Loop):
+                    self.made |= add_loop(self, item)
+                else:
+                    self.made[item.name] = self.add(item)
             except (ValueError, TypeError, KeyError, OpError):
                 raise
             except Exception as error:
                 # Shape rules and kernels may stumble over attrs that no program would write.
-                raise ValueError(f"Node '{node.name}' ({node.op}): {type(error).__name__}: {error}") from error
+                raise ValueError(f"Node '{item.name}' ({item.op}): {type(error).__name__}: {error}") from error
         self.place_colocated()
 
-    def in_order(self) -> list[NodeDef]:
-        """The nodes so that inputs come first, otherwise as they are given."""
-        position = {name: i for i, name in enumerate(self.nodes)}
-        consumers: dict[str, list[str]] = {name: [] for name in self.nodes}
-        waiting = dict.fromkeys(self.nodes, 0)
-        for name, node in self.nodes.items():
-            for source in self.sources(node):
-                consumers[source].append(name)
-                waiting[name] += 1
-        ready = [position[name] for name, count in waiting.items() if count == 0]
-        names = list(self.nodes)
-        ordered = []
-        while ready:
-            name = names[heapq.heappop(ready)]
-            ordered.append(self.nodes[name])
-            for consumer in consumers[name]:
-                waiting[consumer] -= 1
-                if waiting[consumer] == 0:
-                    heapq.heappush(ready, position[consumer])
-        if len(ordered) < len(names):
-            raise ValueError(f"{len(names) - len(ordered)} nodes wait for each other in a cycle.")
-        return ordered
+    def in_order(self) -> list[Item]:
+        """The items so that inputs come first, otherwise as they are given."""
+        ordered = topological(list(self.items), lambda name: self.sources(self.items[name]))
+        if len(ordered) < len(self.items):
+            raise ValueError(f"{len(self.items) - len(ordered)} nodes wait for each other in a cycle.")
+        return [self.items[name] for name in ordered]
 
-    def sources(self, node: NodeDef) -> list[str]:
-        """The nodes of this list that `node` takes something from."""
+    def sources(self, item: Item) -> list[str]:
+        """The items of this list that `item` takes something from."""
         found = []
         control = False
-        for text in node.input:
+        for text in item.input:
             if text.startswith("^"):
                 control = True
                 source, key = text[1:], text
             elif control:
-                raise ValueError(f"Node '{node.name}': the data input '{text[:100]}' stands after a control input.")
+                raise ValueError(f"Node '{item.name}': the data input '{text[:100]}' stands after a control input.")
             elif self._resolve is not None:
                 source, key = text.partition(":")[0], text
             else:
-                source, index = _split(text)
+                source, index = split_name(text)
                 key = f"{source}:{index}"
             if key in self.mapped:
                 continue
-            if source not in self.nodes:
-                raise ValueError(f"Node '{node.name}': its input '{text[:100]}' is not in the GraphDef.")
-            found.append(source)
+            if source in self.provider:
+                found.append(self.provider[source])
+            elif self.outer is None:
+                raise ValueError(f"Node '{item.name}': its input '{text[:100]}' is not in the GraphDef.")
         return found
 
     def add(self, node: NodeDef) -> Operation:
         """Adds one node."""
-        op_def = registered(node.op)
+        if node.op in CALLS or node.op in self.library.protos:
+            return inline(self, node)
+        op_def = registered(_SAME_AS.get(node.op, node.op))
         if op_def is None:
             raise NotFoundError(
                 None, node.name, f"Node '{node.name}': there is no op type '{node.op[:100]}' in this program."
@@ -232,50 +232,62 @@ class _Importer:
         _check_inputs(node.name, op_def, attrs, inputs)
         if sum(output_count(arg, attrs) for arg in op_def.outputs) > MAX_OUTPUTS:
             raise ValueError(f"Node '{node.name}' ({node.op}) has more than {MAX_OUTPUTS} outputs.")
+        op = self.add_op(node, node.name, op_def, inputs, attrs)
+        for key in ("_output_shapes", "output_shapes"):
+            if key in node.attr and key not in op_def.attrs:
+                _use_shapes(op, node.attr[key])
+        return op
+
+    def add_op(
+        self, item: Item, name: str, op_def: OpDef, inputs: Sequence[Tensor], attrs: dict[str, Any]
+    ) -> Operation:
+        """Adds one operation, with the device and the control inputs of `item`."""
         types = output_types(op_def, attrs)
         # Without a scope of their own the nodes share the names of the graph.
-        name = f"{self.scope}{node.name}/" if self.scope else self.graph.unique_name(node.name) + "/"
+        name = f"{self.scope}{name}/" if self.scope else self.graph.unique_name(name) + "/"
         if name[:-1].lower() not in self.graph._names_in_use:
             self.graph._names_in_use[name[:-1].lower()] = 1
         with ExitStack() as scopes:
-            if node.device:
-                scopes.enter_context(self.graph.device(node.device))
+            if item.device:
+                scopes.enter_context(self.graph.device(item.device))
             op = self.graph.add_op(op_def, inputs, attrs, types, name, infer_shapes)
         if _partners(op):
             op.device = ""
-        controls = [self.control(text) for text in node.input if text.startswith("^")]
-        for before in dict.fromkeys(controls):
+        for before in self.controls(item):
             if before not in op.control:
                 op.control.append(before)
                 before.control_outputs.append(op)
-        if "_output_shapes" in node.attr:
-            _use_shapes(op, node.attr["_output_shapes"])
         return op
 
-    def input(self, node: NodeDef, text: str) -> Tensor:
+    def input(self, item: Item, text: str) -> Tensor:
         """The tensor that an input names."""
         if self._resolve is not None:
             return self._resolve(self, text)
-        source, index = _split(text)
+        source, index = split_name(text)
         key = f"{source}:{index}"
         if key in self.mapped:
             self.unused.discard(key)
             tensor: Tensor = self.mapped[key]
             return tensor
-        op = self.made[source]
-        if index >= len(op.outputs):
+        op = self.made.get(source)
+        if op is None and self.outer is not None:
+            return self.graph.capture(self.outer.input(item, text), item.op, item.name)
+        if op is None or index >= len(op.outputs):
+            count = 0 if op is None else len(op.outputs)
             raise ValueError(
-                f"Node '{node.name}': its input is output {index} of '{source}', which has {len(op.outputs)} outputs."
+                f"Node '{item.name}': its input is output {index} of '{source}', which has {count} outputs."
             )
         return op.outputs[index]
 
-    def control(self, text: str) -> Operation:
-        """The operation that a control input names."""
-        if text in self.mapped:
-            self.unused.discard(text)
-            op: Operation = self.mapped[text]
-            return op
-        return self.made[text[1:]]
+    def controls(self, item: Item) -> list[Operation]:
+        """The operations that the control inputs of `item` name."""
+        found = []
+        for text in item.input:
+            if text.startswith("^"):
+                if text in self.mapped:
+                    self.unused.discard(text)
+                found.append(self.mapped[text] if text in self.mapped else self.made[text[1:]])
+        return list(dict.fromkeys(found))
 
     def attrs_of(self, node: NodeDef, op_def: OpDef) -> dict[str, Any]:
         """The attrs of a node: those declared, defaults filled in, and those that begin with an underscore."""
@@ -296,9 +308,9 @@ class _Importer:
             target = group.removeprefix("loc:@")
             if target == group:
                 renamed.append(group)
-            elif target in self.nodes:
+            elif target in self.provider:
                 renamed.append(f"loc:@{self.scope}{target}")
-            elif self.check_colocation:
+            elif self.check_colocation and target not in self.vanished:
                 raise ValueError(f"Node '{node.name}' is colocated with '{target[:100]}', which does not exist.")
         return renamed
 
@@ -315,10 +327,10 @@ class _Importer:
         missing = []
         for key in sorted(self.unused):
             if key.startswith("^"):
-                known = key[1:] in self.nodes
+                known = key[1:] in self.provider or key[1:] in self.vanished
             else:
-                name, index = _split(key)
-                known = name in self.made and index < len(self.made[name].outputs)
+                name, index = split_name(key)
+                known = name in self.vanished or (name in self.made and index < len(self.made[name].outputs))
             if not known:
                 missing.append(key)
         if missing:
@@ -328,20 +340,25 @@ class _Importer:
         """What one of `return_elements` names."""
         if ":" not in name:
             if name not in self.made:
-                raise ValueError(f"return_elements: the GraphDef has no node '{name}'.")
+                raise ValueError(f"return_elements: {self._lacks(name)}")
             return self.made[name]
-        source, index = _split(name)
+        source, index = split_name(name)
         if source == name:
             raise ValueError(f"return_elements: '{name}' has no number after its ':'.")
         key = f"{source}:{index}"
         if key in self.mapped:
             return self.mapped[key]
         if source not in self.made:
-            raise ValueError(f"return_elements: the GraphDef has no tensor '{name}'.")
+            raise ValueError(f"return_elements: {self._lacks(source)}")
         outputs = self.made[source].outputs
         if index >= len(outputs):
             raise ValueError(f"return_elements: '{name}' is asked for, but '{source}' has only {len(outputs)} outputs.")
         return outputs[index]
+
+    def _lacks(self, name: str) -> str:
+        if name in self.vanished:
+            return f"'{name}' is inside a conditional or loop: ask for what comes out of it."
+        return f"the GraphDef has no node '{name}'."
 
 
 def _partners(op: Operation) -> list[str]:
@@ -377,84 +394,3 @@ def _check_inputs(name: str, op_def: OpDef, attrs: dict[str, Any], inputs: list[
                     f"Node '{name}' ({op_def.name}): input {i} must be {kind}, received {tensor.dtype.name} from "
                     f"'{tensor.name}'."
                 )
-
-
-# Function bodies
-
-
-class _Functions:
-    """The bodies in a GraphDef's library; each becomes a Function when it is first asked for."""
-
-    def __init__(self, protos: Iterable[FunctionDef], outer: Graph) -> None:
-        self.outer = outer
-        self.protos: dict[str, FunctionDef] = {}
-        self._made: dict[str, Function | None] = {}
-        for proto in protos:
-            if proto.signature.name in self.protos:
-                raise ValueError(f"Function '{proto.signature.name[:100]}' is in the library twice.")
-            self.protos[proto.signature.name] = proto
-
-    def value(self, call: NameAttrList, depth: int) -> Function | Call:
-        """What a `func` attr holds: a body of the library, or an op type with its attrs."""
-        if depth > MAX_DEPTH:
-            raise ValueError(f"Functions are nested more than {MAX_DEPTH} deep.")
-        if call.name in self.protos:
-            return self.function(call.name)
-        op_def = registered(call.name)
-        if op_def is None:
-            raise ValueError(f"Function '{call.name[:100]}' is neither in the library nor an op type.")
-        return Call(call.name, declared_attrs(call.name, op_def, call.attr, self, depth))
-
-    def function(self, name: str) -> Function:
-        """The body called `name`."""
-        if name in self._made:
-            found = self._made[name]
-            if found is None:
-                raise ValueError(f"Function '{name}' calls itself.")
-            return found
-        if sum(f is None for f in self._made.values()) >= MAX_DEPTH:
-            raise ValueError(f"Functions are nested more than {MAX_DEPTH} deep.")
-        self._made[name] = None  # in the making
-        proto = self.protos[name]
-        body = FuncGraph(name, self.outer)
-        parameters: dict[str, Tensor] = {}
-        with body.as_default():
-            for i, arg in enumerate(proto.signature.input_arg):
-                if arg.name in parameters:
-                    raise ValueError(f"Function '{name}' has two arguments called '{arg.name}'.")
-                shapes = list(proto.arg_attr[i].attr["_output_shapes"].list.shape) if i in proto.arg_attr else []
-                shape = read_shape(shapes[0]) if len(shapes) == 1 else TensorShape.of(None)
-                dtype = read_dtype(arg.type)
-                parameters[arg.name] = body.add_input(dtype._as_ref if arg.is_ref else dtype, shape, arg.name)
-
-            def resolve(importer: _Importer, text: str) -> Tensor:
-                return parameters[text] if text in parameters else _inner_tensor(importer, name, text)
-
-            importer = _Importer(body, proto.node_def, "", dict(parameters), self, resolve=resolve)
-            importer.run()
-            body.outputs = []
-            for output in proto.signature.output_arg:
-                if output.name not in proto.ret:
-                    raise ValueError(f"Function '{name}' does not say what its output '{output.name}' is.")
-                body.outputs.append(resolve(importer, proto.ret[output.name]))
-        function = Function(name, body)
-        self._made[name] = function
-        return function
-
-
-def _inner_tensor(importer: _Importer, function: str, text: str) -> Tensor:
-    """The tensor that `node:output:index` names inside a FunctionDef."""
-    node, _, rest = text.partition(":")
-    output, _, number = rest.partition(":")
-    op = importer.made.get(node)
-    if op is None:
-        raise ValueError(f"Function '{function}': there is no '{text[:100]}' in it.")
-    start = 0
-    for arg in op.op_def.outputs:
-        count = output_count(arg, op.attrs)
-        if arg.name == output:
-            index = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else 0
-            if index < count:
-                return op.outputs[start + index]
-        start += count
-    raise ValueError(f"Function '{function}': node '{node}' has no output '{rest[:100]}'")

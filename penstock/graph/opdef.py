@@ -254,7 +254,9 @@ def op(
         for p in params:
             if p.kind is p.KEYWORD_ONLY:
                 wants.add(p.name)
-                if p.name not in ("key", "ctx", "resource"):
+                # `key` is the key of random numbers, unless it is annotated as an attr, which hashes have.
+                given = p.name in ("key", "ctx", "resource") and str(p.annotation) not in ATTR_KINDS
+                if not given:
                     default = MISSING if p.default is p.empty else p.default
                     allowed = tuple(types.get(p.name, ()))
                     attrs[p.name] = AttrDef(p.name, ATTR_KINDS[str(p.annotation)], default, allowed)

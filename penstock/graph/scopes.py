@@ -105,10 +105,13 @@ def init_scope() -> AbstractContextManager[None]:
 class _InitScope:
     def __enter__(self) -> None:
         graph = get_default_graph()
+        # Names are those of where it is entered: get_variable in the body of a loop resets the name scope there.
+        scope = graph.get_name_scope()
         while graph.outer_graph is not None:
             graph = graph.outer_graph
         self._exit = ExitStack()
         self._exit.enter_context(graph.as_default())
+        self._exit.enter_context(graph.name_scope(f"{scope}/" if scope else None))
         self._exit.enter_context(graph.control_dependencies(None))
 
     def __exit__(self, *exc: Any) -> None:

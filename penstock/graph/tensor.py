@@ -31,6 +31,7 @@ class Tensor:
 
     __slots__ = ("__weakref__", "_attributes", "_shape", "consumer_list", "dtype", "op", "value_index")
     __array_priority__: ClassVar[int] = 100  # NumPy leaves `array + tensor` to the tensor.
+    _attributes: Any  # what a subclass adds to its tensors, such as the variable that it is a slice of
 
     def __init__(self, op: Operation, value_index: int, dtype: DType, shape: TensorShape) -> None:
         self.op = op

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -9,11 +10,12 @@ import jax.numpy as jnp
 
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.graph import get_default_graph
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation
-from penstock.graph.scopes import name_scope
+from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.tensor import Tensor
-from penstock.ops import array, casting, compare, joining, math, selection, shapes, unary
+from penstock.ops import array, casting, compare, joining, math, passthrough, reduce, selection, shapes, unary
 from penstock.ops.types import FLOATS, REALS, Array
 
 _FLOATS32 = Types(*FLOATS, default=dt.float32)
@@ -151,5 +153,24 @@ def swish(features: Any, beta: Any = 1.0) -> Tensor:
     """
     features = convert_to_tensor(features, name="features")
     beta = casting.cast(convert_to_tensor(beta, name="beta"), features.dtype)
-    result: Tensor = features * unary.sigmoid(beta * features)
+    product: Any = features * unary.sigmoid(beta * features)
+    passthrough.identity(product)
+
+    def gradient(op: Operation, dy: Any, *_: Any) -> list[Any]:
+        # Of the inputs alone: the sigmoid is computed anew rather than kept from the forward pass.
+        with control_dependencies([dy]):
+            sigmoid: Any = unary.sigmoid(beta * features)
+        slope = sigmoid * (1.0 + beta * features * (1.0 - sigmoid))
+        d_beta = reduce.reduce_sum(dy * unary.square(features) * sigmoid * (1.0 - sigmoid))
+        return [None, dy * slope, d_beta]
+
+    graph = get_default_graph()
+    key = f"Swish-{next(_swishes)}"
+    graph.gradient_functions[key] = gradient
+    with graph.gradient_override_map({"IdentityN": key}):
+        result: Tensor = passthrough.identity_n([product, features, beta])[0]
     return result
+
+
+_swishes = itertools.count()
+silu = swish

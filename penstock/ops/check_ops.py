@@ -11,11 +11,11 @@ from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.dtype import as_dtype
+from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import SparseTensor, Tensor
-from penstock.ops import compare, control, reduce, reshaping
+from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
+from penstock.ops import compare, control, reduce, reshaping, unary
 from penstock.ops.assertion import Assert
 
 Check = Callable[..., Operation]
@@ -104,6 +104,31 @@ assert_positive = _about_zero("assert_positive", ">", compare.less, "assert_less
 assert_negative = _about_zero("assert_negative", "<", compare.less, "assert_less", False)
 assert_non_negative = _about_zero("assert_non_negative", ">=", compare.less_equal, "assert_less_equal", True)
 assert_non_positive = _about_zero("assert_non_positive", "<=", compare.less_equal, "assert_less_equal", False)
+
+
+def assert_near(
+    x: Any, y: Any, rtol: Any = None, atol: Any = None, data: Any = None, summarize: int | None = None,
+    message: str | None = None, name: str | None = None,
+) -> Operation:  # fmt: skip
+    """An operation that fails unless |x - y| < atol + rtol * |y| everywhere; both are 10 times the type's epsilon.
+
+    >>> tf.debugging.assert_near(x, y, rtol=1e-3)
+    """
+    with name_scope(name, "assert_near", [x, y, rtol, atol, data]):
+        x = convert_to_tensor(x, name="x")
+        y = convert_to_tensor(y, dtype=x.dtype.base_dtype, name="y")
+        kind = x.dtype.base_dtype.real_dtype
+        default = 10 * np.finfo(kind.as_numpy_dtype).eps if kind is not dt.bfloat16 else 10 * 2.0**-7
+        rtol = convert_to_tensor(default if rtol is None else rtol, dtype=kind, name="rtol")
+        atol = convert_to_tensor(default if atol is None else atol, dtype=kind, name="atol")
+        if data is None:
+            data = [
+                message or "", f"x and y not equal to tolerance rtol = {rtol}, atol = {atol}",
+                f"x ({x.name}) = ", x, f"y ({y.name}) = ", y,
+            ]  # fmt: skip
+        allowed = atol + rtol * unary.abs(y)
+        condition = reduce.reduce_all(compare.less(unary.abs(x - y), allowed))
+        return Assert(condition, data, summarize=summarize)
 
 
 # Ranks.
@@ -220,6 +245,38 @@ def assert_scalar(tensor: Any, name: str | None = None, message: str | None = No
             raise ValueError(f"{start}Expected a scalar, received {tensor.name} of shape {tensor.shape}.")
         scalar: Tensor = tensor
         return scalar
+
+
+def assert_proper_iterable(values: Any) -> None:
+    """Raises TypeError for what only looks like a list of tensors: a tensor, an array, a string, or no iterable."""
+    unintended = (Tensor, SparseTensor, np.ndarray, bytes, str)
+    if isinstance(values, unintended):
+        raise TypeError(f"Expected argument values to be a proper iterable, received {type(values).__name__}.")
+    if not hasattr(values, "__iter__"):
+        raise TypeError(f"Expected argument values to be iterable, received {type(values).__name__}.")
+
+
+def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> DType:
+    """The one floating type of all `tensors` (float32 without any); ValueError unless they agree.
+
+    >>> tf.debugging.assert_same_float_dtype([x, y])
+    """
+    wanted = None if dtype is None else as_dtype(dtype).base_dtype
+    for tensor in tensors or ():
+        found = tensor.dtype.base_dtype
+        if wanted is None:
+            wanted = found
+        elif found is not wanted:
+            raise ValueError(f"Tensor {_name_of(tensor)} has type {found.name}, but {wanted.name} was expected.")
+    wanted = wanted or dt.float32
+    if not wanted.is_floating:
+        raise ValueError(f"Expected a floating point type, received {wanted.name}.")
+    return wanted
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether `x` is a tensor, a sparse one, or a variable: `tf.is_tensor(tf.constant(1))`."""
+    return isinstance(x, (Tensor, SparseTensor, IndexedSlices)) or hasattr(x, "_as_tensor")
 
 
 def is_numeric_tensor(tensor: Any) -> bool:

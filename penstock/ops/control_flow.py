@@ -11,7 +11,7 @@ from penstock.graph import dtype as dt
 from penstock.graph import nest
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.function import Function
+from penstock.graph.function import Function, share_captures
 from penstock.graph.graph import get_default_graph
 from penstock.graph.opdef import registered
 from penstock.graph.operation import Operation
@@ -54,7 +54,7 @@ def cond(
             for label, fn in (("true", true_fn), ("false", false_fn))
         ]
         _check_branches(results, branches)
-        captured = _shared_captures(branches)
+        captured = share_captures(branches)
         types = [t.dtype.base_dtype for t in branches[0].outputs]
         outputs = if_op(predicate, captured, then_branch=branches[0], else_branch=branches[1], Tout=types, name=scope)
         if isinstance(outputs, Operation):
@@ -98,18 +98,6 @@ def _check_branches(results: list[Any], branches: list[Function]) -> None:
                 f"true_fn and false_fn must return the same types, received {a.dtype.base_dtype.name} and "
                 f"{b.dtype.base_dtype.name}."
             )
-
-
-def _shared_captures(functions: Sequence[Function]) -> list[Tensor]:
-    """Gives all bodies the same captured parameters, in the same order, and returns what they stand for outside."""
-    union = list(dict.fromkeys(t for f in functions for t in f.captured))
-    for function in functions:
-        body = function.graph
-        own = len(body.inputs) - len(body.captured)
-        parameters = [body.capture(t) for t in union]
-        body.inputs[:] = body.inputs[:own] + parameters
-        body.captured[:] = union
-    return union
 
 
 def _unwrapped(structure: Any, tensors: list[Tensor], strict: bool) -> Any:
@@ -294,7 +282,7 @@ class _WhileBuilder:
         ]
         test = Function.trace("cond", specs, self._test, graph)
         step = Function.trace("body", specs, self._step, graph)
-        captured = _shared_captures([test, step])
+        captured = share_captures([test, step])
         step.graph.outputs += step.graph.inputs[len(specs) :]  # what is captured passes through
         outputs = while_op(
             [counter, *self.start, *captured], cond=test, body=step, parallel_iterations=parallel_iterations, name=scope

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
-from jax import lax
-
+from penstock.errors import UnimplementedError
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value_as_shape
-from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
-from penstock.ops import reshaping
+from penstock.ops import joining, reshaping
 from penstock.ops.reduce import renamed
-from penstock.ops.shapes import require_rank
+from penstock.ops.shapes import require_rank, same_as
 from penstock.ops.types import FLOATS, Array, platform
 
 _CONVOLVED = Types(*FLOATS, dt.int32)
@@ -28,16 +25,23 @@ _PADDINGS = ("SAME", "VALID", "EXPLICIT")
 # Shapes.
 
 
-def axes_of(data_format: str) -> tuple[int, tuple[int, int]]:
-    """Where the channels and the two spatial dimensions are."""
-    if data_format == "NHWC":
-        return 3, (1, 2)
-    if data_format == "NCHW":
-        return 1, (2, 3)
-    raise ValueError(f"data_format must be 'NHWC' or 'NCHW', received '{data_format}'")
+_AXES: dict[str, tuple[int, tuple[int, ...]]] = {
+    "NHWC": (3, (1, 2)), "NCHW": (1, (2, 3)), "NDHWC": (4, (1, 2, 3)), "NCDHW": (1, (2, 3, 4)),
+}  # fmt: skip
 
 
-def _size(size: int | None, window: int | None, stride: int, dilation: int, padding: str, around: int) -> int | None:
+def axes_of(data_format: str, spatial: int = 2) -> tuple[int, tuple[int, ...]]:
+    """Where the channels and the spatial dimensions are."""
+    found = _AXES.get(data_format)
+    if found is None or len(found[1]) != spatial:
+        known = " or ".join(repr(name) for name, (_, axes) in _AXES.items() if len(axes) == spatial)
+        raise ValueError(f"data_format must be {known}, received '{data_format}'")
+    return found
+
+
+def window_count(
+    size: int | None, window: int | None, stride: int, dilation: int, padding: str, around: int
+) -> int | None:
     """How many windows fit into `size` (None where that is not known)."""
     if size is None or (window is None and padding != "SAME"):
         return None
@@ -54,9 +58,13 @@ def windows_in(op: Operation, sizes: list[int | None], windows: Sequence[int | N
     """The spatial dimensions of a convolution's or pooling's result."""
     attrs = op.attrs
     padding = attrs["padding"]
-    if padding not in _PADDINGS:
-        raise ValueError(f"Attr 'padding' of '{op.type}' Op passed string '{padding}' not in: {', '.join(_PADDINGS)}")
-    _, axes = axes_of(attrs["data_format"])
+    allowed = _PADDINGS if "explicit_paddings" in attrs else _PADDINGS[:2]
+    if padding not in allowed:
+        raise ValueError(f"Attr 'padding' of '{op.type}' Op passed string '{padding}' not in: {', '.join(allowed)}")
+    _, axes = axes_of(attrs["data_format"], len(windows))
+    for what in ("strides", "ksize", "dilations"):
+        if what in attrs and len(attrs[what]) != len(windows) + 2:
+            raise ValueError(f"{op.type} requires {what} to have {len(windows) + 2} numbers, received {attrs[what]}")
     explicit = attrs.get("explicit_paddings", ())
     if padding == "EXPLICIT" and len(explicit) != 8:
         raise ValueError(f"explicit_paddings must have 8 numbers, two for each dimension, received {list(explicit)}")
@@ -64,38 +72,31 @@ def windows_in(op: Operation, sizes: list[int | None], windows: Sequence[int | N
     for axis, window in zip(axes, windows, strict=True):
         around = explicit[2 * axis] + explicit[2 * axis + 1] if padding == "EXPLICIT" else 0
         dilation = attrs["dilations"][axis] if "dilations" in attrs else 1
-        result.append(_size(sizes[axis], window, attrs["strides"][axis], dilation, padding, around))
+        result.append(window_count(sizes[axis], window, attrs["strides"][axis], dilation, padding, around))
     return result
 
 
 def placed(data_format: str, batch: int | None, spatial: list[int | None], channels: int | None) -> TensorShape:
-    dims = (batch, *spatial, channels) if data_format == "NHWC" else (batch, channels, *spatial)
-    return TensorShape.of(dims)
+    """The shape of images or volumes in that layout."""
+    return TensorShape.of((batch, *spatial, channels) if data_format.endswith("C") else (batch, channels, *spatial))
 
 
-def _conv2d_shape(op: Operation) -> list[TensorShape]:
-    image, kernel = (require_rank(t.shape, 4).as_list() for t in op.input_list)
-    channel, _ = axes_of(op.attrs["data_format"])
-    depth, wanted = image[channel], kernel[2]
+def conv_shape(op: Operation) -> list[TensorShape]:
+    """The shape of a convolution's result, of images or of volumes by the length of the strides."""
+    spatial = len(op.attrs["strides"]) - 2
+    image, kernel = (require_rank(t.shape, spatial + 2).as_list() for t in op.input_list)
+    channel, _ = axes_of(op.attrs["data_format"], spatial)
+    depth, wanted = image[channel], kernel[-2]
+    if wanted == 0:
+        raise ValueError("Depth of filter must not be 0")
     if depth is not None and wanted and depth % wanted:
         raise ValueError(f"Depth of input ({depth}) is not a multiple of input depth of filter ({wanted})")
-    size = windows_in(op, image, kernel[:2])
-    return [placed(op.attrs["data_format"], image[0], size, kernel[3])]
+    size = windows_in(op, image, kernel[:-2])
+    return [placed(op.attrs["data_format"], image[0], size, kernel[-1])]
 
 
-def _depthwise_shape(op: Operation) -> list[TensorShape]:
-    image, kernel = (require_rank(t.shape, 4).as_list() for t in op.input_list)
-    channel, _ = axes_of(op.attrs["data_format"])
-    depth = image[channel] if kernel[2] is None else kernel[2]
-    if image[channel] is not None and image[channel] != depth:
-        raise ValueError(f"Dimensions must be equal, but are {image[channel]} and {depth}")
-    channels = None if depth is None or kernel[3] is None else depth * kernel[3]
-    size = windows_in(op, image, kernel[:2])
-    return [placed(op.attrs["data_format"], image[0], size, channels)]
-
-
-def from_sizes(index: int, batch_from: int | None = None) -> Any:
-    """The shape is the value of input `index`, four sizes; the batch is that of input `batch_from`, if any."""
+def from_sizes(index: int, batch_from: int | None = None, rank: int = 4) -> Any:
+    """The shape is the value of input `index`, `rank` sizes; the batch is that of input `batch_from`, if any."""
 
     def rule(op: Operation) -> list[TensorShape]:
         sizes = op.input_list[index]
@@ -103,9 +104,9 @@ def from_sizes(index: int, batch_from: int | None = None) -> Any:
             shape = sizes.op.input_list[sizes.value_index].shape
         else:
             shape = constant_value_as_shape(sizes)
-        shape = require_rank(shape, 4)
+        shape = require_rank(shape, rank)
         if batch_from is not None:
-            batch = require_rank(op.input_list[batch_from].shape, 4).as_list()[0]
+            batch = require_rank(op.input_list[batch_from].shape, rank).as_list()[0]
             shape = TensorShape.of((batch, *shape.as_list()[1:]))
         return [shape]
 
@@ -127,9 +128,10 @@ def lowering(
     """TensorFlow's attrs, four numbers each, as the two spatial ones that the lowerings take."""
     channel, (h, w) = axes_of(data_format)
     if any(v[i] != 1 for v in (strides, dilations) for i in (0, channel)):
-        raise ValueError(
-            f"strides and dilations in the batch and depth dimensions must be 1, received {strides} and {dilations}"
-        )
+        raise UnimplementedError(
+            None, None,
+            f"strides and dilations in the batch and depth dimensions must be 1, received {strides} and {dilations}",
+        )  # fmt: skip
     around: Any = padding
     if padding == "EXPLICIT":
         around = tuple((explicit_paddings[2 * a], explicit_paddings[2 * a + 1]) for a in (h, w))
@@ -152,7 +154,7 @@ def _conv2d_gradient(op: Operation, dy: Tensor) -> list[Any]:
     ]
 
 
-@op("Conv2D", "T, T -> output: T", shape=_conv2d_shape, grad=_conv2d_gradient, T=_CONVOLVED)
+@op("Conv2D", "T, T -> output: T", shape=conv_shape, grad=_conv2d_gradient, T=_CONVOLVED)
 def conv2d_op(
     input: Array, filter: Array, *, strides: list[int], use_cudnn_on_gpu: bool = True, padding: str,
     explicit_paddings: list[int] = [], data_format: str = "NHWC", dilations: list[int] = ONES,  # noqa: B006
@@ -203,19 +205,28 @@ def conv2d_backprop_filter_op(
     return lowerings.conv2d_filter_grad(input, tuple(map(int, filter_sizes)), out_backprop, **settings)
 
 
-@op("DepthwiseConv2dNative", "T, T -> output: T", shape=_depthwise_shape, T=FLOATS)
-def depthwise_conv2d_native_op(
-    input: Array, filter: Array, *, strides: list[int], padding: str,
-    explicit_paddings: list[int] = [], data_format: str = "NHWC", dilations: list[int] = ONES,  # noqa: B006
+@op("Conv2DBackpropInputV2", "T, T, T -> output: T", shape=same_as(0), T=_CONVOLVED)
+def conv2d_backprop_input_v2(
+    input: Array, filter: Array, out_backprop: Array, *, strides: list[int], use_cudnn_on_gpu: bool = True,
+    padding: str, explicit_paddings: list[int] = [], data_format: str = "NHWC",  # noqa: B006
+    dilations: list[int] = ONES,
 ) -> Array:  # fmt: skip
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
-    height, width, depth, multiplier = filter.shape
-    # One group for each input channel, with `multiplier` results each.
-    return lax.conv_general_dilated(
-        input, jnp.reshape(filter, (height, width, 1, depth * multiplier)), settings["strides"], settings["padding"],
-        rhs_dilation=settings["dilations"], dimension_numbers=(data_format, "HWIO", data_format),
-        feature_group_count=depth,
-    )  # fmt: skip
+    from penstock.ops import convolution as lowerings
+
+    return lowerings.conv2d_input_grad(input.shape, filter, out_backprop, **settings)
+
+
+@op("Conv2DBackpropFilterV2", "T, T, T -> output: T", shape=same_as(1), T=FLOATS)
+def conv2d_backprop_filter_v2(
+    input: Array, filter: Array, out_backprop: Array, *, strides: list[int], use_cudnn_on_gpu: bool = True,
+    padding: str, explicit_paddings: list[int] = [], data_format: str = "NHWC",  # noqa: B006
+    dilations: list[int] = ONES,
+) -> Array:  # fmt: skip
+    settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
+    from penstock.ops import convolution as lowerings
+
+    return lowerings.conv2d_filter_grad(input, filter.shape, out_backprop, **settings)
 
 
 # TensorFlow's functions.
@@ -314,54 +325,6 @@ def conv2d_transpose(
         )  # fmt: skip
 
 
-def depthwise_conv2d_native(
-    input: Any, filter: Any, strides: Any, padding: Any, data_format: str = "NHWC", dilations: Any = (1, 1, 1, 1),
-    name: str | None = None,
-) -> Tensor:  # fmt: skip
-    """A convolution of each channel by itself; `filter` is [height, width, channels, multiplier].
-
-    >>> tf.nn.depthwise_conv2d_native(images, weights, [1, 1, 1, 1], "SAME")
-    """
-    result: Tensor = depthwise_conv2d_native_op(
-        input, filter, strides=per_dimension(strides, data_format, "strides"), data_format=data_format,
-        dilations=per_dimension(dilations, data_format, "dilations"), name=name, **padding_attrs(padding),
-    )  # fmt: skip
-    return result
-
-
-def depthwise_conv2d(
-    input: Any, filter: Any, strides: Any, padding: Any, rate: Any = None, name: str | None = None,
-    data_format: str | None = None, dilations: Any = None,
-) -> Tensor:  # fmt: skip
-    """`depthwise_conv2d_native`, dilated by `rate` (one number for height and one for width).
-
-    >>> tf.nn.depthwise_conv2d(images, weights, [1, 1, 1, 1], "SAME", rate=[2, 2])
-    """
-    rate = renamed(dilations, "dilations", rate, "rate")
-    with name_scope(name, "depthwise", [input, filter]) as name:
-        input = convert_to_tensor(input, name="tensor_in")
-        filter = convert_to_tensor(filter, name="filter_in")
-        return depthwise_conv2d_native(input, filter, strides, padding, data_format or "NHWC", rate, name)
-
-
-def separable_conv2d(
-    input: Any, depthwise_filter: Any, pointwise_filter: Any, strides: Any, padding: Any, rate: Any = None,
-    name: str | None = None, data_format: str | None = None, dilations: Any = None,
-) -> Tensor:  # fmt: skip
-    """A depthwise convolution followed by one that mixes the channels of each pixel.
-
-    >>> tf.nn.separable_conv2d(images, depthwise, pointwise, [1, 1, 1, 1], "SAME")
-    """
-    rate = renamed(dilations, "dilations", rate, "rate")
-    with name_scope(name, "separable_conv2d", [input, depthwise_filter, pointwise_filter]) as name:
-        input = convert_to_tensor(input, name="tensor_in")
-        depthwise_filter = convert_to_tensor(depthwise_filter, name="depthwise_filter")
-        pointwise_filter = convert_to_tensor(pointwise_filter, name="pointwise_filter")
-        layout = data_format or "NHWC"
-        parts = depthwise_conv2d_native(input, depthwise_filter, strides, padding, layout, rate, "depthwise")
-        return conv2d(parts, pointwise_filter, ONES, "VALID", data_format=layout, name=name)
-
-
 def conv1d(
     value: Any = None, filters: Any = None, stride: Any = None, padding: Any = None,
     use_cudnn_on_gpu: bool | None = None, data_format: str | None = None, name: str | None = None, input: Any = None,
@@ -372,13 +335,14 @@ def conv1d(
     >>> tf.nn.conv1d(sequences, weights, stride=2, padding="SAME")
     """
     value = renamed(input, "input", value, "value")
-    return _conv1d(value, filters, stride, padding, data_format, dilations, name, "conv1d")
+    return conv1d_under(value, filters, stride, padding, data_format, dilations, name, "conv1d")
 
 
-def _conv1d(
+def conv1d_under(
     value: Any, filters: Any, stride: Any, padding: Any, data_format: str | None, dilations: Any, name: str | None,
     default_name: str,
 ) -> Tensor:  # fmt: skip
+    """`conv1d`, under another default name."""
     if data_format not in (None, "NWC", "NHWC", "NCW", "NCHW"):
         raise ValueError(f"`data_format` must be 'NWC' or 'NCW', received {data_format}.")
     first = data_format in ("NCW", "NCHW")
@@ -394,29 +358,28 @@ def _conv1d(
         return reshaping.squeeze(wide, [axis])
 
 
-def convolution(
-    input: Any, filter: Any, padding: Any, strides: Any = None, dilation_rate: Any = None, name: str | None = None,
-    data_format: str | None = None, filters: Any = None, dilations: Any = None,
+def conv1d_transpose(
+    input: Any, filters: Any, output_shape: Any, strides: Any, padding: Any = "SAME", data_format: str = "NWC",
+    dilations: Any = None, name: str | None = None,
 ) -> Tensor:  # fmt: skip
-    """A convolution over one or two spatial dimensions, told by the rank of the filter. (tf.nn.convolution)
+    """The transpose of conv1d; `filters` is [width, out, in].
 
-    >>> tf.nn.convolution(images, weights, padding="SAME", dilation_rate=[2, 2])
+    >>> tf.nn.conv1d_transpose(x, weights, output_shape=[8, 20, 3], strides=2)
     """
-    filter = renamed(filters, "filters", filter, "filter")
-    rate = renamed(dilations, "dilations", dilation_rate, "dilation_rate")
-    filter = convert_to_tensor(filter, name="filter")
-    if filter.shape.rank == 3:
-        return _conv1d(input, filter, strides, padding, data_format, rate, name, "convolution")
-    if filter.shape.rank != 4:
-        raise ValueError(f"convolution: the filter must have rank 3 or 4, received shape {filter.shape}.")
-    with name_scope(name, "convolution", [input, filter]) as name:
-        layout = data_format or "NHWC"
-        return conv2d(input, filter, strides, padding, data_format=layout, dilations=rate, name=name)
-
-
-def atrous_conv2d(value: Any, filters: Any, rate: int, padding: Any, name: str | None = None) -> Tensor:
-    """A convolution whose filter has `rate - 1` holes between its values.
-
-    >>> tf.nn.atrous_conv2d(images, weights, rate=2, padding="SAME")
-    """
-    return convolution(value, filters, padding, dilation_rate=[rate, rate], name=name)
+    data_format = data_format or "NWC"
+    if data_format not in ("NWC", "NHWC", "NCW", "NCHW"):
+        raise ValueError(f"`data_format` must be 'NWC' or 'NCW', received {data_format}.")
+    layout, axis = ("NCHW", 2) if data_format in ("NCW", "NCHW") else ("NHWC", 1)
+    with name_scope(name, "conv1d_transpose", [input, filters, output_shape]) as name:
+        steps = per_dimension(strides, layout, "strides", 1)
+        rates = per_dimension(dilations, layout, "dilations", 1)
+        steps.insert(axis, 1)
+        rates.insert(axis, 1)
+        input = reshaping.expand_dims(input, axis)
+        filters = reshaping.expand_dims(filters, 0)
+        sizes: Any = list(output_shape) if isinstance(output_shape, (list, tuple)) else output_shape
+        wide = joining.concat([sizes[:axis], [1], sizes[axis:]], 0)
+        image = conv2d_backprop_input(
+            wide, filters, input, strides=steps, padding=padding, data_format=layout, dilations=rates, name=name
+        )
+        return reshaping.squeeze(image, [axis])

@@ -140,7 +140,17 @@ def matrix_diag_part(
     return result
 
 
-@op("MatrixSetDiagV3", "T, T, int32 -> output: T", static="k", shape=shapes.unchanged)
+def _set_diag_shape(op: Operation) -> list[TensorShape]:
+    source, diagonal = op.input_list[0].shape, op.input_list[1].shape
+    k = constant_value(op.input_list[2])
+    if source.rank is None or diagonal.rank is None or k is None:
+        return [source]
+    low, high = _band(k)
+    batch = diagonal.as_list()[: -1 if low == high else -2]
+    return [shapes.merge(source, TensorShape.of((*batch, None, None)))]
+
+
+@op("MatrixSetDiagV3", "T, T, int32 -> output: T", static="k", shape=_set_diag_shape)
 def matrix_set_diag_v3(input: Array, diagonal: Array, k: Array, *, align: str = "RIGHT_LEFT") -> Array:
     low, high = _band(k)
     inside, values = _spread(diagonal, input.shape[-2], input.shape[-1], low, high, align)
@@ -196,7 +206,16 @@ def diag(diagonal: Array) -> Array:
     return jnp.diag(diagonal.reshape(-1)).reshape(*diagonal.shape, *diagonal.shape)
 
 
-@op("DiagPart", "T -> diagonal: T", T=DIAGONAL_TYPES)
+def _half_shape(op: Operation) -> list[TensorShape]:
+    source = op.input_list[0].shape
+    if source.rank is None:
+        return [source]
+    if source.rank % 2:
+        raise ValueError(f"Input must have even rank, input rank is {source.rank}")
+    return [shapes.merge(source[: source.rank // 2], source[source.rank // 2 :])]
+
+
+@op("DiagPart", "T -> diagonal: T", T=DIAGONAL_TYPES, shape=_half_shape)
 def diag_part(input: Array) -> Array:
     half = input.shape[: input.ndim // 2]
     if input.ndim % 2 or half != input.shape[input.ndim // 2 :]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.opdef import op_of
+from penstock.graph.opdef import op, op_of
 from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.tensor import SparseTensor, Tensor
 from penstock.ops import (
     array,
     casting,
+    compare,
     gathering,
     joining,
     math,
@@ -24,6 +27,10 @@ from penstock.ops import (
     slicing,
     unary,
 )
+from penstock.ops.sparse_arranging import sparse_reshape
+from penstock.ops.sparse_index import as_sparse
+from penstock.ops.sparse_rows import sparse_fill_empty_rows, sparse_retain
+from penstock.ops.types import FLOATS, INDEX, Array
 
 
 def embedding_lookup(
@@ -161,6 +168,12 @@ def embedding_lookup_sparse(
         return _weighted(combiner, gathering.gather(rows, positions), sp_weights.values, segments, name)
 
 
+@op("SegmentSqrtN", "T, Tindices -> output: T", host=True, grad=passthrough.refuse_gradient, T=FLOATS, Tindices=INDEX)
+def segment_sqrt_n(data: Array, segment_ids: Array) -> Array:
+    """Sums of rows over the square roots of their counts; `penstock.passes.sparse_lookups` puts it in place."""
+    return segment._sparse_sum(data, np.arange(len(data)), segment_ids, None, 0.5)
+
+
 _COMBINERS = {"sum": "SparseSegmentSum", "mean": "SparseSegmentMean", "sqrtn": "SparseSegmentSqrtN"}
 
 
@@ -190,3 +203,65 @@ def _weighted(combiner: str, rows: Any, weights: Any, segments: Tensor, name: st
         divisor = unary.sqrt(segment.segment_sum(math.pow(column, 2.0), segments))
     result = math.div_no_nan(total, divisor, name=name)
     return result
+
+
+def safe_embedding_lookup_sparse(
+    embedding_weights: Any, sparse_ids: Any, sparse_weights: Any = None, combiner: str = "mean", default_id: Any = None,
+    name: str | None = None, partition_strategy: str = "div", max_norm: float | None = None,
+    allow_fast_lookup: bool = False,
+) -> Tensor:  # fmt: skip
+    """`embedding_lookup_sparse` for ids as they come: rows without a valid id get that of `default_id`, or zeros.
+
+    Negative ids and, unless they are summed, ids of weights that are not positive are left out. All axes of
+    `sparse_ids` but the last are rows.
+
+    >>> tf.nn.safe_embedding_lookup_sparse(embeddings, sparse_ids, combiner="sum")
+    """
+    if embedding_weights is None:
+        raise ValueError(f"safe_embedding_lookup_sparse: missing embedding_weights {embedding_weights}.")
+    shards = _shards(embedding_weights)
+    if not shards:
+        raise ValueError("safe_embedding_lookup_sparse: missing embedding_weights, received an empty list.")
+    dtype = None if sparse_weights is None else sparse_weights.dtype
+    shards = [w if hasattr(w, "sparse_read") and dtype in (None, w.dtype) else convert_to_tensor(w, dtype=dtype)
+              for w in shards]  # fmt: skip
+    ids, weights = as_sparse(sparse_ids), None if sparse_weights is None else as_sparse(sparse_weights)
+    with name_scope(name, "embedding_lookup", [*shards, sparse_ids, sparse_weights]) as scope:
+        dims = ids.dense_shape
+        known = dims.shape.as_list()[0] if dims.shape.rank else None
+        last: Any = reshaping.size(dims) - 1 if known is None else known - 1  # type: ignore[operator]
+        rows = reduce.reduce_prod(slicing.slice(dims, [0], [last]))
+        ids = sparse_reshape(ids, [rows, gathering.gather(dims, last)])
+        if weights is not None:
+            weights = SparseTensor(ids.indices, weights.values, ids.dense_shape)
+        ids, weights = _valid(ids, weights, combiner)
+        ids, empty = sparse_fill_empty_rows(ids, default_id or 0)
+        if weights is not None:
+            weights, _ = sparse_fill_empty_rows(weights, 1.0)
+        result = embedding_lookup_sparse(
+            shards, ids, weights, partition_strategy, None if default_id is None else scope, combiner, max_norm
+        )
+        if default_id is None:
+            column = reshaping.reshape(empty, [-1, 1])
+            width: Any = reshaping.shape(result)[1]  # type: ignore[index]
+            nowhere = joining.tile(column, joining.stack([1, width]))
+            result = selection.where(nowhere, array.zeros_like(result), result, name=scope)
+        outer = slicing.slice(casting.cast(dims, dt.int32), [0], [last])
+        inner = slicing.slice(reshaping.shape(result), [1], [-1])
+        final = reshaping.reshape(result, joining.concat([outer, inner], 0))
+        if result.shape.rank is not None and known is not None:
+            final.set_shape([None] * (known - 1) + result.shape.as_list()[1:])
+        return final
+
+
+def _valid(ids: SparseTensor, weights: SparseTensor | None, combiner: str) -> tuple[SparseTensor, SparseTensor | None]:
+    """The ids (with their weights) that may be looked up."""
+    valid = compare.greater_equal(ids.values, 0)
+    if weights is None:
+        return sparse_retain(ids, valid), None
+    valid = compare.logical_and(valid, array.ones_like(weights.values, dtype=dt.bool))
+    ids, weights = sparse_retain(ids, valid), sparse_retain(weights, valid)
+    if combiner == "sum":
+        return ids, weights
+    positive = compare.greater(weights.values, 0)
+    return sparse_retain(ids, positive), sparse_retain(weights, positive)

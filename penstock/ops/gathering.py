@@ -10,17 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from penstock.graph import dtype as dt
 from penstock.graph.checks import require, require_in_range
 from penstock.graph.constant import constant_value, constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.dtype import DType
 from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import IndexedSlices, Tensor
-from penstock.ops import shapes
-from penstock.ops.arranging import meshgrid
-from penstock.ops.joining import concat, stack, unstack
+from penstock.ops import reshaping, shapes
+from penstock.ops.arranging import meshgrid, transpose
+from penstock.ops.joining import concat, stack, tile, unstack
 from penstock.ops.passthrough import identity
 from penstock.ops.reshaping import expand_dims, reshape, shape, size, squeeze
 from penstock.ops.shapes import brief, merge
@@ -175,30 +177,75 @@ def gather_nd(
 def _batch_gather_nd(params: Any, indices: Any, batch_dims: int, name: str | None) -> Tensor:
     """Puts the position of each index in its batch before it, then gathers as ever."""
     with name_scope(name, "BatchGatherND", [params, indices]):
-        values, positions = convert_to_tensor(params, name="params"), convert_to_tensor(indices, name="indices")
-        if positions.shape.rank is None or positions.shape.rank <= batch_dims:
-            raise ValueError(f"gather_nd: batch_dims = {batch_dims} needs indices of a known, larger rank.")
-        dims = shape(positions)
-        inner = positions.shape.rank - 1 - batch_dims
-        axes = [op_of("Range")(0, d, 1, name="Range") for d in unstack(dims[:batch_dims], batch_dims)]  # type: ignore[index]
-        grid = stack(meshgrid(*axes, indexing="ij"), axis=-1)
-        grid = reshape(grid, concat([dims[:batch_dims], [1] * inner, [batch_dims]], 0))  # type: ignore[index]
-        rows = concat([dims[:-1], [batch_dims]], 0)  # type: ignore[index]
-        grid = op_of("Cast")(op_of("BroadcastTo")(grid, rows), DstT=positions.dtype.base_dtype)
-        gathered: Tensor = gather_nd_op(values, concat([grid, positions], -1))
-        final = concat([dims[:-1], shape(values)[batch_dims:][positions.shape.as_list()[-1] :]], 0)  # type: ignore[index]
-        return reshape(gathered, final)
+        positions: Any = convert_to_tensor(indices, name="indices")
+        values: Any = convert_to_tensor(params, name="params")
+        rank = positions.shape.rank
+        if not isinstance(batch_dims, int) or batch_dims < 0 or (rank is not None and rank <= batch_dims):
+            raise ValueError(f"gather_nd: batch_dims must be in [0, {rank}), the rank of indices; got {batch_dims!r}.")
+        if values.shape.rank is not None and values.shape.rank <= batch_dims:
+            raise ValueError(f"gather_nd: batch_dims must be less than {values.shape.rank}, got {batch_dims}.")
+        dims: Any = shape(values)
+        places: Any = shape(positions)
+        batches = dims[:batch_dims]
+        count = op_of("Prod")(batches, [0], name="Prod")
+        inner_rank: Any = reshaping.rank(positions) - 1 - batch_dims  # type: ignore[operator]
+        inner = places[batch_dims:-1]
+        kind = positions.dtype.base_dtype
+        axes = [_batch_range(size, kind) for size in unstack(batches, axis=0)]
+        columns = [reshape(grid, [-1]) for grid in meshgrid(*axes, indexing="ij")]
+        grid = transpose(stack(columns, axis=0))
+        width: Any = shape(grid)
+        lengths = [width[:1], _ones(inner_rank, width.dtype), width[1:]]
+        grid = tile(reshape(grid, concat(lengths, 0)), concat([[1], inner, [1]], 0))
+        flat = reshape(positions, concat([[count], places[batch_dims:]], 0))
+        found: Any = gather_nd(values, concat([grid, flat], -1))
+        sizes: Any = shape(found)
+        return reshape(found, concat([batches, sizes[1:]], 0))
+
+
+def _batch_range(size: Tensor, kind: DType) -> Any:
+    cast = op_of("Cast")
+    numbers = op_of("Range")(0, cast(size, DstT=dt.int32, name="Cast"), 1, name="Range")
+    return cast(numbers, DstT=kind, name="Cast")
+
+
+def _ones(count: Tensor, kind: DType) -> Tensor:
+    from penstock.ops.array import ones  # not above: array.py is not loaded yet when this file is
+
+    return ones(count, dtype=kind)
 
 
 def batch_gather(params: Any, indices: Any, name: str | None = None) -> Tensor:
     """`gather` in each batch: all dimensions of `indices` but the last are batches."""
+    from penstock.ops.array import ones, zeros
+
     with name_scope(name, "BatchGather", [params, indices]):
-        positions = convert_to_tensor(indices, name="indices")
-        values = convert_to_tensor(params, name="params")
+        positions: Any = convert_to_tensor(indices, name="indices")
+        values: Any = convert_to_tensor(params, name="params")
         if positions.shape.rank is None:
             raise ValueError("batch_gather does not allow indices with unknown shape.")
-        last = positions.shape.rank - 1
-        return gather(values, positions, axis=last, batch_dims=last)
+        batch_dims = positions.shape.rank - 1
+        places: Any = shape(positions)
+        dims: Any = shape(values)
+        kind = positions.dtype.base_dtype
+        at, step = positions, ones([], dtype=kind)
+        sizes: Any = op_of("Cast")(dims, DstT=kind, name="Cast")
+        # All batches as one: each index moves on by the rows of the batches before its own.
+        for dim in range(batch_dims, 0, -1):
+            size = sizes[dim - 1]
+            step = step * sizes[dim]
+            offsets = op_of("Range")(zeros([], dtype=kind), size, ones([], dtype=kind), name="Range") * step
+            at = at + reshape(offsets, stack([1] * (dim - 1) + [size] + [1] * (positions.shape.rank - dim), axis=0))
+        flat = reshape(at, [-1])
+        outer = dims[batch_dims + 1 :]
+        rows = op_of("Prod")(dims[: batch_dims + 1], [0], name="Prod")
+        found = gather(reshape(values, concat([[rows], outer], 0)), flat)
+        result = reshape(found, concat([places, outer], 0))
+        if values.shape.rank is not None:
+            own, chosen = values.shape, positions.shape
+            batch = merge(own[:batch_dims], chosen[:batch_dims])
+            result.set_shape(batch.concatenate(chosen[batch_dims:]).concatenate(own[batch_dims + 1 :]))
+        return result
 
 
 # Scatter

@@ -18,6 +18,7 @@ from penstock.ops import (
     math,
     operators,  # noqa: F401
     passthrough,
+    ranges,
     reduce,
     reshaping,
     selection,
@@ -131,12 +132,16 @@ def _reduced(weighted: Tensor, losses: Any, by: Any, reduction: str) -> Tensor:
     return math.div_no_nan(reduce.reduce_sum(total), count, name="value")
 
 
-def _num_present(losses: Tensor, by: Tensor) -> Tensor:
-    """How many losses have a weight other than 0."""
+def _num_present(losses: Tensor, by: Tensor, per_batch: bool = False) -> Tensor:
+    """How many losses have a weight other than 0, in all or in each row."""
     with name_scope(None, "num_present", [losses, by]) as scope:
         zero = compare.equal(by, 0.0)
         present = selection.where(zero, array.zeros_like(by), array.ones_like(by))
-        return reduce.reduce_sum(broadcast_weights(present, losses), name=scope)
+        present = broadcast_weights(present, losses)
+        if per_batch:
+            axes = ranges.range(1, reshaping.rank(present))
+            return reduce.reduce_sum(present, axis=axes, keepdims=True, name=scope)
+        return reduce.reduce_sum(present, name=scope)
 
 
 def _both(first: Any, second: Any, what: str) -> None:
@@ -171,6 +176,37 @@ def mean_squared_error(
         labels, predictions = _floats(labels, predictions, "mean_squared_error")
         losses = math.squared_difference(predictions, labels)
         return compute_weighted_loss(losses, weights, scope, loss_collection, reduction)
+
+
+def mean_pairwise_squared_error(
+    labels: Any, predictions: Any, weights: Any = 1.0, scope: str | None = None, loss_collection: str | None = _LOSSES
+) -> Tensor:
+    """How much differences between two entries of a row of `predictions` miss those of `labels`, squared and averaged.
+
+    >>> tf.losses.mean_pairwise_squared_error(labels, predictions)
+    """
+    _both(labels, predictions, "labels and predictions")
+    with name_scope(scope, "mean_pairwise_squared_error", [predictions, labels, weights]):
+        by = casting.cast(weights, dt.float32)
+        labels = casting.cast(labels, dt.float32)
+        with control_dependencies([assert_broadcastable(by, labels)]):
+            predictions = casting.cast(predictions, dt.float32)
+            _same_shape(labels, predictions, "mean_pairwise_squared_error")
+            missed: Any = math.subtract(predictions, labels)
+            axes = ranges.range(1, reshaping.rank(missed))
+            squares = reduce.reduce_sum(unary.square(missed), axis=axes, keepdims=True)
+            count: Any = _num_present(missed, by, per_batch=True)
+            per_pair: Any = math.div_no_nan(squares, math.maximum(count - 1, 0), name="value")
+            first = 2.0 * per_pair
+            total = unary.square(reduce.reduce_sum(missed, axis=axes, keepdims=True))
+            pairs = math.maximum(math.multiply(count, count - 1), 0)
+            per_pair = math.div_no_nan(total, pairs, name="value")
+            second = 2.0 * per_pair
+            loss = reduce.reduce_sum(math.multiply(first - second, by))
+            some: Any = reduce.reduce_sum(count)
+            result: Tensor = selection.where(some > 0, loss, array.zeros_like(loss), name="value")
+            add_loss(result, loss_collection)
+            return result
 
 
 def absolute_difference(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -55,6 +56,9 @@ def mul_no_nan(x: Array, y: Array) -> Array:
 
 @op("RealDiv", "T, T -> z: T", shape=shapes.broadcast, grad=grads.quotient("real_div"), numpy=True, T=NUMBERS)
 def real_div(x: Array, y: Array) -> Array:
+    if isinstance(x, jax.Array) and x.ndim == 0 and not isinstance(y, jax.Array) and y.ndim == 0:
+        # XLA multiplies by the reciprocal of a constant, and 41 * (1 / 41) is less than 1. Steps are counted like this.
+        y = jax.lax.optimization_barrier(jnp.asarray(y))
     return x / y
 
 
@@ -84,7 +88,8 @@ def floor_mod(x: Array, y: Array) -> Array:
     return xp(x, y).mod(x, y)
 
 
-@op("Mod", "T, T -> z: T", shape=shapes.broadcast, numpy=True, T=Types(dt.int32, dt.int64, *FLOATS))
+@op("Mod", "T, T -> z: T", shape=shapes.broadcast, grad=passthrough.refuse_gradient, numpy=True,
+    T=Types(dt.int32, dt.int64, *FLOATS))  # fmt: skip
 def mod_op(x: Array, y: Array) -> Array:
     return _remainder(x, y)
 
@@ -94,7 +99,8 @@ def truncatediv(x: Array, y: Array) -> Array:
     return _truncated(x, y) if _is_int(x) else xp(x, y).trunc(x / y)
 
 
-@op("TruncateMod", "T, T -> z: T", shape=shapes.broadcast, numpy=True, T=Types(dt.int32, dt.int64, *FLOATS))
+@op("TruncateMod", "T, T -> z: T", shape=shapes.broadcast, grad=passthrough.refuse_gradient, numpy=True,
+    T=Types(dt.int32, dt.int64, *FLOATS))  # fmt: skip
 def truncatemod(x: Array, y: Array) -> Array:
     return _remainder(x, y)
 
@@ -159,8 +165,11 @@ def xdivy_op(x: Array, y: Array) -> Array:
     return jnp.where(x == 0, jnp.zeros((), x.dtype), x / jnp.where(x == 0, jnp.ones((), y.dtype), y))
 
 
-@op("AddN", "N*T -> sum: T", shape=shapes.merged, grad=grads.add_n, numpy=True, T=Types(*NUMBERS, *QUANTIZED))
+@op("AddN", "N*T -> sum: T", shape=shapes.merged, grad=grads.add_n, numpy=True,
+    T=Types(*NUMBERS, *QUANTIZED, dt.variant))  # fmt: skip
 def add_n_op(inputs: list[Array]) -> Array:
+    if hasattr(inputs[0], "tree_flatten"):  # gradients of a list of tensors that is used more than once
+        return jax.tree.map(lambda *items: sum(items[1:], items[0]), *inputs)
     total = inputs[0]
     for array_ in inputs[1:]:
         if array_.shape != total.shape:

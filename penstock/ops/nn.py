@@ -96,7 +96,9 @@ def _along(compute: OpDef, logits: Any, axis: int | None, name: str | None) -> T
     if axis == -1 or (rank is not None and axis == rank - 1):
         result = compute(logits, name=name)
         return result
-    if rank is not None and not -rank <= axis < rank:
+    if rank is None:
+        raise TypeError(f"{compute.name}: axis {axis} asks for an input of known rank; set_shape gives it one.")
+    if not -rank <= axis < rank:
         raise ValueError(f"{compute.name}: axis must be in [{-rank}, {rank}) for rank {rank}, received {axis}.")
     # The op works on the last axis: change places with it, and back.
     at: Any = axis
@@ -105,7 +107,7 @@ def _along(compute: OpDef, logits: Any, axis: int | None, name: str | None) -> T
         at = axis + first
     count = reshaping.rank(logits)
     if axis < 0:
-        at = at % (count if rank is None else rank)
+        at = at % rank
     swapped = compute(_swap_with_last(logits, at, count))
     result = _swap_with_last(swapped, at, count, name)
     result.set_shape(logits.shape)
@@ -166,6 +168,13 @@ def bias_add_op(value: Array, bias: Array, *, data_format: str = "NHWC") -> Arra
     if bias.ndim != 1 or bias.shape[0] != value.shape[axis]:
         raise ValueError(f"bias must be a vector of {value.shape[axis]} values, received shape {bias.shape}")
     return value + bias.reshape([-1 if i == axis else 1 for i in range(value.ndim)])
+
+
+@op("BiasAddV1", "T, T -> output: T", T=_NUMBERS_Q,
+    shape=lambda op: [op.input_list[0].shape.with_rank_at_least(2)],
+    grad=lambda op, dy: [dy, reduce.reduce_sum(dy, ranges.range(math.subtract(reshaping.rank(dy), 1)))])  # fmt: skip
+def bias_add_v1(value: Array, bias: Array) -> Array:
+    return bias_add_op.kernel(value, bias)
 
 
 def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | None = None) -> Tensor:
@@ -317,6 +326,22 @@ def top_k_v2(input: Array, k: Array, *, sorted: bool = True, index_type: DType =
     return values, indices.astype(index_type.as_numpy_dtype)
 
 
+def _top_k_v1_shape(op: Operation) -> list[TensorShape]:
+    shape = op.input_list[0].shape
+    if shape.rank is None:
+        return [shape, shape]
+    dims = shape.with_rank_at_least(1).as_list()
+    if dims[-1] is not None and dims[-1] < op.attrs["k"]:
+        raise ValueError(f"input must have last dimension >= k = {op.attrs['k']} but is {dims[-1]}")
+    return [TensorShape.of((*dims[:-1], op.attrs["k"]))] * 2
+
+
+@op("TopK", "T -> values: T, indices: int32", shape=_top_k_v1_shape, T=REALS,
+    grad=lambda op, dy, _: [top_k_grad(op.input_list[0], op.outputs[1], dy)])  # fmt: skip
+def top_k_v1(input: Array, *, k: int, sorted: bool = True) -> tuple[Array, Array]:
+    return top_k_v2.kernel(input, k, sorted=sorted)  # type: ignore[no-any-return]
+
+
 def top_k(
     input: Any, k: Any = 1, sorted: bool = True, index_type: Any = _INT32, name: str | None = None
 ) -> TopK:
@@ -330,6 +355,12 @@ def top_k(
 def _in_top_k_shape(op: Operation) -> list[TensorShape]:
     rows = op.input_list[0].shape.with_rank(2).as_list()[0]
     return [TensorShape.of((rows,)).merge_with(op.input_list[1].shape.with_rank(1))]
+
+
+@op("InTopK", "float32, T -> precision: bool", shape=_in_top_k_shape, no_gradient=True,
+    T=Types(dt.int32, dt.int64, default=dt.int32))  # fmt: skip
+def in_top_k_op(predictions: Array, targets: Array, *, k: int) -> Array:
+    return in_top_k_v2.kernel(predictions, targets, k)
 
 
 @op("InTopKV2", "float32, T, T -> precision: bool", shape=_in_top_k_shape, no_gradient=True,

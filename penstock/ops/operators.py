@@ -8,7 +8,7 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
+from penstock.graph.tensor import SparseTensor, Tensor
 from penstock.ops import bitwise, compare, math, matmul, unary
 
 Binary = Callable[..., Any]
@@ -29,6 +29,8 @@ def _tensor(x: Any) -> Tensor:
 
 def _forward(operator: str, function: Binary) -> Binary:
     def method(self: Any, other: Any) -> Any:
+        if isinstance(other, SparseTensor):
+            return NotImplemented  # it knows what to do with dense tensors
         with name_scope(None, operator, [self, other]) as scope:
             try:
                 return function(_tensor(self), other, name=scope)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+import numpy as np
 
 from penstock.graph import dtype as dt
 from penstock.graph.checks import require
@@ -102,6 +105,11 @@ def verify_tensor_all_finite(
 
 
 assert_all_finite = verify_tensor_all_finite
+
+
+@op("Timestamp", "-> ts: float64", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
+def timestamp() -> Any:
+    return np.array(time.time())
 
 
 def add_check_numerics_ops() -> Operation:

@@ -90,6 +90,8 @@ class Queue(Waitable):
                                 f"current size {left})",
                             )  # fmt: skip
                         count = left
+                        if len(taken) == count:
+                            break
                     taken.append(self._get())
                     self._changed.notify_all()
             except OpError:

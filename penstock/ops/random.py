@@ -36,7 +36,8 @@ _ONE_TO_TWO: dict[str, tuple[Any, int, int]] = {
 }
 
 
-def _dims(shape: Array) -> tuple[int, ...]:
+def sizes(shape: Array) -> tuple[int, ...]:
+    """The value of a shape input as numbers that can be a shape."""
     if shape.ndim != 1:
         raise ValueError(f"shape must be a vector of sizes, received an array of rank {shape.ndim}")
     dims = tuple(int(d) for d in shape)
@@ -84,7 +85,7 @@ _from_shape = shapes.from_value(0)
 @op("RandomUniform", "T -> output: dtype", random=True, static="shape", no_gradient=True, shape=_from_shape,
     T=INDEX, dtype=FLOATS)  # fmt: skip
 def random_uniform_op(shape: Array, *, seed: int = 0, seed2: int = 0, dtype: DType, key: Array) -> Array:
-    return _uniform(key, _dims(shape), dtype)
+    return _uniform(key, sizes(shape), dtype)
 
 
 @op("RandomUniformInt", "T, Tout, Tout -> output: Tout", random=True, static="shape", no_gradient=True,
@@ -92,7 +93,7 @@ def random_uniform_op(shape: Array, *, seed: int = 0, seed2: int = 0, dtype: DTy
 def random_uniform_int(
     shape: Array, minval: Array, maxval: Array, *, seed: int = 0, seed2: int = 0, key: Array
 ) -> Array:
-    dims = _dims(shape)
+    dims = sizes(shape)
     if 0 not in dims:
         require(minval < maxval, "Need minval < maxval, got {} >= maxval", minval)
     width = np.uint32 if minval.dtype == np.int32 else np.uint64
@@ -105,13 +106,13 @@ def random_uniform_int(
 @op("RandomStandardNormal", "T -> output: dtype", random=True, static="shape", no_gradient=True, shape=_from_shape,
     T=INDEX, dtype=FLOATS)  # fmt: skip
 def random_standard_normal(shape: Array, *, seed: int = 0, seed2: int = 0, dtype: DType, key: Array) -> Array:
-    return _normal(key, _dims(shape), dtype)
+    return _normal(key, sizes(shape), dtype)
 
 
 @op("TruncatedNormal", "T -> output: dtype", random=True, static="shape", no_gradient=True, shape=_from_shape,
     T=INDEX, dtype=FLOATS)  # fmt: skip
 def truncated_normal_op(shape: Array, *, seed: int = 0, seed2: int = 0, dtype: DType, key: Array) -> Array:
-    return _normal(key, _dims(shape), dtype, limit=2.0)
+    return _normal(key, sizes(shape), dtype, limit=2.0)
 
 
 @op("RandomShuffle", "T -> output: T", random=True, no_gradient=True, shape=shapes.unchanged)
@@ -163,7 +164,7 @@ def _with_parameters(index: int) -> Any:
     S=INDEX, T=Types(dt.float16, dt.float32, dt.float64))  # fmt: skip
 def random_gamma_op(shape: Array, alpha: Array, *, seed: int = 0, seed2: int = 0, key: Array) -> Array:
     exact = alpha.astype(np.float32) if alpha.dtype == np.float16 else alpha
-    drawn = jax.random.gamma(jax.random.wrap_key_data(key, impl="rbg"), exact, _dims(shape) + alpha.shape, exact.dtype)
+    drawn = jax.random.gamma(jax.random.wrap_key_data(key, impl="rbg"), exact, sizes(shape) + alpha.shape, exact.dtype)
     return drawn.astype(alpha.dtype)
 
 
@@ -177,10 +178,10 @@ def random_poisson_v2(
 ) -> Array:
     # jax draws Poisson numbers from Threefry keys only, of two words.
     words = jax.random.wrap_key_data(jnp.asarray(key)[:2] ^ jnp.asarray(key)[2:], impl="threefry2x32")
-    return jax.random.poisson(words, rate, _dims(shape) + rate.shape, np.int64).astype(dtype.as_numpy_dtype)
+    return jax.random.poisson(words, rate, sizes(shape) + rate.shape, np.int64).astype(dtype.as_numpy_dtype)
 
 
-def _shape_tensor(shape: Any) -> Tensor:
+def shape_tensor(shape: Any) -> Tensor:
     """A shape argument as a tensor called `shape`: a list, a TensorShape, or a tensor."""
     dtype = None
     if isinstance(shape, (list, tuple)):
@@ -211,7 +212,7 @@ def random_uniform(
             raise ValueError(f"random_uniform: maxval must be given for integer dtype {dtype.name}.")
         maxval = 1
     with name_scope(name, "random_uniform", [shape, minval, maxval]) as name:
-        shape = _shape_tensor(shape)
+        shape = shape_tensor(shape)
         from_zero = isinstance(minval, int) and minval == 0
         unit = from_zero and isinstance(maxval, int) and maxval == 1
         if not unit:
@@ -256,7 +257,7 @@ def _scaled_normal(
     draw: Any, default_name: str, shape: Any, mean: Any, stddev: Any, dtype: Any, seed: int | None, name: str | None
 ) -> Tensor:
     with name_scope(name, default_name, [shape, mean, stddev]) as name:
-        shape = _shape_tensor(shape)
+        shape = shape_tensor(shape)
         mean = convert_to_tensor(mean, dtype=dtype, name="mean")
         stddev = convert_to_tensor(stddev, dtype=dtype, name="stddev")
         drawn = draw(shape, dtype=dtype, **seeds(seed))
@@ -308,7 +309,7 @@ def random_gamma(
     >>> tf.random_gamma([10], alpha=[0.5, 1.5])
     """
     with name_scope(name, "random_gamma", [shape, alpha, beta]):
-        shape = _shape_tensor(shape)
+        shape = shape_tensor(shape)
         alpha = convert_to_tensor(alpha, name="alpha", dtype=dtype)
         beta = convert_to_tensor(1 if beta is None else beta, name="beta", dtype=dtype)
         both = reshaping.broadcast_dynamic_shape(reshaping.shape(alpha), reshaping.shape(beta))
@@ -327,7 +328,7 @@ def random_poisson(
     >>> tf.random_poisson([0.5, 1.5], [10])
     """
     with name_scope(name, "random_poisson", [lam, shape]):
-        shape = _shape_tensor(shape)
+        shape = shape_tensor(shape)
         drawn: Tensor = random_poisson_v2(shape, lam, dtype=dtype, **seeds(seed))
         return drawn
 

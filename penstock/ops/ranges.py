@@ -1,4 +1,4 @@
-"""Evenly spaced numbers, and counting how often numbers occur."""
+"""Ranges of numbers, and counting how often numbers occur."""
 
 from __future__ import annotations
 
@@ -99,15 +99,6 @@ def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name
             dtype = max(types, key=_RANGE_ORDER.index)
         result: Tensor = range_op(*(casting.cast(t, dtype) for t in tensors), name=scope)
         return result
-
-
-def linspace(start: Any, stop: Any, num: Any, name: str | None = None) -> Tensor:
-    """`num` values evenly from `start` to `stop`, both included: `tf.linspace(0.0, 1.0, 5)`."""
-    result: Tensor = linspace_op(start, stop, num, name=name)
-    return result
-
-
-lin_space = linspace
 
 
 def bincount(

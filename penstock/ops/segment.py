@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -92,6 +94,19 @@ def segment_extreme_grad(data: Array, segment_ids: Array, extreme: Array, dy: Ar
     return jnp.where(hit, (dy / jnp.maximum(share, 1))[ids], 0)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _products(shape: tuple[int, ...], ids: Array, factors: Array) -> Array:
+    """The product of each segment; jax has no derivative of it, so here is one, for factors that are not zero."""
+    return jnp.ones(shape, factors.dtype).at[ids].multiply(factors)
+
+
+@_products.defjvp
+def _products_jvp(shape: tuple[int, ...], primals: Any, tangents: Any) -> tuple[Array, Array]:
+    ids, factors = primals
+    product = _products(shape, ids, factors)
+    return product, product * jnp.zeros(shape, factors.dtype).at[ids].add(tangents[1] / factors)
+
+
 @op("SegmentProdGrad", "T, Tindices, T -> output: T", shape=shapes.unchanged, T=FLOATS, Tindices=INDEX)
 def segment_prod_grad(data: Array, segment_ids: Array, dy: Array) -> Array:
     """Per element the product of the others of its segment, which is right for zeros too."""
@@ -100,7 +115,7 @@ def segment_prod_grad(data: Array, segment_ids: Array, dy: Array) -> Array:
     is_zero = (data == 0) & present
     filled = jnp.where((data == 0) | ~present, 1, data)
     zeros = jnp.zeros(dy.shape, data.dtype).at[ids].add(is_zero.astype(data.dtype))[ids]
-    product = jnp.ones(dy.shape, data.dtype).at[ids].multiply(filled)[ids]
+    product = _products(dy.shape, ids, filled)[ids]
     others = jnp.where(is_zero, jnp.where(zeros == 1, product, 0), jnp.where(zeros == 0, product / filled, 0))
     return jnp.where(present, others * jnp.asarray(dy)[ids], 0)
 

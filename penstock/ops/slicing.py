@@ -268,6 +268,62 @@ def strided_slice_grad(
     return jnp.zeros(dims, dy.dtype).at[tuple(index)].set(dy.reshape(kept))
 
 
+# Assigning to a slice of a variable
+
+
+def _assigned(variable: Array, begin: Array, end: Array, strides: Array, value: Array, attrs: dict[str, int]) -> Array:
+    items, index, _ = _index(attrs, variable.shape, begin, end, strides)
+    dims = iter(zip(variable.shape, index, strict=True))
+    shown: list[int] = []  # the shape of the slice, and of what of it is in the variable
+    kept: list[int] = []
+    for item in items:
+        if item.dim is None:
+            shown.append(1)
+            continue
+        dim, at = next(dims)
+        if isinstance(at, slice_of):
+            kept.append(len(range(dim)[at]))
+            shown.append(kept[-1])
+    if value.ndim and tuple(value.shape) != tuple(shown):
+        raise ValueError(f"the slice has shape {shown} and the value {list(value.shape)}: they must be the same")
+    new = jnp.broadcast_to(value, shown).reshape(kept)
+    return jnp.asarray(variable).at[tuple(index)].set(new)
+
+
+@op("StridedSliceAssign", "&T, Index, Index, Index, T -> output_ref: &T", static="strides", writes="ref",
+    no_gradient=True, shape=lambda op: [op.input_list[0].shape], Index=INDEX)  # fmt: skip
+def strided_slice_assign(
+    ref: Array, begin: Array, end: Array, strides: Array, value: Array, *, begin_mask: int = 0, end_mask: int = 0,
+    ellipsis_mask: int = 0, new_axis_mask: int = 0, shrink_axis_mask: int = 0,
+) -> Array:  # fmt: skip
+    attrs = {"begin_mask": begin_mask, "end_mask": end_mask, "ellipsis_mask": ellipsis_mask,
+             "new_axis_mask": new_axis_mask, "shrink_axis_mask": shrink_axis_mask}  # fmt: skip
+    return _assigned(ref, begin, end, strides, value, attrs)
+
+
+@op("ResourceStridedSliceAssign", "resource, Index, Index, Index, T ->", static="strides", writes="ref",
+    no_gradient=True, Index=INDEX)  # fmt: skip
+def resource_strided_slice_assign(
+    ref: Array, begin: Array, end: Array, strides: Array, value: Array, *, begin_mask: int = 0, end_mask: int = 0,
+    ellipsis_mask: int = 0, new_axis_mask: int = 0, shrink_axis_mask: int = 0,
+) -> Array:  # fmt: skip
+    attrs = {"begin_mask": begin_mask, "end_mask": end_mask, "ellipsis_mask": ellipsis_mask,
+             "new_axis_mask": new_axis_mask, "shrink_axis_mask": shrink_axis_mask}  # fmt: skip
+    return _assigned(ref, begin, end, strides, value, attrs)
+
+
+class SlicedVariable(Tensor):
+    """A slice of a variable, which one can assign to: `v[0:2].assign([5.0, 6.0])`."""
+
+    __slots__ = ()
+
+    def assign(self, value: Any, name: str | None = None) -> Any:
+        """Changes this slice of the variable; what comes back is the variable after that."""
+        bounds = dict(zip(("begin", "end", "strides"), self.op.input_list[1:], strict=True))
+        name = f"{self.op.name}/_assign" if name is None else name
+        return self._attributes._assign_slice(bounds, _masks(self.op), value, name)
+
+
 def strided_slice(
     input_: Any, begin: Any, end: Any, strides: Any = None, begin_mask: int = 0, end_mask: int = 0,
     ellipsis_mask: int = 0, new_axis_mask: int = 0, shrink_axis_mask: int = 0, var: Any = None, name: str | None = None,
@@ -281,6 +337,9 @@ def strided_slice(
         input_, begin, end, steps, begin_mask=begin_mask, end_mask=end_mask, ellipsis_mask=ellipsis_mask,
         new_axis_mask=new_axis_mask, shrink_axis_mask=shrink_axis_mask, name=name or "StridedSlice",
     )  # fmt: skip
+    if var is not None:
+        result.__class__ = SlicedVariable
+        result._attributes = var
     return result
 
 

@@ -59,6 +59,22 @@ def bessel_i1e_op(x: Array) -> Array:
     return scipy.i1e(x)
 
 
+@op("BesselI0", "T -> y: T", shape=shapes.unchanged, T=FLOATS)
+def bessel_i0_op(x: Array) -> Array:
+    return scipy.i0(x)
+
+
+@op("BesselI1", "T -> y: T", shape=shapes.unchanged, T=FLOATS)
+def bessel_i1_op(x: Array) -> Array:
+    return scipy.i1(x)
+
+
+@op("NextAfter", "T, T -> output: T", shape=shapes.broadcast, no_gradient=True,
+    T=Types(dt.float64, dt.float32, default=dt.float32))  # fmt: skip
+def nextafter(x1: Array, x2: Array) -> Array:
+    return jnp.nextafter(x1, x2)
+
+
 @op("Igamma", "T, T -> z: T", shape=shapes.broadcast, T=FLOATS)
 def igamma(a: Array, x: Array) -> Array:
     return scipy.gammainc(a, x)
@@ -123,6 +139,16 @@ def bessel_i0e(x: Any, name: str | None = None) -> Tensor:
 def bessel_i1e(x: Any, name: str | None = None) -> Tensor:
     """exp(-|x|) times the modified Bessel function of order 1."""
     return _inside(bessel_i1e_op, "bessel_i1e", x, name)
+
+
+def bessel_i0(x: Any, name: str | None = None) -> Tensor:
+    """The modified Bessel function of order 0."""
+    return _inside(bessel_i0_op, "bessel_i0", x, name)
+
+
+def bessel_i1(x: Any, name: str | None = None) -> Tensor:
+    """The modified Bessel function of order 1."""
+    return _inside(bessel_i1_op, "bessel_i1", x, name)
 
 
 def _inside(raw: OpDef, default: str, x: Any, name: str | None) -> Tensor:

@@ -47,7 +47,9 @@ def sqrt(x: Array) -> Array:
 
 @op("SqrtGrad", "T, T -> z: T", shape=shapes.unchanged, T=FLOATS_COMPLEX)
 def sqrt_grad(y: Array, dy: Array) -> Array:
-    return dy * jnp.asarray(0.5, y.dtype) / y
+    # What does not count has no gradient, not even where the slope is infinite.
+    nowhere = (dy == 0) & ((y == 0) | jnp.isnan(y))
+    return jnp.where(nowhere, jnp.zeros((), y.dtype), dy * jnp.asarray(0.5, y.dtype) / y)
 
 
 @op("Rsqrt", "T -> y: T", shape=shapes.unchanged, grad=grads.from_output("rsqrt_grad"), T=FLOATS_COMPLEX)

@@ -55,7 +55,7 @@ class Waitable:
             raise CancelledError(None, None, f"The step was cancelled while it waited for {self}.")
 
 
-def as_handle(thing: Waitable) -> np.ndarray:
+def as_handle(thing: object) -> np.ndarray:
     """`thing` as the value of a tensor: a scalar, so that handles can be stacked and picked like numbers."""
     handle = np.empty((), object)
     handle[()] = thing

@@ -33,6 +33,11 @@ def _prune(feeds: dict[Tensor, DType], wanted: list[Tensor], targets: list[Opera
     for i, (tensor, dtype) in enumerate(feeds.items()):
         fed[tensor] = Node(f"_arg/{tensor.name}", arg, {"T": dtype, "index": i}, (dtype,), order=-1)
     nodes: dict[Operation, Node] = {}
+
+    def stand_in(operation: Operation) -> Node | None:
+        """What to wait for in place of a placeholder that is fed: it cannot run itself."""
+        return fed.get(operation.outputs[0]) if operation.type == "Placeholder" else None
+
     stack = [t.op for t in wanted if t not in fed] + targets
     while stack:
         operation = stack.pop()
@@ -40,10 +45,10 @@ def _prune(feeds: dict[Tensor, DType], wanted: list[Tensor], targets: list[Opera
             continue
         nodes[operation] = _node(operation)
         stack += [t.op for t in operation.input_list if t not in fed and t.op not in nodes]
-        stack += [c for c in operation.control if c not in nodes]
+        stack += [c for c in operation.control if c not in nodes and not stand_in(c)]
     for operation, node in nodes.items():
         node.inputs = [(fed[t], 0) if t in fed else (nodes[t.op], t.value_index) for t in operation.input_list]
-        node.controls = [nodes[c] for c in operation.control]
+        node.controls = [stand_in(c) or nodes[c] for c in operation.control]
     return Subgraph(
         nodes=sorted_nodes([*fed.values(), *nodes.values()]),
         feeds=list(fed.values()),

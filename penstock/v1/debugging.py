@@ -9,18 +9,23 @@ from penstock.ops.check_ops import (
     assert_integer,
     assert_less,
     assert_less_equal,
+    assert_near,
     assert_negative,
     assert_non_negative,
     assert_non_positive,
     assert_none_equal,
     assert_positive,
+    assert_proper_iterable,
     assert_rank,
     assert_rank_at_least,
     assert_rank_in,
+    assert_same_float_dtype,
     assert_scalar,
     assert_type,
     is_numeric_tensor,
 )
+from penstock.ops.check_shapes import assert_shapes
+from penstock.ops.formulas import is_non_decreasing, is_strictly_increasing
 from penstock.ops.passthrough import check_numerics
 from penstock.ops.passthrough import verify_tensor_all_finite as assert_all_finite
 from penstock.ops.unary import is_finite, is_inf, is_nan

@@ -2,6 +2,7 @@
 
 from penstock.face.missing import guard as _guard
 from penstock.graph.dtype import (
+    QUANTIZED_DTYPES,
     DType,
     as_dtype,
     bfloat16,
@@ -31,5 +32,6 @@ from penstock.graph.dtype import (
     variant,
 )
 from penstock.ops.casting import cast, complex, saturate_cast
+from penstock.ops.string_forms import as_string
 
 __getattr__ = _guard(__name__)

@@ -8,6 +8,9 @@ from penstock.variables.initialize import (
     local_variables_initializer as local_variables,
 )
 from penstock.variables.initialize import (
+    tables_initializer,
+)
+from penstock.variables.initialize import (
     variables_initializer as variables,
 )
 from penstock.variables.initializers import (

@@ -24,6 +24,53 @@ from penstock.ops.diag import (
 from penstock.ops.diag import (
     matrix_set_diag as set_diag,
 )
+from penstock.ops.einsum import einsum
+from penstock.ops.linalg_decompose import (
+    expm,
+    lu,
+    lu_reconstruct,
+    lu_solve,
+    matrix_rank,
+    pinv,
+    qr,
+    svd,
+)
+from penstock.ops.linalg_decompose import (
+    matrix_logarithm as logm,
+)
+from penstock.ops.linalg_decompose import (
+    matrix_square_root as sqrtm,
+)
+from penstock.ops.linalg_decompose import (
+    self_adjoint_eig as eigh,
+)
+from penstock.ops.linalg_decompose import (
+    self_adjoint_eigvals as eigvalsh,
+)
+from penstock.ops.linalg_norm import norm, normalize
+from penstock.ops.linalg_solve import (
+    cholesky,
+    cholesky_solve,
+    logdet,
+    slogdet,
+    trace,
+    tridiagonal_solve,
+)
+from penstock.ops.linalg_solve import (
+    matrix_determinant as det,
+)
+from penstock.ops.linalg_solve import (
+    matrix_inverse as inv,
+)
+from penstock.ops.linalg_solve import (
+    matrix_solve as solve,
+)
+from penstock.ops.linalg_solve import (
+    matrix_solve_ls as lstsq,
+)
+from penstock.ops.linalg_solve import (
+    matrix_triangular_solve as triangular_solve,
+)
 from penstock.ops.matmul import cross, matmul, matvec, tensordot
 from penstock.ops.normalization import l2_normalize
 

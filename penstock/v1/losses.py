@@ -14,6 +14,7 @@ from penstock.ops.losses import (
     hinge_loss,
     huber_loss,
     log_loss,
+    mean_pairwise_squared_error,
     mean_squared_error,
     sigmoid_cross_entropy,
     softmax_cross_entropy,

@@ -16,6 +16,16 @@ from penstock.ops.compare import (
     logical_xor,
     not_equal,
 )
+from penstock.ops.formulas import (
+    erfcinv,
+    is_non_decreasing,
+    is_strictly_increasing,
+    lbeta,
+    log_sigmoid,
+    polyval,
+    reciprocal_no_nan,
+)
+from penstock.ops.histogram import confusion_matrix
 from penstock.ops.math import (
     accumulate_n,
     add,
@@ -75,7 +85,9 @@ from penstock.ops.segment import (
     unsorted_segment_sum,
 )
 from penstock.ops.special import (
+    bessel_i0,
     bessel_i0e,
+    bessel_i1,
     bessel_i1e,
     betainc,
     digamma,
@@ -86,6 +98,7 @@ from penstock.ops.special import (
     igammac,
     lgamma,
     ndtri,
+    nextafter,
     polygamma,
     zeta,
 )

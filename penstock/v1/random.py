@@ -22,5 +22,15 @@ from penstock.ops.random import (
 from penstock.ops.random import (
     random_uniform as uniform,
 )
+from penstock.ops.stateless_random import (
+    stateless_binomial,
+    stateless_categorical,
+    stateless_gamma,
+    stateless_multinomial,
+    stateless_normal,
+    stateless_poisson,
+    stateless_truncated_normal,
+    stateless_uniform,
+)
 
 __getattr__ = _guard(__name__)

@@ -13,21 +13,20 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import add_to_collections, control_dependencies
 from penstock.graph.tensor import Tensor
-from penstock.ops import array, casting, compare, math, passthrough, reduce, reshaping, selection
-from penstock.ops.check_ops import assert_rank_in, assert_type
+from penstock.ops import array, casting, compare, math, reduce, reshaping, selection, unary
 from penstock.ops.weights import broadcast_weights, expanded_if, remove_squeezable_dimensions, squeezed_if
 from penstock.variables.enums import VariableAggregation, VariableSynchronization
 from penstock.variables.scope import variable_scope
-from penstock.variables.updates import assign_add
+from penstock.variables.updates import assign_add, scatter_add
 from penstock.variables.variable import Variable
 
 Metric = tuple[Tensor, Tensor]
 
 
-def _local(name: str) -> Any:
-    """A float that is 0 when local variables are initialized; replicas of it add up."""
+def metric_variable(shape: Any, dtype: Any, name: str) -> Any:
+    """Zeros when local variables are initialized; replicas of it add up."""
     return Variable(
-        lambda: array.zeros([], dt.float32),
+        lambda: array.zeros(shape, dtype),
         trainable=False,
         collections=[GraphKeys.LOCAL_VARIABLES, GraphKeys.METRIC_VARIABLES],
         name=name,
@@ -36,7 +35,11 @@ def _local(name: str) -> Any:
     )
 
 
-def _collected(value: Tensor, update: Tensor, metrics_collections: Any, updates_collections: Any) -> Metric:
+def _local(name: str) -> Any:
+    return metric_variable([], dt.float32, name)
+
+
+def collected(value: Tensor, update: Tensor, metrics_collections: Any, updates_collections: Any) -> Metric:
     if metrics_collections:
         add_to_collections(metrics_collections, value)
     if updates_collections:
@@ -44,7 +47,7 @@ def _collected(value: Tensor, update: Tensor, metrics_collections: Any, updates_
     return value, update
 
 
-def _aligned(values: Tensor, weights: Any) -> Tensor:
+def aligned(values: Tensor, weights: Any) -> Tensor:
     """`weights` with a last dimension of size 1 more or less, where that gives them the rank of `values`."""
     weights = convert_to_tensor(weights)
     if weights.shape.rank == 0:
@@ -60,13 +63,13 @@ def _aligned(values: Tensor, weights: Any) -> Tensor:
     return expanded_if(missing, squeezed_if(compare.equal(1, excess), weights))
 
 
-def _fitted(labels: Any, predictions: Any, weights: Any) -> tuple[Tensor, Tensor, Any]:
+def fitted(labels: Any, predictions: Any, weights: Any) -> tuple[Tensor, Tensor, Any]:
     labels, predictions = remove_squeezable_dimensions(labels, predictions)
     if not predictions.shape.is_compatible_with(labels.shape):
         raise ValueError(
             f"labels and predictions must have the same shape, received {labels.shape} and {predictions.shape}."
         )
-    return labels, predictions, None if weights is None else _aligned(predictions, weights)
+    return labels, predictions, None if weights is None else aligned(predictions, weights)
 
 
 def mean(
@@ -83,7 +86,7 @@ def mean(
         if weights is None:
             number = casting.cast(reshaping.size(values), dt.float32)
         else:
-            weights = casting.cast(_aligned(values, weights), dt.float32)
+            weights = casting.cast(aligned(values, weights), dt.float32)
             weights = broadcast_weights(weights, values)
             values = math.multiply(values, weights)
             number = reduce.reduce_sum(weights)
@@ -92,7 +95,7 @@ def mean(
             new_count = assign_add(count, number)
         value = math.div_no_nan(total, math.maximum(count, 0), name="value")
         update = math.div_no_nan(new_total, math.maximum(new_count, 0), name="update_op")
-        return _collected(value, update, metrics_collections, updates_collections)
+        return collected(value, update, metrics_collections, updates_collections)
 
 
 def accuracy(
@@ -103,7 +106,7 @@ def accuracy(
 
     >>> accuracy, update = tf.metrics.accuracy(labels, tf.argmax(logits, 1))
     """
-    labels, predictions, weights = _fitted(labels, predictions, weights)
+    labels, predictions, weights = fitted(labels, predictions, weights)
     if labels.dtype.base_dtype != predictions.dtype.base_dtype:
         predictions = casting.cast(predictions, labels.dtype.base_dtype)
     correct = casting.cast(compare.equal(predictions, labels), dt.float32)
@@ -115,66 +118,162 @@ def mean_squared_error(
     updates_collections: Any = None, name: str | None = None,
 ) -> Metric:  # fmt: skip
     """The mean of squared differences so far: `tf.metrics.mean_squared_error(y, predictions)`."""
-    labels, predictions, weights = _fitted(labels, predictions, weights)
+    labels, predictions, weights = fitted(labels, predictions, weights)
     error = math.squared_difference(labels, predictions)
     return mean(error, weights, metrics_collections, updates_collections, name or "mean_squared_error")
 
 
-def _count(values: Any, weights: Any) -> Metric:
-    """How many `values` have been true."""
-    assert_type(values, dt.bool)
-    count = _local("count")
-    values = casting.cast(values, dt.float32)
-    if weights is not None:
-        weights = casting.cast(weights, dt.float32)
-        with control_dependencies([assert_rank_in(weights, (0, reshaping.rank(values)))]):
-            values = math.multiply(values, weights)
-    value = passthrough.identity(count)
-    return value, assign_add(count, reduce.reduce_sum(values))
-
-
-def _cases(kind: str, labels: Any, predictions: Any, weights: Any, label: bool, prediction: bool) -> Metric:
-    with variable_scope(None, kind, [predictions, labels, weights]):
-        both = compare.logical_and(compare.equal(labels, label), compare.equal(predictions, prediction))
-        return _count(both, weights)
-
-
-def _share(part: Any, rest: Any, name: str) -> Tensor:
-    return selection.where(compare.greater(part + rest, 0), part / (part + rest), 0.0, name=name)
-
-
-def _share_of_positives(
-    default_name: str, rest: tuple[str, bool, bool], labels: Any, predictions: Any, weights: Any,
-    metrics_collections: Any, updates_collections: Any, name: str | None,
-) -> Metric:  # fmt: skip
-    """The true positives among themselves and the `rest` (its name, its label and its prediction)."""
-    with variable_scope(name, default_name, [predictions, labels, weights]):
-        predictions, labels = casting.cast(predictions, dt.bool), casting.cast(labels, dt.bool)
-        labels, predictions, weights = _fitted(labels, predictions, weights)
-        hits, new_hits = _cases("true_positives", labels, predictions, weights, True, True)
-        kind, label, prediction = rest
-        others, new_others = _cases(kind, labels, predictions, weights, label, prediction)
-        value, update = _share(hits, others, "value"), _share(new_hits, new_others, "update_op")
-        return _collected(value, update, metrics_collections, updates_collections)
-
-
-def precision(
+def mean_absolute_error(
     labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None,
     updates_collections: Any = None, name: str | None = None,
 ) -> Metric:  # fmt: skip
-    """The share of positive predictions that were right: `tf.metrics.precision(labels, predictions)`."""
-    return _share_of_positives(
-        "precision", ("false_positives", False, True), labels, predictions, weights,
-        metrics_collections, updates_collections, name,
-    )  # fmt: skip
+    """The mean of absolute differences so far: `tf.metrics.mean_absolute_error(y, predictions)`."""
+    labels, predictions, weights = fitted(labels, predictions, weights)
+    error = unary.abs(math.subtract(predictions, labels, name="sub"))
+    return mean(error, weights, metrics_collections, updates_collections, name or "mean_absolute_error")
 
 
-def recall(
+def root_mean_squared_error(
     labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None,
     updates_collections: Any = None, name: str | None = None,
 ) -> Metric:  # fmt: skip
-    """The share of positive labels that were found: `tf.metrics.recall(labels, predictions)`."""
-    return _share_of_positives(
-        "recall", ("false_negatives", True, False), labels, predictions, weights,
-        metrics_collections, updates_collections, name,
-    )  # fmt: skip
+    """The root of the mean of squared differences so far: `tf.metrics.root_mean_squared_error(y, predictions)`."""
+    squares, update = mean_squared_error(
+        labels, predictions, weights, None, None, name or "root_mean_squared_error"
+    )
+    return collected(unary.sqrt(squares), unary.sqrt(update), metrics_collections, updates_collections)
+
+
+def mean_relative_error(
+    labels: Any, predictions: Any, normalizer: Any, weights: Any = None, metrics_collections: Any = None,
+    updates_collections: Any = None, name: str | None = None,
+) -> Metric:  # fmt: skip
+    """The mean of absolute differences over `normalizer`, where that is not 0.
+
+    >>> tf.metrics.mean_relative_error(y, predictions, normalizer=y)
+    """
+    labels, predictions, weights = fitted(labels, predictions, weights)
+    predictions, normalizer = remove_squeezable_dimensions(predictions, normalizer)
+    if not predictions.shape.is_compatible_with(normalizer.shape):
+        raise ValueError(
+            f"predictions and normalizer must have the same shape, received {predictions.shape} and {normalizer.shape}."
+        )
+    is_zero, none = compare.equal(normalizer, 0.0), array.zeros_like(labels)
+    error = math.divide(unary.abs(math.subtract(labels, predictions, name="sub")), normalizer)
+    relative = selection.where(is_zero, none, error)
+    return mean(relative, weights, metrics_collections, updates_collections, name or "mean_relative_error")
+
+
+def mean_cosine_distance(
+    labels: Any, predictions: Any, dim: int, weights: Any = None, metrics_collections: Any = None,
+    updates_collections: Any = None, name: str | None = None,
+) -> Metric:  # fmt: skip
+    """1 less the mean of the products of vectors (along `dim`), which should be of length 1.
+
+    >>> tf.metrics.mean_cosine_distance(labels, predictions, dim=1)
+    """
+    labels, predictions, weights = fitted(labels, predictions, weights)
+    products = reduce.reduce_sum(math.multiply(predictions, labels), [dim], keepdims=True)
+    value, update = mean(products, weights, None, None, name or "mean_cosine_distance")
+    return collected(
+        math.subtract(1.0, value), math.subtract(1.0, update), metrics_collections, updates_collections
+    )
+
+
+def percentage_below(
+    values: Any, threshold: Any, weights: Any = None, metrics_collections: Any = None,
+    updates_collections: Any = None, name: str | None = None,
+) -> Metric:  # fmt: skip
+    """The share of values less than `threshold`: `tf.metrics.percentage_below(errors, 0.5)`."""
+    is_below = casting.cast(compare.less(values, threshold), dt.float32)
+    return mean(is_below, weights, metrics_collections, updates_collections, name or "percentage_below_threshold")
+
+
+def mean_tensor(
+    values: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:  # fmt: skip
+    """The (weighted) mean of each element so far: `tf.metrics.mean_tensor(values)` has the shape of `values`."""
+    with variable_scope(name, "mean", [values, weights]):
+        values = casting.cast(values, dt.float32)
+        total = metric_variable(values.shape, dt.float32, "total_tensor")
+        count = metric_variable(values.shape, dt.float32, "count_tensor")
+        number = array.ones_like(values)
+        if weights is not None:
+            weights = casting.cast(aligned(values, weights), dt.float32)
+            weights = broadcast_weights(weights, values)
+            values, number = math.multiply(values, weights), math.multiply(number, weights)
+        new_total = assign_add(total, values)
+        with control_dependencies([values]):
+            new_count = assign_add(count, number)
+        value = math.div_no_nan(total, math.maximum(count, 0), name="value")
+        update = math.div_no_nan(new_total, math.maximum(new_count, 0), name="update_op")
+        return collected(value, update, metrics_collections, updates_collections)
+
+
+def _flat(tensor: Any) -> Any:
+    """`tensor` as a vector."""
+    return tensor if tensor.shape.rank == 1 else reshaping.reshape(tensor, [-1])
+
+
+def mean_per_class_accuracy(
+    labels: Any, predictions: Any, num_classes: int, weights: Any = None, metrics_collections: Any = None,
+    updates_collections: Any = None, name: str | None = None,
+) -> Metric:  # fmt: skip
+    """The mean over classes of how often each was right; the update gives the accuracy of each class.
+
+    >>> tf.metrics.mean_per_class_accuracy(labels, predictions, num_classes=10)
+    """
+    with variable_scope(name, "mean_accuracy", [predictions, labels, weights]):
+        labels = casting.cast(labels, dt.int64)
+        labels, predictions, weights = fitted(labels, predictions, weights)
+        total = metric_variable([num_classes], dt.float32, "total")
+        count = metric_variable([num_classes], dt.float32, "count")
+        labels, predictions = _flat(labels), _flat(predictions)
+        ones: Any = array.ones([reshaping.size(labels)], dt.float32)
+        if labels.dtype != predictions.dtype:
+            predictions = casting.cast(predictions, labels.dtype)
+        right: Any = casting.cast(compare.equal(predictions, labels), dt.float32)
+        if weights is not None:
+            weights = casting.cast(_flat(weights), dt.float32)
+            right, ones = right * weights, ones * weights
+        new_total, new_count = scatter_add(total, labels, ones), scatter_add(count, labels, right)
+        each = math.div_no_nan(count, math.maximum(total, 0))
+        value = reduce.reduce_mean(each, name="mean_accuracy")
+        update = math.div_no_nan(new_count, math.maximum(new_total, 0), name="update_op")
+        return collected(value, update, metrics_collections, updates_collections)
+
+
+def mean_iou(
+    labels: Any, predictions: Any, num_classes: int, weights: Any = None, metrics_collections: Any = None,
+    updates_collections: Any = None, name: str | None = None,
+) -> Metric:  # fmt: skip
+    """The mean over classes of intersection over union; the update gives the confusion matrix.
+
+    >>> tf.metrics.mean_iou(labels, predictions, num_classes=21)
+    """
+    from penstock.ops.diag import diag_part
+    from penstock.ops.histogram import confusion_matrix
+
+    with variable_scope(name, "mean_iou", [predictions, labels, weights]):
+        predictions, labels = convert_to_tensor(predictions), convert_to_tensor(labels)
+        if not predictions.shape.is_compatible_with(labels.shape):
+            raise ValueError(
+                f"labels and predictions must have the same shape, received {labels.shape} and {predictions.shape}."
+            )
+        total = metric_variable([num_classes, num_classes], dt.float64, "total_confusion_matrix")
+        predictions, labels = _flat(casting.cast(predictions, dt.int64)), _flat(casting.cast(labels, dt.int64))
+        if weights is not None:
+            weights = _flat(convert_to_tensor(weights))
+        matrix = confusion_matrix(labels, predictions, num_classes, weights=weights, dtype=dt.float64)
+        update = assign_add(total, matrix)
+        rows: Any = casting.cast(reduce.reduce_sum(total, 0), dt.float32)
+        columns: Any = casting.cast(reduce.reduce_sum(total, 1), dt.float32)
+        both: Any = casting.cast(diag_part(total), dt.float32)
+        union = rows + columns - both
+        # A class that never occurred does not count.
+        present: Any = reduce.reduce_sum(casting.cast(compare.not_equal(union, 0), dt.float32))
+        union = selection.where(compare.greater(union, 0), union, array.ones_like(union))
+        share: Any = reduce.reduce_sum(math.divide(both, union), name="mean_iou")
+        value = selection.where(compare.greater(present, 0), share / present, 0.0)
+        return collected(value, update, metrics_collections, updates_collections)

@@ -15,6 +15,7 @@ from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
 from penstock.ops import state
 from penstock.ops.scatter import SCATTER, SCATTER_ND
+from penstock.ops.slicing import strided_slice_assign
 from penstock.variables.guard import without_uninitialized_inputs
 from penstock.variables.variable import Variable, declared_shape
 
@@ -131,6 +132,9 @@ class RefVariable(Variable):
 
     def _scatter_nd(self, kind: str, indices: Any, updates: Any, name: str | None) -> Any:
         return SCATTER_ND[kind][0](self._variable, indices, updates, use_locking=True, name=name)
+
+    def _assign_slice(self, bounds: dict[str, Any], masks: dict[str, Any], value: Any, name: str | None) -> Any:
+        return strided_slice_assign(self._variable, *bounds.values(), value, **masks, name=name)
 
     def count_up_to(self, limit: int) -> Tensor:
         tensor: Tensor = state.count_up_to(self._variable, limit=limit)

@@ -16,6 +16,7 @@ from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.tensor import Tensor
 from penstock.ops import state
 from penstock.ops.scatter import SCATTER, SCATTER_ND
+from penstock.ops.slicing import resource_strided_slice_assign
 from penstock.variables.guard import without_uninitialized_inputs
 from penstock.variables.ref import slices_of
 from penstock.variables.variable import Variable
@@ -226,6 +227,12 @@ class ResourceVariable(Variable):
         tensor = convert_to_tensor(updates, dtype=self._dtype)
         with self._after_parent():
             return self._written(SCATTER_ND[kind][1](self._handle, indices, tensor, name=name))
+
+    def _assign_slice(self, bounds: dict[str, Any], masks: dict[str, Any], value: Any, name: str | None) -> Any:
+        tensor = convert_to_tensor(value, dtype=self._dtype)
+        with self._after_parent():
+            op = resource_strided_slice_assign(self._handle, *bounds.values(), tensor, **masks, name=name)
+        return self._written(op)
 
     def count_up_to(self, limit: int) -> Tensor:
         tensor: Tensor = state.resource_count_up_to(self._handle, limit=limit, T=self._dtype)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.ops import state
+from penstock.graph.convert import convert_to_tensor
+from penstock.graph.opdef import op_of
+from penstock.graph.scopes import name_scope
+from penstock.ops import array, casting, joining, reshaping, state
 from penstock.ops.scatter import SCATTER, SCATTER_ND
 from penstock.variables.resource import ResourceVariable
 
@@ -63,6 +66,29 @@ def _scatter_nd(kind: str, ref: Any, indices: Any, updates: Any, use_locking: bo
 def scatter_update(ref: Any, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None) -> Any:
     """Replaces rows of a variable: `ref[indices] = updates`."""
     return _scatter("Update", ref, indices, updates, use_locking, name)
+
+
+def batch_scatter_update(
+    ref: Any, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None
+) -> Any:
+    """Replaces rows in each batch of a variable: all dimensions of `indices` but the last are batches.
+
+    >>> tf.batch_scatter_update(v, [[0], [1]], [[5.0], [6.0]])
+    """
+    with name_scope(name):
+        places: Any = convert_to_tensor(indices, name="indices")
+        dims: Any = reshaping.shape(places)
+        rank = places.shape.rank
+        if rank is None:
+            raise ValueError("batch_scatter_update: the rank of indices must be known.")
+        address = single = reshaping.expand_dims(places, -1)
+        for axis in range(rank - 2, -1, -1):
+            count = dims[axis]
+            numbers = op_of("Range")(0, casting.cast(count, "int32"), 1, name="Range")
+            place: Any = reshaping.reshape(numbers, [1] * axis + [count] + [1] * (rank - axis))
+            spread = array.ones_like(single, dtype="int32")
+            address = joining.concat([casting.cast(place * spread, places.dtype), address], -1)
+        return _scatter_nd("Update", ref, address, updates, use_locking, None)
 
 
 def scatter_add(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:

@@ -385,6 +385,14 @@ for _name in OPERATORS:
     setattr(Variable, f"__{_name}__", _operator(f"__{_name}__"))
 
 
+def _item(self: Variable, slice_spec: Any) -> Any:
+    # The tensor knows its variable, so that one can assign to a slice.
+    return getattr(Tensor, "__getitem__")(self.value(), slice_spec, self)  # noqa: B009
+
+
+setattr(Variable, "__getitem__", _item)  # noqa: B010
+
+
 def declared_shape(shape: Any, initial_value: Tensor, validate_shape: bool) -> TensorShape:
     """The shape of a new variable: as given, else that of its initial value, or unknown if it may change."""
     if shape is not None:

@@ -23,7 +23,9 @@ from penstock.graph.function import Function
 from penstock.graph.opdef import grouped, registered
 from penstock.ops.functional import as_predicate
 from penstock.passes.ir import Edge, Node, Subgraph
+from penstock.passes.late_reads import read_late
 from penstock.passes.prune import body_of
+from penstock.passes.sparse_lookups import gather_before_segments
 from penstock.passes.sparse_updates import fuse_sparse_updates
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.devices import Device
@@ -78,8 +80,8 @@ class Context:
 
     def resource(self, node: Node, create: Callable[[str], Any]) -> Any:
         """What a node stands for that outlives a step, in its device's keeping: found, or made by `create(name)`."""
-        name = node.attrs["shared_name"] or node.name
-        return self.device(node).resources.lookup_or_create(node.attrs["container"], name, lambda: create(name))
+        name = node.attrs.get("shared_name") or node.name
+        return self.device(node).resources.lookup_or_create(node.attrs.get("container", ""), name, lambda: create(name))
 
     def variable(self, node: Node) -> Variable:
         """The variable that a VariableV2 or VarHandleOp node stands for."""
@@ -102,7 +104,7 @@ class Executable:
         self.cuts = cuts
         self._slots: dict[tuple[int, int], int] = {}
         self._bound = bound or {}  # parameters of a body that stand for variables
-        plan = make_plan(fuse_sparse_updates(subgraph), cuts)
+        plan = make_plan(read_late(fuse_sparse_updates(gather_before_segments(subgraph))), cuts)
         self._variable_of = plan.variable_of
         self._first_node: dict[Variable, Node] = {}
         self.feed_slots = [self.slot((node, 0)) for node in subgraph.feeds]

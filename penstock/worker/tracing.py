@@ -68,9 +68,13 @@ class Trace:
         self._by_rows = False  # whether the kernel that runs heeds the checks itself
         self._node: Node | None = None
         self.inner_failed: Any = None  # of the body traced last; it belongs to whoever traced it
+        self.kept_loops: dict[str, Any] = {}  # loops that ran forwards and whose gradient follows, by node
+        self._gradients: dict[str, Node] = {}  # the gradient of a loop in this segment, by the loop's node
 
     def run(self, nodes: Iterable[Node]) -> None:
         """Runs the kernels of `nodes` in order."""
+        nodes = list(nodes)
+        self._gradients = {n.attrs["_forward"]: n for n in nodes if n.op.name == "WhileGrad" and "_forward" in n.attrs}
         with recording_checks(self):
             for node in nodes:
                 if (id(node), 0) not in self.values or not node.dtypes:
@@ -157,6 +161,20 @@ class Trace:
         inner.run(part.nodes)
         self.inner_failed = inner.failed
         return [inner.value(edge) for edge in part.fetches]
+
+    def forward_name(self) -> str:
+        """The name of the loop that the node which runs is, or is the gradient of; empty for other nodes."""
+        assert self._node is not None
+        node = self._node
+        return {"While": node.name, "WhileGrad": str(node.attrs.get("_forward", ""))}.get(node.op.name, "")
+
+    def gradient_in_segment(self) -> tuple[int, list[int]] | None:
+        """Of the gradient of the loop that runs: its limit and what it is with respect to, if it runs here too."""
+        node = self._gradients.get(self.forward_name())
+        limit = None if node is None else self.values.get((id(node.inputs[0][0]), node.inputs[0][1]))
+        if node is None or not isinstance(limit, (np.ndarray, np.generic)):
+            return None
+        return int(limit), list(node.attrs["wrt"])
 
     def _inner_key(self, number: int, mix: Any) -> Any:
         """A key for the `number`th random node of a body: that of the node which holds the body, moved on."""

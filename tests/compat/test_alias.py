@@ -164,7 +164,7 @@ def test_the_real_tensorflow_is_not_replaced(monkeypatch):
 
 def test_the_table_is_well_formed():
     for path, sources in internals.MODULES.items():
-        assert path.split(".")[0] in ("python", "core", "compat"), path
+        assert path.split(".")[0] in ("python", "core", "compat", "contrib"), path
         assert sources and all(source.split(".")[0] == "penstock" for source in sources), path
     assert not set(internals.FOLDERS) & set(internals.MODULES)
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis
-import namespace
 import numpy as np
 import pytest
 from hypothesis.extra import numpy as arrays
 
+import penstock.v1 as tf
 from penstock.graph.constant import constant_value
 from penstock.graph.tensor import IndexedSlices
-
-tf = namespace.make()
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 M = np.arange(6, dtype=np.float32).reshape(2, 3)

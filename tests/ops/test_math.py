@@ -16,7 +16,7 @@ from penstock.graph.constant import constant_value
 from penstock.graph.dtype import as_dtype
 from penstock.graph.graph import Graph
 from penstock.graph.tensor import IndexedSlices
-from penstock.ops import array, casting, clip, compare, math, matmul, ranges, reduce, reshaping, unary
+from penstock.ops import array, casting, clip, compare, math, matmul, ranges, reduce, reshaping, spacing, unary
 from penstock.session import Session
 
 X = np.array([[-2.5, -1.0, 0.0], [0.5, 1.5, 3.0]], np.float32)
@@ -105,7 +105,7 @@ VALUES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
 
 def _function(name: str) -> Any:
     """TensorFlow's function of that name, from the module that has it."""
-    modules = (math, unary, compare, casting, reduce, ranges, matmul, clip)
+    modules = (math, unary, compare, casting, reduce, ranges, spacing, matmul, clip)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 

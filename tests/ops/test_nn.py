@@ -17,7 +17,9 @@ from penstock.ops import (  # noqa: F401
     activation,
     array,
     conv,
+    depthwise,
     embedding,
+    fused_batch_norm,
     loss,
     math,
     nn,
@@ -184,7 +186,7 @@ def test_normalisation() -> None:
     def build(x: Any, scale: Any, offset: Any) -> list[Any]:
         mean, variance = normalization.moments(x, [0, 1, 2])
         by_parts = normalization.batch_normalization(x, mean, variance, offset, scale, 1e-3)
-        fused, _, unbiased = normalization.fused_batch_norm(x, scale, offset)
+        fused, _, unbiased = fused_batch_norm.fused_batch_norm(x, scale, offset)
         weights = reshaping.reshape(ranges.range(120.0), [4, 3, 5, 2])
         inputs = [x, scale, offset]
         # moments() lets no gradient through the mean of the variance, which sums to zero: both forms have one gradient.
@@ -300,16 +302,16 @@ def test_transposed_grouped_and_depthwise_convolutions() -> None:
 
     def build(x: Any, w: Any, grouped: Any) -> Any:
         up = conv.conv2d_transpose(conv.conv2d(x, w, 2, "SAME"), w, [1, 5, 5, 4], 2)
-        return up, conv.conv2d(x, grouped, 1, "VALID"), conv.depthwise_conv2d(x, w, [1, 1, 1, 1], "VALID")
+        return up, conv.conv2d(x, grouped, 1, "VALID"), depthwise.depthwise_conv2d(x, w, [1, 1, 1, 1], "VALID")
 
-    up, groups, depthwise = run(build, x, w, grouped)
+    up, groups, separate = run(build, x, w, grouped)
     assert up.shape == x.shape
     seen = windows(x, 3, 1, 1, "VALID", 0)
     pairs = [(seen[..., :2], grouped[..., :3]), (seen[..., 2:], grouped[..., 3:])]
     halves = [np.einsum("bijhwc,hwco->bijo", part, kernel) for part, kernel in pairs]
     np.testing.assert_allclose(groups, np.concatenate(halves, axis=-1), rtol=1e-4, atol=1e-4)
     expected = np.einsum("bijhwc,hwcm->bijcm", seen, w).reshape(1, 3, 3, 8)
-    np.testing.assert_allclose(depthwise, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(separate, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("strategy", ["mod", "div"])

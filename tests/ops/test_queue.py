@@ -13,15 +13,10 @@ from golden_programs import check, parameters
 import penstock.v1 as tf
 from penstock.errors import CancelledError, InvalidArgumentError
 from penstock.ops.queue_kinds import Queue
-
-LATER = {
-    "queue_runner": "tf.train.range_input_producer",
-    "batch_and_allow_smaller": "tf.train.batch",
-    "barrier_and_stage": "tf.raw_ops.Stage",
-}
+from penstock.ops.staging import StagingArea
 
 
-@pytest.mark.parametrize("row", parameters("semantics/queues.json", LATER))
+@pytest.mark.parametrize("row", parameters("semantics/queues.json", {}))
 def test_as_tensorflow(row: dict[str, Any]) -> None:
     check(row, tf)
 
@@ -171,3 +166,18 @@ def test_one_name_two_kinds() -> None:
             session.run(second.size())
         with pytest.raises(InvalidArgumentError, match="without shapes"):
             session.run(first.dequeue_many(1))
+
+
+def test_staging_area() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        area = StagingArea([tf.float32, tf.int32], shapes=[[2], []], names=["x", "n"])
+        put, got = area.put({"x": [1.0, 2.0], "n": 3}), area.get()
+        assert got["x"].shape.as_list() == [2]
+        session.run([put])
+        session.run([put])
+        assert session.run(area.size()) == 2
+        assert session.run(got["x"]).tolist() == [1.0, 2.0]
+        session.run(area.clear())
+        assert session.run(area.size()) == 0
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            session.run(got, options=tf.RunOptions(timeout_in_ms=50))

@@ -1,0 +1,1 @@
+"""tf.contrib.layers: layers as functions, with variables called weights and biases."""

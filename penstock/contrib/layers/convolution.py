@@ -1,0 +1,298 @@
+"""Convolutions and pooling of contrib.layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.contrib.arg_scope import add_arg_scope
+from penstock.contrib.layers.initializers import xavier_initializer
+from penstock.contrib.layers.outputs import (
+    checked_format,
+    collect_named_outputs,
+    collect_variable,
+    finished,
+    get_variable_collections,
+    variable_getter,
+)
+from penstock.contrib.variables import model_variable
+from penstock.graph.convert import convert_to_tensor
+from penstock.graph.scopes import name_scope
+from penstock.layers import convolutional, pooling, separable
+from penstock.layers.windows import around, sizes
+from penstock.ops import activation, depthwise, nn
+from penstock.variables.initializers import Zeros
+from penstock.variables.scope import variable_scope
+
+_XAVIER, _ZEROS = xavier_initializer(), Zeros()
+_FORMATS = {1: ("NWC", "NCW"), 2: ("NHWC", "NCHW"), 3: ("NDHWC", "NCDHW")}
+_CLASSES: dict[int, Any] = {1: convolutional.Conv1D, 2: convolutional.Conv2D, 3: convolutional.Conv3D}
+
+
+def _convolved(
+    rank: int | None, inputs: Any, num_outputs: int, kernel_size: Any, stride: Any, padding: str,
+    data_format: str | None, rate: Any, activation_fn: Any, normalizer_fn: Any, normalizer_params: Any,
+    weights_initializer: Any, weights_regularizer: Any, biases_initializer: Any, biases_regularizer: Any, reuse: Any,
+    variables_collections: Any, outputs_collections: Any, trainable: bool, scope: Any,
+) -> Any:  # fmt: skip
+    getter = variable_getter(bias="biases", kernel="weights")
+    with variable_scope(scope, "Conv", [inputs], reuse=reuse, custom_getter=getter) as sc:
+        inputs = convert_to_tensor(inputs)
+        found = None if inputs.shape.rank is None else inputs.shape.rank - 2
+        if found not in _CLASSES or rank not in (None, found):
+            raise ValueError(f"Convolution expects inputs of rank {(rank or 2) + 2}, received shape {inputs.shape}.")
+        assert found is not None
+        layer = _CLASSES[found](
+            num_outputs, kernel_size, strides=stride, padding=padding,
+            data_format=checked_format(data_format, _FORMATS[found]), dilation_rate=rate,
+            use_bias=not normalizer_fn and biases_initializer is not None, kernel_initializer=weights_initializer,
+            bias_initializer=biases_initializer, kernel_regularizer=weights_regularizer,
+            bias_regularizer=biases_regularizer, trainable=trainable, name=sc.name, dtype=inputs.dtype.base_dtype,
+            _scope=sc, _reuse=reuse,
+        )  # fmt: skip
+        outputs = layer.apply(inputs)
+        collect_variable(layer.kernel, variables_collections, "weights")
+        collect_variable(layer.bias, variables_collections, "biases")
+        return finished(outputs, normalizer_fn, normalizer_params, activation_fn, outputs_collections, sc.name)
+
+
+@add_arg_scope
+def convolution(
+    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
+    data_format: str | None = None, rate: Any = 1, activation_fn: Any = activation.relu, normalizer_fn: Any = None,
+    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
+    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+    conv_dims: int | None = None,
+) -> Any:  # fmt: skip
+    """A convolution over one, two or three axes, by the rank of `inputs`, with relu."""
+    return _convolved(
+        conv_dims, inputs, num_outputs, kernel_size, stride, padding, data_format, rate, activation_fn, normalizer_fn,
+        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
+        variables_collections, outputs_collections, trainable, scope,
+    )  # fmt: skip
+
+
+@add_arg_scope
+def convolution1d(
+    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
+    data_format: str | None = None, rate: Any = 1, activation_fn: Any = activation.relu, normalizer_fn: Any = None,
+    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
+    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+) -> Any:  # fmt: skip
+    """A convolution along sequences, with relu: `tf.contrib.layers.conv1d(sequences, 64, 3)`."""
+    return _convolved(
+        1, inputs, num_outputs, kernel_size, stride, padding, data_format, rate, activation_fn, normalizer_fn,
+        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
+        variables_collections, outputs_collections, trainable, scope,
+    )  # fmt: skip
+
+
+@add_arg_scope
+def convolution2d(
+    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
+    data_format: str | None = None, rate: Any = 1, activation_fn: Any = activation.relu, normalizer_fn: Any = None,
+    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
+    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+) -> Any:  # fmt: skip
+    """A convolution over images, with relu: `slim.conv2d(images, 64, [3, 3], scope="conv1")`."""
+    return _convolved(
+        2, inputs, num_outputs, kernel_size, stride, padding, data_format, rate, activation_fn, normalizer_fn,
+        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
+        variables_collections, outputs_collections, trainable, scope,
+    )  # fmt: skip
+
+
+@add_arg_scope
+def convolution3d(
+    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
+    data_format: str | None = None, rate: Any = 1, activation_fn: Any = activation.relu, normalizer_fn: Any = None,
+    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
+    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+) -> Any:  # fmt: skip
+    """A convolution over volumes, with relu: `slim.conv3d(volumes, 64, 3)`."""
+    return _convolved(
+        3, inputs, num_outputs, kernel_size, stride, padding, data_format, rate, activation_fn, normalizer_fn,
+        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
+        variables_collections, outputs_collections, trainable, scope,
+    )  # fmt: skip
+
+
+def _transposed(
+    rank: int, inputs: Any, num_outputs: int, kernel_size: Any, stride: Any, padding: str, data_format: str | None,
+    activation_fn: Any, normalizer_fn: Any, normalizer_params: Any, weights_initializer: Any,
+    weights_regularizer: Any, biases_initializer: Any, biases_regularizer: Any, reuse: Any,
+    variables_collections: Any, outputs_collections: Any, trainable: bool, scope: Any,
+) -> Any:  # fmt: skip
+    getter = variable_getter(bias="biases", kernel="weights")
+    with variable_scope(scope, f"Conv{rank}d_transpose", [inputs], reuse=reuse, custom_getter=getter) as sc:
+        inputs = convert_to_tensor(inputs)
+        kind: Any = convolutional.Conv2DTranspose if rank == 2 else convolutional.Conv3DTranspose
+        layer = kind(
+            num_outputs, kernel_size, strides=stride, padding=padding,
+            data_format=checked_format(data_format, _FORMATS[rank]),
+            use_bias=not normalizer_fn and biases_initializer is not None, kernel_initializer=weights_initializer,
+            bias_initializer=biases_initializer, kernel_regularizer=weights_regularizer,
+            bias_regularizer=biases_regularizer, trainable=trainable, name=sc.name, dtype=inputs.dtype.base_dtype,
+            _scope=sc, _reuse=reuse,
+        )  # fmt: skip
+        outputs = layer.apply(inputs)
+        collect_variable(layer.kernel, variables_collections, "weights")
+        collect_variable(layer.bias, variables_collections, "biases")
+        return finished(outputs, normalizer_fn, normalizer_params, activation_fn, outputs_collections, sc.name)
+
+
+@add_arg_scope
+def convolution2d_transpose(
+    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
+    data_format: str | None = "NHWC", activation_fn: Any = activation.relu, normalizer_fn: Any = None,
+    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
+    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+) -> Any:  # fmt: skip
+    """The transpose of conv2d, with relu: `slim.conv2d_transpose(images, 64, [3, 3], stride=2)`."""
+    return _transposed(
+        2, inputs, num_outputs, kernel_size, stride, padding, data_format, activation_fn, normalizer_fn,
+        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
+        variables_collections, outputs_collections, trainable, scope,
+    )  # fmt: skip
+
+
+@add_arg_scope
+def convolution3d_transpose(
+    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
+    data_format: str | None = "NDHWC", activation_fn: Any = activation.relu, normalizer_fn: Any = None,
+    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
+    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+) -> Any:  # fmt: skip
+    """The transpose of conv3d, with relu: `slim.conv3d_transpose(volumes, 64, 3, stride=2)`."""
+    return _transposed(
+        3, inputs, num_outputs, kernel_size, stride, padding, data_format, activation_fn, normalizer_fn,
+        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
+        variables_collections, outputs_collections, trainable, scope,
+    )  # fmt: skip
+
+
+@add_arg_scope
+def separable_convolution2d(
+    inputs: Any, num_outputs: int | None, kernel_size: Any, depth_multiplier: int = 1, stride: Any = 1,
+    padding: str = "SAME", data_format: str | None = "NHWC", rate: Any = 1, activation_fn: Any = activation.relu,
+    normalizer_fn: Any = None, normalizer_params: Any = None, weights_initializer: Any = _XAVIER,
+    pointwise_initializer: Any = None, weights_regularizer: Any = None, biases_initializer: Any = _ZEROS,
+    biases_regularizer: Any = None, reuse: Any = None, variables_collections: Any = None,
+    outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+) -> Any:  # fmt: skip
+    """Each channel by itself, then a mix of channels to `num_outputs` of them; no mix where that is None.
+
+    >>> slim.separable_conv2d(images, 64, [3, 3], depth_multiplier=1)
+    """
+    layout = checked_format(data_format, ("NHWC", "NCHW"))
+    getter = variable_getter(
+        bias="biases", depthwise_kernel="depthwise_weights", pointwise_kernel="pointwise_weights"
+    )
+    use_bias = not normalizer_fn and biases_initializer is not None
+    with variable_scope(scope, "SeparableConv2d", [inputs], reuse=reuse, custom_getter=getter) as sc:
+        inputs = convert_to_tensor(inputs)
+        outputs: Any
+        if num_outputs is not None:
+            layer = separable.SeparableConv2D(
+                num_outputs, kernel_size, strides=stride, padding=padding, data_format=layout,
+                dilation_rate=sizes(rate, 2, "rate"), depth_multiplier=depth_multiplier, use_bias=use_bias,
+                depthwise_initializer=weights_initializer,
+                pointwise_initializer=weights_initializer if pointwise_initializer is None else pointwise_initializer,
+                bias_initializer=biases_initializer, depthwise_regularizer=weights_regularizer,
+                pointwise_regularizer=weights_regularizer, bias_regularizer=biases_regularizer, trainable=trainable,
+                name=sc.name, dtype=inputs.dtype.base_dtype, _scope=sc, _reuse=reuse,
+            )  # fmt: skip
+            outputs = layer.apply(inputs)
+            # TensorFlow has both kernels under "weights".
+            collect_variable(layer.depthwise_kernel, variables_collections, "weights")
+            collect_variable(layer.pointwise_kernel, variables_collections, "weights")
+            collect_variable(layer.bias, variables_collections, "biases")
+        else:
+            kernel, kind = sizes(kernel_size, 2, "kernel_size"), inputs.dtype.base_dtype
+            channels = inputs.shape.as_list()[1 if layout == "channels_first" else -1]
+            weights = model_variable(
+                "depthwise_weights", shape=[*kernel, channels, depth_multiplier], dtype=kind,
+                initializer=weights_initializer, regularizer=weights_regularizer, trainable=trainable,
+                collections=get_variable_collections(variables_collections, "weights"),
+            )  # fmt: skip
+            outputs = depthwise.depthwise_conv2d(
+                inputs, weights, around(sizes(stride, 2, "stride"), layout), padding,
+                rate=sizes(rate, 2, "rate"), data_format=data_format,
+            )  # fmt: skip
+            if use_bias:
+                biases = model_variable(
+                    "biases", shape=[depth_multiplier * channels], dtype=kind, initializer=biases_initializer,
+                    regularizer=biases_regularizer, trainable=trainable,
+                    collections=get_variable_collections(variables_collections, "biases"),
+                )  # fmt: skip
+                outputs = nn.bias_add(outputs, biases, data_format=data_format)
+        return finished(outputs, normalizer_fn, normalizer_params, activation_fn, outputs_collections, sc.name)
+
+
+def _pooled(
+    kind: Any, default_name: str, inputs: Any, kernel_size: Any, stride: Any, padding: str, data_format: str | None,
+    outputs_collections: Any, scope: Any,
+) -> Any:  # fmt: skip
+    layout = checked_format(data_format, _FORMATS[kind.rank])
+    with name_scope(scope, default_name, [inputs]) as sc:
+        inputs = convert_to_tensor(inputs)
+        outputs = kind(kernel_size, stride, padding=padding, data_format=layout, _scope=sc).apply(inputs)
+        return collect_named_outputs(outputs_collections, sc, outputs)
+
+
+@add_arg_scope
+def avg_pool2d(
+    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str | None = "NHWC",
+    outputs_collections: Any = None, scope: Any = None,
+) -> Any:  # fmt: skip
+    """The mean of each window: `slim.avg_pool2d(net, [2, 2])`."""
+    return _pooled(
+        pooling.AveragePooling2D, "AvgPool2D", inputs, kernel_size, stride, padding, data_format,
+        outputs_collections, scope,
+    )  # fmt: skip
+
+
+@add_arg_scope
+def max_pool2d(
+    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str | None = "NHWC",
+    outputs_collections: Any = None, scope: Any = None,
+) -> Any:  # fmt: skip
+    """The largest value of each window: `slim.max_pool2d(net, [2, 2])`."""
+    return _pooled(
+        pooling.MaxPooling2D, "MaxPool2D", inputs, kernel_size, stride, padding, data_format, outputs_collections,
+        scope,
+    )  # fmt: skip
+
+
+@add_arg_scope
+def avg_pool3d(
+    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str | None = "NDHWC",
+    outputs_collections: Any = None, scope: Any = None,
+) -> Any:  # fmt: skip
+    """The mean of each window of volumes."""
+    return _pooled(
+        pooling.AveragePooling3D, "AvgPool3D", inputs, kernel_size, stride, padding, data_format,
+        outputs_collections, scope,
+    )  # fmt: skip
+
+
+@add_arg_scope
+def max_pool3d(
+    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str | None = "NDHWC",
+    outputs_collections: Any = None, scope: Any = None,
+) -> Any:  # fmt: skip
+    """The largest value of each window of volumes."""
+    return _pooled(
+        pooling.MaxPooling3D, "MaxPool3D", inputs, kernel_size, stride, padding, data_format, outputs_collections,
+        scope,
+    )  # fmt: skip
+
+
+conv1d, conv2d, conv3d = convolution1d, convolution2d, convolution3d
+conv2d_transpose, conv3d_transpose = convolution2d_transpose, convolution3d_transpose
+separable_conv2d = separable_convolution2d

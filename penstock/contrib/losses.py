@@ -1,0 +1,105 @@
+"""contrib.losses and slim.losses: the losses of tf.losses with predictions before labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.contrib.arg_scope import add_arg_scope
+from penstock.graph.convert import convert_to_tensor
+from penstock.graph.keys import GraphKeys
+from penstock.graph.scopes import add_to_collection, get_collection, name_scope
+from penstock.ops import activation, array, casting, losses, math
+
+
+@add_arg_scope
+def compute_weighted_loss(losses_: Any, weights: Any = 1.0, scope: str | None = None) -> Any:
+    """The mean of `losses`, weighted, added to the collection of losses."""
+    return losses.compute_weighted_loss(losses_, weights, scope)
+
+
+@add_arg_scope
+def add_loss(loss: Any, loss_collection: str | None = GraphKeys.LOSSES) -> None:
+    """Adds a loss of one's own to the collection of losses."""
+    if loss_collection:
+        add_to_collection(loss_collection, loss)
+
+
+def get_losses(scope: str | None = None, loss_collection: str = GraphKeys.LOSSES) -> list[Any]:
+    """The losses that were added."""
+    return get_collection(loss_collection, scope)
+
+
+def get_regularization_losses(scope: str | None = None) -> list[Any]:
+    """The penalties that were added."""
+    return get_collection(GraphKeys.REGULARIZATION_LOSSES, scope)
+
+
+def get_total_loss(add_regularization_losses: bool = True, name: str = "total_loss") -> Any:
+    """The sum of all losses and penalties: `slim.losses.get_total_loss()`."""
+    found = get_losses() + (get_regularization_losses() if add_regularization_losses else [])
+    return math.add_n(found, name=name)
+
+
+def absolute_difference(predictions: Any, labels: Any = None, weights: Any = 1.0, scope: str | None = None) -> Any:
+    """`tf.losses.absolute_difference` with predictions first."""
+    return losses.absolute_difference(labels, predictions, weights, scope)
+
+
+def sigmoid_cross_entropy(
+    logits: Any, multi_class_labels: Any = None, weights: Any = 1.0, label_smoothing: float = 0,
+    scope: str | None = None,
+) -> Any:  # fmt: skip
+    """`tf.losses.sigmoid_cross_entropy` with logits first."""
+    with name_scope(scope, "sigmoid_cross_entropy_loss", [logits, multi_class_labels, weights]) as scope:
+        return losses.sigmoid_cross_entropy(multi_class_labels, logits, weights, label_smoothing, scope)
+
+
+def softmax_cross_entropy(
+    logits: Any, onehot_labels: Any = None, weights: Any = 1.0, label_smoothing: float = 0, scope: str | None = None
+) -> Any:
+    """`tf.losses.softmax_cross_entropy` with logits first: `slim.losses.softmax_cross_entropy(logits, labels)`."""
+    with name_scope(scope, "softmax_cross_entropy_loss", [logits, onehot_labels, weights]) as scope:
+        return losses.softmax_cross_entropy(onehot_labels, logits, weights, label_smoothing, scope)
+
+
+def sparse_softmax_cross_entropy(logits: Any, labels: Any, weights: Any = 1.0, scope: str | None = None) -> Any:
+    """`tf.losses.sparse_softmax_cross_entropy` with logits first."""
+    with name_scope(scope, "sparse_softmax_cross_entropy_loss", [logits, labels, weights]) as scope:
+        return losses.sparse_softmax_cross_entropy(labels, logits, weights, scope)
+
+
+def log_loss(
+    predictions: Any, labels: Any = None, weights: Any = 1.0, epsilon: float = 1e-7, scope: str | None = None
+) -> Any:
+    """`tf.losses.log_loss` with predictions first."""
+    return losses.log_loss(labels, predictions, weights, epsilon, scope)
+
+
+def hinge_loss(logits: Any, labels: Any = None, scope: str | None = None) -> Any:
+    """max(0, 1 - y * logits) of each element, with y = 1 or -1 for labels 1 and 0; not reduced, not collected."""
+    with name_scope(scope, "hinge_loss", [logits, labels]):
+        logits = convert_to_tensor(logits)
+        doubled = math.multiply(2.0, casting.cast(labels, logits.dtype.base_dtype))
+        signs = math.subtract(doubled, array.ones_like(doubled))
+        return activation.relu(math.subtract(array.ones_like(signs), math.multiply(signs, logits)))
+
+
+def mean_squared_error(predictions: Any, labels: Any = None, weights: Any = 1.0, scope: str | None = None) -> Any:
+    """`tf.losses.mean_squared_error` with predictions first."""
+    return losses.mean_squared_error(labels, predictions, weights, scope)
+
+
+def mean_pairwise_squared_error(
+    predictions: Any, labels: Any = None, weights: Any = 1.0, scope: str | None = None
+) -> Any:
+    """`tf.losses.mean_pairwise_squared_error` with predictions first."""
+    return losses.mean_pairwise_squared_error(labels, predictions, weights, scope)
+
+
+def cosine_distance(
+    predictions: Any, labels: Any = None, axis: int | None = None, weights: Any = 1.0, scope: str | None = None,
+    dim: int | None = None,
+) -> Any:  # fmt: skip
+    """`tf.losses.cosine_distance` with predictions first."""
+    at = dim if axis is None else axis
+    return losses.cosine_distance(labels, predictions, axis=at, weights=weights, scope=scope)

@@ -1,0 +1,263 @@
+"""What a dataset is: a tree of small immutable nodes. Arrays, numbers and graph functions; nothing here runs anything.
+
+A node is the value of a dataset tensor. Its kernel makes it when the iterator is initialised, so sizes, seeds and
+names of files may come from tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.graph.function import Function
+
+Element = tuple[Any, ...]  # one array per component
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Closure:
+    """A function with the values that it took from around it, which follow its own arguments."""
+
+    function: Function
+    captured: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Node:
+    """A dataset."""
+
+
+# Sources
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Tensors(Node):
+    """One element."""
+
+    components: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Slices(Node):
+    """One element per row of the components."""
+
+    components: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RowNumbers(Node):
+    """Plain Python integers from 0: rows of something that is read later."""
+
+    count: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Range(Node):
+    start: int
+    stop: int
+    step: int
+    dtype: Any = np.int64
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RandomNumbers(Node):
+    seed: int
+    seed2: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Lines(Node):
+    files: tuple[str, ...]
+    compression: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Records(Node):
+    files: tuple[str, ...]
+    compression: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FixedLengthRecords(Node):
+    files: tuple[str, ...]
+    header: int
+    size: int
+    footer: int
+    compression: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Generated(Node):
+    """What a Python generator gives: `start` makes a state, `advance` the next element of it, `finish` drops it."""
+
+    start: Closure
+    advance: Closure
+    finish: Closure
+
+
+# Transformations of one dataset
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Derived(Node):
+    """A dataset made of another."""
+
+    input: Node
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Mapped(Derived):
+    function: Closure
+    parallel: int = 0  # calls at a time; 0: in the thread that asks; -1: as the machine allows
+    node: str = ""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FlatMapped(Derived):
+    function: Closure
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Interleaved(Derived):
+    function: Closure
+    cycle: int
+    block: int
+    ahead: int = 0  # elements that each open dataset prepares in a thread of its own
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Filtered(Derived):
+    predicate: Closure
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TakenWhile(Derived):
+    predicate: Closure
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Scanned(Derived):
+    function: Closure
+    state: tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Batched(Derived):
+    size: int
+    drop_remainder: bool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class BatchedRows(Derived):
+    """Batches of the rows whose numbers `input` gives: a batch is one indexing of the components."""
+
+    components: tuple[np.ndarray, ...]
+    size: int
+    drop_remainder: bool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PaddedBatched(Derived):
+    size: int
+    shapes: tuple[tuple[int, ...], ...]  # -1: as the longest
+    values: tuple[Any, ...]
+    drop_remainder: bool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Unbatched(Derived):
+    pass
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Windowed(Derived):
+    size: int
+    shift: int
+    stride: int
+    drop_remainder: bool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Listed(Node):
+    """Elements that are at hand: a window."""
+
+    elements: tuple[Element, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Shuffled(Derived):
+    size: int
+    seed: int
+    seed2: int
+    reshuffle: bool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Repeated(Derived):
+    count: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Taken(Derived):
+    count: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Skipped(Derived):
+    count: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sharded(Derived):
+    count: int
+    index: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cached(Derived):
+    path: str  # empty: in memory
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Prefetched(Derived):
+    size: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class WithoutErrors(Derived):
+    pass
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Distinct(Derived):
+    pass
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class GroupedByWindow(Derived):
+    key: Closure
+    reduce: Closure
+    size: Closure
+
+
+# Of several
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Zipped(Node):
+    inputs: tuple[Node, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Concatenated(Node):
+    inputs: tuple[Node, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Selected(Node):
+    """Each number of `selector` says which of `inputs` gives the next element."""
+
+    selector: Node
+    inputs: tuple[Node, ...]

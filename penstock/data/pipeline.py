@@ -1,0 +1,360 @@
+"""Pipeline: one run over a dataset. It owns the threads, and stops them; `Scope` says when to stop and how to wait."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.data.nodes import Closure, Element, Node
+from penstock.errors import CancelledError, DeadlineExceededError
+from penstock.graph.dtype import DType
+from penstock.ops.waiting import as_handle
+
+Function = Callable[[Sequence[Any]], list[Any]]
+MAX_THREADS = 64
+_JOIN_SECONDS = 5.0  # for a thread inside a Python generator that does not come back
+
+
+class Scope:
+    """Where iterators run: in a step that asks for an element, or in a thread of the pipeline."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self.step: Any = None  # the step that asks, if it runs in one
+        self._waiting_on: threading.Condition | None = None
+
+    def stop(self) -> None:
+        """Whoever runs in this scope gets CancelledError, also while waiting."""
+        self.stopped = True
+        self._wake()
+
+    def _wake(self) -> None:
+        changed = self._waiting_on
+        if changed is not None:
+            with changed:
+                changed.notify_all()
+
+    def check(self) -> None:
+        """Raises where whoever asked does not want the element any more."""
+        if self.stopped:
+            raise CancelledError(None, None, "The iterator was closed together with its session.")
+        step = self.step
+        if step is not None and (step.deadline is not None or step.cancelled.is_set):
+            step.check("IteratorGetNext")
+
+    def wait(self, changed: threading.Condition, ready: Callable[[], bool]) -> None:
+        """Waits, with `changed` held, until `ready()`."""
+        if ready():
+            return
+        step = self.step
+        self._waiting_on = changed
+        try:
+            if step is None:
+                changed.wait_for(lambda: self.stopped or ready())
+            else:
+                step.cancelled.on_cancel(self._wake)
+                try:
+                    changed.wait_for(lambda: self.stopped or step.cancelled.is_set or ready(), step.remaining())
+                finally:
+                    step.cancelled.forget(self._wake)
+        finally:
+            self._waiting_on = None
+        if not ready():
+            self.check()
+            raise DeadlineExceededError(None, None, "Timed out waiting for the next element of a dataset.")
+
+
+class Crew:
+    """Threads that work for one iterator, with a scope of their own. They hold no reference to that iterator."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.scope = Scope()
+        self.changed = threading.Condition()
+        self.threads: list[threading.Thread] = []
+
+    def start(self, count: int = 1) -> None:
+        """Starts `count` threads."""
+        self.pipeline.admit(self)
+        for _ in range(min(count, MAX_THREADS)):
+            thread = threading.Thread(target=self._main, name="penstock-data", daemon=True)
+            self.threads.append(thread)
+            thread.start()
+
+    def _main(self) -> None:
+        try:
+            self.work()
+        except CancelledError:
+            pass
+        finally:
+            with self.changed:
+                self.changed.notify_all()
+            self.pipeline.dismiss(self)
+
+    def work(self) -> None:
+        """What each thread does."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Has the threads end; it does not wait for them."""
+        self.scope.stop()
+        with self.changed:
+            self.changed.notify_all()
+
+
+class Pipeline:
+    """One iteration of a dataset, with what its iterators share.
+
+    `functions` makes something callable of a function body and the values that it captured.
+    """
+
+    def __init__(self, node: Node, functions: Callable[[Any, Sequence[Any]], Function]) -> None:
+        from penstock.data.fuse import fuse
+        from penstock.data.iterate import iterate
+
+        self._functions = functions
+        self._epochs: dict[int, int] = {}
+        self._kept: list[Any] = []
+        self.caches: dict[int, list[Element]] = {}
+        self._crews: set[Crew] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+        self.scope = Scope()
+        self._turn = threading.Lock()
+        self.entropy = secrets.randbits(63)
+        self._iterator: Iterator[Element] | None = iterate(fuse(node), self, self.scope)
+
+    def next(self, step: Any) -> Element:
+        """The next element, for a step; StopIteration at the end."""
+        with self._taking_turns(step):
+            if self._iterator is None:
+                raise StopIteration
+            self.scope.check()
+            return next(self._iterator)
+
+    def _taking_turns(self, step: Any) -> _Turn:
+        return _Turn(self._turn, self.scope, step)
+
+    def function(self, closure: Closure) -> Function:
+        """A closure as something to call with the arrays of an element."""
+        return self._functions(closure.function, closure.captured)
+
+    def epoch(self, node: Node) -> int:
+        """How often the iteration of `node` was begun before."""
+        with self._lock:
+            number = self._epochs.get(id(node), 0)
+            self._epochs[id(node)] = number + 1
+            if not number:
+                self._kept.append(node)  # so that its id stays its own
+        return number
+
+    def admit(self, crew: Crew) -> None:
+        """Takes note of threads that must be stopped in the end."""
+        with self._lock:
+            if self._stopped:
+                raise CancelledError(None, None, "The iterator was closed together with its session.")
+            self._crews.add(crew)
+
+    def dismiss(self, crew: Crew) -> None:
+        """Forgets threads that are done."""
+        with self._lock:
+            if all(t is threading.current_thread() or not t.is_alive() for t in crew.threads):
+                self._crews.discard(crew)
+
+    def close(self) -> None:
+        """Stops all threads and waits for them; whoever waits for an element gets CancelledError."""
+        with self._lock:
+            self._stopped = True
+            crews = list(self._crews)
+        self.scope.stop()
+        for crew in crews:
+            crew.stop()
+        with self._lock:
+            crews = list({*crews, *self._crews})
+        for crew in crews:
+            for thread in crew.threads:
+                if thread is not threading.current_thread():
+                    thread.join(_JOIN_SECONDS)
+        self._iterator = None
+
+
+class _Turn:
+    """Steps take turns with an iterator; one that waits for its turn can be cancelled and has its deadline."""
+
+    __slots__ = ("_lock", "_scope", "_step")
+
+    def __init__(self, lock: threading.Lock, scope: Scope, step: Any) -> None:
+        self._lock, self._scope, self._step = lock, scope, step
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            while not self._lock.acquire(timeout=0.05):
+                self._step.check("IteratorGetNext")
+                if self._scope.stopped:
+                    raise CancelledError(None, None, "The iterator was closed together with its session.")
+        self._scope.step = self._step
+
+    def __exit__(self, *error: Any) -> None:
+        self._scope.step = None
+        self._lock.release()
+
+
+class Ahead(Iterator[Element]):
+    """An iterator whose elements a thread makes ahead of time, up to `size` of them."""
+
+    def __init__(self, pipeline: Pipeline, scope: Scope, make: Callable[[Scope], Iterator[Element]], size: int) -> None:
+        self._crew = _Filler(pipeline, make, size)
+        self._scope = scope
+        weakref.finalize(self, self._crew.stop).atexit = False
+
+    def __next__(self) -> Element:
+        return self._crew.take(self._scope)
+
+
+class _Filler(Crew):
+    def __init__(self, pipeline: Pipeline, make: Callable[[Scope], Iterator[Element]], size: int) -> None:
+        super().__init__(pipeline)
+        self._make: Callable[[Scope], Iterator[Element]] | None = make
+        self._size = size
+        self._items: deque[tuple[Any, Exception | None]] = deque()
+        self._ended = False
+
+    def work(self) -> None:
+        try:
+            assert self._make is not None
+            iterator = self._make(self.scope)
+            self._make = None
+            while True:
+                item = outcome(iterator)
+                if item is None:
+                    return
+                with self.changed:
+                    self.scope.wait(self.changed, lambda: len(self._items) < self._size)
+                    self._items.append(item)
+                    self.changed.notify_all()
+        finally:
+            with self.changed:
+                self._ended = True
+
+    def take(self, scope: Scope) -> Element:
+        """The next element, waited for in `scope`."""
+        if not self.threads:
+            self.start()
+        with self.changed:
+            if not self._items:
+                scope.wait(self.changed, lambda: bool(self._items) or self._ended)
+            if not self._items:
+                scope.check()
+                raise StopIteration
+            value, error = self._items.popleft()
+            self.changed.notify_all()
+        if error is not None:
+            raise error
+        return value  # type: ignore[no-any-return]
+
+
+def outcome(iterator: Iterator[Any]) -> tuple[Any, Exception | None] | None:
+    """What `next(iterator)` gives or raises; None at the end. A cancelled one stays cancelled."""
+    try:
+        return next(iterator), None
+    except StopIteration:
+        return None
+    except CancelledError:
+        raise
+    except Exception as error:
+        return None, error
+
+
+class InParallel(Iterator[Element]):
+    """`function` of the elements, several at a time, in their order."""
+
+    def __init__(
+        self, pipeline: Pipeline, scope: Scope, make: Callable[[Scope], Iterator[Any]],
+        function: Callable[[Any], Element], parallel: int,
+    ) -> None:  # fmt: skip
+        self._crew = _Callers(pipeline, make, function, workers(parallel))
+        self._scope = scope
+        weakref.finalize(self, self._crew.stop).atexit = False
+
+    def __next__(self) -> Element:
+        return self._crew.take(self._scope)
+
+
+class _Callers(Crew):
+    def __init__(
+        self, pipeline: Pipeline, make: Callable[[Scope], Iterator[Any]], function: Callable[[Any], Element], count: int
+    ) -> None:
+        super().__init__(pipeline)
+        self._input = make(self.scope)
+        self._function = function
+        self._count = count
+        self._reading = threading.Lock()
+        self._read = self._taken = 0
+        self._end: int | None = None
+        self._done: dict[int, tuple[Any, Exception | None]] = {}
+
+    def work(self) -> None:
+        while True:
+            with self.changed:
+                self.scope.wait(self.changed, lambda: self._end is not None or self._read - self._taken < self._count)
+                if self._end is not None:
+                    return
+            with self._reading:
+                if self._end is not None:
+                    return
+                item = outcome(self._input)
+                ticket = self._read
+                if item is None:
+                    with self.changed:
+                        self._end = ticket
+                    return
+                self._read += 1
+            value, error = item
+            if error is None:
+                try:
+                    item = self._function(value), None
+                except CancelledError:
+                    raise
+                except Exception as problem:
+                    item = None, problem
+            with self.changed:
+                self._done[ticket] = item
+                self.changed.notify_all()
+
+    def take(self, scope: Scope) -> Element:
+        """The next result, waited for in `scope`."""
+        if not self.threads:
+            self.start(self._count)
+        with self.changed:
+            scope.wait(self.changed, lambda: self._taken in self._done or self._end == self._taken)
+            if self._taken not in self._done:
+                raise StopIteration
+            value, error = self._done.pop(self._taken)
+            self._taken += 1
+            self.changed.notify_all()
+        if error is not None:
+            raise error
+        return value  # type: ignore[no-any-return]
+
+
+def workers(parallel: int) -> int:
+    """How many threads a wish for parallel calls means; -1 leaves it to us."""
+    return min(parallel if parallel > 0 else os.cpu_count() or 1, MAX_THREADS)
+
+
+def as_array(value: Any, dtype: DType | None = None) -> Any:
+    """A component as an array: strings and handles come as arrays of objects."""
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, (bytes, str)):
+        return np.array(value.encode() if isinstance(value, str) else value, object)
+    if isinstance(value, Node):
+        return as_handle(value)
+    return np.asarray(value)

@@ -1,0 +1,1 @@
+"""tf.layers: layers that make their own variables, as classes and as functions."""

@@ -1,0 +1,9 @@
+"""Hyperparameters and training ops."""
+
+from penstock.contrib.hparams import HParams, parse_values
+from penstock.contrib.layers.optimizers import multiply_gradients
+from penstock.contrib.layers.summaries import add_gradients_summaries
+from penstock.contrib.training import clip_gradient_norms, clip_gradient_norms_fn, create_train_op
+from penstock.face.missing import guard as _guard
+
+__getattr__ = _guard(__name__)

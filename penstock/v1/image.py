@@ -1,0 +1,88 @@
+"""`tf.image`: resizing, colour, geometry, boxes, measures of quality, and codecs."""
+
+from penstock.face.missing import guard as _guard
+from penstock.ops.blocks import extract_image_patches
+from penstock.ops.image_boxes import (
+    crop_and_resize,
+    draw_bounding_boxes,
+    extract_glimpse,
+    extract_patches,
+)
+from penstock.ops.image_codecs import (
+    adjust_jpeg_quality,
+    decode_and_crop_jpeg,
+    decode_bmp,
+    decode_gif,
+    decode_image,
+    decode_jpeg,
+    decode_png,
+    encode_jpeg,
+    encode_png,
+    extract_jpeg_shape,
+    is_jpeg,
+    random_jpeg_quality,
+)
+from penstock.ops.image_color import (
+    adjust_brightness,
+    adjust_contrast,
+    adjust_gamma,
+    adjust_hue,
+    adjust_saturation,
+    convert_image_dtype,
+    hsv_to_rgb,
+    per_image_standardization,
+    random_brightness,
+    random_contrast,
+    random_hue,
+    random_saturation,
+    rgb_to_grayscale,
+    rgb_to_hsv,
+    rgb_to_yiq,
+    rgb_to_yuv,
+    yiq_to_rgb,
+    yuv_to_rgb,
+)
+from penstock.ops.image_geometry import (
+    central_crop,
+    crop_to_bounding_box,
+    flip_left_right,
+    flip_up_down,
+    grayscale_to_rgb,
+    pad_to_bounding_box,
+    random_flip_left_right,
+    random_flip_up_down,
+    resize_image_with_crop_or_pad,
+    resize_image_with_pad,
+    rot90,
+    transpose,
+)
+from penstock.ops.image_geometry import resize_image_with_crop_or_pad as resize_with_crop_or_pad
+from penstock.ops.image_geometry import transpose as transpose_image
+from penstock.ops.image_nms import (
+    combined_non_max_suppression,
+    non_max_suppression,
+    non_max_suppression_overlaps,
+    non_max_suppression_padded,
+    non_max_suppression_with_scores,
+)
+from penstock.ops.image_quality import (
+    image_gradients,
+    psnr,
+    sobel_edges,
+    ssim,
+    ssim_multiscale,
+    total_variation,
+)
+from penstock.ops.image_resize import ResizeMethodV1 as ResizeMethod
+from penstock.ops.image_resize import (
+    resize_area,
+    resize_bicubic,
+    resize_bilinear,
+    resize_images,
+    resize_nearest_neighbor,
+)
+from penstock.ops.image_resize import resize_images as resize
+from penstock.ops.image_sampling import sample_distorted_bounding_box
+from penstock.ops.random import random_crop
+
+__getattr__ = _guard(__name__)

@@ -1,0 +1,23 @@
+"""tf.layers, tf.metrics and tf.distributions against what TensorFlow gave for the same programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from golden_programs import check, load
+
+import penstock.v1 as tf
+
+
+def rows(name: str) -> list[Any]:
+    data = load(f"layers/{name}.json")
+    return [
+        pytest.param({**row, "program": data["prelude"] + row["program"]}, id=f"{name}-{row['id']}")
+        for row in data["cases"]
+    ]
+
+
+@pytest.mark.parametrize("row", [*rows("layers"), *rows("metrics"), *rows("distributions")])
+def test_program(row: dict[str, Any]) -> None:
+    check(row, tf)

@@ -1,0 +1,23 @@
+"""Every recorded call of an op gives TensorFlow's values, names, static shapes and gradients."""
+
+from __future__ import annotations
+
+import pytest
+from golden_ops import ASPECTS, CASES, cases_with
+
+# What differs, by aspect and case, and why. Such a case must fail: once it agrees, it leaves the table.
+DIFFERENT: dict[str, dict[str, str]] = {"outputs": {}, "names": {}, "static shapes": {}, "gradients": {}}
+
+
+@pytest.mark.parametrize(
+    ("aspect", "name"),
+    [
+        pytest.param(
+            aspect, name, id=f"{aspect}-{name}",
+            marks=[pytest.mark.xfail(strict=True, reason=DIFFERENT[aspect][name])] if name in DIFFERENT[aspect] else [],
+        )
+        for aspect in ASPECTS for name in cases_with(aspect)
+    ],
+)  # fmt: skip
+def test_as_tensorflow(aspect: str, name: str) -> None:
+    ASPECTS[aspect](CASES[name])
