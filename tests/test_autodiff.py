@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import namespace
 import numpy as np
 import pytest
 from golden_programs import GOLDEN as FOLDER
 from golden_programs import check, load, run_program
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
+import penstock.v1 as tf
 from penstock import autodiff
 from penstock.graph.function import Call
 from penstock.graph.graph import Graph
@@ -20,7 +20,6 @@ from penstock.graph.tensor import IndexedSlices
 from penstock.ops.types import FLOATS
 from penstock.ops.vjp import vjp_gradient
 
-tf = namespace.make()
 for name in ["gradients", "hessians", "custom_gradient", "RegisterGradient", "NotDifferentiable", "AggregationMethod"]:
     setattr(tf, name, getattr(autodiff, name))
 

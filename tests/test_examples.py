@@ -53,3 +53,17 @@ def test_the_same_program_runs_as_a_tensorflow_script(tmp_path):
     assert "import penstock.v1 as tf\n" in source
     script.write_text(source.replace("import penstock.v1 as tf\n", "import tensorflow as tf\n"))
     assert line_in(run("-m", "penstock", "run", script)) == pytest.approx((3, 2), abs=0.05)
+
+
+def test_cifar10_on_two_devices_learns_and_carries_on(tmp_path):
+    flags = ["--towers=2", "--batch_size=16", f"--train_dir={tmp_path}"]
+    losses = losses_in(run(EXAMPLES / "cifar10_multi_device.py", *flags, "--steps=21"))
+    assert list(losses) == [0, 10, 20]
+    assert losses[20] < losses[0] - 0.3
+    assert (tmp_path / "model.ckpt-21.index").exists()
+    # One more step from the checkpoint, not from the beginning.
+    assert losses_in(run(EXAMPLES / "cifar10_multi_device.py", *flags, "--steps=22"))[0] < losses[0] - 0.3
+
+
+def losses_in(output):
+    return {int(step): float(loss) for step, loss in re.findall(r"step (\d+): loss ([\d.]+)", output)}

@@ -6,9 +6,20 @@ import pytest
 from golden_ops import ASPECTS, CASES, cases_with
 
 # What differs, by aspect and case, and why. Such a case must fail: once it agrees, it leaves the table.
-DIFFERENT: dict[str, dict[str, str]] = {"outputs": {}, "names": {}, "static shapes": {}, "gradients": {}}
+_ROT90 = [f"image/image_rot90_{i}" for i in range(4)]
+DIFFERENT: dict[str, dict[str, str]] = {
+    "outputs": {},
+    "names": dict.fromkeys(_ROT90, "the output of its cond is that of one If node here, of a Merge in TensorFlow"),
+    "static shapes": {},
+    "gradients": {
+        **dict.fromkeys(_ROT90, "TensorFlow cannot differentiate it"),
+        "nn/nn_conv2d_5": "one small sum of large terms is rounded otherwise; both are 1.4e-6 from the exact value",
+        "nn/nn_conv2d_8": "TensorFlow cannot differentiate dilated convolutions on the CPU",
+    },
+}
 
 
+@pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
 @pytest.mark.parametrize(
     ("aspect", "name"),
     [

@@ -194,8 +194,9 @@ class BundleReader:
             raw = table.decode(files.read(self._where), self._where)
         except NotFoundError as error:
             raise NotFoundError(
-                None, None, f"Unsuccessful TensorSliceReader constructor: there is no checkpoint '{prefix}'."
-            ) from error
+                None, None,
+                f"Unsuccessful TensorSliceReader constructor: Failed to find any matching files for {prefix}",
+            ) from error  # fmt: skip
         header = self._parse(BundleHeaderProto, raw.pop(b"", b""), "the header")
         if header.endianness != 0 or header.version.min_consumer > _PRODUCER or header.num_shards < 1:
             raise DataLossError(

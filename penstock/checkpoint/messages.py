@@ -1,4 +1,4 @@
-"""The messages of a checkpoint's index. They are TensorFlow's, which tensorboard does not bring along."""
+"""Messages of TensorFlow that tensorboard does not bring along: a checkpoint's index, its state, queue runners."""
 
 from __future__ import annotations
 
@@ -36,6 +36,13 @@ _MESSAGES: dict[str, list[tuple[str, int, int, bool, str]]] = {
         ("all_model_checkpoint_timestamps", 3, _Field.TYPE_DOUBLE, True, ""),
         ("last_preserved_timestamp", 4, _Field.TYPE_DOUBLE, False, ""),
     ],
+    "QueueRunnerDef": [
+        ("queue_name", 1, _Field.TYPE_STRING, False, ""),
+        ("enqueue_op_name", 2, _Field.TYPE_STRING, True, ""),
+        ("close_op_name", 3, _Field.TYPE_STRING, False, ""),
+        ("cancel_op_name", 4, _Field.TYPE_STRING, False, ""),
+        ("queue_closed_exception_types", 5, _Field.TYPE_INT32, True, ""),  # status codes
+    ],
 }
 
 
@@ -66,3 +73,4 @@ BundleHeaderProto: Any = _classes["BundleHeaderProto"]
 BundleEntryProto: Any = _classes["BundleEntryProto"]
 TensorSliceProto: Any = _classes["TensorSliceProto"]
 CheckpointState: Any = _classes["CheckpointState"]
+QueueRunnerDef: Any = _classes["QueueRunnerDef"]

@@ -36,6 +36,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     # Messages that TensorBoard lacks.
     "core.example.example_pb2": (_TRAIN,),
     "core.example.feature_pb2": (_TRAIN,),
+    "core.protobuf.queue_runner_pb2": ("penstock.checkpoint.messages",),
     "core.protobuf.tensorflow_server_pb2": (_TRAIN,),
     # Client.
     "python.client.device_lib": ("penstock.client.device_lib",),
@@ -57,6 +58,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "contrib.layers.python.layers.utils": (f"{_CONTRIB}.slim.utils",),
     "contrib.slim.python.slim.evaluation": (f"{_CONTRIB}.slim.evaluation",),
     "contrib.slim.python.slim.learning": (f"{_CONTRIB}.slim.learning",),
+    "contrib.training.python.training.evaluation": (f"{_CONTRIB}.training",),
     "contrib.training.python.training.hparam": (f"{_CONTRIB}.training",),
     "contrib.training.python.training.training": (f"{_CONTRIB}.training",),
     # Data.
@@ -163,17 +165,20 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.platform.gfile": (f"{_FACE}.gfile",),
     "python.platform.test": (f"{_FACE}.test",),
     "python.platform.tf_logging": (f"{_FACE}.logging", "penstock.face.logging"),
+    "python.pywrap_tensorflow": (_TRAIN,),
     # Summaries.
     "python.summary.summary": (f"{_FACE}.summary",),
     "python.summary.writer.writer": (f"{_FACE}.summary",),
     # Training.
     "python.training.adagrad": (_TRAIN,),
     "python.training.adam": (_TRAIN,),
+    "python.training.basic_loops": (_TRAIN,),
     "python.training.basic_session_run_hooks": (_TRAIN,),
     "python.training.checkpoint_management": (_TRAIN,),
     "python.training.checkpoint_utils": (_TRAIN,),
     "python.training.coordinator": (_TRAIN,),
     "python.training.device_setter": (_TRAIN,),
+    "python.training.evaluation": (f"{_CONTRIB}.training",),
     "python.training.ftrl": (_TRAIN,),
     "python.training.gradient_descent": (_TRAIN,),
     "python.training.input": (_TRAIN,),

@@ -2,56 +2,34 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
-from penstock.face.logging import info
-from penstock.graph.keys import GraphKeys
-from penstock.graph.scopes import get_collection
 from penstock.ops import summary
-from penstock.ops.control import group
-from penstock.session import Session
-from penstock.summary.writer import FileWriter
-from penstock.train.checkpoint_state import latest_checkpoint
-from penstock.train.coordinator import Coordinator
-from penstock.train.queue_runner import start_queue_runners
+from penstock.train import evaluation
+from penstock.train.evaluation import checkpoints_iterator, wait_for_new_checkpoint
 from penstock.train.saver import Saver
-from penstock.variables.global_step import get_or_create_global_step
-from penstock.variables.initialize import local_variables_initializer, tables_initializer
+from penstock.train.scaffold import Scaffold
+
+__all__ = ["checkpoints_iterator", "evaluate_once", "evaluation_loop", "wait_for_new_checkpoint"]
 
 _DEFAULT = 0
 
 
-def wait_for_new_checkpoint(
-    checkpoint_dir: str, last_checkpoint: str | None = None, seconds_to_sleep: float = 1, timeout: float | None = None
-) -> str | None:
-    """The next checkpoint in a folder; None if there is none within `timeout` seconds."""
-    end = None if timeout is None else time.time() + timeout
-    while True:
-        found: str | None = latest_checkpoint(checkpoint_dir)
-        if found is not None and found != last_checkpoint:
-            return found
-        if end is not None and time.time() + seconds_to_sleep > end:
-            return None
-        time.sleep(seconds_to_sleep)
-
-
-def checkpoints_iterator(
-    checkpoint_dir: str, min_interval_secs: float = 0, timeout: float | None = None,
-    timeout_fn: Callable[[], bool] | None = None,
-) -> Iterator[str]:  # fmt: skip
-    """Checkpoints as they appear in a folder, until there is none for `timeout` seconds."""
-    last = None
-    while True:
-        found = wait_for_new_checkpoint(checkpoint_dir, last, timeout=timeout)
-        if found is None:
-            if timeout_fn is None or timeout_fn():
-                return
-            continue
-        start, last = time.time(), found
-        yield found
-        time.sleep(max(0.0, start + min_interval_secs - time.time()))
+def _parts(
+    initial_op: Any, initial_op_feed_dict: Any, init_fn: Any, logdir: str | None, num_evals: int, summary_op: Any,
+    summary_op_feed_dict: Any, variables_to_restore: Any, hooks: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """The scaffold and the hooks of an evaluation."""
+    if summary_op is _DEFAULT:
+        summary_op = summary.merge_all()
+    all_hooks: list[Any] = [evaluation.StopAfterNEvalsHook(num_evals)]
+    if summary_op is not None and logdir is not None:
+        all_hooks.append(
+            evaluation.SummaryAtEndHook(logdir, summary_op=summary_op, feed_dict=summary_op_feed_dict)
+        )
+    saver = None if variables_to_restore is None else Saver(variables_to_restore)
+    scaffold = Scaffold(init_op=initial_op, init_feed_dict=initial_op_feed_dict, init_fn=init_fn, saver=saver)
+    return {"scaffold": scaffold, "hooks": all_hooks + list(hooks or ())}
 
 
 def evaluate_once(
@@ -64,36 +42,14 @@ def evaluate_once(
 
     >>> slim.evaluation.evaluate_once("", path, logdir, num_evals=10, eval_op=list(updates.values()), final_op=values)
     """
-    if hooks:
-        raise NotImplementedError("evaluate_once: hooks are not supported; use initial_op, eval_op and final_op.")
-    step = get_or_create_global_step()
-    if summary_op is _DEFAULT:
-        summary_op = summary.merge_all() if get_collection(GraphKeys.SUMMARIES) else None
-    start = group(local_variables_initializer(), tables_initializer())
-    saver = Saver(variables_to_restore)
-    with Session(master, config=session_config) as sess:
-        saver.restore(sess, checkpoint_path)
-        sess.run(start)
-        coordinator = Coordinator()
-        threads = start_queue_runners(sess, coordinator)
-        try:
-            if initial_op is not None:
-                sess.run(initial_op, initial_op_feed_dict)
-            for i in range(num_evals if eval_op is not None else 0):
-                info("Evaluation [%d/%d]", i + 1, num_evals)
-                sess.run(eval_op, eval_op_feed_dict)
-            value = None if final_op is None else sess.run(final_op, final_op_feed_dict)
-            if summary_op is not None and logdir is not None:
-                _write(sess, logdir, summary_op, summary_op_feed_dict, step)
-            return value
-        finally:
-            coordinator.request_stop()
-            coordinator.join(threads, ignore_live_threads=True)
-
-
-def _write(sess: Any, logdir: str, summary_op: Any, feed: Any, step: Any) -> None:
-    with FileWriter(logdir) as writer:
-        writer.add_summary(sess.run(summary_op, feed), int(sess.run(step)))
+    parts = _parts(
+        initial_op, initial_op_feed_dict, None, logdir, num_evals, summary_op, summary_op_feed_dict,
+        variables_to_restore, hooks,
+    )  # fmt: skip
+    return evaluation.evaluate_once(
+        checkpoint_path, master, eval_ops=eval_op, feed_dict=eval_op_feed_dict, final_ops=final_op,
+        final_ops_feed_dict=final_op_feed_dict, config=session_config, **parts,
+    )  # fmt: skip
 
 
 def evaluation_loop(
@@ -105,13 +61,12 @@ def evaluation_loop(
     timeout_fn: Any = None, hooks: Any = None,
 ) -> Any:  # fmt: skip
     """`evaluate_once` for each new checkpoint, and the last value of `final_op`."""
-    value = None
-    found = checkpoints_iterator(checkpoint_dir, eval_interval_secs, timeout, timeout_fn)
-    for count, path in enumerate(found, start=1):
-        value = evaluate_once(
-            master, path, logdir, num_evals, initial_op, initial_op_feed_dict, eval_op, eval_op_feed_dict, final_op,
-            final_op_feed_dict, summary_op, summary_op_feed_dict, variables_to_restore, session_config, hooks,
-        )  # fmt: skip
-        if max_number_of_evaluations is not None and count >= max_number_of_evaluations:
-            break
-    return value
+    parts = _parts(
+        initial_op, initial_op_feed_dict, init_fn, logdir, num_evals, summary_op, summary_op_feed_dict,
+        variables_to_restore, hooks,
+    )  # fmt: skip
+    return evaluation.evaluate_repeatedly(
+        checkpoint_dir, master, eval_ops=eval_op, feed_dict=eval_op_feed_dict, final_ops=final_op,
+        final_ops_feed_dict=final_op_feed_dict, eval_interval_secs=eval_interval_secs, config=session_config,
+        max_number_of_evaluations=max_number_of_evaluations, timeout=timeout, timeout_fn=timeout_fn, **parts,
+    )  # fmt: skip

@@ -28,7 +28,7 @@ class Scope:
     def __init__(self) -> None:
         self.stopped = False
         self.step: Any = None  # the step that asks, if it runs in one
-        self._waiting_on: threading.Condition | None = None
+        self._waiting_on: list[threading.Condition] = []  # one per thread that waits
 
     def stop(self) -> None:
         """Whoever runs in this scope gets CancelledError, also while waiting."""
@@ -36,8 +36,7 @@ class Scope:
         self._wake()
 
     def _wake(self) -> None:
-        changed = self._waiting_on
-        if changed is not None:
+        for changed in list(self._waiting_on):
             with changed:
                 changed.notify_all()
 
@@ -54,7 +53,7 @@ class Scope:
         if ready():
             return
         step = self.step
-        self._waiting_on = changed
+        self._waiting_on.append(changed)
         try:
             if step is None:
                 changed.wait_for(lambda: self.stopped or ready())
@@ -65,7 +64,7 @@ class Scope:
                 finally:
                     step.cancelled.forget(self._wake)
         finally:
-            self._waiting_on = None
+            self._waiting_on.remove(changed)
         if not ready():
             self.check()
             raise DeadlineExceededError(None, None, "Timed out waiting for the next element of a dataset.")
@@ -221,18 +220,23 @@ class Ahead(Iterator[Element]):
 class _Filler(Crew):
     def __init__(self, pipeline: Pipeline, make: Callable[[Scope], Iterator[Element]], size: int) -> None:
         super().__init__(pipeline)
-        self._make: Callable[[Scope], Iterator[Element]] | None = make
+        self._make = make
         self._size = size
         self._items: deque[tuple[Any, Exception | None]] = deque()
         self._ended = False
 
     def work(self) -> None:
         try:
-            assert self._make is not None
-            iterator = self._make(self.scope)
-            self._make = None
+            iterator: Iterator[Element] | None = None
             while True:
-                item = outcome(iterator)
+                try:
+                    # Made here, for it may start to read at once.
+                    iterator = self._make(self.scope) if iterator is None else iterator
+                    item = outcome(iterator, self.scope)
+                except Exception as error:
+                    if self.scope.stopped:
+                        raise
+                    item = None, error
                 if item is None:
                     return
                 with self.changed:
@@ -260,15 +264,15 @@ class _Filler(Crew):
         return value  # type: ignore[no-any-return]
 
 
-def outcome(iterator: Iterator[Any]) -> tuple[Any, Exception | None] | None:
-    """What `next(iterator)` gives or raises; None at the end. A cancelled one stays cancelled."""
+def outcome(iterator: Iterator[Any], scope: Scope) -> tuple[Any, Exception | None] | None:
+    """What `next(iterator)` gives or raises; None at the end. CancelledError once `scope` is stopped."""
     try:
         return next(iterator), None
     except StopIteration:
         return None
-    except CancelledError:
-        raise
     except Exception as error:
+        if scope.stopped:
+            raise CancelledError(None, None, "The iterator was closed.") from error
         return None, error
 
 
@@ -309,7 +313,7 @@ class _Callers(Crew):
             with self._reading:
                 if self._end is not None:
                     return
-                item = outcome(self._input)
+                item = outcome(self._input, self.scope)
                 ticket = self._read
                 if item is None:
                     with self.changed:
@@ -320,8 +324,6 @@ class _Callers(Crew):
             if error is None:
                 try:
                     item = self._function(value), None
-                except CancelledError:
-                    raise
                 except Exception as problem:
                     item = None, problem
             with self.changed:

@@ -43,10 +43,10 @@ def missing_name(module: str, name: str, known: Iterable[str]) -> AttributeError
     return AttributeError(f"'{module}.{name}' does not exist in penstock. {remedy}", name=name)
 
 
-def guard(module_name: str) -> Callable[[str], Any]:
+def guard(module_name: str, more: str | None = None) -> Callable[[str], Any]:
     """A module `__getattr__` (PEP 562): imports submodules when they are first used, and raises `missing_name` else.
 
-    A face ends with it:
+    `more` is a module with further names, imported when one is asked for. A face ends with it:
 
         __getattr__ = guard(__name__)
     """
@@ -56,17 +56,22 @@ def guard(module_name: str) -> Callable[[str], Any]:
         submodules = _submodules(module)
         if name in submodules:
             return importlib.import_module(f"{module_name}.{name}")
-        raise missing_name(module_name, name, [*vars(module), *submodules])
+        further = vars(importlib.import_module(more)) if more and not name.startswith("__") else {}
+        if name in further:
+            setattr(module, name, further[name])  # so that it is found at once from now on
+            return further[name]
+        raise missing_name(module_name, name, [*vars(module), *further, *submodules])
 
     return __getattr__
 
 
-def listing(module_name: str) -> Callable[[], list[str]]:
-    """A module `__dir__` that knows the submodules which are not imported yet."""
+def listing(module_name: str, more: str | None = None) -> Callable[[], list[str]]:
+    """A module `__dir__` that knows what `guard` would import."""
 
     def __dir__() -> list[str]:
         module = sys.modules[module_name]
-        return sorted({*vars(module), *_submodules(module)})
+        further = vars(importlib.import_module(more)) if more else {}
+        return sorted({*vars(module), *further, *_submodules(module)})
 
     return __dir__
 

@@ -255,7 +255,7 @@ def op(
             if p.kind is p.KEYWORD_ONLY:
                 wants.add(p.name)
                 # `key` is the key of random numbers, unless it is annotated as an attr, which hashes have.
-                given = p.name in ("key", "ctx", "resource") and str(p.annotation) not in ATTR_KINDS
+                given = p.name in ("key", "ctx", "resource", "functions") and str(p.annotation) not in ATTR_KINDS
                 if not given:
                     default = MISSING if p.default is p.empty else p.default
                     allowed = tuple(types.get(p.name, ()))

@@ -156,9 +156,9 @@ def _over_taps(
 ) -> Array:  # fmt: skip
     """The taps, each times its weights, reduced to one array of the result's size.
 
-    It is computed with one column more, which a slice takes off again. XLA puts a reduction that follows, such as a mean
-    over the pixels, and all the arithmetic before it into one call of YNNPACK, where so many operands are slow (50 ms
-    against 1 for a depthwise 3x3 over 8 x 28 x 28 x 128). A slice ends such a call; it costs nothing by itself.
+    It is computed with one column more, which a slice takes off again. XLA puts a reduction that follows, such as a
+    mean over the pixels, and all the arithmetic before it into one call of YNNPACK, where so many operands are slow
+    (50 ms against 1 for a depthwise 3x3 over 8 x 28 x 28 x 128). A slice ends such a call; it costs nothing by itself.
     """
     cols = windows.cols
     wider = windows._replace(cols=cols._replace(after=cols.after + cols.stride, out=cols.out + 1))
@@ -301,11 +301,10 @@ def _dot_filter_grad(x: Array, dy: Array, windows: _Windows) -> Array:
 
 
 def _depthwise_conv(x: Array, kernel: Array, windows: _Windows) -> Array:
-    # Products with a trailing axis of one would be slow in fusions with reductions: it comes last, if at all.
     weights = kernel.reshape(len(windows.taps), windows.groups, -1)
     if weights.shape[2] == 1:
-        return _over_taps(lambda a, b: a + b, x, windows, weights=[w[:, 0] for w in weights])
-    y = _over_taps(lambda a, b: a + b, x[..., None], windows, weights=list(weights))
+        return _over_taps(lax.add, x, windows, weights=[w[:, 0] for w in weights])
+    y = _over_taps(lax.add, x[..., None], windows, weights=list(weights))
     return y.reshape(*y.shape[:3], kernel.shape[3])
 
 
@@ -424,6 +423,11 @@ def lowest(dtype: np.dtype[Any]) -> float:
     return float(ml_dtypes.finfo(dtype).min)  # type: ignore[no-untyped-call]
 
 
+def _least(dtype: np.dtype[Any]) -> float:
+    """As `lowest`, for XLA's own pooling, which has a gradient only with this start."""
+    return -np.inf if jnp.issubdtype(dtype, jnp.floating) else lowest(dtype)
+
+
 def larger(a: Array, b: Array) -> Array:
     """The larger of two, but never a NaN in `b`; one instruction, where `lax.max` takes several to pass NaN on."""
     return jnp.where(b > a, b, a)
@@ -432,14 +436,14 @@ def larger(a: Array, b: Array) -> Array:
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _max_pool(x: Array, windows: _Windows) -> Array:
     if not windows.pools_by_taps:
-        return _pooled(x, lowest(x.dtype), lax.max, windows)
+        return _pooled(x, _least(x.dtype), lax.max, windows)
     taps = _taps(x, windows, lowest(x.dtype))
     return functools.reduce(larger, taps, jnp.full((), lowest(x.dtype), x.dtype))
 
 
 def _max_pool_grad(x: Array, y: Array, dy: Array, windows: _Windows) -> Array:
     if not windows.pools_by_taps:
-        return jnp.asarray(jax.vjp(lambda x: _pooled(x, lowest(x.dtype), lax.max, windows), x)[1](dy)[0])
+        return jnp.asarray(jax.vjp(lambda x: _pooled(x, _least(x.dtype), lax.max, windows), x)[1](dy)[0])
     taps = _taps(x, windows, lowest(x.dtype))
     first = jnp.full(y.shape, len(taps), jnp.int32)  # counted from 1: 0 is beyond the results
     for tap in reversed(range(1, len(taps))):

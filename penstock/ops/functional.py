@@ -17,7 +17,6 @@ from penstock.graph.function import Function
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
-from penstock.ops.loop_gradient import ReversibleLoop
 from penstock.ops.tensor_list import growing_lists
 from penstock.ops.types import Array
 
@@ -271,6 +270,9 @@ class _KeptLoop:
     """A loop that ran forwards and can run backwards; `bound` limits its iterations."""
 
     def __init__(self, loop: _Loop, bound: int, wrt: list[int]) -> None:
+        # Needs parts of jax that take long to import.
+        from penstock.ops.loop_gradient import ReversibleLoop
+
         self.loop, self.wrt = loop, wrt
         self.fixed = [i for i in wrt if i not in loop.changing]
         self.constants = [_array(loop.arguments[i]) for i in self.fixed]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import as_dtype
+from penstock.graph.graph import get_default_graph
+from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.tensor import SparseTensor, Tensor
 from penstock.ops import lookup_table as ops
 from penstock.ops.lookup import LookupInterface
+from penstock.ops.saveable import SaveableObject, SaveSpec
 
 
 class MutableHashTable(LookupInterface):
@@ -25,8 +29,7 @@ class MutableHashTable(LookupInterface):
         self._resource_handle = self._create_resource(name, shared_name or "", checkpoint and shared_name is None)
         self._name = self._resource_handle.op.name.split("/")[-1]
         if checkpoint:
-            # What a saver writes; made with the table, so that its name comes before those of other exports.
-            self._exported = self.export()
+            get_default_graph().add_to_collection(GraphKeys.SAVEABLE_OBJECTS, _TableSaveable(self))
 
     def _create_resource(self, name: str, shared_name: str, sharing: bool) -> Tensor:
         types = {"key_dtype": self._key_dtype, "value_dtype": self._value_dtype}
@@ -99,6 +102,21 @@ class MutableHashTable(LookupInterface):
         with name_scope(name, f"{self.name}_lookup_table_export_values", [handle]), colocate_with(handle):
             keys, values = ops.lookup_table_export_v2(handle, Tkeys=self._key_dtype, Tvalues=self._value_dtype)
         return keys, values
+
+
+class _TableSaveable(SaveableObject):
+    """A table as a Saver sees it: its keys and its values, two tensors."""
+
+    def __init__(self, table: MutableHashTable) -> None:
+        name = table.resource_handle.op.name
+        parts = zip(table.export(), ("keys", "values"), strict=True)
+        super().__init__(table, [SaveSpec(tensor, "", f"{name}-{part}") for tensor, part in parts], name)
+
+    def restore(self, restored_tensors: Sequence[Tensor], restored_shapes: Sequence[Any] | None) -> Operation:
+        handle = self.op.resource_handle
+        with name_scope(f"{self.name}_table_restore"), colocate_with(handle):
+            done: Operation = ops.lookup_table_import_v2(handle, *restored_tensors)
+        return done
 
 
 class DenseHashTable(MutableHashTable):

@@ -118,9 +118,11 @@ def truncated_normal_op(shape: Array, *, seed: int = 0, seed2: int = 0, dtype: D
 @op("RandomShuffle", "T -> output: T", random=True, no_gradient=True, shape=shapes.unchanged)
 def random_shuffle_op(value: Array, *, seed: int = 0, seed2: int = 0, key: Array) -> Array:
     if value.ndim == 0 or value.shape[0] < 2:
-        return jnp.asarray(value)
+        return value if value.dtype == object else jnp.asarray(value)
     # Sorting by 64 random bits: two equal ones are too rare to matter.
     order = jnp.argsort(_bits(key, (value.shape[0],), np.uint64))
+    if value.dtype == object:  # strings, which stay on the host
+        return value[np.asarray(order)]
     return jnp.take(value, order, axis=0)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +20,14 @@ from penstock.graph.graph import Graph
 from penstock.records import RecordWriter, read
 
 _STOP = object()
+_OPEN: weakref.WeakSet[EventFileWriter] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Many programs end without closing their writer: what they wrote must be in the file all the same."""
+    for writer in list(_OPEN):
+        writer.close()
 
 
 class EventFileWriter:
@@ -50,6 +60,7 @@ class EventFileWriter:
         self._records.flush()
         self._thread = threading.Thread(target=self._run, name="penstock-event-writer", daemon=True)
         self._thread.start()
+        _OPEN.add(self)
 
     def get_logdir(self) -> str:
         """The directory."""
@@ -77,6 +88,7 @@ class EventFileWriter:
             self._queue.put(_STOP)
             self._thread.join()
             self._thread = None
+            _OPEN.discard(self)
 
     def reopen(self) -> None:
         """Begins a new file, if this one is closed."""

@@ -216,7 +216,8 @@ def _batched(
         if any([t.dtype for t in each] != [t.dtype for t in flat[0]] for each in flat):
             raise TypeError(f"Every example must have tensors of the same types, received {flat}.")
         keep = None if keep is None else convert_to_tensor(keep)
-        if keep is not None and constant_value(keep) is not None and constant_value(keep).all():
+        known = None if keep is None else constant_value(keep)
+        if known is not None and known.all():
             keep = None
         dims = _shapes(flat, shapes, enqueue_many)
         types = [t.dtype.base_dtype for t in flat[0]]

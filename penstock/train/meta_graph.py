@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
-from tensorboard.compat.proto import meta_graph_pb2, op_def_pb2, saver_pb2, variable_pb2
+from tensorboard.compat.proto import meta_graph_pb2, op_def_pb2, variable_pb2
 
 from penstock.checkpoint import files
+from penstock.checkpoint.messages import QueueRunnerDef
 from penstock.errors import NotFoundError
 from penstock.face import logging
 from penstock.graph.graph import Graph, get_default_graph
@@ -20,6 +21,7 @@ from penstock.graph.op_protos import op_proto
 from penstock.graph.opdef import registered
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
+from penstock.train.queue_runner import QueueRunner
 from penstock.variables import protos
 from penstock.variables.variable import Variable
 
@@ -28,6 +30,11 @@ _OF_VARIABLES = frozenset((
     GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES, GraphKeys.MODEL_VARIABLES, GraphKeys.TRAINABLE_VARIABLES,
     GraphKeys.MOVING_AVERAGE_VARIABLES, GraphKeys.METRIC_VARIABLES, GraphKeys.GLOBAL_STEP,
 ))  # fmt: skip
+
+# What the messages in a collection stand for: functions of the message and of the scope that the graph is imported to.
+READERS: dict[str, Callable[[bytes, str], Any]] = {
+    GraphKeys.QUEUE_RUNNERS: lambda data, scope: QueueRunner.from_proto(QueueRunnerDef.FromString(data), scope),
+}
 
 
 def export_meta_graph(
@@ -149,6 +156,14 @@ def _add_item(definition: Any, key: str, item: Any, scope: str | None) -> None:
         raise TypeError(f"{item!r} cannot be written")
 
 
+def write_graph(graph_or_graph_def: Any, logdir: Any, name: str, as_text: bool = True) -> str:
+    """Writes a graph to a file and returns its path: `tf.train.write_graph(graph, "/tmp/model", "graph.pbtxt")`."""
+    proto = graph_or_graph_def.as_graph_def() if isinstance(graph_or_graph_def, Graph) else graph_or_graph_def
+    path = os.path.join(os.fspath(logdir), name)
+    files.write_whole(path, text_format.MessageToString(proto).encode() if as_text else proto.SerializeToString())
+    return path
+
+
 def read_meta_graph_file(filename: Any) -> Any:
     """The MetaGraphDef in a file, binary or text."""
     path = os.fspath(filename)
@@ -208,8 +223,8 @@ def _items(graph: Graph, key: str, definition: Any, scope: str) -> Iterable[Any]
             proto = variable_pb2.VariableDef.FromString(value)
             # A variable in two collections is one object.
             yield known.get(prefix + proto.variable_name) or protos.from_proto(proto, scope or None)
-        elif kind == "bytes_list" and key == GraphKeys.SAVERS:
-            yield saver_pb2.SaverDef.FromString(value)
+        elif kind == "bytes_list" and key in READERS:
+            yield READERS[key](value, scope)
         else:
             yield value
 

@@ -362,13 +362,18 @@ class _MonitoredSession:
             self.tf_sess = self._session_creator.create_session()
             # A coordinator that was stopped stays stopped: a new session has a new one.
             self.coord = Coordinator(clean_stop_exception_types=())
-            if self.tf_sess.graph.get_collection("queue_runners"):
-                start_queue_runners(sess=self.tf_sess, coord=self.coord)
-            for hook in self._hooks:
-                hook.after_create_session(self.tf_sess, self.coord)
-            return _CoordinatedSession(
+            made = _CoordinatedSession(
                 _HookedSession(self.tf_sess, self._hooks), self.coord, self._stop_grace_period_secs
             )
+            try:
+                if self.tf_sess.graph.get_collection("queue_runners"):
+                    start_queue_runners(sess=self.tf_sess, coord=self.coord)
+                for hook in self._hooks:
+                    hook.after_create_session(self.tf_sess, self.coord)
+            except BaseException:
+                made.close()  # or its threads would go on
+                raise
+            return made
 
     @property
     def graph(self) -> Any:

@@ -7,7 +7,14 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from penstock.errors import CancelledError, OutOfRangeError
+from penstock.checkpoint.messages import QueueRunnerDef
+from penstock.errors import (
+    CancelledError,
+    OpError,
+    OutOfRangeError,
+    error_code_from_exception_type,
+    exception_type_from_error_code,
+)
 from penstock.face import logging
 from penstock.graph.graph import get_default_graph, get_default_session
 from penstock.graph.keys import GraphKeys
@@ -32,6 +39,12 @@ class QueueRunner:
         queue_runner_def: Any = None,
         import_scope: str | None = None,
     ) -> None:
+        if queue_runner_def is not None:
+            if queue is not None or enqueue_ops:
+                raise ValueError("queue_runner_def and queue are mutually exclusive.")
+            queue, enqueue_ops, close_op, cancel_op, queue_closed_exception_types = _described(
+                queue_runner_def, import_scope
+            )
         if queue is None or not enqueue_ops:
             raise ValueError("Must provide queue and enqueue_ops.")
         closed_by = (OutOfRangeError,) if queue_closed_exception_types is None else queue_closed_exception_types
@@ -77,6 +90,24 @@ class QueueRunner:
     @property
     def name(self) -> str:
         return str(self._queue.name)
+
+    def to_proto(self, export_scope: str | None = None) -> Any:
+        """The names of its operations as a QueueRunnerDef; None if the queue is not below `export_scope`."""
+        prefix = f"{export_scope}/" if export_scope else ""
+        if not self.name.startswith(prefix):
+            return None
+        return QueueRunnerDef(
+            queue_name=self.name.removeprefix(prefix),
+            enqueue_op_name=[op.name.removeprefix(prefix) for op in self._enqueue_ops],
+            close_op_name=self._close_op.name.removeprefix(prefix),
+            cancel_op_name=self._cancel_op.name.removeprefix(prefix),
+            queue_closed_exception_types=[_code(kind) for kind in self._closed_by],
+        )
+
+    @staticmethod
+    def from_proto(queue_runner_def: Any, import_scope: str | None = None) -> QueueRunner:
+        """The runner of operations that are in the default graph already."""
+        return QueueRunner(queue_runner_def=queue_runner_def, import_scope=import_scope)
 
     def create_threads(
         self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
@@ -147,6 +178,30 @@ class QueueRunner:
             sess.run(operation)
         except (CancelledError, RuntimeError) as error:
             logging.vlog(1, "Ignored exception: %s", error)
+
+
+def _code(kind: type[BaseException]) -> int:
+    if not issubclass(kind, OpError):
+        raise ValueError(f"{kind.__name__} is not the exception of a status code, so it cannot be written")
+    return error_code_from_exception_type(kind)
+
+
+def _described(
+    proto: Any, scope: str | None
+) -> tuple[Any, list[Any], Any, Any, tuple[type[BaseException], ...] | None]:
+    """What a QueueRunnerDef names in the default graph. In place of the queue there is its operation."""
+    if not isinstance(proto, QueueRunnerDef):
+        raise TypeError(f"queue_runner_def must be a QueueRunnerDef, received {proto!r}.")
+    graph, prefix = get_default_graph(), f"{scope}/" if scope else ""
+    queue, close, cancel, *enqueue = (
+        graph.as_graph_element(prefix + name)
+        for name in (proto.queue_name, proto.close_op_name, proto.cancel_op_name, *proto.enqueue_op_name)
+    )
+    try:
+        kinds = tuple(exception_type_from_error_code(code) for code in proto.queue_closed_exception_types)
+    except KeyError as error:
+        raise ValueError(f"The runner of queue '{proto.queue_name}' has an unknown status code: {error}.") from None
+    return queue, enqueue, close, cancel, kinds or None
 
 
 def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS) -> None:

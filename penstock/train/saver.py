@@ -34,7 +34,7 @@ from penstock.train.checkpoint_state import (
     remove_checkpoint,
     update_checkpoint_state,
 )
-from penstock.train.meta_graph import export_meta_graph, import_scoped_meta_graph, read_meta_graph_file
+from penstock.train.meta_graph import READERS, export_meta_graph, import_scoped_meta_graph, read_meta_graph_file
 from penstock.train.saveables import SaveableObject, saveables_of
 
 
@@ -342,6 +342,8 @@ class Saver:
 
 
 _NAMES = ("filename_tensor_name", "save_tensor_name", "restore_op_name")
+
+READERS[GraphKeys.SAVERS] = lambda data, scope: Saver.from_proto(saver_pb2.SaverDef.FromString(data), scope or None)
 
 
 def _all_saveable_objects() -> list[Any]:

@@ -1,7 +1,7 @@
 """The graph and session API of TensorFlow 1.x: `import penstock.v1 as tf`.
 
 Public names only, no logic: each comes from the layer that implements it. Namespaces such as `tf.nn` are the modules
-beside this one, imported when they are first used.
+beside this one, imported when they are first used; so is `more`, which has the names that few programs use.
 """
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue, NameAttrList
@@ -107,7 +107,6 @@ from penstock.graph.scopes import (
 from penstock.graph.shape import Dimension, TensorShape, dimension_at_index, dimension_value
 from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
 from penstock.graph.tensor_proto import make_ndarray, make_tensor_proto
-from penstock.ops.accumulator import ConditionalAccumulator, ConditionalAccumulatorBase, SparseConditionalAccumulator
 from penstock.ops.arranging import (
     invert_permutation,
     matrix_transpose,
@@ -130,14 +129,6 @@ from penstock.ops.array import (
     zeros_like,
 )
 from penstock.ops.assertion import Assert
-from penstock.ops.batch_space import (
-    batch_to_space,
-    batch_to_space_nd,
-    required_space_to_batch_paddings,
-    space_to_batch,
-    space_to_batch_nd,
-)
-from penstock.ops.blocks import depth_to_space, extract_image_patches, extract_volume_patches, space_to_depth
 from penstock.ops.casting import (
     angle,
     bitcast,
@@ -155,29 +146,6 @@ from penstock.ops.casting import (
     to_int32,
     to_int64,
 )
-from penstock.ops.check_ops import (
-    assert_equal,
-    assert_greater,
-    assert_greater_equal,
-    assert_integer,
-    assert_less,
-    assert_less_equal,
-    assert_near,
-    assert_negative,
-    assert_non_negative,
-    assert_non_positive,
-    assert_none_equal,
-    assert_positive,
-    assert_proper_iterable,
-    assert_rank,
-    assert_rank_at_least,
-    assert_rank_in,
-    assert_same_float_dtype,
-    assert_scalar,
-    assert_type,
-    is_numeric_tensor,
-    is_tensor,
-)
 from penstock.ops.clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_value, global_norm
 from penstock.ops.compare import (
     equal,
@@ -194,20 +162,7 @@ from penstock.ops.compare import (
 from penstock.ops.control import group, no_op
 from penstock.ops.control import tuple_ as tuple
 from penstock.ops.control_flow import case, cond, while_loop
-from penstock.ops.decode_csv import decode_csv
 from penstock.ops.diag import diag, diag_part, eye, matrix_band_part, matrix_diag, matrix_diag_part, matrix_set_diag
-from penstock.ops.einsum import einsum
-from penstock.ops.fake_quant import (
-    fake_quant_with_min_max_args,
-    fake_quant_with_min_max_args_gradient,
-    fake_quant_with_min_max_vars,
-    fake_quant_with_min_max_vars_gradient,
-    fake_quant_with_min_max_vars_per_channel,
-    fake_quant_with_min_max_vars_per_channel_gradient,
-)
-from penstock.ops.files import matching_files, read_file, write_file
-from penstock.ops.formulas import is_non_decreasing, is_strictly_increasing, lbeta, log_sigmoid, unravel_index
-from penstock.ops.fourier import fft, fft2d, fft3d, ifft, ifft2d, ifft3d
 from penstock.ops.gathering import (
     batch_gather,
     gather,
@@ -222,21 +177,7 @@ from penstock.ops.gathering import (
     tensor_scatter_sub,
     tensor_scatter_update,
 )
-from penstock.ops.histogram import confusion_matrix, histogram_fixed_width, histogram_fixed_width_bins
 from penstock.ops.joining import concat, pad, parallel_stack, split, stack, tile, unstack
-from penstock.ops.linalg_decompose import matrix_square_root, qr, self_adjoint_eig, self_adjoint_eigvals, svd
-from penstock.ops.linalg_norm import norm
-from penstock.ops.linalg_solve import (
-    cholesky,
-    cholesky_solve,
-    matrix_determinant,
-    matrix_inverse,
-    matrix_solve,
-    matrix_solve_ls,
-    matrix_triangular_solve,
-    trace,
-)
-from penstock.ops.loops import foldl, foldr, map_fn, scan
 from penstock.ops.math import (
     accumulate_n,
     add,
@@ -263,16 +204,6 @@ from penstock.ops.math import (
 )
 from penstock.ops.matmul import cross, matmul, tensordot
 from penstock.ops.matmul import sparse_mat_mul as sparse_matmul
-from penstock.ops.parse_features import (
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    SparseFeature,
-    VarLenFeature,
-    parse_example,
-    parse_single_example,
-    parse_single_sequence_example,
-)
-from penstock.ops.parsing import decode_compressed, decode_json_example, decode_raw, parse_tensor, serialize_tensor
 from penstock.ops.passthrough import (
     add_check_numerics_ops,
     check_numerics,
@@ -284,10 +215,6 @@ from penstock.ops.passthrough import (
     timestamp,
     verify_tensor_all_finite,
 )
-from penstock.ops.printing import Print
-from penstock.ops.printing import print_values as print
-from penstock.ops.python_function import numpy_function, py_func
-from penstock.ops.quantization import dequantize, quantize, quantize_v2, quantized_concat
 from penstock.ops.queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from penstock.ops.random import (
     multinomial,
@@ -300,14 +227,6 @@ from penstock.ops.random import (
     truncated_normal,
 )
 from penstock.ops.ranges import bincount, range
-from penstock.ops.readers import (
-    FixedLengthRecordReader,
-    IdentityReader,
-    ReaderBase,
-    TextLineReader,
-    TFRecordReader,
-    WholeFileReader,
-)
 from penstock.ops.reduce import (
     arg_max,
     arg_min,
@@ -366,55 +285,7 @@ from penstock.ops.selection import (
     where,
     where_v2,
 )
-from penstock.ops.serialize_sparse import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
-from penstock.ops.sets import edit_distance
 from penstock.ops.slicing import newaxis, slice, strided_slice
-from penstock.ops.sorting import argsort, searchsorted, sort
-from penstock.ops.spacing import lin_space, linspace
-from penstock.ops.sparse_arranging import (
-    sparse_concat,
-    sparse_reorder,
-    sparse_reset_shape,
-    sparse_reshape,
-    sparse_slice,
-    sparse_split,
-    sparse_transpose,
-)
-from penstock.ops.sparse_dense import sparse_tensor_dense_matmul, sparse_tensor_to_dense, sparse_to_dense
-from penstock.ops.sparse_index import convert_to_tensor_or_sparse_tensor
-from penstock.ops.sparse_math import sparse_add, sparse_maximum, sparse_minimum
-from penstock.ops.sparse_reduce import (
-    sparse_reduce_max,
-    sparse_reduce_max_sparse,
-    sparse_reduce_sum,
-    sparse_reduce_sum_sparse,
-    sparse_softmax,
-)
-from penstock.ops.sparse_rows import (
-    sparse_fill_empty_rows,
-    sparse_mask,
-    sparse_merge,
-    sparse_retain,
-    sparse_to_indicator,
-)
-from penstock.ops.special import betainc, digamma, erf, erfc, igamma, igammac, lgamma, polygamma, zeta
-from penstock.ops.string_forms import (
-    as_string,
-    decode_base64,
-    encode_base64,
-    fingerprint,
-    string_strip,
-    string_to_hash_bucket,
-    string_to_hash_bucket_fast,
-    string_to_hash_bucket_strong,
-    string_to_number,
-    substr,
-)
-from penstock.ops.string_join import reduce_join, string_join
-from penstock.ops.string_regex import regex_replace
-from penstock.ops.string_split import string_split
-from penstock.ops.switch_case import switch_case
-from penstock.ops.tensor_array import TensorArray
 from penstock.ops.unary import (
     abs,
     acos,
@@ -528,5 +399,5 @@ __version__ = VERSION = "1.15.0"
 __git_version__ = GIT_VERSION = "penstock"
 __compiler_version__ = COMPILER_VERSION = "XLA"
 
-__getattr__ = _guard(__name__)
-__dir__ = _listing(__name__)
+__getattr__ = _guard(__name__, more="penstock.v1.more")
+__dir__ = _listing(__name__, more="penstock.v1.more")

@@ -39,6 +39,7 @@ from penstock.optim.schedules import (
 from penstock.summary.writer import FileWriter as SummaryWriter
 from penstock.summary.writer import FileWriterCache as SummaryWriterCache
 from penstock.summary.writer import summary_iterator
+from penstock.train.basic_loops import basic_train_loop
 from penstock.train.checkpoint_state import (
     checkpoint_exists,
     generate_checkpoint_state_proto,
@@ -48,7 +49,16 @@ from penstock.train.checkpoint_state import (
     remove_checkpoint,
     update_checkpoint_state,
 )
+from penstock.train.checkpoint_utils import (
+    CheckpointReader,
+    NewCheckpointReader,
+    init_from_checkpoint,
+    list_variables,
+    load_checkpoint,
+    load_variable,
+)
 from penstock.train.coordinator import Coordinator, LooperThread
+from penstock.train.evaluation import checkpoints_iterator
 from penstock.train.hooks import (
     CheckpointSaverHook,
     CheckpointSaverListener,
@@ -80,7 +90,7 @@ from penstock.train.input import (
     slice_input_producer,
     string_input_producer,
 )
-from penstock.train.meta_graph import export_meta_graph
+from penstock.train.meta_graph import export_meta_graph, write_graph
 from penstock.train.monitored_session import (
     ChiefSessionCreator,
     MonitoredSession,

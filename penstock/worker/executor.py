@@ -73,6 +73,7 @@ class Context:
     def __init__(self, devices: dict[str, Device], random_state: RandomState) -> None:
         self.devices = devices
         self.random_state = random_state
+        self.bodies: dict[Any, Executable] = {}  # of functions that datasets call
 
     def device(self, node: Node) -> Device:
         """The device that a node was placed on."""
@@ -327,6 +328,30 @@ class LoopCall(_BodyCall):
         self.store(values, current)
 
 
+def callable_body(
+    context: Context, device: str, function: Function, captured: Sequence[Any]
+) -> Callable[[Sequence[Any]], list[Any]]:
+    """A body as a function from values to values, which outlives the step that makes it: datasets call those.
+
+    `captured` are the values, or the variables, for its last parameters.
+    """
+    key = (function, device, *(v for v in captured if isinstance(v, Variable)))
+    executable = context.bodies.get(key)
+    if executable is None:
+        body = body_of(function)
+        for node in body.nodes:
+            node.device = device
+        last = body.feeds[len(body.feeds) - len(captured) :]
+        bound = {id(p): v for p, v in zip(last, captured, strict=True) if isinstance(v, Variable)}
+        executable = context.bodies[key] = Executable(body, context, bound)
+    values = [None if isinstance(v, Variable) else v for v in captured]
+
+    def call(arguments: Sequence[Any]) -> list[Any]:
+        return list(map(_host_value, executable.run([*arguments, *values], Step(Cancellation()))))
+
+    return call
+
+
 class HostCall(NodeCall):
     """Runs a host op: its kernel takes and gives NumPy arrays, and resource objects for references."""
 
@@ -335,12 +360,16 @@ class HostCall(NodeCall):
         self.attrs = {k: v for k, v in node.attrs.items() if k in node.op.wants}
         if "resource" in node.op.wants:
             self.attrs["resource"] = functools.partial(owner.context.resource, node)
+        if "functions" in node.op.wants:
+            self.attrs["functions"] = functools.partial(callable_body, owner.context, node.device)
         self.wants_context = "ctx" in node.op.wants
 
     def call(self, arguments: Sequence[Any], step: Step) -> list[Any]:
         """What the kernel gives; whatever it raises names the node."""
         node = self.node
         attrs = {**self.attrs, "ctx": step} if self.wants_context else self.attrs
+        if node.op.random:
+            attrs = {**attrs, "key": self.owner.context.random_state.keys([node], step.drawn)[0]}
         try:
             result = node.op.kernel(*grouped(node.op, node.attrs, arguments), **attrs)
         except OpError as error:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import namespace
 import numpy as np
 import pytest
 from golden_programs import check, load
 
+import penstock.v1 as tf
 from penstock.variables.regularizers import l1_l2_regularizer, l2_regularizer
-
-tf = namespace.make()
 
 _FILES = {
     "graphdef/naming.json": ("variable_scope_", "get_variable_", "partitioned_names", "get_name_scope"),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import namespace
 import numpy as np
 import pytest
 from golden_programs import check, load
 
+import penstock.v1 as tf
 from penstock.errors import InvalidArgumentError
 from penstock.graph.importer import import_graph_def
-
-tf = namespace.make()
 
 _ROWS = {
     "graphdef/naming.json": ["variable_names", "variable_names_resource", "assign_names_resource",

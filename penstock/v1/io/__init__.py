@@ -35,5 +35,6 @@ from penstock.ops.parsing import (
 from penstock.ops.queue import PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from penstock.ops.serialize_sparse import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
 from penstock.ops.string_forms import decode_base64, encode_base64
+from penstock.train.meta_graph import write_graph
 
 __getattr__ = _guard(__name__)

@@ -1,0 +1,87 @@
+"""Batching: several elements as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.data.nodes import Element
+from penstock.errors import InvalidArgumentError, UnimplementedError
+
+
+def stacked(elements: list[Element]) -> Element:
+    """Elements of equal shapes as one with a dimension more."""
+    return tuple(_stack(column, i) for i, column in enumerate(zip(*elements, strict=True)))
+
+
+def _stack(arrays: Sequence[Any], component: int) -> Any:
+    first = arrays[0]
+    shape = first.shape
+    for i, array in enumerate(arrays):
+        if array.shape != shape:
+            raise InvalidArgumentError(
+                None, None,
+                f"Cannot batch tensors with different shapes in component {component}. First element had shape "
+                f"{list(shape)} and element {i} had shape {list(array.shape)}.",
+            )  # fmt: skip
+    batch = np.empty((len(arrays), *shape), first.dtype)
+    for i, array in enumerate(arrays):
+        batch[i, ...] = array
+    return batch
+
+
+def taking(components: Sequence[np.ndarray]) -> Callable[[list[int]], Element]:
+    """A function from row numbers to a batch of those rows."""
+
+    def take(rows: list[int]) -> Element:
+        index = np.array(rows, np.intp)
+        return tuple(c.take(index, axis=0) for c in components)
+
+    return take
+
+
+def padding(shapes: Sequence[Sequence[int]], values: Sequence[Any]) -> Callable[[list[Element]], Element]:
+    """A function from elements to a batch of one shape; -1 in `shapes` means as long as the longest."""
+
+    def join(elements: list[Element]) -> Element:
+        columns = zip(*elements, strict=True)
+        return tuple(
+            _padded(column, shape, value, i)
+            for i, (column, shape, value) in enumerate(zip(columns, shapes, values, strict=True))
+        )
+
+    return join
+
+
+def _padded(arrays: Sequence[Any], shape: Sequence[int], value: Any, component: int) -> Any:
+    for array in arrays:
+        if array.ndim != len(shape):
+            raise InvalidArgumentError(
+                None, None,
+                f"All elements in a batch must have the same rank as the padded shape for component {component}: "
+                f"expected rank {len(shape)} but got element with rank {array.ndim}.",
+            )  # fmt: skip
+    sizes = [max(a.shape[d] for a in arrays) for d in range(len(shape))]
+    for d, wanted in enumerate(shape):
+        if wanted >= 0:
+            if sizes[d] > wanted:
+                longest = next(a for a in arrays if a.shape[d] > wanted)
+                raise _too_long(longest.shape, shape, component)
+            sizes[d] = wanted
+    if arrays[0].dtype == object and not isinstance(value, (bytes, str)) and np.asarray(value).dtype != object:
+        raise UnimplementedError(None, None, f"Component {component} cannot be padded.")
+    batch = np.empty((len(arrays), *sizes), arrays[0].dtype)
+    batch[...] = value
+    for i, array in enumerate(arrays):
+        batch[(i, *(slice(n) for n in array.shape))] = array
+    return batch
+
+
+def _too_long(found: Sequence[int], shape: Sequence[int], component: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        None, None,
+        f"Attempted to pad to a smaller size than the input element: component {component} has shape {list(found)}, "
+        f"the padded shape is {list(shape)}.",
+    )  # fmt: skip

@@ -1,0 +1,98 @@
+"""Functions of elements: traced once into graph functions, whose captured tensors become inputs of the dataset op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.data import structure
+from penstock.graph.function import FuncGraph, Function
+from penstock.graph.graph import get_default_graph
+from penstock.graph.operation import Operation
+from penstock.graph.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A function of elements: its body, what it captured, and the structure of what it returns."""
+
+    function: Function
+    spec: Any
+    result: Any  # what the Python function returned, in the body's graph
+
+    @property
+    def captured(self) -> list[Tensor]:
+        return list(self.function.captured)
+
+
+def trace(function: Callable[..., Any], name: str, *specs: Any) -> Traced:
+    """Calls `function` once on parameters of the given structures, one structure per argument.
+
+    A single structure that is a plain tuple is spread over the arguments.
+    """
+    leaves = [leaf for spec in specs for leaf in structure.flatten(spec)]
+    outcome: dict[str, Any] = {}
+
+    def body(*parameters: Tensor) -> Sequence[Tensor]:
+        rest = list(parameters)
+        arguments: list[Any] = []
+        for spec in specs:
+            count = len(structure.flatten(spec))
+            arguments.append(structure.from_tensors(spec, rest[:count]))
+            del rest[:count]
+        if len(specs) == 1 and type(specs[0]) is tuple:
+            arguments = list(arguments[0])
+        result = function(*arguments)
+        if isinstance(result, list):
+            result = tuple(result) if any(structure.is_nested(r) for r in result) else result
+        outcome["result"] = result
+        try:
+            outcome["spec"], tensors = structure.to_tensors(result, lambda i: None)
+        except (ValueError, TypeError) as error:
+            raise TypeError(
+                f"Unsupported return value from function passed to {name}: {result!r:.200} ({error})"
+            ) from error
+        return tensors
+
+    traced = Function.trace(name.replace(".", "_"), [(leaf.dtype, leaf.shape) for leaf in leaves], body)
+    return Traced(traced, outcome["spec"], outcome["result"])
+
+
+def by_value(tensor: Tensor, name: str) -> Function:
+    """A function without parameters that computes `tensor`: all it needs is copied into its body.
+
+    ValueError where it needs something that cannot be copied: a placeholder, or what has state.
+    """
+    graph = get_default_graph()
+    body = FuncGraph(graph.unique_function_name(name), graph)
+    copies: dict[Operation, Operation] = {}
+    with body.as_default():
+        for op in _before(tensor.op):
+            if op.type == "Placeholder":
+                raise ValueError(f"Cannot capture a placeholder (name:{op.name}, type:{op.type}) by value.")
+            if op.op_def.stateful:
+                raise ValueError(f"Cannot capture a stateful node (name:{op.name}, type:{op.type}) by value.")
+            inputs = [copies[t.op].outputs[t.value_index] for t in op.input_list]
+            with body.control_dependencies([copies[c] for c in op.control]):
+                copy = body.add_op(op.op_def, inputs, dict(op.attrs), [t.dtype for t in op.outputs], f"{op.name}/")
+            for new, old in zip(copy.outputs, op.outputs, strict=True):
+                new._shape = old.shape
+            copies[op] = copy
+        body.outputs = [copies[tensor.op].outputs[tensor.value_index]]
+    return Function(body.name, body)
+
+
+def _before(last: Operation) -> list[Operation]:
+    """All that `last` needs, itself included, in an order in which it can be made."""
+    order: dict[Operation, None] = {}
+    stack: list[tuple[Operation, bool]] = [(last, False)]
+    while stack:
+        op, done = stack.pop()
+        if done:
+            order[op] = None
+        elif op not in order:
+            stack.append((op, True))
+            stack += [(t.op, False) for t in op.input_list if t.op not in order]
+            stack += [(c, False) for c in op.control if c not in order]
+    return list(order)

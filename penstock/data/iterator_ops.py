@@ -1,0 +1,225 @@
+"""Ops on iterators, and the iterator itself: a resource of its device that steps take elements from."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.data.nodes import Closure, Element, Node
+from penstock.data.pipeline import Pipeline, as_array
+from penstock.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, OutOfRangeError
+from penstock.graph.dtype import DType
+from penstock.graph.function import Function
+from penstock.graph.opdef import op
+from penstock.graph.operation import Operation
+from penstock.graph.shape import TensorShape
+from penstock.ops import shapes
+from penstock.ops.waiting import as_handle, behind
+
+_HANDLES: weakref.WeakValueDictionary[str, IteratorState] = weakref.WeakValueDictionary()
+_NO_TYPES: list[DType] = []
+_NO_SHAPES: list[TensorShape] = []
+
+
+class IteratorState:
+    """Where an iteration stands. Initialising it again starts another one."""
+
+    def __init__(self, name: str, dtypes: Sequence[DType], shapes: Sequence[TensorShape]) -> None:
+        self.name = name
+        self.dtypes = tuple(dtypes)
+        self.shapes = tuple(shapes)
+        self.handle = f"penstock-iterator-{secrets.token_hex(12)}-{name}"
+        _HANDLES[self.handle] = self
+        self._pipeline: Pipeline | None = None
+        self._lock = threading.Lock()
+        self._gone = False
+
+    @property
+    def is_initialized(self) -> bool:
+        return self._pipeline is not None
+
+    def initialize(self, dataset: Node, functions: Any) -> None:
+        """Begins the iteration of `dataset`; the one before ends."""
+        pipeline = Pipeline(dataset, functions)
+        with self._lock:
+            before, self._pipeline = self._pipeline, pipeline
+            gone = self._gone
+        if before is not None:
+            before.close()
+        if gone:
+            pipeline.close()
+
+    def initialize_once(self, factory: Function, functions: Any) -> None:
+        """Begins the iteration of what `factory` makes, unless it is begun."""
+        with self._lock:
+            if self._pipeline is None and not self._gone:
+                (dataset,) = functions(factory, ())(())
+                self._pipeline = Pipeline(behind(dataset), functions)
+
+    def get_next(self, step: Any) -> Element:
+        """The next element; OutOfRangeError at the end."""
+        pipeline = self._pipeline
+        if pipeline is None:
+            raise FailedPreconditionError(
+                None, None,
+                "GetNext() failed because the iterator has not been initialized. Ensure that you have run the "
+                "initializer operation for this iterator before getting the next element.",
+            )  # fmt: skip
+        try:
+            return pipeline.next(step)
+        except StopIteration:
+            raise OutOfRangeError(None, None, "End of sequence") from None
+
+    def close(self) -> None:
+        """The end, with the session: threads are stopped."""
+        with self._lock:
+            self._gone = True
+            pipeline = self._pipeline
+        if pipeline is not None:
+            pipeline.close()
+
+
+def check_element(element: Element, dtypes: Sequence[DType], wanted: Sequence[TensorShape]) -> None:
+    """Demands the number, types and shapes of components that a node declares."""
+    if len(element) != len(dtypes):
+        raise InvalidArgumentError(None, None, f"Expected {len(dtypes)} components but got {len(element)}.")
+    for i, (array, dtype, shape) in enumerate(zip(element, dtypes, wanted, strict=True)):
+        if array.dtype != dtype.as_numpy_dtype and dtype.name not in ("string", "variant", "resource"):
+            raise InvalidArgumentError(
+                None, None, f"Component {i} has type {array.dtype.name}, but {dtype.name} was expected."
+            )
+        known = shape._dims
+        if known is not None and known != array.shape and not shape.is_compatible_with(array.shape):
+            raise InvalidArgumentError(
+                None, None, f"Component {i} has shape {list(array.shape)}, but {shape} was expected."
+            )
+
+
+@op("IteratorV2", "-> handle: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
+def iterator_v2(
+    *, shared_name: str = "", container: str = "", output_types: list[DType], output_shapes: list[TensorShape],
+    resource: Any,
+) -> Any:  # fmt: skip
+    return as_handle(resource(lambda name: IteratorState(name, output_types, output_shapes)))
+
+
+@op("OneShotIterator", "-> handle: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
+def one_shot_iterator(
+    *, dataset_factory: Function, output_types: list[DType], output_shapes: list[TensorShape], container: str = "",
+    shared_name: str = "", resource: Any, functions: Any,
+) -> Any:  # fmt: skip
+    iterator = resource(lambda name: IteratorState(name, output_types, output_shapes))
+    if not iterator.is_initialized:
+        iterator.initialize_once(dataset_factory, functions)
+    return as_handle(iterator)
+
+
+@op("MakeIterator", "variant, resource ->", host=True, stateful=True, no_gradient=True)
+def make_iterator(dataset: Any, iterator: Any, *, functions: Any) -> None:
+    behind(iterator).initialize(behind(dataset), functions)
+
+
+@op("IteratorToStringHandle", "resource -> string_handle: string", host=True, stateful=True, no_gradient=True,
+    shape=shapes.scalar)  # fmt: skip
+def iterator_to_string_handle(resource_handle: Any) -> Any:
+    return np.array(behind(resource_handle).handle.encode(), object)
+
+
+@op("IteratorFromStringHandleV2", "string -> resource_handle: resource", host=True, stateful=True, no_gradient=True,
+    shape=shapes.scalar)  # fmt: skip
+def iterator_from_string_handle(
+    string_handle: Any, *, output_types: list[DType] = _NO_TYPES, output_shapes: list[TensorShape] = _NO_SHAPES
+) -> Any:
+    value = np.asarray(string_handle, object).reshape(-1)[0]
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    found = _HANDLES.get(text)
+    if found is None:
+        raise NotFoundError(None, None, f"No iterator in this process has the string handle {text[:200]!r}.")
+    if output_types and tuple(output_types) != found.dtypes:
+        raise InvalidArgumentError(
+            None, None,
+            f"The iterator of this handle gives ({', '.join(d.name for d in found.dtypes)}), but "
+            f"({', '.join(d.name for d in output_types)}) was expected.",
+        )  # fmt: skip
+    return as_handle(found)
+
+
+def _declared(op: Operation) -> list[TensorShape]:
+    return list(op.attrs["output_shapes"])
+
+
+@op("IteratorGetNext", "resource -> components: list(output_types)", host=True, stateful=True, blocking=True,
+    no_gradient=True, shape=_declared)  # fmt: skip
+def iterator_get_next(iterator: Any, *, output_types: list[DType], output_shapes: list[TensorShape], ctx: Any) -> Any:
+    element = behind(iterator).get_next(ctx)
+    check_element(element, output_types, output_shapes)
+    return list(element)
+
+
+# Without an iterator
+
+
+@op("ReduceDataset", "variant, list(Tstate), list(Targuments) -> components: list(output_types)", host=True,
+    stateful=True, blocking=True, no_gradient=True, shape=_declared)  # fmt: skip
+def reduce_dataset(
+    input_dataset: Any, initial_state: list[Any], other_arguments: list[Any], *, f: Function,
+    output_types: list[DType], output_shapes: list[TensorShape], use_inter_op_parallelism: bool = True, ctx: Any,
+    functions: Any,
+) -> Any:  # fmt: skip
+    pipeline = Pipeline(behind(input_dataset), functions)
+    function = pipeline.function(Closure(f, tuple(other_arguments)))
+    state = list(map(as_array, initial_state))
+    try:
+        while True:
+            try:
+                element = pipeline.next(ctx)
+            except StopIteration:
+                return state
+            state = list(map(as_array, function((*state, *element))))
+    finally:
+        pipeline.close()
+
+
+@op("DatasetToSingleElement", "variant -> components: list(output_types)", host=True, stateful=True, blocking=True,
+    no_gradient=True, shape=_declared)  # fmt: skip
+def dataset_to_single_element(
+    dataset: Any, *, output_types: list[DType], output_shapes: list[TensorShape], ctx: Any, functions: Any
+) -> Any:
+    pipeline = Pipeline(behind(dataset), functions)
+    try:
+        found = []
+        while len(found) < 2:
+            try:
+                found.append(pipeline.next(ctx))
+            except StopIteration:
+                break
+    finally:
+        pipeline.close()
+    if len(found) != 1:
+        raise InvalidArgumentError(
+            None, None, f"Dataset {'was empty' if not found else 'had more than one element'}, one was expected."
+        )
+    return list(found[0])
+
+
+@op("DatasetToTFRecord", "variant, string, string ->", host=True, stateful=True, blocking=True, no_gradient=True)
+def dataset_to_tf_record(input_dataset: Any, filename: Any, compression_type: Any, *, ctx: Any, functions: Any) -> None:
+    from penstock.data.source_ops import text
+    from penstock.records import RecordWriter
+
+    pipeline = Pipeline(behind(input_dataset), functions)
+    try:
+        with RecordWriter(text(filename), text(compression_type)) as writer:
+            while True:
+                try:
+                    (record,) = pipeline.next(ctx)
+                except StopIteration:
+                    return
+                writer.write(record.item())
+    finally:
+        pipeline.close()

@@ -1,0 +1,39 @@
+"""SaveableObject: what a Saver can save, as tensors under names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.graph.operation import Operation
+from penstock.graph.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class SaveSpec:
+    """One tensor to save: what it is, under which name, and which slice of that name it is ("" for all)."""
+
+    tensor: Any
+    slice_spec: str
+    name: str
+    dtype: Any = None
+    device: str = ""
+
+
+class SaveableObject:
+    """Something that is saved as one or more tensors, and set from them when it is restored."""
+
+    def __init__(self, op: Any, specs: Sequence[SaveSpec], name: str) -> None:
+        self.op = op
+        self.specs = list(specs)
+        self.name = name
+
+    @property
+    def device(self) -> str:
+        """Where its tensors are."""
+        return str(self.specs[0].tensor.device)
+
+    def restore(self, restored_tensors: Sequence[Tensor], restored_shapes: Sequence[Any] | None) -> Operation:
+        """The operation that sets it to what was read; `restored_shapes` are shapes to give to the tensors first."""
+        raise NotImplementedError

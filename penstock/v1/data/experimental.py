@@ -1,0 +1,29 @@
+"""`tf.data.experimental`."""
+
+from penstock.data.csv import CsvDataset, make_batched_features_dataset, make_csv_dataset
+from penstock.data.dataset import AUTOTUNE
+from penstock.data.elements import TFRecordWriter, get_single_element
+from penstock.data.options import DistributeOptions, OptimizationOptions, StatsOptions, ThreadingOptions
+from penstock.data.transformations import (
+    Counter,
+    RandomDataset,
+    bucket_by_sequence_length,
+    choose_from_datasets,
+    copy_to_device,
+    enumerate_dataset,
+    group_by_window,
+    ignore_errors,
+    map_and_batch,
+    map_and_batch_with_legacy_function,
+    parallel_interleave,
+    prefetch_to_device,
+    sample_from_datasets,
+    scan,
+    shuffle_and_repeat,
+    take_while,
+    unbatch,
+    unique,
+)
+from penstock.face.missing import guard as _guard
+
+__getattr__ = _guard(__name__)
