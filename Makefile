@@ -28,6 +28,7 @@ demo: venv
 
 bench: venv
 	$(BIN)/python benchmarks/local_session.py
+	$(BIN)/python benchmarks/training.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

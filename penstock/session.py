@@ -8,6 +8,7 @@ from typing import Any
 
 from tensorboard.compat.proto import config_pb2
 
+import penstock.data  # noqa: F401  declares the op types of datasets
 from penstock.client.feeds import Feed, feed_for
 from penstock.client.fetches import Fetch, fetch_for, to_numpy
 from penstock.errors import NotFoundError, OpError

@@ -84,12 +84,10 @@ def compute_gradient(
     session = _session()
     if init_targets is not None:
         session.run(init_targets)
-    xs, shapes, values = (
-        (x, x_shape, x_init_value) if isinstance(x, list) else ([x], [x_shape], None if x_init_value is None else [x_init_value])
-    )
+    xs, shapes, values = (x, x_shape, x_init_value) if isinstance(x, list) else ([x], [x_shape], [x_init_value])
     feeds = dict(extra_feed_dict or {})
     start = [
-        np.random.uniform(size=tuple(shape)) if values is None else np.array(values[i])
+        np.random.uniform(size=tuple(shape)) if values is None or values[i] is None else np.array(values[i])
         for i, shape in enumerate(shapes)
     ]
     start = [np.asarray(value, each.dtype.as_numpy_dtype) for value, each in zip(start, xs, strict=True)]
@@ -272,7 +270,7 @@ class TestCase(unittest.TestCase):
 
     @contextlib.contextmanager
     def assertRaisesWithPredicateMatch(self, exception_type: Any, expected_err_re_or_predicate: Any) -> Iterator[None]:
-        """Fails unless the block raises an error of this type that matches: by a pattern, or a function of the error."""
+        """Fails unless the block raises an error of this type that matches a pattern, or a function of it."""
         wanted = expected_err_re_or_predicate
         with self.assertRaises(exception_type) as caught:
             yield

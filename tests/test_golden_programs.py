@@ -12,8 +12,6 @@ import penstock.v1 as tf
 from penstock.compat import alias
 
 LATER = {
-    "dataset_basic": "tf.data",
-    "dataset_repeat_filter_take": "tf.data",
 }
 ROWS = {row["id"]: row for row in load("ops/programs.json")["cases"]}
 # Compared below, each in its own way.

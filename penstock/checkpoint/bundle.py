@@ -26,6 +26,7 @@ from penstock.graph.dtype import DType, as_dtype, string
 _PRODUCER = 1
 _MAX_ELEMENTS = 1 << 48  # a shape with more is damage
 _VARIANT = 21
+_ALIGNMENT = 64  # bytes
 
 
 def index_path(prefix: str) -> str:
@@ -97,13 +98,14 @@ class BundleWriter:
         dtype = string if value.dtype.kind in "OSU" else as_dtype(value.dtype)
         if dtype is string:
             pieces, checksum = _string_data(value)
+            for piece in pieces:
+                files.write(self._file, piece)
+            size = sum(map(len, pieces))
         else:
             plain = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-            pieces, checksum = [plain], crc.extend(0, plain)
-        size = 0
-        for piece in pieces:
-            files.write(self._file, piece)
-            size += len(piece)
+            total = crc.Sum()
+            files.write(self._file, plain, total.add)
+            checksum, size = total.value, len(plain)
         entry = BundleEntryProto(
             dtype=dtype.as_datatype_enum, shape=_shape_proto(value.shape), offset=self._offset, size=size,
             crc32c=crc.mask(checksum),
@@ -287,13 +289,14 @@ class BundleReader:
                 available = os.fstat(file.fileno()).st_size
                 if entry.offset < 0 or entry.size < 0 or entry.offset + entry.size > available:
                     raise ValueError(f"it ends at {available}, before {entry.offset + entry.size}")
-                data = np.empty(entry.size, np.uint8)
+                data = _aligned(entry.size)
                 file.seek(entry.offset)
-                if file.readinto(data.data) != entry.size:
+                total = crc.Sum()
+                if not files.read_into(file, data, total.add):
                     raise ValueError("it ends too early")
             if entry.dtype == string.as_datatype_enum:
                 return _read_strings(data.tobytes(), shape, entry.crc32c)
-            if crc.masked(data) != entry.crc32c:
+            if crc.mask(total.value) != entry.crc32c:
                 raise ValueError("the checksum is wrong")
             if entry.dtype == _VARIANT:
                 raise ValueError("variants cannot be read")
@@ -303,6 +306,13 @@ class BundleReader:
             raise DataLossError(None, None, f"'{path}', which holds '{name}', is missing.") from error
         except (ValueError, TypeError) as error:
             raise DataLossError(None, None, f"'{path}' is damaged at '{name}': {error}.") from error
+
+
+def _aligned(size: int) -> np.ndarray:
+    """Memory that XLA takes for an array of its own without a copy."""
+    data = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -data.ctypes.data % _ALIGNMENT
+    return data[start : start + size]
 
 
 def _numpy(entry: Any) -> Any:

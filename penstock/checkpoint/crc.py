@@ -18,6 +18,17 @@ def extend(crc: int, data: Any) -> int:
     return int(google_crc32c.extend(crc, data))
 
 
+class Sum:
+    """A checksum of data that comes in pieces: `total.add(b"ab"); total.add(b"c"); total.value`."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self, piece: memoryview) -> None:
+        """Goes on with the next piece."""
+        self.value = extend(self.value, np.frombuffer(piece, np.uint8))
+
+
 def mask(crc: int) -> int:
     """A checksum as it is written."""
     return (((crc >> 15) | (crc << 17)) + _DELTA) & 0xFFFFFFFF

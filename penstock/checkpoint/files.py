@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO
 
 from penstock.errors import (
@@ -14,22 +16,76 @@ from penstock.errors import (
     UnknownError,
 )
 
-_CHUNK = 1 << 24  # bytes: written and read so many at a time
+_CHUNK = 1 << 22  # bytes: written and read so many at a time
+_BUFFER = 1 << 20  # bytes: what is smaller is gathered first
+_STRETCH = 1 << 24  # bytes: after so many the system is told to begin writing to disk
 
 
 def create(path: str) -> BinaryIO:
     """A new file, with its directory."""
     with named(path):
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        return open(path, "wb", buffering=1 << 20)
+        return open(path, "wb", buffering=_BUFFER)
 
 
-def write(file: BinaryIO, data: Any) -> None:
-    """Appends bytes, or an array of them."""
+def write(file: BinaryIO, data: Any, meanwhile: Callable[[memoryview], None] | None = None) -> None:
+    """Appends bytes, or an array of them; `meanwhile` is called with each piece while it is being written."""
+    view = memoryview(data)
+    pieces = [view[start : start + _CHUNK] for start in range(0, len(view), _CHUNK)]
     with named(file.name):
-        view = memoryview(data)
-        for start in range(0, len(view), _CHUNK):
-            file.write(view[start : start + _CHUNK])
+        _in_turns(lambda piece: _put(file, piece), pieces, meanwhile, behind=0)
+
+
+def _put(file: BinaryIO, piece: memoryview) -> None:
+    if len(piece) < _BUFFER:
+        file.write(piece)
+        return
+    file.flush()  # the rest goes past the buffer
+    written = 0
+    while written < len(piece):
+        written += os.write(file.fileno(), piece[written:])
+    if hasattr(os, "posix_fadvise"):
+        at = os.lseek(file.fileno(), 0, os.SEEK_CUR)
+        end = at // _STRETCH * _STRETCH
+        if at - end < len(piece):
+            # "We shall not need it" has Linux begin to write it out, so that little is left to wait for in the end.
+            os.posix_fadvise(file.fileno(), max(0, end - _STRETCH), _STRETCH, os.POSIX_FADV_DONTNEED)
+
+
+def read_into(file: BinaryIO, target: Any, meanwhile: Callable[[memoryview], None]) -> bool:
+    """Fills an array of bytes; `meanwhile` gets each piece while the next is read. False if there are fewer."""
+    view = memoryview(target)
+    pieces = [view[start : start + _CHUNK] for start in range(0, len(view), _CHUNK)]
+    counts: list[int] = []
+    with named(file.name):
+        _in_turns(lambda piece: counts.append(file.readinto(piece)), pieces, meanwhile, behind=1)  # type: ignore[attr-defined]
+    return sum(counts) == len(view)
+
+
+def _in_turns(
+    transfer: Callable[[memoryview], None], pieces: list[memoryview], meanwhile: Callable[[memoryview], None] | None,
+    behind: int,
+) -> None:  # fmt: skip
+    """Transfers each piece, and calls `meanwhile` with the one that came so many pieces before it, both at once."""
+    if meanwhile is None or len(pieces) < 2:
+        for piece in pieces:
+            transfer(piece)
+            if meanwhile is not None:
+                meanwhile(piece)
+        return
+    with ThreadPoolExecutor(1, "penstock-checkpoint") as pool:
+        running: list[Future[None]] = []
+        for i, piece in enumerate(pieces):
+            running.append(pool.submit(transfer, piece))
+            if i >= behind:
+                if behind:
+                    running[i - behind].result()
+                meanwhile(pieces[i - behind])
+            if i > 0:
+                running[i - 1].result()
+        running[-1].result()
+        for piece in pieces[len(pieces) - behind :]:
+            meanwhile(piece)
 
 
 def finish(file: BinaryIO) -> None:

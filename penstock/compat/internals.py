@@ -21,6 +21,7 @@ _ARRAY = (
 _MATH = (
     "penstock.ops.math", "penstock.ops.unary", "penstock.ops.compare", "penstock.ops.casting", "penstock.ops.reduce",
     "penstock.ops.ranges", "penstock.ops.matmul", "penstock.ops.clip", "penstock.ops.special", "penstock.ops.bitwise",
+    "penstock.ops.indexed_slices",
 )  # fmt: skip
 
 # A whole folder of TensorFlow that is a folder of another package.
@@ -49,6 +50,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "contrib.framework.python.ops": (f"{_CONTRIB}.framework",),
     "contrib.framework.python.ops.arg_scope": (f"{_CONTRIB}.framework",),
     "contrib.framework.python.ops.variables": (f"{_CONTRIB}.framework",),
+    "contrib.image.python.ops.distort_image_ops": (f"{_CONTRIB}.image",),
     "contrib.layers.python.layers": (f"{_CONTRIB}.layers",),
     "contrib.layers.python.layers.initializers": (f"{_CONTRIB}.layers",),
     "contrib.layers.python.layers.layers": (f"{_CONTRIB}.layers",),
@@ -56,14 +58,18 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "contrib.layers.python.layers.regularizers": (f"{_CONTRIB}.layers",),
     "contrib.layers.python.layers.summaries": (f"{_CONTRIB}.layers",),
     "contrib.layers.python.layers.utils": (f"{_CONTRIB}.slim.utils",),
+    "contrib.learn.python.learn.datasets": (f"{_CONTRIB}.learn.datasets",),
+    "contrib.learn.python.learn.datasets.mnist": (f"{_CONTRIB}.learn.datasets.mnist",),
+    "contrib.slim.python.slim.data.prefetch_queue": (f"{_CONTRIB}.slim.prefetch_queue",),
     "contrib.slim.python.slim.evaluation": (f"{_CONTRIB}.slim.evaluation",),
     "contrib.slim.python.slim.learning": (f"{_CONTRIB}.slim.learning",),
     "contrib.training.python.training.evaluation": (f"{_CONTRIB}.training",),
     "contrib.training.python.training.hparam": (f"{_CONTRIB}.training",),
     "contrib.training.python.training.training": (f"{_CONTRIB}.training",),
     # Data.
-    "python.data.ops.dataset_ops": (f"{_FACE}.data", "penstock.data"),
-    "python.data.ops.iterator_ops": (f"{_FACE}.data", "penstock.data"),
+    "python.data.ops.dataset_ops": (f"{_FACE}.data", "penstock.data.dataset", "penstock.data.iterator"),
+    "python.data.ops.iterator_ops": (f"{_FACE}.data", "penstock.data.iterator"),
+    "python.data.ops.readers": (f"{_FACE}.data", "penstock.data.readers"),
     # Framework.
     "python.eager.context": ("penstock.eager",),
     "python.framework.common_shapes": ("penstock.graph.shape",),
@@ -73,9 +79,9 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.framework.dtypes": (_FACE, "penstock.graph.dtype"),
     "python.framework.errors": (f"{_FACE}.errors",),
     "python.framework.errors_impl": (f"{_FACE}.errors",),
-    "python.framework.function": (_FACE, "penstock.function"),
+    "python.framework.function": (_FACE, "penstock.contrib.defun"),
     "python.framework.graph_util": (f"{_FACE}.graph_util",),
-    "python.framework.graph_util_impl": (f"{_FACE}.graph_util",),
+    "python.framework.graph_util_impl": (f"{_FACE}.graph_util", "penstock.graph.graph_util"),
     "python.framework.importer": (_FACE, "penstock.graph.importer"),
     "python.framework.indexed_slices": (_FACE, "penstock.graph.tensor"),
     "python.framework.meta_graph": (_TRAIN,),
@@ -104,7 +110,9 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.check_ops": (_FACE, f"{_FACE}.debugging"),
     "python.ops.clip_ops": (_FACE,),
     "python.ops.control_flow_ops": (_FACE, "penstock.ops.control", "penstock.ops.control_flow"),
-    "python.ops.data_flow_ops": (_FACE, "penstock.ops.queue", "penstock.ops.staging"),
+    "python.ops.data_flow_ops": (
+        _FACE, "penstock.ops.queue", "penstock.ops.staging", "penstock.ops.record_input",
+    ),
     "python.ops.distributions": (f"{_FACE}.distributions",),
     "python.ops.distributions.bernoulli": (f"{_FACE}.distributions",),
     "python.ops.distributions.beta": (f"{_FACE}.distributions",),

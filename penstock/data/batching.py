@@ -75,7 +75,8 @@ def _padded(arrays: Sequence[Any], shape: Sequence[int], value: Any, component: 
     batch = np.empty((len(arrays), *sizes), arrays[0].dtype)
     batch[...] = value
     for i, array in enumerate(arrays):
-        batch[(i, *(slice(n) for n in array.shape))] = array
+        where: tuple[Any, ...] = (i, *(slice(n) for n in array.shape))
+        batch[where] = array
     return batch
 
 

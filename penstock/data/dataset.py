@@ -10,7 +10,7 @@ import numpy as np
 from penstock.data import iterator, iterator_ops, source_ops, structure, transform_ops
 from penstock.data.functions import Traced, by_value, trace
 from penstock.data.options import Options
-from penstock.data.structure import DatasetSpec, TensorSpec
+from penstock.data.structure import DatasetSpec, SparseTensorSpec, TensorSpec
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
@@ -19,7 +19,7 @@ from penstock.graph.opdef import OpDef
 from penstock.graph.scopes import control_dependencies, device, get_seed, name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
-from penstock.ops import array, assertion, casting, files, passthrough
+from penstock.ops import assertion, casting, compare, files, passthrough, reshaping
 
 AUTOTUNE = -1
 
@@ -89,11 +89,8 @@ class Dataset:
     def _made(self, op: OpDef, *inputs: Any, spec: Any = None, **attrs: Any) -> Dataset:
         """The dataset that an op makes of this one."""
         spec = self._spec if spec is None else spec
-        types = "Toutput_types" if "Toutput_types" in op.attrs else "output_types"
-        variant = op(
-            self._variant_tensor, *inputs, output_shapes=structure.shapes_of(spec),
-            **{types: structure.types_of(spec)}, **attrs,
-        )  # fmt: skip
+        attrs["Toutput_types" if "Toutput_types" in op.attrs else "output_types"] = structure.types_of(spec)
+        variant = op(self._variant_tensor, *inputs, output_shapes=structure.shapes_of(spec), **attrs)
         return Dataset(variant, spec, self._options)
 
     # Iterators
@@ -141,6 +138,8 @@ class Dataset:
             raise ValueError("Invalid `tensors`: it must have at least one component.")
         rows = TensorShape.of((None,))
         for leaf in structure.flatten(spec):
+            if isinstance(leaf, SparseTensorSpec):
+                raise TypeError("from_tensor_slices: sparse tensors are not sliced; use tf.sparse.to_dense first.")
             if leaf.shape.rank == 0:
                 raise ValueError(f"from_tensor_slices: every component needs rows, received a scalar of {leaf.dtype}.")
             if leaf.shape.rank is not None:
@@ -150,8 +149,8 @@ class Dataset:
 
     @staticmethod
     def from_sparse_tensor_slices(sparse_tensor: Any) -> Dataset:
-        """Not there: datasets do not carry sparse tensors."""
-        raise NotImplementedError("from_sparse_tensor_slices: datasets do not carry sparse tensors; slice dense ones.")
+        """Not there: sparse tensors are carried whole."""
+        raise NotImplementedError("from_sparse_tensor_slices: sparse tensors are not sliced; use tf.sparse.to_dense.")
 
     @staticmethod
     def from_generator(
@@ -168,7 +167,7 @@ class Dataset:
         dtype: DType = dt.as_dtype(kwargs.pop("output_type", dt.int64))
         start, stop, step = {1: (0, *args, 1), 2: (*args, 1), 3: args}.get(len(args), (0, None, 1))
         if stop is None or kwargs:
-            raise ValueError(f"Invalid arguments to Dataset.range: {args} {kwargs or ''}; it takes one to three numbers.")
+            raise ValueError(f"Dataset.range takes one to three numbers, received {args} {kwargs or ''}.")
         spec = TensorSpec((), dtype)
         inputs = as_int64(start, "start"), as_int64(stop, "stop"), as_int64(step, "step")
         return Dataset(source_ops.range_dataset(*inputs, output_types=[dtype], output_shapes=[spec.shape]), spec)
@@ -194,15 +193,13 @@ class Dataset:
         with name_scope(None, "list_files"):
             pattern = convert_to_tensor(file_pattern, dtype=dt.string, name="file_pattern")
             found = files.matching_files(pattern)
-            check = assertion.Assert(
-                array.size(found, name="match_not_empty") > 0, ["No files matched pattern: ", pattern],
-                summarize=1, name="assert_not_empty",
-            )  # fmt: skip
+            any_found = compare.greater(reshaping.size(found), 0, name="match_not_empty")
+            check = assertion.Assert(any_found, ["No files matched pattern: ", pattern], name="assert_not_empty")
             with control_dependencies([check]):
                 found = passthrough.identity(found)
             dataset = Dataset.from_tensor_slices(found)
             if shuffle is None or shuffle:
-                dataset = dataset.shuffle(casting.cast(array.size(found), dt.int64), seed=seed)
+                dataset = dataset.shuffle(reshaping.size(found, out_type=dt.int64), seed=seed)
         return dataset
 
     # Functions of elements
@@ -294,7 +291,7 @@ class Dataset:
         drop = convert_to_tensor(drop_remainder, dtype=dt.bool, name="drop_remainder")
         first = TensorShape.of((_known_size(size, drop),))
         leaves = zip(structure.flatten(self._spec), known, strict=True)
-        spec = structure.pack(self._spec, [TensorSpec(first.concatenate(s), leaf.dtype) for leaf, s in leaves])
+        spec = structure.pack(self._spec, [leaf.with_shape(first.concatenate(s)) for leaf, s in leaves])
         return self._made(transform_ops.padded_batch_dataset, size, shapes, values, drop, spec=spec)
 
     def unbatch(self) -> Dataset:
@@ -353,7 +350,7 @@ class Dataset:
                 f"Two datasets to concatenate have different types {self.output_types} and {dataset.output_types}"
             )
         pairs = zip(mine, others, strict=True)
-        common = [TensorSpec(a.shape.most_specific_compatible_shape(b.shape), a.dtype) for a, b in pairs]
+        common = [a.with_shape(a.shape.most_specific_compatible_shape(b.shape)) for a, b in pairs]
         spec = structure.pack(self._spec, common)
         return self._made(transform_ops.concatenate_dataset, dataset._variant_tensor, spec=spec)
 
@@ -378,6 +375,9 @@ class Dataset:
         if not isinstance(dataset, Dataset):
             raise TypeError(f"`transformation_func` must return a Dataset, received {dataset!r:.200}.")
         return dataset
+
+
+DatasetV1 = DatasetV1Adapter = Dataset
 
 
 def _normalized(value: Any) -> tuple[Any, list[Tensor]]:
@@ -410,7 +410,7 @@ def _settled(make: Callable[[Any], Traced], state: Any) -> Traced:
                 f"{[s.dtype.name for s in after]}."
             )
         pairs = list(zip(before, after, strict=True))
-        common = [TensorSpec(b.shape.most_specific_compatible_shape(a.shape), b.dtype) for b, a in pairs]
+        common = [b.with_shape(b.shape.most_specific_compatible_shape(a.shape)) for b, a in pairs]
         if all(c == b for c, b in zip(common, before, strict=True)):
             return Traced(traced.function, structure.pack(state, common), traced.result)
         state = structure.pack(state, common)
@@ -437,9 +437,7 @@ def as_paths(filenames: Any) -> Any:
             raise TypeError(f"`filenames` must be a dataset of strings, received one of {filenames.output_types}.")
         return filenames
     names = convert_to_tensor(filenames, dtype=dt.string)
-    from penstock.ops.reshaping import reshape
-
-    flat = reshape(names, [-1], name="flat_filenames")
+    flat = reshaping.reshape(names, [-1], name="flat_filenames")
     spec = TensorSpec((), dt.string)
     return Dataset(source_ops.tensor_slice_dataset([flat], output_shapes=[spec.shape]), spec)
 

@@ -35,6 +35,7 @@ def trace(function: Callable[..., Any], name: str, *specs: Any) -> Traced:
     outcome: dict[str, Any] = {}
 
     def body(*parameters: Tensor) -> Sequence[Tensor]:
+        get_default_graph().outlives_step = True  # so that it reads variables when it runs
         rest = list(parameters)
         arguments: list[Any] = []
         for spec in specs:
@@ -45,7 +46,7 @@ def trace(function: Callable[..., Any], name: str, *specs: Any) -> Traced:
             arguments = list(arguments[0])
         result = function(*arguments)
         if isinstance(result, list):
-            result = tuple(result) if any(structure.is_nested(r) for r in result) else result
+            result = tuple(result)  # rather the results of an op with several than something to stack
         outcome["result"] = result
         try:
             outcome["spec"], tensors = structure.to_tensors(result, lambda i: None)
@@ -55,7 +56,7 @@ def trace(function: Callable[..., Any], name: str, *specs: Any) -> Traced:
             ) from error
         return tensors
 
-    traced = Function.trace(name.replace(".", "_"), [(leaf.dtype, leaf.shape) for leaf in leaves], body)
+    traced = Function.trace(name.replace(".", "_"), [(leaf.carried_dtype, leaf.carried_shape) for leaf in leaves], body)
     return Traced(traced, outcome["spec"], outcome["result"])
 
 
@@ -71,7 +72,7 @@ def by_value(tensor: Tensor, name: str) -> Function:
         for op in _before(tensor.op):
             if op.type == "Placeholder":
                 raise ValueError(f"Cannot capture a placeholder (name:{op.name}, type:{op.type}) by value.")
-            if op.op_def.stateful:
+            if op.op_def.stateful and op.type != "Assert":
                 raise ValueError(f"Cannot capture a stateful node (name:{op.name}, type:{op.type}) by value.")
             inputs = [copies[t.op].outputs[t.value_index] for t in op.input_list]
             with body.control_dependencies([copies[c] for c in op.control]):

@@ -39,9 +39,10 @@ class _Running:
         try:
             flat = structure.flatten_up_to(self._spec, values)
         except ValueError as error:
+            wanted = structure.map_leaves(lambda s: s.dtype.name, self._spec)
             raise TypeError(
-                "`generator` yielded an element that did not match the expected structure. The expected structure was "
-                f"{structure.map_leaves(lambda s: s.dtype.name, self._spec)!r}, but the yielded element was {values!r:.200}."
+                "`generator` yielded an element that did not match the expected structure: expected "
+                f"{wanted!r}, received {values!r:.200}."
             ) from error
         return [self._converted(v, leaf) for v, leaf in zip(flat, self._leaves, strict=True)]
 
@@ -50,8 +51,8 @@ class _Running:
             array, _ = array_of(value, leaf.dtype)
         except (TypeError, ValueError) as error:
             raise TypeError(
-                "`generator` yielded an element that could not be converted to the expected type. The expected type was "
-                f"{leaf.dtype.name}, but the yielded element was {value!r:.200}."
+                "`generator` yielded an element that could not be converted to the expected type: expected "
+                f"{leaf.dtype.name}, received {value!r:.200}."
             ) from error
         if not leaf.shape.is_compatible_with(array.shape):
             raise ValueError(

@@ -19,7 +19,7 @@ from penstock.errors import InvalidArgumentError, OpError
 from penstock.ops.waiting import as_handle, behind
 
 _AUTOMATIC_PREFETCH = 4
-_CHUNK = 256  # elements between two looks at whether to stop
+CHUNK = 256  # elements between two looks at whether to stop
 
 _OPEN: dict[type[Node], Callable[[Any, Pipeline, Scope], Iterator[Any]]] = {}
 _Open = TypeVar("_Open", bound=Callable[[Any, Pipeline, Scope], Iterator[Any]])
@@ -30,7 +30,7 @@ def iterate(node: Node, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
     return _OPEN[type(node)](node, pipeline, scope)
 
 
-def _opens(kind: type[Node]) -> Callable[[_Open], _Open]:
+def opens(kind: type[Node]) -> Callable[[_Open], _Open]:
     def register(function: _Open) -> _Open:
         _OPEN[kind] = function
         return function
@@ -41,9 +41,7 @@ def _opens(kind: type[Node]) -> Callable[[_Open], _Open]:
 _OPEN[nodes.Tensors] = lambda node, pipeline, scope: iter([node.components])
 _OPEN[nodes.Slices] = lambda node, pipeline, scope: sources.slices(node.components)
 _OPEN[nodes.Listed] = lambda node, pipeline, scope: iter(node.elements)
-_OPEN[nodes.RowNumbers] = lambda node, pipeline, scope: iter(range(node.count))
 _OPEN[nodes.Range] = lambda node, pipeline, scope: sources.numbers(node)
-_OPEN[nodes.RandomNumbers] = lambda node, pipeline, scope: sources.random_numbers(_generator(node, pipeline))
 _OPEN[nodes.Lines] = lambda node, pipeline, scope: sources.lines(node)
 _OPEN[nodes.Records] = lambda node, pipeline, scope: sources.tf_records(node)
 _OPEN[nodes.FixedLengthRecords] = lambda node, pipeline, scope: sources.fixed_length_records(node)
@@ -56,7 +54,7 @@ def called(function: Function) -> Callable[[Element], Element]:
     return lambda element: tuple(map(as_array, function(element)))
 
 
-@_opens(nodes.Mapped)
+@opens(nodes.Mapped)
 def _mapped(node: nodes.Mapped, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
     function = called(pipeline.function(node.function))
     if node.parallel:
@@ -81,10 +79,11 @@ class _Zip(Iterator[Element]):
         return tuple(itertools.chain.from_iterable([next(i) for i in self._inputs]))
 
 
-@_opens(nodes.Concatenated)
+@opens(nodes.Concatenated)
 class _Concatenated(Iterator[Element]):
     def __init__(self, node: nodes.Concatenated, pipeline: Pipeline, scope: Scope) -> None:
-        self._open = [lambda n=n: iterate(n, pipeline, scope) for n in node.inputs]
+        self._rest = list(node.inputs)
+        self._pipeline, self._scope = pipeline, scope
         self._current: Iterator[Element] = iter(())
 
     def __next__(self) -> Element:
@@ -92,12 +91,12 @@ class _Concatenated(Iterator[Element]):
             try:
                 return next(self._current)
             except StopIteration:
-                if not self._open:
+                if not self._rest:
                     raise
-                self._current = self._open.pop(0)()
+                self._current = iterate(self._rest.pop(0), self._pipeline, self._scope)
 
 
-@_opens(nodes.FlatMapped)
+@opens(nodes.FlatMapped)
 def _flat_mapped(node: nodes.FlatMapped, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
     return _Interleave(nodes.Interleaved(node.input, node.function, 1, 1), pipeline, scope)
 
@@ -109,7 +108,7 @@ def dataset_of(function: Function, element: Element) -> Node:
     return fuse(behind(function(element)[0]))
 
 
-@_opens(nodes.Interleaved)
+@opens(nodes.Interleaved)
 class _Interleave(Iterator[Element]):
     def __init__(self, node: nodes.Interleaved, pipeline: Pipeline, scope: Scope) -> None:
         self._pipeline, self._scope = pipeline, scope
@@ -158,7 +157,7 @@ class _Interleave(Iterator[Element]):
         return iterate(dataset, pipeline, self._scope)
 
 
-@_opens(nodes.Filtered)
+@opens(nodes.Filtered)
 class _Filter(Iterator[Element]):
     def __init__(self, node: nodes.Filtered, pipeline: Pipeline, scope: Scope) -> None:
         self._predicate = pipeline.function(node.predicate)
@@ -173,7 +172,7 @@ class _Filter(Iterator[Element]):
                 return element
 
 
-@_opens(nodes.TakenWhile)
+@opens(nodes.TakenWhile)
 class _TakeWhile(Iterator[Element]):
     def __init__(self, node: nodes.TakenWhile, pipeline: Pipeline, scope: Scope) -> None:
         self._predicate = pipeline.function(node.predicate)
@@ -189,7 +188,7 @@ class _TakeWhile(Iterator[Element]):
         raise StopIteration
 
 
-@_opens(nodes.Scanned)
+@opens(nodes.Scanned)
 class _Scan(Iterator[Element]):
     def __init__(self, node: nodes.Scanned, pipeline: Pipeline, scope: Scope) -> None:
         self._function = called(pipeline.function(node.function))
@@ -202,24 +201,18 @@ class _Scan(Iterator[Element]):
         return results[len(self._state) :]
 
 
-@_opens(nodes.Batched)
+@opens(nodes.Batched)
 def _batched(node: nodes.Batched, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
-    return _Batch(iterate(node.input, pipeline, scope), node.size, node.drop_remainder, batching.stacked, scope)
+    return Batch(iterate(node.input, pipeline, scope), node.size, node.drop_remainder, batching.stacked, scope)
 
 
-@_opens(nodes.BatchedRows)
-def _batched_rows(node: nodes.BatchedRows, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
-    rows = iterate(node.input, pipeline, scope)
-    return _Batch(rows, node.size, node.drop_remainder, batching.taking(node.components), scope)
-
-
-@_opens(nodes.PaddedBatched)
+@opens(nodes.PaddedBatched)
 def _padded(node: nodes.PaddedBatched, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
     join = batching.padding(node.shapes, node.values)
-    return _Batch(iterate(node.input, pipeline, scope), node.size, node.drop_remainder, join, scope)
+    return Batch(iterate(node.input, pipeline, scope), node.size, node.drop_remainder, join, scope)
 
 
-class _Batch(Iterator[Element]):
+class Batch(Iterator[Element]):
     def __init__(
         self, elements: Iterator[Any], size: int, drop_remainder: bool, join: Callable[[list[Any]], Element],
         scope: Scope,
@@ -239,7 +232,7 @@ def next_of(elements: Iterator[Any], count: int, scope: Scope) -> list[Any]:
     taken: list[Any] = []
     while len(taken) < count:
         scope.check()
-        wanted = min(count - len(taken), _CHUNK)
+        wanted = min(count - len(taken), CHUNK)
         before = len(taken)
         taken.extend(itertools.islice(elements, wanted))
         if len(taken) - before < wanted:
@@ -247,7 +240,7 @@ def next_of(elements: Iterator[Any], count: int, scope: Scope) -> list[Any]:
     return taken
 
 
-@_opens(nodes.Unbatched)
+@opens(nodes.Unbatched)
 class _Unbatch(Iterator[Element]):
     def __init__(self, node: nodes.Unbatched, pipeline: Pipeline, scope: Scope) -> None:
         self._input = iterate(node.input, pipeline, scope)
@@ -261,11 +254,11 @@ class _Unbatch(Iterator[Element]):
             components = next(self._input)
             if len({len(c) for c in components}) > 1:
                 found = ", ".join(str(c.shape) for c in components)
-                raise InvalidArgumentError(None, None, f"Unbatch: the components must have as many rows, received {found}.")
+                raise InvalidArgumentError(None, None, f"Unbatch: all components need as many rows, received {found}.")
             self._rows = sources.slices(components)
 
 
-@_opens(nodes.Windowed)
+@opens(nodes.Windowed)
 class _Window(Iterator[Element]):
     def __init__(self, node: nodes.Windowed, pipeline: Pipeline, scope: Scope) -> None:
         self._input = iterate(node.input, pipeline, scope)
@@ -288,123 +281,7 @@ class _Window(Iterator[Element]):
         return tuple(as_handle(nodes.Listed(tuple((c,) for c in column))) for column in zip(*window, strict=True))
 
 
-def _generator(node: Any, pipeline: Pipeline, epoch: int = 0) -> np.random.Generator:
-    """The random numbers of a node: of its seeds, or of the pipeline's own where it has none."""
-    seeds = (node.seed, node.seed2) if (node.seed, node.seed2) != (0, 0) else (pipeline.entropy, id(node))
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence([s & (2**64 - 1) for s in (*seeds, epoch)])))
-
-
-@_opens(nodes.Shuffled)
-class _Shuffle(Iterator[Any]):
-    """Takes a random one of `size` elements, whose place the next one takes."""
-
-    def __init__(self, node: nodes.Shuffled, pipeline: Pipeline, scope: Scope) -> None:
-        self._input = iterate(node.input, pipeline, scope)
-        self._size, self._scope = node.size, scope
-        self._generator = _generator(node, pipeline, pipeline.epoch(node) if node.reshuffle else 0)
-        self._buffer: list[Any] = []
-        self._numbers: Iterator[float] = iter(())
-        self._full = self._ended = False
-
-    def _random(self) -> float:
-        for number in self._numbers:
-            return number
-        self._numbers = iter(self._generator.random(_CHUNK).tolist())
-        return next(self._numbers)
-
-    def __next__(self) -> Any:
-        buffer = self._buffer
-        if not self._full:
-            while not self._ended and len(buffer) < self._size:
-                self._scope.check()
-                wanted = min(self._size - len(buffer), _CHUNK)
-                before = len(buffer)
-                buffer.extend(itertools.islice(self._input, wanted))
-                self._ended = len(buffer) - before < wanted
-            self._full = True
-        if not buffer:
-            raise StopIteration
-        at = int(self._random() * len(buffer))
-        chosen = buffer[at]
-        if not self._ended:
-            try:
-                buffer[at] = next(self._input)
-                return chosen
-            except StopIteration:
-                self._ended = True
-        last = buffer.pop()
-        if at < len(buffer):
-            buffer[at] = last
-        return chosen
-
-
-@_opens(nodes.Repeated)
-class _Repeat(Iterator[Any]):
-    def __init__(self, node: nodes.Repeated, pipeline: Pipeline, scope: Scope) -> None:
-        self._open = lambda: iterate(node.input, pipeline, scope)
-        self._left = node.count
-        self._current: Iterator[Any] = iter(())
-        self._empty = False  # whether the current round has given nothing so far
-
-    def __next__(self) -> Any:
-        while True:
-            for element in self._current:
-                self._empty = False
-                return element
-            if self._left == 0 or (self._empty and self._left < 0):
-                raise StopIteration
-            self._left -= self._left > 0
-            self._empty = True
-            self._current = self._open()
-
-
-@_opens(nodes.Taken)
-class _Take(Iterator[Any]):
-    def __init__(self, node: nodes.Taken, pipeline: Pipeline, scope: Scope) -> None:
-        self._input: Iterator[Any] | None = iterate(node.input, pipeline, scope)
-        self._left = node.count
-
-    def __next__(self) -> Any:
-        if self._left == 0 or self._input is None:
-            self._input = None  # stops the threads behind it
-            raise StopIteration
-        element = next(self._input)
-        self._left -= 1
-        return element
-
-
-@_opens(nodes.Skipped)
-class _Skip(Iterator[Any]):
-    def __init__(self, node: nodes.Skipped, pipeline: Pipeline, scope: Scope) -> None:
-        self._input, self._scope = iterate(node.input, pipeline, scope), scope
-        self._left = node.count
-
-    def __next__(self) -> Any:
-        if self._left < 0:
-            raise StopIteration
-        while self._left:
-            self._scope.check()
-            self._left -= 1
-            next(self._input)
-        return next(self._input)
-
-
-@_opens(nodes.Sharded)
-class _Shard(Iterator[Any]):
-    def __init__(self, node: nodes.Sharded, pipeline: Pipeline, scope: Scope) -> None:
-        self._input = iterate(node.input, pipeline, scope)
-        self._count, self._before = node.count, node.index
-
-    def __next__(self) -> Any:
-        while self._before:
-            next(self._input)
-            self._before -= 1
-        element = next(self._input)
-        self._before = self._count - 1
-        return element
-
-
-@_opens(nodes.Cached)
+@opens(nodes.Cached)
 def _cached(node: nodes.Cached, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
     from penstock.data import caching
 
@@ -413,7 +290,7 @@ def _cached(node: nodes.Cached, pipeline: Pipeline, scope: Scope) -> Iterator[El
     return caching.in_memory(pipeline.caches, id(node), lambda: iterate(node.input, pipeline, scope))
 
 
-@_opens(nodes.Prefetched)
+@opens(nodes.Prefetched)
 def _prefetched(node: nodes.Prefetched, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
     if node.size == 0:
         return iterate(node.input, pipeline, scope)
@@ -421,7 +298,7 @@ def _prefetched(node: nodes.Prefetched, pipeline: Pipeline, scope: Scope) -> Ite
     return Ahead(pipeline, scope, lambda s: iterate(node.input, pipeline, s), size)
 
 
-@_opens(nodes.WithoutErrors)
+@opens(nodes.WithoutErrors)
 class _WithoutErrors(Iterator[Element]):
     def __init__(self, node: nodes.WithoutErrors, pipeline: Pipeline, scope: Scope) -> None:
         self._input, self._scope = iterate(node.input, pipeline, scope), scope
@@ -435,7 +312,7 @@ class _WithoutErrors(Iterator[Element]):
                 self._scope.check()
 
 
-@_opens(nodes.Distinct)
+@opens(nodes.Distinct)
 class _Distinct(Iterator[Element]):
     def __init__(self, node: nodes.Distinct, pipeline: Pipeline, scope: Scope) -> None:
         self._input, self._scope = iterate(node.input, pipeline, scope), scope
@@ -451,7 +328,7 @@ class _Distinct(Iterator[Element]):
                 return element
 
 
-@_opens(nodes.Selected)
+@opens(nodes.Selected)
 class _Select(Iterator[Element]):
     def __init__(self, node: nodes.Selected, pipeline: Pipeline, scope: Scope) -> None:
         self._selector = iterate(node.selector, pipeline, scope)
@@ -463,7 +340,8 @@ class _Select(Iterator[Element]):
             self._scope.check()
             at = int(next(self._selector)[0])
             if not 0 <= at < len(self._inputs):
-                raise InvalidArgumentError(None, None, f"There are {len(self._inputs)} datasets, received the index {at}.")
+                count = len(self._inputs)
+                raise InvalidArgumentError(None, None, f"There are {count} datasets, received the index {at}.")
             chosen = self._inputs[at]
             if chosen is not None:
                 try:
@@ -473,7 +351,7 @@ class _Select(Iterator[Element]):
         raise StopIteration
 
 
-@_opens(nodes.GroupedByWindow)
+@opens(nodes.GroupedByWindow)
 class _GroupByWindow(Iterator[Element]):
     def __init__(self, node: nodes.GroupedByWindow, pipeline: Pipeline, scope: Scope) -> None:
         self._input, self._scope, self._pipeline = iterate(node.input, pipeline, scope), scope, pipeline

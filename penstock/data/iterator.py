@@ -30,7 +30,7 @@ class Iterator:
     ) -> None:  # fmt: skip
         self._iterator_resource = iterator_resource
         self._initializer = initializer
-        self._spec = structure.from_legacy(output_types, output_shapes) if spec is None else spec
+        self._spec = structure.from_legacy(output_types, output_shapes, output_classes) if spec is None else spec
         with device("CPU:0"):
             self._string_handle: Tensor = iterator_ops.iterator_to_string_handle(iterator_resource)
         self._calls = 0
@@ -45,7 +45,7 @@ class Iterator:
         >>> iterator = tf.data.Iterator.from_structure(tf.float32, [None])
         >>> use_train = iterator.make_initializer(train)
         """
-        spec = structure.from_legacy(output_types, output_shapes)
+        spec = structure.from_legacy(output_types, output_shapes, output_classes)
         with device("CPU:0"):
             handle = iterator_ops.iterator_v2(
                 shared_name=shared_name or "", output_types=structure.types_of(spec),
@@ -62,7 +62,7 @@ class Iterator:
         >>> handle = tf.placeholder(tf.string, [])
         >>> x = tf.data.Iterator.from_string_handle(handle, tf.float32, [None]).get_next()
         """
-        spec = structure.from_legacy(output_types, output_shapes)
+        spec = structure.from_legacy(output_types, output_shapes, output_classes)
         handle = convert_to_tensor(string_handle, dtype=string)
         with device("CPU:0"):
             resource = iterator_ops.iterator_from_string_handle(
@@ -97,8 +97,8 @@ class Iterator:
             import warnings
 
             warnings.warn(
-                "An iterator's get_next() was called many times: each call adds nodes to the graph. Call it once, outside "
-                "the loop, and run the result in the loop."
+                "An iterator's get_next() was called many times, and each call adds nodes to the graph. Call it once, "
+                "outside the loop, and run the result in the loop."
             )
         with device("CPU:0"):
             tensors = iterator_ops.iterator_get_next(

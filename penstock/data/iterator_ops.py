@@ -22,6 +22,7 @@ from penstock.ops import shapes
 from penstock.ops.waiting import as_handle, behind
 
 _HANDLES: weakref.WeakValueDictionary[str, IteratorState] = weakref.WeakValueDictionary()
+_OBJECTS = ("string", "variant", "resource")  # arrays of objects
 _NO_TYPES: list[DType] = []
 _NO_SHAPES: list[TensorShape] = []
 
@@ -89,7 +90,7 @@ def check_element(element: Element, dtypes: Sequence[DType], wanted: Sequence[Te
     if len(element) != len(dtypes):
         raise InvalidArgumentError(None, None, f"Expected {len(dtypes)} components but got {len(element)}.")
     for i, (array, dtype, shape) in enumerate(zip(element, dtypes, wanted, strict=True)):
-        if array.dtype != dtype.as_numpy_dtype and dtype.name not in ("string", "variant", "resource"):
+        if dtype.name not in _OBJECTS and array.dtype != dtype.as_numpy_dtype:
             raise InvalidArgumentError(
                 None, None, f"Component {i} has type {array.dtype.name}, but {dtype.name} was expected."
             )
@@ -192,7 +193,7 @@ def dataset_to_single_element(
 ) -> Any:
     pipeline = Pipeline(behind(dataset), functions)
     try:
-        found = []
+        found: list[Element] = []
         while len(found) < 2:
             try:
                 found.append(pipeline.next(ctx))

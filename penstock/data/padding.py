@@ -20,6 +20,8 @@ def padded_shape_tensors(spec: Any, padded_shapes: Any) -> tuple[list[TensorShap
     tensors: list[Tensor] = []
     leaves = structure.flatten(spec)
     for leaf, wanted in zip(leaves, structure.flatten_up_to(spec, padded_shapes), strict=True):
+        if isinstance(leaf, structure.SparseTensorSpec):
+            raise TypeError("Batching of padded sparse tensors is not supported.")
         tensor, shape = _shape_tensor(wanted)
         if leaf.shape.rank is not None and shape.rank is not None and leaf.shape.rank != shape.rank:
             raise ValueError(
@@ -57,7 +59,8 @@ def _shape_tensor(wanted: Any) -> tuple[Tensor, TensorShape]:
 def _cast(tensor: Tensor) -> Tensor:
     from penstock.ops.casting import cast
 
-    return cast(tensor, dt.int64)
+    found: Tensor = cast(tensor, dt.int64)
+    return found
 
 
 def padding_value_tensors(spec: Any, padding_values: Any) -> list[Tensor]:

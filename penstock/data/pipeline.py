@@ -66,7 +66,8 @@ class Scope:
         finally:
             self._waiting_on.remove(changed)
         if not ready():
-            self.check()
+            if self.stopped or (step is not None and step.cancelled.is_set):
+                self.check()
             raise DeadlineExceededError(None, None, "Timed out waiting for the next element of a dataset.")
 
 
@@ -115,6 +116,7 @@ class Pipeline:
     """
 
     def __init__(self, node: Node, functions: Callable[[Any, Sequence[Any]], Function]) -> None:
+        from penstock.data import ordering  # noqa: F401  has iterators of its own
         from penstock.data.fuse import fuse
         from penstock.data.iterate import iterate
 
@@ -307,11 +309,9 @@ class _Callers(Crew):
     def work(self) -> None:
         while True:
             with self.changed:
-                self.scope.wait(self.changed, lambda: self._end is not None or self._read - self._taken < self._count)
-                if self._end is not None:
-                    return
+                self.scope.wait(self.changed, lambda: self._is_over() or self._read - self._taken < self._count)
             with self._reading:
-                if self._end is not None:
+                if self._is_over():
                     return
                 item = outcome(self._input, self.scope)
                 ticket = self._read
@@ -329,6 +329,9 @@ class _Callers(Crew):
             with self.changed:
                 self._done[ticket] = item
                 self.changed.notify_all()
+
+    def _is_over(self) -> bool:
+        return self._end is not None
 
     def take(self, scope: Scope) -> Element:
         """The next result, waited for in `scope`."""

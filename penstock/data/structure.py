@@ -8,7 +8,7 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype, variant
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import Tensor
+from penstock.graph.tensor import SparseTensor, Tensor
 
 
 class TensorSpec:
@@ -37,6 +37,19 @@ class TensorSpec:
     def value_type(self) -> Any:
         return Tensor
 
+    @property
+    def carried_dtype(self) -> DType:
+        """The type of the tensor that carries it from op to op."""
+        return self._dtype
+
+    @property
+    def carried_shape(self) -> TensorShape:
+        return self._shape
+
+    def with_shape(self, shape: Any) -> TensorSpec:
+        """The same with another shape."""
+        return type(self)(shape, self._dtype)
+
     def is_compatible_with(self, spec_or_tensor: Any) -> bool:
         """Whether a value of that spec, or that tensor, may stand where this one is wanted."""
         same: bool = self._dtype.is_compatible_with(spec_or_tensor.dtype)
@@ -51,7 +64,25 @@ class TensorSpec:
         return hash((self._dtype, _dims(self._shape)))
 
     def __repr__(self) -> str:
-        return f"TensorSpec(shape={self._shape}, dtype={self._dtype!r}, name={self._name!r})"
+        return f"{type(self).__name__}(shape={self._shape}, dtype={self._dtype!r}, name={self._name!r})"
+
+
+class SparseTensorSpec(TensorSpec):
+    """A component that is a sparse tensor: `tf.SparseTensorSpec([None, 10], tf.int64)`. A handle carries it."""
+
+    __slots__ = ()
+
+    @property
+    def value_type(self) -> Any:
+        return SparseTensor
+
+    @property
+    def carried_dtype(self) -> DType:
+        return variant
+
+    @property
+    def carried_shape(self) -> TensorShape:
+        return TensorShape.of(None)
 
 
 class DatasetSpec(TensorSpec):
@@ -68,6 +99,9 @@ class DatasetSpec(TensorSpec):
         from penstock.data.dataset import Dataset
 
         return Dataset
+
+    def with_shape(self, shape: Any) -> TensorSpec:
+        return self
 
     def __repr__(self) -> str:
         return f"DatasetSpec({self.element_spec!r})"
@@ -117,18 +151,18 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def types_of(spec: Any) -> list[DType]:
-    """The types of the components."""
-    return [leaf.dtype for leaf in flatten(spec)]
+    """The types of the tensors that carry the components."""
+    return [leaf.carried_dtype for leaf in flatten(spec)]
 
 
 def shapes_of(spec: Any) -> list[TensorShape]:
-    """The shapes of the components."""
-    return [leaf.shape for leaf in flatten(spec)]
+    """The shapes of the tensors that carry the components."""
+    return [leaf.carried_shape for leaf in flatten(spec)]
 
 
 def with_shapes(spec: Any, change: Callable[[TensorShape], TensorShape]) -> Any:
     """The same with other shapes."""
-    return map_leaves(lambda leaf: TensorSpec(change(leaf.shape), leaf.dtype), spec)
+    return map_leaves(lambda leaf: leaf.with_shape(change(leaf.shape)), spec)
 
 
 def from_legacy(types: Any, shapes: Any = None, classes: Any = None) -> Any:
@@ -138,7 +172,11 @@ def from_legacy(types: Any, shapes: Any = None, classes: Any = None) -> Any:
         found = [TensorShape.of(None)] * len(leaves)
     else:
         found = [as_shape(s) for s in _flatten_up_to(types, shapes)]
-    return pack(types, [TensorSpec(s, t) for t, s in zip(leaves, found, strict=True)])
+    kinds = [Tensor] * len(leaves) if classes is None else _flatten_up_to(types, classes)
+    return pack(types, [
+        (SparseTensorSpec if kind is SparseTensor else TensorSpec)(shape, dtype)
+        for dtype, shape, kind in zip(leaves, found, kinds, strict=True)
+    ])  # fmt: skip
 
 
 def _flatten_up_to(form: Any, value: Any) -> list[Any]:
@@ -160,6 +198,7 @@ flatten_up_to = _flatten_up_to
 
 def to_tensors(value: Any, names: Callable[[int], str | None]) -> tuple[Any, list[Tensor]]:
     """A nest of values as its spec and its tensors."""
+    from penstock.data import sparse_ops
     from penstock.data.dataset import Dataset
 
     specs: list[Any] = []
@@ -170,10 +209,10 @@ def to_tensors(value: Any, names: Callable[[int], str | None]) -> tuple[Any, lis
             tensors.append(leaf._variant_tensor)
             continue
         if hasattr(leaf, "dense_shape") and hasattr(leaf, "indices"):
-            raise TypeError(
-                f"Component {i} of an element is sparse ({leaf!r:.100}), which datasets do not carry yet: convert it "
-                "with tf.sparse.to_dense, or give indices, values and dense_shape as three components."
-            )
+            sparse = leaf if isinstance(leaf, SparseTensor) else SparseTensor(*leaf)
+            specs.append(SparseTensorSpec(sparse.shape, sparse.dtype))
+            tensors.append(sparse_ops.pack_sparse(sparse.indices, sparse.values, sparse.dense_shape))
+            continue
         tensor = convert_to_tensor(leaf, name=names(i))
         specs.append(TensorSpec(tensor.shape, tensor.dtype.base_dtype))
         tensors.append(tensor)
@@ -182,9 +221,18 @@ def to_tensors(value: Any, names: Callable[[int], str | None]) -> tuple[Any, lis
 
 def from_tensors(spec: Any, tensors: Sequence[Tensor]) -> Any:
     """Tensors as what a function of an element gets: nested, and datasets where they are datasets."""
+    return pack(spec, [_meant(leaf, tensor) for leaf, tensor in zip(flatten(spec), tensors, strict=True)])
+
+
+def _meant(leaf: Any, tensor: Tensor) -> Any:
+    from penstock.data import sparse_ops
     from penstock.data.dataset import Dataset
 
-    return pack(spec, [
-        Dataset(tensor, leaf.element_spec) if isinstance(leaf, DatasetSpec) else tensor
-        for leaf, tensor in zip(flatten(spec), tensors, strict=True)
-    ])  # fmt: skip
+    if isinstance(leaf, DatasetSpec):
+        return Dataset(tensor, leaf.element_spec)
+    if isinstance(leaf, SparseTensorSpec):
+        indices, values, dense_shape = sparse_ops.unpack_sparse(tensor, dtype=leaf.dtype)
+        indices.set_shape([None, leaf.shape.rank])
+        dense_shape.set_shape([leaf.shape.rank])
+        return SparseTensor(indices, values, dense_shape)
+    return tensor

@@ -134,7 +134,8 @@ def group_by_window_dataset(
 ) -> Any:  # fmt: skip
     return as_handle(nodes.GroupedByWindow(
         behind(input_dataset), _closure(key_func, key_func_other_arguments),
-        _closure(reduce_func, reduce_func_other_arguments), _closure(window_size_func, window_size_func_other_arguments),
+        _closure(reduce_func, reduce_func_other_arguments),
+        _closure(window_size_func, window_size_func_other_arguments),
     ))  # fmt: skip
 
 

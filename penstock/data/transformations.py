@@ -126,14 +126,14 @@ def assert_element_shape(expected_shapes: Any) -> Transformation:
     def apply(dataset: Dataset) -> Dataset:
         wanted = structure.flatten_up_to(dataset.element_spec, expected_shapes)
         leaves = zip(structure.flatten(dataset.element_spec), wanted, strict=True)
-        merged = [TensorSpec(leaf.shape.merge_with(s), leaf.dtype) for leaf, s in leaves]
+        merged = [leaf.with_shape(leaf.shape.merge_with(s)) for leaf, s in leaves]
         return Dataset(dataset._variant_tensor, structure.pack(dataset.element_spec, merged), dataset.options())
 
     return apply
 
 
 def scan(initial_state: Any, scan_func: Callable[..., Any]) -> Transformation:
-    """`scan_func(state, element)` gives the next state and an element: `apply(scan(np.int64(0), lambda s, x: (s+x, s)))`."""
+    """`scan_func(state, element)` gives the next state and an element: `apply(scan(zero, lambda s, x: (s + x, s)))`."""
 
     def apply(dataset: Dataset) -> Dataset:
         state, tensors = normalized(initial_state)
@@ -202,14 +202,14 @@ def bucket_by_sequence_length(
 
     >>> dataset.apply(tf.data.experimental.bucket_by_sequence_length(lambda x: tf.size(x), [10, 20], [32, 16, 8]))
     """
-    from penstock.ops import casting, gathering, reduce
+    from penstock.ops import casting, compare, gathering, reduce
 
     if len(bucket_batch_sizes) != len(bucket_boundaries) + 1:
         raise ValueError("len(bucket_batch_sizes) must equal len(bucket_boundaries) + 1.")
 
     def key(*element: Any) -> Tensor:
         length = casting.cast(element_length_func(*element), dt.int64)
-        smaller = convert_to_tensor(np.array(bucket_boundaries, np.int64)) <= length
+        smaller = compare.less_equal(np.array(bucket_boundaries, np.int64), length)
         return reduce.reduce_sum(casting.cast(smaller, dt.int64))
 
     def size(number: Tensor) -> Tensor:
@@ -265,14 +265,15 @@ def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -
         raise TypeError("`choice_dataset` must be a dataset of scalar int64 tensors.")
     for other in datasets[1:]:
         if other.output_types != first.output_types:
-            raise TypeError(f"All datasets must have the same types, received {first.output_types}, {other.output_types}.")
+            found = f"{first.output_types}, {other.output_types}"
+            raise TypeError(f"All datasets must have the same types, received {found}.")
     common = [structure.flatten(d.element_spec) for d in datasets]
     leaves = []
     for column in zip(*common, strict=True):
         shape = column[0].shape
         for leaf in column[1:]:
             shape = shape.most_specific_compatible_shape(leaf.shape)
-        leaves.append(TensorSpec(shape, column[0].dtype))
+        leaves.append(column[0].with_shape(shape))
     spec = structure.pack(first.element_spec, leaves)
     variant = transform_ops.directed_interleave_dataset(
         choice_dataset._variant_tensor, [d._variant_tensor for d in datasets], output_types=structure.types_of(spec),
@@ -291,8 +292,8 @@ def sample_from_datasets(datasets: Sequence[Dataset], weights: Any = None, seed:
     limits[-1] = 2**32
 
     def choose(number: Tensor) -> Tensor:
-        from penstock.ops import casting, reduce
+        from penstock.ops import casting, compare, reduce
 
-        return reduce.reduce_sum(casting.cast(convert_to_tensor(limits) <= number, dt.int64))
+        return reduce.reduce_sum(casting.cast(compare.less_equal(limits, number), dt.int64))
 
     return choose_from_datasets(datasets, RandomDataset(seed).map(choose))

@@ -52,6 +52,7 @@ class Graph(Collections):
     """
 
     is_function = False
+    outlives_step = False  # a body that runs after the step that it was made in: a function of a dataset
     outer_graph: Graph | None = None
 
     def __init__(self) -> None:

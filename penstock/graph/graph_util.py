@@ -34,6 +34,25 @@ def like(graph_def: Any, nodes: Iterable[Any]) -> Any:
     return result
 
 
+def _extract_graph_summary(graph_def: Any) -> tuple[dict[str, list[str]], dict[str, Any], dict[str, int]]:
+    """By the name of each node: the nodes it takes from, the node itself, and its place."""
+    inputs = {node.name: [source_of(text) for text in node.input] for node in graph_def.node}
+    nodes = {node.name: node for node in graph_def.node}
+    return inputs, nodes, {node.name: place for place, node in enumerate(graph_def.node)}
+
+
+def _bfs_for_reachable_nodes(target_nodes: Iterable[str], name_to_input_name: dict[str, list[str]]) -> set[str]:
+    """The nodes that `target_nodes` need, themselves included."""
+    found: set[str] = set()
+    waiting = list(target_nodes)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += name_to_input_name.get(name, [])
+    return found
+
+
 def extract_sub_graph(graph_def: Any, dest_nodes: Sequence[str]) -> Any:
     """The part of `graph_def` that the nodes named in `dest_nodes` need.
 
@@ -42,17 +61,11 @@ def extract_sub_graph(graph_def: Any, dest_nodes: Sequence[str]) -> Any:
     _require_graph_def(graph_def)
     if isinstance(dest_nodes, (str, bytes)):
         raise TypeError("dest_nodes must be a list.")
-    nodes = {node.name: node for node in graph_def.node}
+    inputs, nodes, _ = _extract_graph_summary(graph_def)
     for name in dest_nodes:
         if name not in nodes:
             raise AssertionError(f"{name} is not in graph")
-    kept: set[str] = set()
-    waiting = list(dest_nodes)
-    while waiting:
-        name = waiting.pop()
-        if name not in kept:
-            kept.add(name)
-            waiting += [source_of(text) for text in nodes[name].input if source_of(text) in nodes]
+    kept = _bfs_for_reachable_nodes(dest_nodes, inputs)
     return like(graph_def, (node for name, node in nodes.items() if name in kept))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -56,9 +55,9 @@ def mul_no_nan(x: Array, y: Array) -> Array:
 
 @op("RealDiv", "T, T -> z: T", shape=shapes.broadcast, grad=grads.quotient("real_div"), numpy=True, T=NUMBERS)
 def real_div(x: Array, y: Array) -> Array:
-    if isinstance(x, jax.Array) and x.ndim == 0 and not isinstance(y, jax.Array) and y.ndim == 0:
-        # XLA multiplies by the reciprocal of a constant, and 41 * (1 / 41) is less than 1. Steps are counted like this.
-        y = jax.lax.optimization_barrier(jnp.asarray(y))
+    if x.dtype == np.float32 and x.ndim == y.ndim == 0 and xp(x, y) is jnp:
+        # XLA divides by way of the reciprocal, and 41 * (1 / 41) is less than 1. Steps are counted by such quotients.
+        return (x.astype(np.float64) / y.astype(np.float64)).astype(np.float32)
     return x / y
 
 
@@ -76,7 +75,7 @@ def div_no_nan_op(x: Array, y: Array) -> Array:
 def floor_div(x: Array, y: Array) -> Array:
     m = xp(x, y)
     if _is_int(x):
-        _require_nonzero(y)
+        _require_nonzero(x, y)
         return m.floor_divide(x, y)
     return m.floor(x / y)
 
@@ -84,7 +83,7 @@ def floor_div(x: Array, y: Array) -> Array:
 @op("FloorMod", "T, T -> z: T", shape=shapes.broadcast, grad=grads.floor_mod, numpy=True, T=REALS)
 def floor_mod(x: Array, y: Array) -> Array:
     if _is_int(x):
-        _require_nonzero(y)
+        _require_nonzero(x, y)
     return xp(x, y).mod(x, y)
 
 
@@ -105,14 +104,15 @@ def truncatemod(x: Array, y: Array) -> Array:
     return _remainder(x, y)
 
 
-def _require_nonzero(y: Array) -> None:
-    require(xp(y).all(y != 0), "Integer division by zero")
+def _require_nonzero(x: Array, y: Array) -> None:
+    if x.size:  # of nothing divided by zero there is no remainder to be wrong
+        require(xp(y).all(y != 0), "Integer division by zero")
 
 
 def _remainder(x: Array, y: Array) -> Array:
     """The remainder that has the sign of x, as in C."""
     if _is_int(x):
-        _require_nonzero(y)
+        _require_nonzero(x, y)
     return xp(x, y).fmod(x, y)
 
 

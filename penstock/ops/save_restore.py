@@ -37,12 +37,12 @@ def _slice(spec: str, name: str) -> tuple[tuple[int, ...], Slice]:
 
 @op("SaveV2", "string, string, string, list(dtypes) ->", host=True, stateful=True, no_gradient=True)
 def save_v2(prefix: Array, tensor_names: Array, shape_and_slices: Array, tensors: list[Any]) -> None:
-    """Writes tensors as a checkpoint. Variables come as they are, and are copied one at a time."""
+    """Writes tensors as a checkpoint. Variables come as they are, and are read one at a time."""
     names = _texts(tensor_names, "names", len(tensors))
     specs = _texts(shape_and_slices, "slices", len(tensors))
     with bundle.BundleWriter(_text(prefix)) as writer:
         for name, spec, tensor in zip(names, specs, tensors, strict=True):
-            value = np.asarray(tensor if isinstance(tensor, np.ndarray) else tensor.copy())
+            value = tensor if isinstance(tensor, np.ndarray) else tensor.snapshot()
             if spec:
                 shape, part = _slice(spec, name)
                 writer.add_slice(name, shape, part, value)

@@ -52,9 +52,11 @@ def _colocated(nodes: Sequence[Node]) -> _Groups:
             name = (label.decode() if isinstance(label, bytes) else label).removeprefix("loc:@")
             leader = by_name.get(name) or leaders.setdefault(name, node)
             groups.join(id(leader), id(node))
+        # A host op that takes the value of a variable may be elsewhere, as those that save are.
+        takes_value = node.op.host and not any(arg.is_ref for arg in node.op.inputs)
         for source, index in node.inputs:
             reference = source.dtypes[index]
-            if reference._is_ref_dtype or reference.name == "resource":
+            if (reference._is_ref_dtype and not takes_value) or reference.name == "resource":
                 groups.join(id(source), id(node))
     return groups
 

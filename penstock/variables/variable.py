@@ -372,6 +372,10 @@ class Variable(metaclass=_VariableType):
         return f"<tf.Variable '{self.name}' shape={self.shape} dtype={self.dtype.name}>"
 
 
+# TensorFlow's name for the class behind `tf.Variable` of the 1.x API.
+VariableV1 = Variable
+
+
 def _operator(name: str) -> Callable[..., Any]:
     def operate(self: Variable, *args: Any) -> Any:
         # The variable is read first, as a step of its own, and then the tensor's operator decides.

@@ -73,7 +73,7 @@ class Context:
     def __init__(self, devices: dict[str, Device], random_state: RandomState) -> None:
         self.devices = devices
         self.random_state = random_state
-        self.bodies: dict[Any, Executable] = {}  # of functions that datasets call
+        self.bodies: dict[Any, Any] = {}  # of functions that datasets call
 
     def device(self, node: Node) -> Device:
         """The device that a node was placed on."""
@@ -100,6 +100,7 @@ class Executable:
         context: Context,
         bound: dict[int, Variable] | None = None,
         cuts: Cuts = NO_CUTS,
+        for_client: bool = False,
     ) -> None:
         self.context = context
         self.cuts = cuts
@@ -112,7 +113,8 @@ class Executable:
         self.instructions = [self._instruction(step) for step in plan.steps]
         self.fetches = [self.source(edge) for edge in subgraph.fetches]
         self.size = len(self._slots)
-        self._mark_fetched()
+        if for_client:
+            self._mark_fetched()
         segments = [i.segment for i in self.instructions if isinstance(i, SegmentCall)]
         # A step is over when its updates are: on the CPU what was fed may be in use until then, and the caller may
         # change it. All results of a segment are ready at once, so one of its variables tells.
@@ -328,30 +330,6 @@ class LoopCall(_BodyCall):
         self.store(values, current)
 
 
-def callable_body(
-    context: Context, device: str, function: Function, captured: Sequence[Any]
-) -> Callable[[Sequence[Any]], list[Any]]:
-    """A body as a function from values to values, which outlives the step that makes it: datasets call those.
-
-    `captured` are the values, or the variables, for its last parameters.
-    """
-    key = (function, device, *(v for v in captured if isinstance(v, Variable)))
-    executable = context.bodies.get(key)
-    if executable is None:
-        body = body_of(function)
-        for node in body.nodes:
-            node.device = device
-        last = body.feeds[len(body.feeds) - len(captured) :]
-        bound = {id(p): v for p, v in zip(last, captured, strict=True) if isinstance(v, Variable)}
-        executable = context.bodies[key] = Executable(body, context, bound)
-    values = [None if isinstance(v, Variable) else v for v in captured]
-
-    def call(arguments: Sequence[Any]) -> list[Any]:
-        return list(map(_host_value, executable.run([*arguments, *values], Step(Cancellation()))))
-
-    return call
-
-
 class HostCall(NodeCall):
     """Runs a host op: its kernel takes and gives NumPy arrays, and resource objects for references."""
 
@@ -361,6 +339,8 @@ class HostCall(NodeCall):
         if "resource" in node.op.wants:
             self.attrs["resource"] = functools.partial(owner.context.resource, node)
         if "functions" in node.op.wants:
+            from penstock.worker.bodies import callable_body
+
             self.attrs["functions"] = functools.partial(callable_body, owner.context, node.device)
         self.wants_context = "ctx" in node.op.wants
 
@@ -384,11 +364,12 @@ class HostCall(NodeCall):
 
 
 class PlainCall(HostCall):
-    """Runs on the host what is no host op, for its strings: to its kernel a variable is the value that it holds."""
+    """Runs on the host what is no host op, for what its values are; a variable is what it holds."""
 
     def __init__(self, owner: Executable, node: Node) -> None:
         super().__init__(owner, node)
         self.written = [node.op.input_index(name) for name in node.op.writes]
+        self.jax_device = owner.context.device(node).jax_device
 
     def __call__(self, values: list[Any], step: Step) -> None:
         variables = [v for v in (self.inputs[i] for i in self.written) if isinstance(v, Variable)]
@@ -398,7 +379,8 @@ class PlainCall(HostCall):
             results = self.call([self._argument(i, values) for i in range(len(self.inputs))], step)
             for variable, value in zip(variables, results, strict=False):
                 variable.require_shape(value, self.name)
-                variable.value = value
+                # On a CPU that is the same memory, if it is aligned as what is read from checkpoints is.
+                variable.value = value if value.dtype == object else jax.device_put(value, self.jax_device)
         # A reference that a write gives is followed to the variable, and needs no slot.
         if not self.written:
             self.store(values, results)

@@ -62,8 +62,18 @@ def is_host(node: Node) -> bool:
         return True  # the branch that is not taken may read a variable that holds nothing yet
     if node.op.numpy and any(t.name == "resource" for t in node.dtypes):
         return True  # it picks one of several queues
+    if _is_restored(node):
+        return True  # compiled code would copy what was read, and be compiled for every list of variables
     types = [s.dtypes[i] for s, i in node.inputs] + list(node.dtypes)
     return any(t.base_dtype.name in _HOST_TYPES for t in types)
+
+
+def _is_restored(node: Node) -> bool:
+    """Whether a node hands on, or puts into a variable, a tensor just as it was read from a checkpoint."""
+    if node.op.name not in ("Identity", "Assign", "AssignVariableOp"):
+        return False
+    source = node.inputs[-1][0]
+    return source.op.name == "RestoreV2" or (source.op.name == "Identity" and _is_restored(source))
 
 
 def _is_reference(node: Node, index: int) -> bool:

@@ -59,6 +59,14 @@ class Variable:
             with self.lock:
                 return np.array(self.read())
 
+    def snapshot(self) -> np.ndarray:
+        """The current value where it lies in memory. While the array lives, updates use other memory."""
+        try:
+            return np.asarray(self.read())
+        except RuntimeError:  # an update has used up the buffer
+            with self.lock:
+                return np.asarray(self.read())
+
     def settle(self) -> None:
         """Waits until the current value is computed."""
         value = self.value

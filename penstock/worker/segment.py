@@ -108,7 +108,8 @@ class Segment:
         trace = Trace(values, state, key_of, self.variable_node, self.checks)
         trace.run(self.plan.nodes)
         taken = {id(v) for v in jax.tree.leaves((updated, read, inputs, constants))}
-        outputs = [_output(trace.value(edge), taken) for edge in self.plan.outputs]
+        computed = [trace.value(edge) for edge in self.plan.outputs]
+        outputs = [_output(value, taken) for value in computed]
         new = [jnp.asarray(state[n]) for n, _ in self.updated]
         if trace.failed is not None:
             # A failed check leaves the variables as they were.
@@ -117,19 +118,16 @@ class Segment:
                 if trace.needs_guard(node):
                     new[i] = jnp.where(ok, new[i], updated[i])
         assigned = [jnp.asarray(state[n]) for n, _ in self.assigned]
+        failed = trace.failed
         if self.host is not None:
-            outputs, failed = self._to_host(outputs), trace.failed and jax.device_put(trace.failed, self.host)
-        else:
-            failed = trace.failed
+            # Small results that only the client wants go to host memory as part of the program: no transfer follows.
+            # What comes in and goes out again cannot.
+            for i in self.fetched:
+                if id(computed[i]) not in taken and getattr(outputs[i], "nbytes", MAX_ON_HOST) < MAX_ON_HOST:
+                    outputs[i] = jax.device_put(outputs[i], self.host)
+            failed = failed and jax.device_put(failed, self.host)
         # The updated variables come first, so that each gets the buffer that was donated for it.
         return new, outputs, assigned, failed
-
-    def _to_host(self, outputs: list[Any]) -> list[Any]:
-        """The small outputs that only the client wants, in host memory: part of the program, so no transfer follows."""
-        for i in self.fetched:
-            if getattr(outputs[i], "nbytes", MAX_ON_HOST) < MAX_ON_HOST:
-                outputs[i] = jax.device_put(outputs[i], self.host)
-        return outputs
 
     def _specialise(self, values: list[Any]) -> Callable[..., Any]:
         arrays = [np.asarray(values[s]) for s in self.static_slots]
@@ -140,6 +138,11 @@ class Segment:
             if len(self._specialised) > MAX_SPECIALISED:
                 del self._specialised[next(iter(self._specialised))]
             return compiled
+
+    @property
+    def versions(self) -> int:
+        """For how many shapes and values it was compiled."""
+        return sum(f._cache_size() for f in (self._compiled, *self._specialised.values()) if f is not None)  # type: ignore[attr-defined]
 
     # Running
 

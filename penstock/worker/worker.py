@@ -33,7 +33,7 @@ class Worker:
 
     def register_graph(self, subgraph: Subgraph, random_state: RandomState) -> int:
         """Compiles a partition and returns the handle by which steps name it."""
-        executable = Executable(subgraph, Context(self._by_name, random_state))
+        executable = Executable(subgraph, Context(self._by_name, random_state), for_client=True)
         with self._lock:
             handle = next(self._handles)
             self._graphs[handle] = executable

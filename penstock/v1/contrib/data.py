@@ -1,8 +1,10 @@
-"""The names under which TensorFlow first had what is in `tf.data.experimental`."""
+"""The names under which TensorFlow first had `tf.data` and what is in `tf.data.experimental`."""
 
 from penstock.data.csv import CsvDataset, make_batched_features_dataset, make_csv_dataset
-from penstock.data.dataset import AUTOTUNE
+from penstock.data.dataset import AUTOTUNE, Dataset
 from penstock.data.elements import get_single_element
+from penstock.data.iterator import Iterator
+from penstock.data.readers import FixedLengthRecordDataset, TextLineDataset, TFRecordDataset
 from penstock.data.transformations import (
     Counter,
     RandomDataset,

@@ -1,0 +1,69 @@
+"""tf.contrib.image: hue, saturation and value changed at once, in YIQ colours, which is cheaper than in HSV."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from penstock.graph import dtype as dt
+from penstock.graph.convert import convert_to_tensor
+from penstock.graph.scopes import name_scope
+from penstock.graph.tensor import Tensor
+from penstock.ops import array, unary
+from penstock.ops.image_color import convert_image_dtype
+from penstock.ops.joining import stack
+from penstock.ops.matmul import matmul
+from penstock.ops.random import random_uniform
+from penstock.ops.reshaping import reshape
+from penstock.ops.reshaping import shape as shape_of
+
+_YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]], np.float32)
+
+
+def random_hsv_in_yiq(
+    image: Any, max_delta_hue: float = 0, lower_saturation: float = 1, upper_saturation: float = 1,
+    lower_value: float = 1, upper_value: float = 1, seed: int | None = None,
+) -> Tensor:  # fmt: skip
+    """`image` with its hue turned, and saturation and value scaled, by random amounts within these limits.
+
+    >>> image = distort_image_ops.random_hsv_in_yiq(image, 0.2, 0.5, 1.5)
+    """
+    if max_delta_hue < 0:
+        raise ValueError(f"max_delta_hue must not be negative, received {max_delta_hue}.")
+    for what, lower, upper in (("saturation", lower_saturation, upper_saturation), ("value", lower_value, upper_value)):
+        if lower < 0 or upper < lower:
+            raise ValueError(f"0 <= lower_{what} <= upper_{what} must hold, received {lower} and {upper}.")
+
+    def drawn(lower: float, upper: float) -> Any:
+        return random_uniform([], lower, upper, seed=seed) if lower < upper else lower
+
+    with name_scope(None, "random_hsv_in_yiq", [image]):
+        return adjust_hsv_in_yiq(
+            image, drawn(-max_delta_hue, max_delta_hue), drawn(lower_saturation, upper_saturation),
+            drawn(lower_value, upper_value),
+        )  # fmt: skip
+
+
+def adjust_hsv_in_yiq(
+    image: Any, delta_hue: Any = 0, scale_saturation: Any = 1, scale_value: Any = 1, name: str | None = None
+) -> Tensor:
+    """`image` (RGB in its last dimension) with its hue turned by `delta_hue` radians and the others scaled.
+
+    Nothing is clipped.
+    """
+    with name_scope(name, "adjust_hsv_in_yiq", [image]):
+        original = convert_to_tensor(image, name="image")
+        pixels = convert_image_dtype(original, dt.float32)
+        hue, saturation, value = (
+            convert_to_tensor(each, dtype=dt.float32) for each in (delta_hue, scale_saturation, scale_value)
+        )
+        along, across = (value * saturation * turn(hue) for turn in (unary.cos, unary.sin))
+        zero = array.zeros_like(value)
+        # Hue and saturation are the angle and the length of (I, Q); value scales all three.
+        change = reshape(stack([value, zero, zero, zero, along, -across, zero, across, along]), [3, 3])
+        to_yiq, to_rgb = (convert_to_tensor(each.astype(np.float32)) for each in (_YIQ, np.linalg.inv(_YIQ)))
+        whole = matmul(to_rgb, matmul(change, to_yiq))
+        changed = reshape(matmul(reshape(pixels, [-1, 3]), whole, transpose_b=True), shape_of(pixels))
+        changed.set_shape(pixels.shape)
+        return convert_image_dtype(changed, original.dtype)

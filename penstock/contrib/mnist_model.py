@@ -1,0 +1,60 @@
+"""The network of TensorFlow's MNIST tutorial: two hidden layers, trained by gradient descent."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from penstock.graph import dtype as dt
+from penstock.graph.scopes import name_scope
+from penstock.graph.tensor import Tensor
+from penstock.ops import summary
+from penstock.ops.activation import relu
+from penstock.ops.array import zeros
+from penstock.ops.casting import cast
+from penstock.ops.losses import sparse_softmax_cross_entropy
+from penstock.ops.matmul import matmul
+from penstock.ops.nn import in_top_k
+from penstock.ops.random import truncated_normal
+from penstock.ops.reduce import reduce_sum
+from penstock.optim.gradient_descent import GradientDescentOptimizer
+from penstock.variables.variable import Variable
+
+NUM_CLASSES = 10
+IMAGE_SIZE = 28
+IMAGE_PIXELS = IMAGE_SIZE * IMAGE_SIZE
+
+
+def _layer(name: str, inputs: Any, units: int, activation: Any = None) -> Tensor:
+    width = int(inputs.shape[1])
+    with name_scope(name):
+        weights = Variable(truncated_normal([width, units], stddev=1.0 / math.sqrt(width)), name="weights")
+        outputs = matmul(inputs, weights) + Variable(zeros([units]), name="biases")
+        return outputs if activation is None else activation(outputs)  # type: ignore[no-any-return]
+
+
+def inference(images: Any, hidden1_units: int, hidden2_units: int) -> Tensor:
+    """The logits of ten digits for rows of 784 pixels.
+
+    >>> logits = mnist.inference(images, 128, 32)
+    """
+    hidden = _layer("hidden1", images, hidden1_units, relu)
+    hidden = _layer("hidden2", hidden, hidden2_units, relu)
+    return _layer("softmax_linear", hidden, NUM_CLASSES)
+
+
+def loss(logits: Any, labels: Any) -> Tensor:
+    """The mean cross-entropy."""
+    return sparse_softmax_cross_entropy(labels=cast(labels, dt.int64), logits=logits)  # type: ignore[no-any-return]
+
+
+def training(loss: Any, learning_rate: Any) -> Any:
+    """The op of a training step, with a summary of the loss and a global step."""
+    summary.scalar("loss", loss)
+    step = Variable(0, name="global_step", trainable=False)
+    return GradientDescentOptimizer(learning_rate).minimize(loss, global_step=step)
+
+
+def evaluation(logits: Any, labels: Any) -> Tensor:
+    """How many examples have their label as the likeliest class."""
+    return reduce_sum(cast(in_top_k(logits, labels, 1), dt.int32))

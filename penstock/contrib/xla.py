@@ -1,0 +1,40 @@
+"""tf.xla: what asks for compilation. All that can be compiled is compiled by XLA anyway."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from penstock.graph import nest
+from penstock.graph.operation import Operation
+from penstock.graph.scopes import control_dependencies
+from penstock.ops.control import no_op
+from penstock.ops.passthrough import identity
+
+
+def compile(computation: Callable[..., Any], inputs: Any = None) -> Any:
+    """What `computation(*inputs)` returns; one value comes back in a tuple, and no value as an op.
+
+    >>> (loss,) = tf.xla.experimental.compile(step, [images, labels])
+    """
+    given = [] if inputs is None else list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    outputs = computation(*nest.map_structure(identity, given))
+    if outputs is None:
+        return no_op(name="XLACompile")
+    flat = nest.flatten(outputs)
+    operations = [each for each in flat if isinstance(each, Operation)]
+    values = [each for each in flat if not isinstance(each, Operation)]
+    with control_dependencies(operations):
+        if not values:
+            return no_op(name="XLACompile")
+        kept = [identity(value) for value in values]
+    if not isinstance(outputs, (list, tuple, dict)):
+        return (kept[0],)
+    return kept if operations else nest.pack_sequence_as(outputs, kept)
+
+
+@contextlib.contextmanager
+def jit_scope(compile_ops: Any = True, separate_compiled_gradients: bool = False) -> Iterator[None]:
+    """Where TensorFlow would compile, or not: `with tf.xla.experimental.jit_scope(): ...`."""
+    yield

@@ -1,0 +1,60 @@
+"""Sparse tensors as components: a handle carries indices, values and shape, and a batch is an array of handles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import InvalidArgumentError
+from penstock.graph.dtype import DType
+from penstock.graph.opdef import op
+from penstock.graph.operation import Operation
+from penstock.graph.shape import TensorShape
+from penstock.ops import shapes
+from penstock.ops.waiting import as_handle
+
+Parts = tuple[np.ndarray, np.ndarray, np.ndarray]  # indices, values, dense shape
+
+
+class Sparse:
+    """A sparse tensor as one value."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, *parts: np.ndarray) -> None:
+        self.parts = parts
+
+
+@op("_PackSparse", "int64, T, int64 -> handle: variant", host=True, no_gradient=True, shape=shapes.scalar,
+    default_name="PackSparse")  # fmt: skip
+def pack_sparse(indices: Any, values: Any, dense_shape: Any) -> Any:
+    return as_handle(Sparse(np.asarray(indices), values, np.asarray(dense_shape)))
+
+
+def _part_shapes(op: Operation) -> list[TensorShape]:
+    return [TensorShape.of((None, None)), TensorShape.of((None,)), TensorShape.of((None,))]
+
+
+@op("_UnpackSparse", "variant -> indices: int64, values: dtype, dense_shape: int64", host=True, no_gradient=True,
+    shape=_part_shapes, default_name="UnpackSparse")  # fmt: skip
+def unpack_sparse(handle: Any, *, dtype: DType) -> Any:
+    return _joined(handle, dtype)
+
+
+def _joined(handle: Any, dtype: DType) -> Parts:
+    """A handle as its parts; an array of handles as one sparse tensor of a rank more, as large as the largest."""
+    if isinstance(handle, Sparse):
+        indices, values, dense_shape = handle.parts
+        return indices, values, dense_shape
+    if handle.ndim == 0:
+        return _joined(handle.item(), dtype)
+    rows = [_joined(row, dtype) for row in handle]
+    if not rows:
+        raise InvalidArgumentError(None, None, "A batch of no sparse tensors has no shape.")
+    if len({len(shape) for _, _, shape in rows}) > 1:
+        raise InvalidArgumentError(None, None, "Cannot batch sparse tensors of different ranks.")
+    moved = [np.insert(where, 0, i, axis=1) for i, (where, _, _) in enumerate(rows)]
+    largest = np.max([shape for _, _, shape in rows], axis=0)
+    values = np.concatenate([np.asarray(v) for _, v, _ in rows])
+    return np.concatenate(moved), values, np.array([len(rows), *largest], np.int64)

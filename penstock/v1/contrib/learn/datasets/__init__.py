@@ -1,0 +1,8 @@
+"""Small data sets by name."""
+
+from penstock.contrib.datasets import DATASETS, load_dataset
+from penstock.face.missing import guard as _guard
+from penstock.face.missing import listing as _listing
+
+__getattr__ = _guard(__name__)
+__dir__ = _listing(__name__)
