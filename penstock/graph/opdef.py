@@ -100,6 +100,7 @@ class OpDef:
     random: bool = False  # the kernel takes `key=`, fresh on every run
     control_flow: bool = False
     blocking: bool = False  # waits for others: it runs as late as possible
+    takes_variables: bool = False  # a host op that gets variables among its values as they are, and reads them itself
     default_name: str = ""
     static_of: Callable[[dict[str, Any]], frozenset[int]] | None = None  # as `static`, where it depends on the attrs
     wants: frozenset[str] = field(default_factory=frozenset)  # keyword-only parameters of the kernel
@@ -234,6 +235,7 @@ def op(
     random: bool = False,
     control_flow: bool = False,
     blocking: bool = False,
+    takes_variables: bool = False,
     default_name: str = "",
     static_of: Callable[[dict[str, Any]], frozenset[int]] | None = None,
     **types: Sequence[DType],
@@ -272,8 +274,8 @@ def op(
             shape=shape, grad=grad, no_gradient=no_gradient, host=host,
             stateful=stateful or bool(writes) or random, numpy=numpy,
             static=tuple(static.split()), writes=tuple(writes.split()), overwrites=overwrites, random=random,
-            control_flow=control_flow, blocking=blocking, default_name=default_name or name,
-            static_of=static_of, wants=frozenset(wants),
+            control_flow=control_flow, blocking=blocking, takes_variables=takes_variables,
+            default_name=default_name or name, static_of=static_of, wants=frozenset(wants),
         )  # fmt: skip
         assert name not in _REGISTRY, f"{name} is declared twice"
         _REGISTRY[name] = opdef

@@ -35,7 +35,8 @@ def _slice(spec: str, name: str) -> tuple[tuple[int, ...], Slice]:
         raise InvalidArgumentError(None, None, f"The slice of '{name}' is malformed: {error}.") from error
 
 
-@op("SaveV2", "string, string, string, list(dtypes) ->", host=True, stateful=True, no_gradient=True)
+@op("SaveV2", "string, string, string, list(dtypes) ->", host=True, stateful=True, no_gradient=True,
+    takes_variables=True)  # fmt: skip
 def save_v2(prefix: Array, tensor_names: Array, shape_and_slices: Array, tensors: list[Any]) -> None:
     """Writes tensors as a checkpoint. Variables come as they are, and are read one at a time."""
     names = _texts(tensor_names, "names", len(tensors))

@@ -343,6 +343,18 @@ class HostCall(NodeCall):
 
             self.attrs["functions"] = functools.partial(callable_body, owner.context, node.device)
         self.wants_context = "ctx" in node.op.wants
+        self.read = self._values_of_variables()
+
+    def _values_of_variables(self) -> frozenset[int]:
+        """The inputs that are references to variables of which the kernel wants the value."""
+        op = self.node.op
+        if op.takes_variables or "functions" in op.wants or not any(isinstance(i, Variable) for i in self.inputs):
+            return frozenset()
+        positions = grouped(op, self.node.attrs, range(len(self.inputs)))
+        values = [p for arg, p in zip(op.inputs, positions, strict=True) if not arg.is_ref]
+        edges = self.node.inputs
+        flat = (i for each in values for i in (each if isinstance(each, list) else [each]))
+        return frozenset(i for i in flat if edges[i][0].dtypes[edges[i][1]]._is_ref_dtype)
 
     def call(self, arguments: Sequence[Any], step: Step) -> list[Any]:
         """What the kernel gives; whatever it raises names the node."""
@@ -360,6 +372,8 @@ class HostCall(NodeCall):
 
     def __call__(self, values: list[Any], step: Step) -> None:
         arguments = [_host_value(values[i]) if isinstance(i, int) else i for i in self.inputs]
+        for i in self.read:
+            arguments[i] = self.inputs[i].snapshot()  # type: ignore[union-attr]
         self.store(values, self.call(arguments, step))
 
 

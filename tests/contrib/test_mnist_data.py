@@ -35,7 +35,7 @@ def test_files_are_read(folder):
     mnist = read_data_sets(str(folder), one_hot=True, validation_size=5)
     assert [part.num_examples for part in mnist] == [25, 5, 12]
     assert mnist.train.images.shape == (25, 784) and mnist.train.images.dtype == np.float32
-    assert 0 <= mnist.train.images.min() and mnist.train.images.max() == 1
+    assert mnist.train.images.min() >= 0 and mnist.train.images.max() == 1
     assert mnist.validation.labels.argmax(1).tolist() == [0, 1, 2, 3, 4]
     plain = read_data_sets(str(folder), dtype=tf.uint8, reshape=False, validation_size=0)
     assert plain.test.images.shape == (12, 28, 28, 1) and plain.test.images.dtype == np.uint8
