@@ -185,7 +185,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.training.checkpoint_management": (_TRAIN,),
     "python.training.checkpoint_utils": (_TRAIN,),
     "python.training.coordinator": (_TRAIN,),
-    "python.training.device_setter": (_TRAIN,),
+    "python.training.device_setter": (_TRAIN, "penstock.train.device_setter"),
     "python.training.evaluation": (f"{_CONTRIB}.training",),
     "python.training.ftrl": (_TRAIN,),
     "python.training.gradient_descent": (_TRAIN,),

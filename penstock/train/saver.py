@@ -27,6 +27,7 @@ from penstock.ops.control import group
 from penstock.ops.joining import pack
 from penstock.ops.passthrough import identity
 from penstock.ops.reshaping import shape
+from penstock.ops.saveable import SaveableObject
 from penstock.ops.string_join import string_join
 from penstock.train.checkpoint_state import (
     checkpoint_exists,
@@ -35,7 +36,7 @@ from penstock.train.checkpoint_state import (
     update_checkpoint_state,
 )
 from penstock.train.meta_graph import READERS, export_meta_graph, import_scoped_meta_graph, read_meta_graph_file
-from penstock.train.saveables import SaveableObject, saveables_of
+from penstock.train.saveables import saveables_of
 
 
 class Saver:
@@ -267,7 +268,7 @@ class Saver:
         if not checkpoint_exists(save_path):
             raise ValueError(f"The passed save_path is not a valid checkpoint: {save_path}")
         logging.info("Restoring parameters from %s", save_path)
-        with _explained():
+        with _explained(save_path):
             sess.run(self.saver_def.restore_op_name, {self.saver_def.filename_tensor_name: save_path})
 
     # What it keeps
@@ -376,20 +377,21 @@ def _cpu_of(where: str) -> str:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def _explained(path: str) -> Iterator[None]:
     try:
         yield
     except NotFoundError as error:
         raise NotFoundError(
             error.node_def, error.op,
-            "Restoring from checkpoint failed: the graph has a variable that the checkpoint lacks. Restore with a "
-            f"Saver of the variables that it has, or check their names with tf.train.list_variables. {error.message}",
+            f"Restoring from checkpoint '{path}' failed: the graph has a variable that the checkpoint lacks. Restore "
+            "with a Saver of the variables that it has, or check their names with tf.train.list_variables. "
+            f"{error.message}",
         ) from error  # fmt: skip
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
             error.node_def, error.op,
-            "Restoring from checkpoint failed: a variable of the graph has another shape or type in the checkpoint. "
-            f"{error.message}",
+            f"Restoring from checkpoint '{path}' failed: a variable of the graph has another shape or type there. See "
+            f"tf.train.list_variables for what it holds. {error.message}",
         ) from error  # fmt: skip
 
 

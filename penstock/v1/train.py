@@ -1,9 +1,11 @@
 """Optimizers and the global step."""
 
+from tensorboard.compat.proto.cluster_pb2 import ClusterDef, JobDef
 from tensorboard.compat.proto.saver_pb2 import SaverDef
 
 from penstock.checkpoint.messages import CheckpointState
 from penstock.face.missing import guard as _guard
+from penstock.master.cluster import ClusterSpec
 from penstock.ops.example_proto import (
     BytesList,
     Example,
@@ -58,6 +60,7 @@ from penstock.train.checkpoint_utils import (
     load_variable,
 )
 from penstock.train.coordinator import Coordinator, LooperThread
+from penstock.train.device_setter import replica_device_setter
 from penstock.train.evaluation import checkpoints_iterator
 from penstock.train.hooks import (
     CheckpointSaverHook,

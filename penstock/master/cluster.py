@@ -1,0 +1,110 @@
+"""ClusterSpec: which tasks there are, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tensorboard.compat.proto import cluster_pb2
+
+
+class ClusterSpec:
+    """The tasks of a cluster: jobs, each with addresses by task number.
+
+    >>> cluster = tf.train.ClusterSpec({"ps": ["ps0:2222"], "worker": ["worker0:2222", "worker1:2222"]})
+    >>> cluster.task_address("worker", 1)
+    'worker1:2222'
+    """
+
+    def __init__(self, cluster: Any) -> None:
+        if isinstance(cluster, ClusterSpec):
+            jobs: dict[Any, Any] = {job: dict(tasks) for job, tasks in cluster._jobs.items()}
+        elif isinstance(cluster, cluster_pb2.ClusterDef):
+            jobs = {job.name: dict(job.tasks) for job in cluster.job}
+        elif isinstance(cluster, Mapping):
+            jobs = {name: _numbered(name, tasks) for name, tasks in cluster.items()}
+        else:
+            raise TypeError(
+                "`cluster` must be a dictionary mapping one or more job names to lists of network addresses, or a "
+                "`ClusterDef` protocol buffer"
+            )
+        self._jobs: dict[str, dict[int, str]] = {
+            _text(name, "Job name"): {number: _text(at, "Task address") for number, at in sorted(tasks.items())}
+            for name, tasks in jobs.items()
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClusterSpec) and self._jobs == other._jobs
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        jobs = self.as_dict()
+        return "ClusterSpec({" + ", ".join(f"{job!r}: {jobs[job]!r}" for job in sorted(jobs)) + "})"
+
+    @property
+    def jobs(self) -> list[str]:
+        """The names of the jobs."""
+        return list(self._jobs)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Jobs with lists of addresses, or with dicts where task numbers are missing."""
+        result: dict[str, Any] = {}
+        for job, tasks in self._jobs.items():
+            dense = bool(tasks) and list(tasks) == list(range(len(tasks)))
+            result[job] = list(tasks.values()) if dense else dict(tasks)
+        return result
+
+    def num_tasks(self, job_name: str) -> int:
+        """How many tasks a job has."""
+        return len(self._tasks(job_name))
+
+    def task_indices(self, job_name: str) -> list[int]:
+        """The numbers of a job's tasks."""
+        return sorted(self._tasks(job_name))
+
+    def task_address(self, job_name: str, task_index: int) -> str:
+        """Where a task is."""
+        tasks = self._tasks(job_name)
+        if task_index not in tasks:
+            raise ValueError(f"No task with index {task_index!r} in job {job_name!r}")
+        return tasks[task_index]
+
+    def job_tasks(self, job_name: str) -> list[str | None]:
+        """The addresses of a job's tasks, None where a number is missing."""
+        tasks = self._tasks(job_name)
+        return [tasks.get(number) for number in range(max(tasks, default=-1) + 1)]
+
+    def as_cluster_def(self) -> Any:
+        """As a ClusterDef message."""
+        definition = cluster_pb2.ClusterDef()
+        for name in sorted(self._jobs):
+            job = definition.job.add(name=name)
+            for number, address in sorted(self._jobs[name].items()):
+                job.tasks[number] = address
+        return definition
+
+    def _tasks(self, job_name: str) -> dict[int, str]:
+        if job_name not in self._jobs:
+            raise ValueError(f"No such job in cluster: {job_name!r}")
+        return self._jobs[job_name]
+
+
+def _numbered(name: Any, tasks: Any) -> dict[int, Any]:
+    if isinstance(tasks, (list, tuple)):
+        return dict(enumerate(tasks))
+    if isinstance(tasks, Mapping):
+        return {int(number): address for number, address in tasks.items()}
+    shown = name.decode() if isinstance(name, bytes) else name
+    raise TypeError(f"The tasks for job {shown!r} must be a list or a dictionary from integers to strings.")
+
+
+def _text(value: Any, what: str) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    if not isinstance(value, str):
+        raise TypeError(f"{what} {value!r} must be bytes or unicode")
+    return value
