@@ -138,7 +138,7 @@ def background(folder: str, rounds: int) -> Iterator[Result]:
         session.run(tf.global_variables_initializer())
     feed = {x: np.random.RandomState(0).rand(128, 1024).astype(np.float32)}
 
-    def rate(save_every: float | None, length: float = 2.0) -> tuple[float, int]:
+    def rate(save_every: float | None, length: float = 1.0) -> tuple[float, int]:
         """Steps per second, and how many saves there were."""
         over, saves = threading.Event(), 0
 
@@ -163,17 +163,19 @@ def background(folder: str, rounds: int) -> Iterator[Result]:
             thread.join()
         return steps / taken, saves
 
-    rate(0.0, 1.0)  # compiles
-    kinds: dict[str, float | None] = {"none": None, "one in 2 s": 10.0, "without a pause": 0.0}
-    best, most = dict.fromkeys(kinds, 0.0), 0
-    for _ in range(rounds):
-        for kind, every in kinds.items():
-            found, saves = rate(every)
-            best[kind], most = max(best[kind], found), max(most, saves)
+    rate(0.0)  # compiles
+    lost: dict[str, list[float]] = {"once a second": [], "without a pause": []}
+    best, most = 0.0, 0
+    for _ in range(2 * rounds):
+        for kind, every in (("once a second", 10.0), ("without a pause", 0.0)):
+            before, (during, saves), after = rate(None, 0.5)[0], rate(every), rate(None, 0.5)[0]
+            best, most = max(best, before, after), max(most, saves)
+            # What else the machine does comes and goes: only neighbours can be compared.
+            lost[kind].append(1 - during / max(before, after))
     session.close()
-    name = f"steps of {1000 / best['none']:.0f} ms while {size / 1e6:.0f} MB are saved"
-    yield Result(f"{name} once in 2 s", "of the rate lost", 1 - best["one in 2 s"] / best["none"], 0.1)
-    yield Result(f"{name} {most} times in 2 s", "of the rate lost", 1 - best["without a pause"] / best["none"], 1.0)
+    name = f"{size / 1e6:.0f} MB saved, steps of {1000 / best:.0f} ms,"
+    yield Result(f"{name} one save a second", "of the rate lost", float(np.median(lost["once a second"])), 0.1)
+    yield Result(f"{name} {most} saves a second", "of the rate lost", float(np.median(lost["without a pause"])), 1.0)
 
 
 def adam() -> tuple[dict[str, Callable[[], object]], Callable[[], list[np.ndarray]]]:

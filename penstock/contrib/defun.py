@@ -1,7 +1,7 @@
 """function.Defun: a Python function of tensors with declared types, and perhaps a gradient of its own.
 
-TensorFlow makes a function of the graph of it. Here every call adds the nodes of its body in place, which is what becomes
-of functions before a step is compiled anyway.
+TensorFlow makes a function of the graph of it. Here every call adds the nodes of its body in place, which is what
+becomes of functions before a step is compiled anyway.
 """
 
 from __future__ import annotations

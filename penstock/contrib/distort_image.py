@@ -13,6 +13,7 @@ from penstock.graph.tensor import Tensor
 from penstock.ops import array, unary
 from penstock.ops.image_color import convert_image_dtype
 from penstock.ops.joining import stack
+from penstock.ops.math import mul
 from penstock.ops.matmul import matmul
 from penstock.ops.random import random_uniform
 from penstock.ops.reshaping import reshape
@@ -55,13 +56,12 @@ def adjust_hsv_in_yiq(
     with name_scope(name, "adjust_hsv_in_yiq", [image]):
         original = convert_to_tensor(image, name="image")
         pixels = convert_image_dtype(original, dt.float32)
-        hue, saturation, value = (
-            convert_to_tensor(each, dtype=dt.float32) for each in (delta_hue, scale_saturation, scale_value)
-        )
-        along, across = (value * saturation * turn(hue) for turn in (unary.cos, unary.sin))
+        amounts: list[Any] = [delta_hue, scale_saturation, scale_value]
+        hue, saturation, value = (convert_to_tensor(each, dtype=dt.float32) for each in amounts)
+        along, across = (mul(mul(value, saturation), turn(hue)) for turn in (unary.cos, unary.sin))
         zero = array.zeros_like(value)
         # Hue and saturation are the angle and the length of (I, Q); value scales all three.
-        change = reshape(stack([value, zero, zero, zero, along, -across, zero, across, along]), [3, 3])
+        change = reshape(stack([value, zero, zero, zero, along, unary.negative(across), zero, across, along]), [3, 3])
         to_yiq, to_rgb = (convert_to_tensor(each.astype(np.float32)) for each in (_YIQ, np.linalg.inv(_YIQ)))
         whole = matmul(to_rgb, matmul(change, to_yiq))
         changed = reshape(matmul(reshape(pixels, [-1, 3]), whole, transpose_b=True), shape_of(pixels))

@@ -146,7 +146,7 @@ def read_data_sets(
             f"'{train_dir}' has some of the MNIST files, but not {', '.join(absent)} (nor with .gz)."
         )
     else:
-        train, test = ((_images(images), _labels(labels)) for images, labels in found.values())
+        train, test = (_pair(*filter(None, files)) for files in found.values())
     if not 0 <= validation_size <= len(train[0]):
         raise ValueError(f"validation_size must be in 0..{len(train[0])}, received {validation_size}.")
     if one_hot:
@@ -162,7 +162,8 @@ def load_mnist(train_dir: str = "MNIST-data") -> Datasets:
 
 def dense_to_one_hot(labels_dense: Any, num_classes: int = CLASSES) -> np.ndarray:
     """Rows of zeros with a one at the label."""
-    return np.eye(num_classes)[np.asarray(labels_dense)]
+    rows: np.ndarray = np.eye(num_classes)[np.asarray(labels_dense)]
+    return rows
 
 
 def extract_images(f: BinaryIO) -> np.ndarray:
@@ -183,14 +184,9 @@ def _path(folder: str, file: str) -> str | None:
     return next((path for path in choices if os.path.exists(path)), None)
 
 
-def _images(path: str) -> np.ndarray:
-    with _opened(path) as file:
-        return _read(file, path, _IMAGES)
-
-
-def _labels(path: str) -> np.ndarray:
-    with _opened(path) as file:
-        return _read(file, path, _LABELS)
+def _pair(images: str, labels: str) -> tuple[np.ndarray, np.ndarray]:
+    with _opened(images) as image_file, _opened(labels) as label_file:
+        return _read(image_file, images, _IMAGES), _read(label_file, labels, _LABELS)
 
 
 def _opened(path: str) -> Any:

@@ -13,6 +13,7 @@ from penstock.ops.activation import relu
 from penstock.ops.array import zeros
 from penstock.ops.casting import cast
 from penstock.ops.losses import sparse_softmax_cross_entropy
+from penstock.ops.math import add
 from penstock.ops.matmul import matmul
 from penstock.ops.nn import in_top_k
 from penstock.ops.random import truncated_normal
@@ -29,8 +30,8 @@ def _layer(name: str, inputs: Any, units: int, activation: Any = None) -> Tensor
     width = int(inputs.shape[1])
     with name_scope(name):
         weights = Variable(truncated_normal([width, units], stddev=1.0 / math.sqrt(width)), name="weights")
-        outputs = matmul(inputs, weights) + Variable(zeros([units]), name="biases")
-        return outputs if activation is None else activation(outputs)  # type: ignore[no-any-return]
+        outputs = add(matmul(inputs, weights), Variable(zeros([units]), name="biases"))
+        return outputs if activation is None else activation(outputs)
 
 
 def inference(images: Any, hidden1_units: int, hidden2_units: int) -> Tensor:
@@ -45,7 +46,7 @@ def inference(images: Any, hidden1_units: int, hidden2_units: int) -> Tensor:
 
 def loss(logits: Any, labels: Any) -> Tensor:
     """The mean cross-entropy."""
-    return sparse_softmax_cross_entropy(labels=cast(labels, dt.int64), logits=logits)  # type: ignore[no-any-return]
+    return sparse_softmax_cross_entropy(labels=cast(labels, dt.int64), logits=logits)
 
 
 def training(loss: Any, learning_rate: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,8 @@ from penstock.ops.waiting import as_handle
 
 Function = Callable[[Sequence[Any]], list[Any]]
 MAX_THREADS = 64
+_WORTH_A_THREAD = 3e-4  # seconds per call
+_SLOW = 5e-3
 _JOIN_SECONDS = 5.0  # for a thread inside a Python generator that does not come back
 
 
@@ -85,8 +88,8 @@ class Crew:
         self.pipeline.admit(self)
         for _ in range(min(count, MAX_THREADS)):
             thread = threading.Thread(target=self._main, name="penstock-data", daemon=True)
-            self.threads.append(thread)
             thread.start()
+            self.threads.append(thread)
 
     def _main(self) -> None:
         try:
@@ -293,6 +296,27 @@ class InParallel(Iterator[Element]):
         return self._crew.take(self._scope)
 
 
+class _Slow:
+    """Tells once when calls prove slow. Quick ones are quickest in one thread, for threads take turns in Python."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._recent: deque[float] = deque(maxlen=8)
+        self._known = False
+
+    def is_news(self, seconds: float) -> bool:
+        """Notes how long a call took; whether it shows for the first time that calls are slow."""
+        if self._known:
+            return False
+        self._calls += 1
+        if self._calls == 1:
+            return False  # it was compiled
+        self._recent.append(seconds)
+        usual = sorted(self._recent)[len(self._recent) // 2]
+        self._known = seconds > _SLOW or (len(self._recent) == 8 and usual > _WORTH_A_THREAD)
+        return self._known
+
+
 class _Callers(Crew):
     def __init__(
         self, pipeline: Pipeline, make: Callable[[Scope], Iterator[Any]], function: Callable[[Any], Element], count: int
@@ -305,6 +329,7 @@ class _Callers(Crew):
         self._read = self._taken = 0
         self._end: int | None = None
         self._done: dict[int, tuple[Any, Exception | None]] = {}
+        self._slow = _Slow()
 
     def work(self) -> None:
         while True:
@@ -322,10 +347,13 @@ class _Callers(Crew):
                 self._read += 1
             value, error = item
             if error is None:
+                start = time.perf_counter()
                 try:
                     item = self._function(value), None
                 except Exception as problem:
                     item = None, problem
+                if self._slow.is_news(time.perf_counter() - start):
+                    self.start(self._count - 1)
             with self.changed:
                 self._done[ticket] = item
                 self.changed.notify_all()
@@ -336,7 +364,7 @@ class _Callers(Crew):
     def take(self, scope: Scope) -> Element:
         """The next result, waited for in `scope`."""
         if not self.threads:
-            self.start(self._count)
+            self.start()
         with self.changed:
             scope.wait(self.changed, lambda: self._taken in self._done or self._end == self._taken)
             if self._taken not in self._done:

@@ -17,7 +17,7 @@ def _as_indexed_slices(x: Any, optimize: bool = True) -> IndexedSlices:
     if isinstance(x, IndexedSlices):
         return x
     tensor = convert_to_tensor(x)
-    sizes = shape_internal(tensor, optimize=optimize)
+    sizes: Any = shape_internal(tensor, optimize=optimize)
     return IndexedSlices(tensor, range_(0, sizes[0]), sizes)
 
 

@@ -78,7 +78,10 @@ def _concat_grad(op: Operation, grad: Tensor) -> list[Any]:
     Tidx=INDEX32)  # fmt: skip
 def concat_v2(values: list[Array], axis: Array) -> Array:
     first = values[0].shape
-    place = int(axis.reshape(())) % max(len(first), 1)
+    place = int(axis.reshape(()))
+    if first and not -len(first) <= place < len(first):
+        raise ValueError(f"Expected the dimension to be in the range [{-len(first)}, {len(first)}), but got {place}")
+    place %= max(len(first), 1)
     for i, value in enumerate(values):
         if len(value.shape) != len(first):
             raise ValueError(
@@ -320,6 +323,8 @@ def tile_op(input: Array, multiples: Array) -> Array:
     times = tuple(int(m) for m in multiples)
     if len(times) != input.ndim:
         raise ValueError(f"Expected multiples to be a vector of length {input.ndim} but got length {len(times)}")
+    if any(m < 0 for m in times):
+        raise ValueError(f"Expected multiples to be >= 0, received {list(times)}")
     return array_module(input.size * math.prod(times), input).tile(input, times)
 
 

@@ -86,8 +86,9 @@ class RecordInput:
     """
 
     def __init__(
-        self, file_pattern: str, batch_size: int = 1, buffer_size: int = 1, parallelism: int = 1, shift_ratio: float = 0,
-        seed: int = 0, name: str | None = None, batches: int | None = None, compression_type: Any = None,
+        self, file_pattern: str, batch_size: int = 1, buffer_size: int = 1, parallelism: int = 1,
+        shift_ratio: float = 0, seed: int = 0, name: str | None = None, batches: int | None = None,
+        compression_type: Any = None,
     ) -> None:  # fmt: skip
         self._batch_size, self._batches, self._name = batch_size, batches, name
         # `batches` of `batch_size` each come out of one op.

@@ -153,7 +153,10 @@ def reshape_op(tensor: Array, shape: Array) -> Array:
     if len(unknown) > 1:
         raise ValueError(f"Only one input size may be -1, not both {unknown[0]} and {unknown[1]}")
     known = math.prod(d for d in dims if d != -1)
-    if unknown and known:
+    if unknown and 0 in dims and tensor.size == 0:
+        # What is left without the empty dimensions decides.
+        dims[unknown[0]] = math.prod(d for d in tensor.shape if d) // math.prod(d for d in dims if d not in (0, -1))
+    elif unknown and known:
         if tensor.size % known:
             raise ValueError(
                 f"Input to reshape is a tensor with {tensor.size} values, but the requested shape requires a multiple "

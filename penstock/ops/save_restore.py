@@ -16,6 +16,9 @@ from penstock.graph.shape import TensorShape
 from penstock.ops.types import Array
 
 
+_READ_AT_ONCE = 1 << 20  # bytes: of variables that a save reads at once, if not more
+
+
 def _text(value: Any) -> str:
     item = np.asarray(value, object).reshape(-1)[0]
     return item.decode() if isinstance(item, bytes) else str(item)
@@ -38,17 +41,39 @@ def _slice(spec: str, name: str) -> tuple[tuple[int, ...], Slice]:
 @op("SaveV2", "string, string, string, list(dtypes) ->", host=True, stateful=True, no_gradient=True,
     takes_variables=True)  # fmt: skip
 def save_v2(prefix: Array, tensor_names: Array, shape_and_slices: Array, tensors: list[Any]) -> None:
-    """Writes tensors as a checkpoint. Variables come as they are, and are read one at a time."""
+    """Writes tensors as a checkpoint. Variables come as they are, and are read a few at a time."""
     names = _texts(tensor_names, "names", len(tensors))
     specs = _texts(shape_and_slices, "slices", len(tensors))
     with bundle.BundleWriter(_text(prefix)) as writer:
-        for name, spec, tensor in zip(names, specs, tensors, strict=True):
-            value = tensor if isinstance(tensor, np.ndarray) else tensor.snapshot()
-            if spec:
-                shape, part = _slice(spec, name)
-                writer.add_slice(name, shape, part, value)
-            else:
-                writer.add(name, value)
+        for group in _groups(tensors):
+            values = [t if isinstance(t, np.ndarray) else t.snapshot() for t in (tensors[i] for i in group)]
+            while values:
+                i, value = group.pop(0), values.pop(0)
+                if specs[i]:
+                    shape, part = _slice(specs[i], names[i])
+                    writer.add_slice(names[i], shape, part, value)
+                else:
+                    writer.add(names[i], value)
+                del value  # updates may use its memory again
+
+
+def _groups(tensors: list[Any]) -> list[list[int]]:
+    """Positions of tensors to read at once: a 25th of all bytes, or one tensor.
+
+    What is being saved cannot be updated in place, so a group is how much more memory a step needs meanwhile. Yet a
+    variable that a step updates can be read only when the step is over, so reading one by one could take as many steps.
+    """
+    sizes = [t.nbytes if isinstance(t, np.ndarray) else t.nbytes() for t in tensors]
+    limit = max(_READ_AT_ONCE, sum(sizes) // 25)
+    groups: list[list[int]] = []
+    held = limit
+    for i, size in enumerate(sizes):
+        if held + size > limit:
+            groups.append([])
+            held = 0
+        groups[-1].append(i)
+        held += size
+    return groups
 
 
 def _restored_shapes(node: Operation) -> list[TensorShape]:

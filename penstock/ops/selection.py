@@ -152,6 +152,8 @@ def _one_hot_shape(op: Operation) -> list[TensorShape]:
 def one_hot_op(indices: Array, depth: Array, on_value: Array, off_value: Array, *, axis: int = -1) -> Array:
     if not -1 <= axis <= indices.ndim:
         raise ValueError(f"Expected axis to be -1 or between [0, {indices.ndim + 1}).  But received: {axis}")
+    if int(depth) < 0:
+        raise ValueError(f"depth must be non-negative, got: {int(depth)}")
     place = indices.ndim if axis == -1 else axis
     module = xp(indices, on_value, off_value)
     levels = np.arange(int(depth)).reshape(-1, *[1] * (indices.ndim - place))

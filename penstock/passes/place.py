@@ -28,8 +28,8 @@ def place(subgraph: Subgraph, devices: Sequence[str], soft: bool = False, defaul
     """Sets `device` of every node to one of `devices` (full names).
 
     Nodes with a common `loc:@` group and nodes joined by a reference to a variable share a device. An explicit device
-    that does not exist is an error, or with `soft` falls back to another kind of device of the same task. Without any
-    wish, the default task's GPU is taken if there is one, else its first CPU.
+    that does not exist is an error, or with `soft` falls back to another device of the same task: of its kind, else a
+    CPU. Without any wish, the default task's GPU is taken if there is one, else its first CPU.
     """
     specs = [DeviceSpecV2.from_string(d) for d in devices]
     base = DeviceSpecV2.from_string(default or devices[0])
@@ -74,7 +74,10 @@ def _choose(nodes: list[Node], specs: Sequence[DeviceSpecV2], base: DeviceSpecV2
             f"{asking.device} was asked for. Ask for a CPU, or set allow_soft_placement.",
         )  # fmt: skip
     if (not candidates or host) and soft:
-        candidates = [s for s in specs if _fits(s, wish.replace(device_type="CPU", device_index=None))]
+        # A tower for a GPU that is not there goes to one that is.
+        kinds = ("CPU",) if host else (wish.device_type, "CPU")
+        found = ([s for s in specs if _fits(s, wish.replace(device_type=k, device_index=None))] for k in kinds)
+        candidates = next(filter(None, found), [])
     if not candidates:
         raise InvalidArgumentError(
             None, asking.name,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import InvalidArgumentError, OpError
-from penstock.graph.constant import evaluate_kernel
 from penstock.graph.function import Function
-from penstock.passes.ir import Node, Subgraph
+from penstock.graph.opdef import grouped
+from penstock.passes.ir import Node
 from penstock.passes.prune import body_of
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.executor import Context, Executable, PlainCall, SegmentCall, Step, _host_value
@@ -19,6 +19,7 @@ from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, functions_of
 from penstock.worker.resources import Variable
 
 MAX_VERSIONS = 3  # of one body in compiled code, before NumPy takes over what it can
+MANY_NUMBERS = 32768  # in one call: more are left to compiled code
 
 
 def callable_body(
@@ -33,31 +34,39 @@ def callable_body(
 
 
 class _Body:
-    """A body in compiled code. Once it was compiled for many shapes, or values of shape-like inputs, NumPy runs it.
+    """A body in compiled code, or in NumPy where that is quicker.
 
-    Elements of a dataset may differ in shape, each from all others: compiling takes far longer than NumPy then.
+    A call of compiled code takes as long as NumPy needs for tens of thousands of numbers, and compiling it takes far
+    longer. So NumPy runs what it can of a body whose first call deals with few numbers, and of one that would be
+    compiled again and again: elements of a dataset may differ in shape, each from all others.
     """
 
     def __init__(self, context: Context, device: str, function: Function, captured: Sequence[Any]) -> None:
         self._context, self._device, self._function, self._captured = context, device, function, captured
-        self._executable: Executable = self._made(Executable)
-        self._may_change = any(isinstance(i, SegmentCall) for i in self._executable.instructions)
+        self._is_new = all(_fits_numpy(n) or n.op.host for n in body_of(function).nodes)
+        self._executable: _Compiled = self._made(_InNumpy if self._is_new else _Compiled)
+        self._may_change = not self._is_new
 
-    def _made(self, kind: type[Executable]) -> Executable:
+    def _made(self, kind: type[_Compiled]) -> _Compiled:
         body = body_of(self._function)
         for node in body.nodes:
             node.device = self._device
         last = body.feeds[len(body.feeds) - len(self._captured) :]
         bound = {id(p): v for p, v in zip(last, self._captured, strict=True) if isinstance(v, Variable)}
-        return kind(body, self._context, bound, _for_numpy(body) if kind is _InNumpy else NO_CUTS)
+        for_numpy = Cuts(on_host=frozenset(n.name for n in body.nodes if _fits_numpy(n)))
+        return kind(body, self._context, bound, for_numpy if kind is _InNumpy else NO_CUTS)
 
     def run(self, captured: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
         """The body's results, as arrays on the host."""
-        results = self._executable.run([*arguments, *captured], Step(Cancellation()))
-        if self._may_change and _versions(self._executable) > MAX_VERSIONS:
-            self._may_change = False
-            self._executable = self._made(_InNumpy)
-        return list(map(_host_value, results))
+        executable = self._executable
+        values = executable.values([*arguments, *captured], Step(Cancellation()))
+        if self._is_new:
+            self._is_new = False
+            if sum(v.size for v in values if isinstance(v, np.ndarray) and v.dtype != object) > MANY_NUMBERS:
+                self._executable, self._may_change = self._made(_Compiled), True
+        elif self._may_change and _versions(executable) > MAX_VERSIONS:
+            self._executable, self._may_change = self._made(_InNumpy), False
+        return list(map(_host_value, executable.fetched(values)))
 
 
 def _versions(executable: Executable) -> int:
@@ -65,33 +74,85 @@ def _versions(executable: Executable) -> int:
     return max((i.segment.versions for i in executable.instructions if isinstance(i, SegmentCall)), default=0)
 
 
-def _for_numpy(body: Subgraph) -> Cuts:
-    """All nodes that NumPy can run, as nodes for the host."""
-
-    def fits(node: Node) -> bool:
-        op = node.op
-        if op.random or op.writes or op.control_flow or op.host or functions_of(node):
-            return False
-        return op.numpy or op.name == "Const"
-
-    return Cuts(on_host=frozenset(n.name for n in body.nodes if fits(n)))
+def _fits_numpy(node: Node) -> bool:
+    """Whether NumPy can run a node that would be compiled."""
+    op = node.op
+    if op.random or op.writes or op.control_flow or op.host or functions_of(node):
+        return False
+    return op.numpy or op.name == "Const"
 
 
-class _InNumpy(Executable):
+class _Compiled(Executable):
+    """A partition that runs often: what does not depend on its arguments is worked out once."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        fixed = [i for i in self.instructions if _is_fixed(i)]
+        self._start: list[Any] = [None] * self.size
+        for instruction in fixed:
+            instruction(self._start, Step(Cancellation()))
+        self._start = list(map(_host_value, self._start))
+        self.instructions = [i for i in self.instructions if i not in fixed]
+
+    def values(self, fed: Sequence[Any], step: Step) -> list[Any]:
+        """All values of a call."""
+        values = self._start.copy()
+        for slot, value in zip(self.feed_slots, fed, strict=True):
+            values[slot] = value
+        for instruction in self.instructions:
+            instruction(values, step)
+        return values
+
+    def fetched(self, values: list[Any]) -> list[Any]:
+        """Those of them that are the results."""
+        return [values[f] if isinstance(f, int) else f.copy() for f in self.fetches]
+
+
+def _is_fixed(instruction: Any) -> bool:
+    """Whether an instruction gives the same in every call: it takes nothing and has no state."""
+    if isinstance(instruction, SegmentCall):
+        segment = instruction.segment
+        stateful = any(n.op.stateful or n.op.control_flow for n in segment.plan.nodes)
+        return not (segment.plan.inputs or segment.all_locks or stateful)
+    return isinstance(instruction, PlainCall) and instruction.node.op.name == "Const"
+
+
+class _InNumpy(_Compiled):
     """A partition in which the nodes for the host run in NumPy."""
 
     def _instruction(self, step: SegmentPlan | Node) -> Any:
-        if isinstance(step, Node) and not (step.op.host or step.op.writes or step.op.control_flow):
-            return _NumpyCall(self, step)
-        return super()._instruction(step)
+        return _NumpyCall(self, step) if isinstance(step, Node) and _fits_numpy(step) else super()._instruction(step)
+
+    def values(self, fed: Sequence[Any], step: Step) -> list[Any]:
+        with np.errstate(all="ignore"):  # infinities and wrap-around are values, as in compiled code
+            return super().values(fed, step)
 
 
 class _NumpyCall(PlainCall):
-    def call(self, arguments: Sequence[Any], step: Step) -> list[Any]:
+    """Runs the kernel of a node on arrays, with as little around it as can be."""
+
+    def __init__(self, owner: Executable, node: Node) -> None:
+        super().__init__(owner, node)
+        self._kernel = node.op.kernel
+        self._has_lists = any(arg.is_list for arg in node.op.inputs)
+        self._types = [t.base_dtype.as_numpy_dtype for t in node.dtypes]
+        self._only = self.out_slots[0] if len(self.out_slots) == 1 else None
+
+    def __call__(self, values: list[Any], step: Step) -> None:
+        arguments = [_array(values[i]) if isinstance(i, int) else np.asarray(i.read()) for i in self.inputs]
         node = self.node
         try:
-            return evaluate_kernel(node.op, node.attrs, node.dtypes, [np.asarray(a) for a in arguments])
+            given = grouped(node.op, node.attrs, arguments) if self._has_lists else arguments
+            result = self._kernel(*given, **self.attrs)
         except OpError as error:
             raise type(error)(None, node.name, f"{error.message} [node '{node.name}']") from error
         except (ValueError, IndexError, ZeroDivisionError) as error:
             raise InvalidArgumentError(None, node.name, f"{error} [node '{node.name}']") from error
+        if self._only is not None and not isinstance(result, (list, tuple)):
+            values[self._only] = np.asarray(result, self._types[0])
+        else:
+            self.store(values, [np.asarray(r, t) for r, t in zip(result, self._types, strict=True)])
+
+
+def _array(value: Any) -> Any:
+    return value if value.__class__ is np.ndarray else np.asarray(value, object if isinstance(value, bytes) else None)

@@ -15,6 +15,7 @@ from penstock.errors import (
     CancelledError,
     DeadlineExceededError,
     InternalError,
+    InvalidArgumentError,
     OpError,
     UnimplementedError,
 )
@@ -366,6 +367,8 @@ class HostCall(NodeCall):
             result = node.op.kernel(*grouped(node.op, node.attrs, arguments), **attrs)
         except OpError as error:
             raise type(error)(None, node.name, f"{error.message} [node '{node.name}']") from error
+        except (ValueError, IndexError) as error:
+            raise InvalidArgumentError(None, node.name, f"{node.op.name} '{node.name}': {error}") from error
         except Exception as error:
             raise InternalError(None, node.name, f"{node.op.name} '{node.name}' failed: {error!r}") from error
         return list(result) if isinstance(result, (tuple, list)) else [] if result is None else [result]

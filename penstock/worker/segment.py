@@ -211,7 +211,7 @@ class Segment:
                 return compiled(updated, read, inputs, self.constants, keys)
         except (OpError, NotTraceable):
             raise
-        except (RuntimeError, ValueError) as error:
+        except Exception as error:  # of jax and XLA, of many kinds
             if any(r is not None and r.is_deleted() for r in read):
                 raise _Stale from error
             raise self._error(error) from error

@@ -187,7 +187,7 @@ NAMES = {
 # Why: the names that begin so.
 LATER = {
     "clusters: servers and replicas are not there yet": (
-        "train.ClusterSpec train.Server train.ServerDef train.replica_device_setter train.SyncReplicasOptimizer "
+        "train.Server train.ServerDef train.SyncReplicasOptimizer "
         "contrib.opt."
     ),
     "strategies of tf.distribute": (

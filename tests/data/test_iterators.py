@@ -266,7 +266,8 @@ def test_what_is_fetched_belongs_to_the_caller() -> None:
 
 
 def test_elements_of_many_shapes_are_not_compiled_for_each() -> None:
-    dataset = D.range(1, 60).map(lambda n: tf.fill([n], n)).map(lambda v: (tf.reduce_sum(v * 2), v[:-1] / 0, tf.size(v)))
+    dataset = D.range(1, 60).map(lambda n: tf.fill([n], n))
+    dataset = dataset.map(lambda v: (tf.reduce_sum(v * 2), v[:-1] / 0, tf.size(v)))
     following = dataset.make_one_shot_iterator().get_next()
     start = time.monotonic()
     with tf.Session() as sess:

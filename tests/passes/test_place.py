@@ -11,9 +11,9 @@ TASK = "/job:localhost/replica:0/task:0"
 DEVICES = [f"{TASK}/device:CPU:0", f"{TASK}/device:GPU:0"]
 
 
-def placed(fetches, targets=()):
+def placed(fetches, targets=(), soft=False):
     subgraph = prune([], fetches, targets)
-    place(subgraph, DEVICES)
+    place(subgraph, DEVICES, soft)
     return {n.name: n.device.rpartition("device:")[2] for n in subgraph.nodes}
 
 
@@ -35,3 +35,17 @@ def test_host_ops_alone_are_on_the_cpu():
             distinct, _ = tf.unique([1, 1, 2])
         with pytest.raises(InvalidArgumentError, match="CPU only"):
             placed([distinct])
+
+
+def test_soft_placement_takes_another_of_the_kind_else_a_cpu():
+    with tf.Graph().as_default():
+        with tf.device("/gpu:1"):
+            tower = tf.random_normal([2], name="tower")
+            distinct, _ = tf.unique([1, 1, 2], name="unique")
+        with tf.device("/device:TPU:0"):
+            other = tf.random_normal([2], name="other")
+        devices = placed([tower, distinct, other], soft=True)
+        found = {name: devices[name] for name in ("tower", "unique", "other")}
+        assert found == {"tower": "GPU:0", "unique": "CPU:0", "other": "CPU:0"}
+        with pytest.raises(InvalidArgumentError, match="available devices"):
+            placed([tower])

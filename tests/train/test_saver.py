@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,33 @@ def test_saver_def_and_deferred_build() -> None:
         assert (proto.filename_tensor_name, proto.save_tensor_name) == ("save/Const:0", "save/control_dependency:0")
         assert (proto.restore_op_name, proto.max_to_keep) == ("save/restore_all", 3)
         assert tf.train.Saver(saver_def=proto).as_saver_def() == proto
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+def test_saves_while_steps_update(tmp_path: Path, dtype: str) -> None:
+    """A save reads variables where they lie: what it writes of each is one value, never half of the next."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        large = [tf.Variable(tf.zeros([1 << 19], dtype), name=f"v{i}", use_resource=bool(i % 2)) for i in range(4)]
+        raised = tf.group(*[v.assign_add(tf.ones([1 << 19], dtype)) for v in large])
+        saver = tf.train.Saver(max_to_keep=2)
+        session.run(tf.global_variables_initializer())
+        over = threading.Event()
+
+        def update() -> None:
+            while not over.is_set():
+                session.run(raised)
+
+        thread = threading.Thread(target=update)
+        thread.start()
+        try:
+            paths = [saver.save(session, str(tmp_path / "m"), i, write_meta_graph=False) for i in range(8)]
+        finally:
+            over.set()
+            thread.join()
+        seen = [[np.unique(BundleReader(p).read(f"v{i}")) for i in range(4)] for p in paths[-2:]]
+        assert all(len(values) == 1 for row in seen for values in row)
+        before = session.run(large[0])[0]
+        session.run(raised)
+        saver.restore(session, paths[-1])
+        session.run(raised)
+        assert before > 0 and session.run(large[1])[0] == seen[-1][1][0] + 1
