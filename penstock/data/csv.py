@@ -143,6 +143,12 @@ def _fits(text: str, dtype: Any, convert: Any) -> bool:
     return bool(limits.min <= value <= limits.max) or value != value or abs(value) == float("inf")
 
 
+def parse_example_dataset(features: dict[str, Any], num_parallel_calls: int = 1) -> Any:
+    """Parses batches of Examples: `dataset.batch(32).apply(tf.data.experimental.parse_example_dataset(features))`."""
+    parallel = None if num_parallel_calls == 1 else num_parallel_calls
+    return lambda dataset: dataset.map(lambda batch: parse_example(batch, features), parallel)
+
+
 def make_batched_features_dataset(
     file_pattern: Any, batch_size: int, features: dict[str, Any], reader: Any = TFRecordDataset, label_key: Any = None,
     reader_args: Any = None, num_epochs: Any = None, shuffle: bool = True, shuffle_buffer_size: int = 10000,

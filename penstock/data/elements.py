@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.data import iterator_ops, structure
+from penstock.data.counting import INFINITE as INFINITE_CARDINALITY
+from penstock.data.counting import UNKNOWN as UNKNOWN_CARDINALITY
 from penstock.data.dataset import Dataset
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Operation
+from penstock.graph.tensor import Tensor
+
+__all__ = [
+    "INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY", "TFRecordWriter", "cardinality", "from_variant",
+    "get_single_element", "get_structure", "to_variant",
+]  # fmt: skip
 
 
 def get_single_element(dataset: Dataset) -> Any:
@@ -20,6 +28,27 @@ def get_single_element(dataset: Dataset) -> Any:
         dataset._variant_tensor, output_types=structure.types_of(spec), output_shapes=structure.shapes_of(spec)
     )
     return structure.from_tensors(spec, tensors)
+
+
+def cardinality(dataset: Dataset) -> Tensor:
+    """How many elements a dataset has, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY; an int64 scalar."""
+    count: Tensor = iterator_ops.dataset_cardinality(dataset._variant_tensor)
+    return count
+
+
+def get_structure(dataset_or_iterator: Any) -> Any:
+    """The types and shapes of an element."""
+    return dataset_or_iterator.element_spec
+
+
+def to_variant(dataset: Dataset) -> Tensor:
+    """The tensor that stands for a dataset."""
+    return dataset._variant_tensor
+
+
+def from_variant(variant: Tensor, structure: Any) -> Dataset:
+    """The dataset that a tensor stands for."""
+    return Dataset(variant, structure)
 
 
 class TFRecordWriter:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.data.counting import cardinality
 from penstock.data.nodes import Closure, Element, Node
 from penstock.data.pipeline import Pipeline, as_array
 from penstock.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, OutOfRangeError
@@ -206,6 +207,11 @@ def dataset_to_single_element(
             None, None, f"Dataset {'was empty' if not found else 'had more than one element'}, one was expected."
         )
     return list(found[0])
+
+
+@op("DatasetCardinality", "variant -> cardinality: int64", host=True, no_gradient=True, shape=shapes.scalar)
+def dataset_cardinality(input_dataset: Any) -> Any:
+    return np.asarray(cardinality(behind(input_dataset)), np.int64)
 
 
 @op("DatasetToTFRecord", "variant, string, string ->", host=True, stateful=True, blocking=True, no_gradient=True)

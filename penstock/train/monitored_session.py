@@ -33,7 +33,30 @@ class SessionCreator:
         raise NotImplementedError("A SessionCreator must implement create_session().")
 
 
-class ChiefSessionCreator(SessionCreator):
+class _ScaffoldedCreator(SessionCreator):
+    """What creators of a chief and of a worker share."""
+
+    def __init__(self, scaffold: Scaffold | None, master: str, config: Any) -> None:
+        self._scaffold = scaffold or Scaffold()
+        self._master = master
+        self._config = config
+        self._session_manager: SessionManager | None = None
+
+    def _manager(self) -> SessionManager:
+        """The session manager, made when the scaffold is complete."""
+        scaffold = self._scaffold.finalize()
+        if self._session_manager is None:
+            self._session_manager = SessionManager(
+                local_init_op=scaffold.local_init_op,
+                local_init_feed_dict=scaffold.local_init_feed_dict,
+                ready_op=scaffold.ready_op,
+                ready_for_local_init_op=scaffold.ready_for_local_init_op,
+                graph=get_default_graph(),
+            )
+        return self._session_manager
+
+
+class ChiefSessionCreator(_ScaffoldedCreator):
     """For the chief: restores the model from the last checkpoint, or initialises it.
 
     >>> creator = tf.train.ChiefSessionCreator(checkpoint_dir="/tmp/train")
@@ -47,24 +70,13 @@ class ChiefSessionCreator(SessionCreator):
         checkpoint_dir: str | None = None,
         checkpoint_filename_with_path: str | None = None,
     ) -> None:
+        super().__init__(scaffold, master, config)
         self._checkpoint_dir = checkpoint_dir
         self._checkpoint_filename_with_path = checkpoint_filename_with_path
-        self._scaffold = scaffold or Scaffold()
-        self._master = master
-        self._config = config
-        self._manager: SessionManager | None = None
 
     def create_session(self) -> Any:
-        scaffold = self._scaffold.finalize()
-        if self._manager is None:
-            self._manager = SessionManager(
-                local_init_op=scaffold.local_init_op,
-                local_init_feed_dict=scaffold.local_init_feed_dict,
-                ready_op=scaffold.ready_op,
-                ready_for_local_init_op=scaffold.ready_for_local_init_op,
-                graph=get_default_graph(),
-            )
-        return self._manager.prepare_session(
+        manager, scaffold = self._manager(), self._scaffold
+        return manager.prepare_session(
             self._master,
             saver=scaffold.saver,
             checkpoint_dir=self._checkpoint_dir,
@@ -76,7 +88,7 @@ class ChiefSessionCreator(SessionCreator):
         )
 
 
-class WorkerSessionCreator(SessionCreator):
+class WorkerSessionCreator(_ScaffoldedCreator):
     """For a worker: waits until the chief has initialised the model.
 
     >>> creator = tf.train.WorkerSessionCreator(master=server.target)
@@ -89,23 +101,13 @@ class WorkerSessionCreator(SessionCreator):
         config: Any = None,
         max_wait_secs: float = 30 * 60,
     ) -> None:
-        self._scaffold = scaffold or Scaffold()
-        self._master = master
-        self._config = config
+        super().__init__(scaffold, master, config)
         self._max_wait_secs = max_wait_secs
-        self._manager: SessionManager | None = None
 
     def create_session(self) -> Any:
-        scaffold = self._scaffold.finalize()
-        if self._manager is None:
-            self._manager = SessionManager(
-                local_init_op=scaffold.local_init_op,
-                local_init_feed_dict=scaffold.local_init_feed_dict,
-                ready_op=scaffold.ready_op,
-                ready_for_local_init_op=scaffold.ready_for_local_init_op,
-                graph=get_default_graph(),
-            )
-        return self._manager.wait_for_session(self._master, config=self._config, max_wait_secs=self._max_wait_secs)
+        return self._manager().wait_for_session(
+            self._master, config=self._config, max_wait_secs=self._max_wait_secs
+        )
 
 
 class _WrappedSession:

@@ -246,6 +246,18 @@ def test_reduce_and_single_elements() -> None:
             sess.run(none)
 
 
+def test_cardinality() -> None:
+    base = D.range(10)
+    counts = {
+        10: base.shuffle(3).map(lambda n: n), 3: base.batch(4), 2: base.batch(4, True), 20: base.repeat(2),
+        -1: base.repeat(), 7: base.repeat().take(7), 4: base.shard(3, 0).skip(2).concatenate(D.range(2)),
+        -2: base.filter(lambda n: n > 1), 5: D.zip((base, D.range(5))),
+    }  # fmt: skip
+    tensors = {n: tf.data.experimental.cardinality(d) for n, d in counts.items()}
+    with tf.Session() as sess:
+        assert sess.run(tensors) == {n: n for n in counts}
+
+
 def test_a_graph_with_datasets_travels() -> None:
     dataset = D.range(6).map(lambda n: n * 3).filter(lambda n: n > 4).flat_map(lambda n: D.range(n).take(1)).batch(2)
     dataset.make_one_shot_iterator().get_next(name="one")

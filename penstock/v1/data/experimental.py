@@ -1,8 +1,17 @@
 """`tf.data.experimental`."""
 
-from penstock.data.csv import CsvDataset, make_batched_features_dataset, make_csv_dataset
+from penstock.data.csv import CsvDataset, make_batched_features_dataset, make_csv_dataset, parse_example_dataset
 from penstock.data.dataset import AUTOTUNE
-from penstock.data.elements import TFRecordWriter, get_single_element
+from penstock.data.elements import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    TFRecordWriter,
+    cardinality,
+    from_variant,
+    get_single_element,
+    get_structure,
+    to_variant,
+)
 from penstock.data.options import DistributeOptions, OptimizationOptions, StatsOptions, ThreadingOptions
 from penstock.data.transformations import (
     Counter,
