@@ -65,5 +65,23 @@ def test_cifar10_on_two_devices_learns_and_carries_on(tmp_path):
     assert losses_in(run(EXAMPLES / "cifar10_multi_device.py", *flags, "--steps=22"))[0] < losses[0] - 0.3
 
 
+def test_programs_of_the_tutorial_find_their_cifar10_module(tmp_path, monkeypatch):
+    script = tmp_path / "one_loss.py"
+    script.write_text(
+        "import tensorflow as tf, cifar10\n"
+        "def main(_):\n"
+        "    cifar10.maybe_download_and_extract()\n"
+        "    images, labels = cifar10.distorted_inputs()\n"
+        "    loss = cifar10.loss(cifar10.inference(images), labels)\n"
+        "    with tf.train.MonitoredSession() as session:\n"
+        "        print('step 0: loss %.3f' % session.run(loss))\n"
+        "tf.app.run()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))
+    flags = [f"--data_dir={tmp_path / 'data'}", "--batch_size=8", "--min_after_dequeue=20"]
+    assert 3 < losses_in(run("-m", "penstock", "run", script, *flags))[0] < 6
+    assert len(list((tmp_path / "data").glob("data_batch_*.bin"))) == 2
+
+
 def losses_in(output):
     return {int(step): float(loss) for step, loss in re.findall(r"step (\d+): loss ([\d.]+)", output)}

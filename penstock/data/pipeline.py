@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import threading
@@ -112,6 +113,16 @@ class Crew:
             self.changed.notify_all()
 
 
+_running: weakref.WeakSet[Pipeline] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Ends what sessions that nobody closed have left: a thread must not be in compiled code when Python ends."""
+    for pipeline in list(_running):
+        pipeline.close()
+
+
 class Pipeline:
     """One iteration of a dataset, with what its iterators share.
 
@@ -165,6 +176,7 @@ class Pipeline:
             if self._stopped:
                 raise CancelledError(None, None, "The iterator was closed together with its session.")
             self._crews.add(crew)
+        _running.add(self)
 
     def dismiss(self, crew: Crew) -> None:
         """Forgets threads that are done."""

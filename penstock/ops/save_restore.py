@@ -15,7 +15,6 @@ from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 from penstock.ops.types import Array
 
-
 _READ_AT_ONCE = 1 << 20  # bytes: of variables that a save reads at once, if not more
 
 
@@ -66,9 +65,9 @@ def _groups(tensors: list[Any]) -> list[list[int]]:
     sizes = [t.nbytes if isinstance(t, np.ndarray) else t.nbytes() for t in tensors]
     limit = max(_READ_AT_ONCE, sum(sizes) // 25)
     groups: list[list[int]] = []
-    held = limit
+    held = 0
     for i, size in enumerate(sizes):
-        if held + size > limit:
+        if not groups or held + size > limit:
             groups.append([])
             held = 0
         groups[-1].append(i)

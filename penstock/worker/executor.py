@@ -36,6 +36,7 @@ from penstock.worker.resources import Variable
 from penstock.worker.segment import Segment
 
 _UNSET: Any = None
+FEW_VALUES = 2  # for so many values of a slice's bounds a segment is compiled before the slice is taken out of it
 
 
 class Step:
@@ -203,8 +204,14 @@ class SegmentCall:
         self.in_slots = [*self.segment.in_slots, *self.segment.static_slots]
         self.out_slots = self.segment.out_slots
         self._pieces: Executable | None = None
+        # A slice that moves on with each step (of a long text, say): where it is compiled in, all is compiled each time.
+        self._movable = frozenset(n.name for n in plan.nodes if n.op.numpy and n.name in owner.cuts.specialised)
 
     def __call__(self, values: list[Any], step: Step) -> None:
+        if self._movable and len(self.segment.specialised) > FEW_VALUES:
+            cuts = self.owner.cuts
+            self._pieces = self._rebuilt(Cuts(cuts.on_host | self._movable, cuts.specialised - self._movable))
+            self._movable = frozenset()
         if self._pieces is None:
             try:
                 self.segment(values, step.drawn)
@@ -224,6 +231,9 @@ class SegmentCall:
             cuts = Cuts(cuts.on_host, cuts.specialised | {node.name})
         else:
             raise UnimplementedError(None, node.name, f"'{node.name}' cannot be compiled: {error}.") from error
+        return self._rebuilt(cuts)
+
+    def _rebuilt(self, cuts: Cuts) -> Executable:
         subgraph, bound = subgraph_of(self.segment.plan, self.owner)
         return Executable(subgraph, self.owner.context, bound, cuts)
 

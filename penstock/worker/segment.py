@@ -75,7 +75,7 @@ class Segment:
         self.checks = Checks()
         self.name = next((n.name for n in plan.nodes if n.op.name != "Const"), "constants")
         self._compiled: Callable[..., Any] | None = None if plan.static else self._jit(())
-        self._specialised: dict[Any, Callable[..., Any]] = {}
+        self.specialised: dict[Any, Callable[..., Any]] = {}
         self._lock = threading.Lock()
 
     # Compiling
@@ -133,16 +133,16 @@ class Segment:
         arrays = [np.asarray(values[s]) for s in self.static_slots]
         key = tuple((a.dtype.str, a.shape, a.tobytes()) for a in arrays)
         with self._lock:
-            compiled = self._specialised.pop(key, None) or self._jit(arrays)
-            self._specialised[key] = compiled  # the last one used is the last one to go
-            if len(self._specialised) > MAX_SPECIALISED:
-                del self._specialised[next(iter(self._specialised))]
+            compiled = self.specialised.pop(key, None) or self._jit(arrays)
+            self.specialised[key] = compiled  # the last one used is the last one to go
+            if len(self.specialised) > MAX_SPECIALISED:
+                del self.specialised[next(iter(self.specialised))]
             return compiled
 
     @property
     def versions(self) -> int:
         """For how many shapes and values it was compiled."""
-        return sum(f._cache_size() for f in (self._compiled, *self._specialised.values()) if f is not None)  # type: ignore[attr-defined]
+        return sum(f._cache_size() for f in (self._compiled, *self.specialised.values()) if f is not None)  # type: ignore[attr-defined]
 
     # Running
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -288,3 +290,15 @@ def test_elements_of_many_shapes_are_not_compiled_for_each() -> None:
             assert (total, size, np.isinf(divided).all()) == (2 * n * n, n, True)
             assert (total.dtype, divided.dtype, size.dtype) == (np.int64, np.float64, np.int32)
     assert time.monotonic() - start < 5, "each shape takes 0.1 s to compile"
+
+
+def test_a_session_that_is_left_open_does_not_disturb_the_end_of_the_program() -> None:
+    program = """
+import numpy as np, penstock.v1 as tf
+rows = tf.data.Dataset.from_tensor_slices(np.ones((9, 50000), np.float32)).repeat()
+rows = rows.map(lambda v: tf.nn.relu(v) / 255, num_parallel_calls=3).batch(4).prefetch(2)
+following, sess = rows.make_one_shot_iterator().get_next(), tf.Session()
+print(sess.run(following).shape)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "(4, 50000)\n"), ended.stderr
