@@ -41,6 +41,7 @@ from penstock.optim.schedules import (
 from penstock.summary.writer import FileWriter as SummaryWriter
 from penstock.summary.writer import FileWriterCache as SummaryWriterCache
 from penstock.summary.writer import summary_iterator
+from penstock.train import queue_runner
 from penstock.train.basic_loops import basic_train_loop
 from penstock.train.checkpoint_state import (
     checkpoint_exists,

@@ -36,7 +36,7 @@ from penstock.worker.resources import Variable
 from penstock.worker.segment import Segment
 
 _UNSET: Any = None
-FEW_VALUES = 2  # for so many values of a slice's bounds a segment is compiled before the slice is taken out of it
+FEW_VALUES = 2  # of a slice's bounds: once a segment is compiled for more, the slice is taken out of it
 
 
 class Step:
@@ -204,7 +204,7 @@ class SegmentCall:
         self.in_slots = [*self.segment.in_slots, *self.segment.static_slots]
         self.out_slots = self.segment.out_slots
         self._pieces: Executable | None = None
-        # A slice that moves on with each step (of a long text, say): where it is compiled in, all is compiled each time.
+        # Slices that may move on with each step, as along a text: compiled in, they have all compiled each time.
         self._movable = frozenset(n.name for n in plan.nodes if n.op.numpy and n.name in owner.cuts.specialised)
 
     def __call__(self, values: list[Any], step: Step) -> None:
