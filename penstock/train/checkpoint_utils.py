@@ -11,6 +11,8 @@ from tensorboard.compat.proto import types_pb2
 from penstock.checkpoint.bundle import BundleReader
 from penstock.face import logging
 from penstock.graph.dtype import DType
+from penstock.graph.graph import get_default_graph
+from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import device
 from penstock.ops import save_restore
 from penstock.train.checkpoint_state import latest_checkpoint
@@ -98,6 +100,45 @@ def init_from_checkpoint(ckpt_dir_or_file: Any, assignment_map: Mapping[str, Any
                 _initialize_from(part, path, name)
             logging.info("Initialize variable %s from checkpoint %s with %s",
                          ",".join(part.name for part in parts), ckpt_dir_or_file, name)  # fmt: skip
+
+
+def warm_start(
+    ckpt_to_initialize_from: Any,
+    vars_to_warm_start: Any = ".*",
+    var_name_to_vocab_info: Mapping[str, Any] | None = None,
+    var_name_to_prev_var_name: Mapping[str, str] | None = None,
+) -> None:
+    """Has variables initialised from a checkpoint of another model, which may have other names for some of them.
+
+    `vars_to_warm_start` is a regular expression for trainable variables, or a list of expressions for all variables,
+    or a list of variables.
+
+    >>> tf.train.warm_start("/tmp/pretrained", "encoder/.*", var_name_to_prev_var_name={"encoder/w": "w"})
+    """
+    if var_name_to_vocab_info:
+        raise NotImplementedError(
+            "warm_start: vocabularies that differ are not supported. Build the rows from tf.train.load_variable by "
+            f"NumPy, and assign them; received {sorted(var_name_to_vocab_info)}."
+        )
+    graph, patterns = get_default_graph(), vars_to_warm_start
+    if patterns is None or isinstance(patterns, str):
+        found = graph.get_collection(GraphKeys.TRAINABLE_VARIABLES, scope=patterns) if patterns else []
+    elif all(isinstance(each, str) for each in patterns):
+        found = [v for each in patterns for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES, scope=each)]
+    else:
+        found = list(patterns)
+    renamed = dict(var_name_to_prev_var_name or {})
+    grouped: dict[str, list[Variable]] = {}
+    for variable in found:
+        info = variable._get_save_slice_info()
+        name = info.full_name if info is not None else variable.op.name
+        grouped.setdefault(name, []).append(variable)
+    unknown = sorted(renamed.keys() - grouped.keys())
+    if unknown:
+        raise ValueError(f"warm_start: var_name_to_prev_var_name has names of no variable to warm-start: {unknown}.")
+    init_from_checkpoint(
+        ckpt_to_initialize_from, [(renamed.get(name, name), parts) for name, parts in grouped.items()]
+    )
 
 
 def _pairs(key: str, target: Any) -> list[tuple[str, Any]]:

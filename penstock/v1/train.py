@@ -59,6 +59,7 @@ from penstock.train.checkpoint_utils import (
     list_variables,
     load_checkpoint,
     load_variable,
+    warm_start,
 )
 from penstock.train.coordinator import Coordinator, LooperThread
 from penstock.train.device_setter import replica_device_setter

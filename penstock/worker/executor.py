@@ -76,15 +76,20 @@ class Context:
         self.devices = devices
         self.random_state = random_state
         self.bodies: dict[Any, Any] = {}  # of functions that datasets call
+        self._host = next((d for d in devices.values() if d.device_type == "CPU"), next(iter(devices.values())))
 
     def device(self, node: Node) -> Device:
         """The device that a node was placed on."""
         return self.devices[node.device]
 
     def resource(self, node: Node, create: Callable[[str], Any]) -> Any:
-        """What a node stands for that outlives a step, in its device's keeping: found, or made by `create(name)`."""
+        """What a node stands for that outlives a step, in its device's keeping: found, or made by `create(name)`.
+
+        Queues, tables and the like are the host's, wherever their nodes were placed in this step or in another.
+        """
         name = node.attrs.get("shared_name") or node.name
-        return self.device(node).resources.lookup_or_create(node.attrs.get("container", ""), name, lambda: create(name))
+        keeper = self._host if node.op.host else self.device(node)
+        return keeper.resources.lookup_or_create(node.attrs.get("container", ""), name, lambda: create(name))
 
     def variable(self, node: Node) -> Variable:
         """The variable that a VariableV2 or VarHandleOp node stands for."""

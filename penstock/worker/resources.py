@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from penstock.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
@@ -60,12 +61,12 @@ class Variable:
                 return np.array(self.read())
 
     def snapshot(self) -> np.ndarray:
-        """The current value where it lies in memory. While the array lives, updates use other memory."""
+        """The current value where it lies in the host's memory. While the array lives, updates use other memory."""
         try:
-            return np.asarray(self.read())
+            return _on_host(self.read())
         except RuntimeError:  # an update has used up the buffer
             with self.lock:
-                return np.asarray(self.read())
+                return _on_host(self.read())
 
     def settle(self) -> None:
         """Waits until the current value is computed."""
@@ -84,6 +85,13 @@ class Variable:
     def close(self) -> None:
         """Gives the value up."""
         self.value = None
+
+
+def _on_host(value: Any) -> np.ndarray:
+    if isinstance(value, jax.Array) and next(iter(value.devices())).platform != "cpu":
+        # `value` itself would keep what was transferred, as long as it lives.
+        value = jax.device_put(value, jax.devices("cpu")[0])
+    return np.asarray(value)
 
 
 class ResourceManager:

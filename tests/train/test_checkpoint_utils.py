@@ -100,6 +100,21 @@ def test_into_another_scope(saved: Any) -> None:
         assert session.run(a).tolist() == saved[1]["a"] and session.run(c).tolist() == saved[1]["s/c"]
 
 
+def test_warm_start(saved: Any) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        a, b, c = _model(parts=3)
+        d = tf.get_variable("d", [2])
+        tf.train.warm_start(str(saved[0]), "[bds]", var_name_to_prev_var_name={"d": "a"})
+        session.run(tf.global_variables_initializer())
+        assert session.run(d).tolist() == saved[1]["a"] != session.run(a).tolist()
+        assert session.run(tf.convert_to_tensor(b)).tolist() == saved[1]["s/b"]
+        assert session.run(c).tolist() == saved[1]["s/c"]
+        with pytest.raises(ValueError, match="no variable to warm-start: \\['x'\\]"):
+            tf.train.warm_start(saved[0], var_name_to_prev_var_name={"x": "a"})
+        with pytest.raises(NotImplementedError, match="vocabularies"):
+            tf.train.warm_start(saved[0], var_name_to_vocab_info={"a": None})
+
+
 def test_tables(tmp_path: Path) -> None:
     with tf.Graph().as_default() as graph, tf.Session() as session:
         tf.Variable(1.0, name="v")
