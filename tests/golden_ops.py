@@ -1,4 +1,4 @@
-"""Golden op cases: calls of one public function each, with what TensorFlow gave: values, names, static shapes, gradients.
+"""Golden op cases: a call of one public function each, with TensorFlow's values, names, static shapes and gradients.
 
     python tests/golden_ops.py [GROUP or CASE ID ...]
 

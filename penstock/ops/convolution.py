@@ -239,10 +239,12 @@ def _lowering(dtype: np.dtype[Any], windows: _Windows) -> _Lowering:
         # XLA takes 80 ms for a depthwise 3x3 over 64 channels (1.5 by taps), and 1.9 s for the kernel's gradient of 8
         # groups (10 ms as 8 convolutions).
         return _DEPTHWISE if windows.depth == 1 else _GROUPS
-    # With few channels Eigen packs its operands slowly: 5x5 over 3 takes 17 ms against 2.7 by one dot of all taps for
-    # the images' gradient, and 8 against 6 for the other two. With many, writing the taps out costs more: 5x5 over 64
-    # takes 8 ms against 42. A 1x1 kernel is a dot anyway. For other types than float32 XLA has scalar loops.
-    return _DOT if windows.depth <= 4 or len(windows.taps) == 1 or dtype != jnp.float32 else _XLA
+    # A 1x1 kernel is a dot anyway. For other types than float32 XLA has scalar loops.
+    if len(windows.taps) == 1 or dtype != jnp.float32:
+        return _DOT
+    # With few channels Eigen packs its operands slowly for the images' gradient: 5x5 over 3 takes 17 ms against 2.7 by
+    # one dot of all taps. With many, writing the taps out costs more: 5x5 over 64 takes 8 ms against 42.
+    return _FEW if windows.depth <= 4 else _XLA
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -328,6 +330,7 @@ def _each_group(function: int, a: Array, b: Array, windows: _Windows) -> Array:
 
 _XLA = _Lowering(_xla_conv, _xla_input_grad, _xla_filter_grad)
 _DOT = _Lowering(_dot_conv, _dot_input_grad, _dot_filter_grad)
+_FEW = _Lowering(_xla_conv, _dot_input_grad, _xla_filter_grad)
 _DEPTHWISE = _Lowering(_depthwise_conv, _depthwise_input_grad, _depthwise_filter_grad)
 _GROUPS = _Lowering(*(functools.partial(_each_group, function) for function in range(3)))
 

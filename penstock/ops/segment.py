@@ -68,10 +68,9 @@ def _unsorted(method: str, data: Array, segment_ids: Array, num_segments: Array)
     if ids.size:
         top = ids.max()
         require(top < count, f"segment_ids value {{}} is out of range [0, {count})", top)
-    # Negative ids are dropped: jax drops what lies beyond the end.
-    places = jnp.where(ids < 0, count, ids)
     start = jnp.full((count, *data.shape[ids.ndim :]), _STARTS[method](data.dtype), data.dtype)
-    return getattr(start.at[places], method)(data, mode="drop")
+    # Rows with negative ids are dropped.
+    return getattr(start.at[ids], method)(data, mode="drop", wrap_negative_indices=False)
 
 
 def _extreme_grad(op: Operation, grad: Tensor) -> list[Any]:
