@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO
@@ -73,7 +74,7 @@ def _in_turns(
             if meanwhile is not None:
                 meanwhile(piece)
         return
-    with ThreadPoolExecutor(1, "penstock-checkpoint") as pool:
+    with ThreadPoolExecutor(1, "penstock-checkpoint", initializer=_give_way) as pool:
         running: list[Future[None]] = []
         for i, piece in enumerate(pieces):
             running.append(pool.submit(transfer, piece))
@@ -141,6 +142,12 @@ def write_whole(path: str, data: bytes) -> None:
         file.close()
         remove(aside)
         raise
+
+
+def _give_way() -> None:
+    """Has the processor prefer other threads: a save beside a training should not slow it down."""
+    with contextlib.suppress(OSError, AttributeError):  # not on every system
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 class named:
