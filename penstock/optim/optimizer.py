@@ -251,7 +251,7 @@ class Optimizer:
 
     def variables(self) -> list[Any]:
         """The variables that this optimizer made in the default graph, sorted by name."""
-        graph = get_default_graph()
+        graph = _whole_graph()
         made = [*self._non_slot_dict.values(), *(v for named in self._slots.values() for v in named.values())]
         return sorted((v for v in made if v.graph is graph), key=lambda v: str(v.name))
 
@@ -294,7 +294,7 @@ class Optimizer:
 
     def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Any) -> Any:
         """A variable for all of a graph, beside `colocate_with`; the one made before if there is one."""
-        key = (name, get_default_graph())
+        key = (name, _whole_graph())
         if key not in self._non_slot_dict:
             with get_default_graph().colocate_with(colocate_with):
                 self._non_slot_dict[key] = Variable(
@@ -303,7 +303,7 @@ class Optimizer:
         return self._non_slot_dict[key]
 
     def _get_non_slot_variable(self, name: str, graph: Graph | None = None) -> Any:
-        return self._non_slot_dict.get((name, graph or get_default_graph()))
+        return self._non_slot_dict.get((name, _whole_graph(graph)))
 
     def _non_slot_variables(self) -> list[Any]:
         return list(self._non_slot_dict.values())
@@ -311,6 +311,14 @@ class Optimizer:
     def _call_if_callable(self, param: Any) -> Any:
         """A setting, or what it gives if it is a function."""
         return param() if callable(param) else param
+
+
+def _whole_graph(graph: Graph | None = None) -> Graph:
+    """The graph, not the body of a branch or loop in it: variables belong to all of it."""
+    graph = graph or get_default_graph()
+    while graph.outer_graph is not None:
+        graph = graph.outer_graph
+    return graph
 
 
 def _target(var: Any) -> Any:

@@ -17,6 +17,7 @@ from penstock.ops.example_proto import (
     Int64List,
     SequenceExample,
 )
+from penstock.optim.accumulation import GradientAccumulationOptimizer
 from penstock.optim.adadelta import AdadeltaOptimizer
 from penstock.optim.adagrad import AdagradOptimizer
 from penstock.optim.adagrad_da import AdagradDAOptimizer

@@ -10,6 +10,7 @@ from golden_programs import GOLDEN, check, load
 
 import penstock.v1 as tf
 from penstock.ops import training
+from penstock.optim.accumulation import GradientAccumulationOptimizer
 
 _CASES = load("optimizers/index.json")["cases"]
 _DATA = np.load(GOLDEN / "optimizers/trajectories.npz")
@@ -295,3 +296,28 @@ def test_periods_of_a_schedule_are_counted_exactly() -> None:
         step = tf.placeholder(tf.int64, [])
         rate = tf.train.exponential_decay(1.0, step, 41, 0.5, staircase=True)
         assert [session.run(rate, {step: s}) for s in (40, 41, 81, 82, 41 * 9)] == [1.0, 0.5, 0.5, 0.25, 0.5**9]
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_accumulated_gradients_are_those_of_one_large_batch(use_resource: bool) -> None:
+    rows = np.random.RandomState(0).rand(8, 3).astype(np.float32)
+
+    def train(batches: list[np.ndarray], steps: int) -> tuple[np.ndarray, int]:
+        with tf.Graph().as_default(), tf.Session() as session:
+            x = tf.placeholder(tf.float32, [None, 3])
+            w = tf.Variable([[1.0], [2.0], [3.0]], use_resource=use_resource)
+            loss = tf.reduce_mean(tf.square(tf.matmul(x, w)))
+            count = tf.train.get_or_create_global_step()
+            rule = GradientAccumulationOptimizer(tf.train.AdamOptimizer(0.1), steps)
+            op = rule.minimize(loss, global_step=count)
+            session.run(tf.global_variables_initializer())
+            for batch in batches:
+                session.run(op, {x: batch})
+            return session.run(w), int(session.run(count))
+
+    whole, updates = train([rows, rows], 1)
+    parts, same = train([*np.split(rows, 4)] * 2, 4)
+    assert updates == same == 2
+    np.testing.assert_allclose(parts, whole, rtol=1e-5)
+    with pytest.raises(ValueError, match="at least 1"):
+        GradientAccumulationOptimizer(tf.train.AdamOptimizer(0.1), 0)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from golden_programs import GOLDEN, check, load
 from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import penstock.v1 as tf
 
@@ -137,3 +138,18 @@ def test_a_disk_that_fails_is_heard_of(tmp_path: Path, monkeypatch: Any) -> None
         writer.flush()
     monkeypatch.undo()
     writer.close()
+
+
+def test_tensorboard_shows_it(tmp_path: Path) -> None:
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+        merged, fed = _graph()
+        feeds = {fed["x"]: INPUTS["x"][0], fed["img"]: INPUTS["img"], fed["img8"]: INPUTS["img8"]}
+        with tf.summary.FileWriter(tmp_path, graph) as writer:
+            for step in range(2):
+                writer.add_summary(session.run(merged, feeds), step)
+    shown = EventAccumulator(str(tmp_path)).Reload()
+    tags = shown.Tags()
+    assert tags["scalars"] == ["train/loss", "sum_1"] and tags["histograms"] == ["hist"] and tags["graph"]
+    assert tags["images"] == ["pic/image/0", "pic/image/1", "gray/image/0"] and tags["audio"] == ["snd/audio/0"]
+    assert [event.step for event in shown.Scalars("train/loss")] == [0, 1]
+    assert {node.name for node in shown.Graph().node} >= {"x", "train/Mean", "hist"}

@@ -1,0 +1,86 @@
+"""Gradient accumulation: one update for the gradients of several steps, for batches that do not fit at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from penstock.graph import dtype as dt
+from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Operation
+from penstock.graph.scopes import colocate_with, control_dependencies, init_scope, name_scope
+from penstock.graph.tensor import IndexedSlices
+from penstock.ops.array import zeros_like
+from penstock.ops.compare import equal
+from penstock.ops.control import group
+from penstock.ops.control_flow import cond
+from penstock.ops.math import floormod
+from penstock.optim.optimizer import Optimizer, op_of
+from penstock.variables.variable import Variable
+
+
+class GradientAccumulationOptimizer(Optimizer):
+    """Sums gradients over `steps` calls of the train op, and has `opt` apply their mean on the last of them.
+
+    `global_step` counts the updates, not the calls. Sparse gradients are summed as dense ones.
+
+    >>> rule = GradientAccumulationOptimizer(tf.train.AdamOptimizer(1e-3), steps=4)
+    >>> train = rule.minimize(loss, global_step=step)
+    """
+
+    def __init__(self, opt: Optimizer, steps: int, name: str = "GradientAccumulation") -> None:
+        super().__init__(False, name)
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, received {steps}.")
+        self._opt = opt
+        self._steps = steps
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """As those of the optimizer inside."""
+        return self._opt.compute_gradients(*args, **kwargs)
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: str | None = None
+    ) -> Operation:
+        pairs = [(grad, var) for grad, var in grads_and_vars if grad is not None]
+        if not pairs:
+            raise ValueError("No gradients provided for any variable.")
+        with init_scope():
+            sums = [self._zeros_slot(var, "sum", self._name) for _, var in pairs]
+            count = self._create_non_slot_variable(convert_to_tensor(0, dtype=dt.int32), "accumulated", pairs[0][1])
+        with name_scope(name, self._name):
+            added = []
+            for (grad, var), total in zip(pairs, sums, strict=True):
+                with colocate_with(var):
+                    dense = convert_to_tensor(grad) if isinstance(grad, IndexedSlices) else grad
+                    added.append(op_of(total.assign_add(dense)))
+            with control_dependencies(added), colocate_with(count):
+                counted = count.assign_add(1)
+            with control_dependencies([op_of(counted)]):
+                return op_of(
+                    cond(
+                        equal(floormod(count.read_value(), self._steps), 0),
+                        lambda: self._update_all(pairs, sums, global_step),
+                        lambda: convert_to_tensor(False),
+                    )
+                )
+
+    def _update_all(self, pairs: list[tuple[Any, Any]], sums: list[Variable], global_step: Any) -> Any:
+        totals: list[Any] = [total.read_value() for total in sums]
+        means = [total / self._steps for total in totals]
+        applied = self._opt.apply_gradients(
+            [(mean, var) for mean, (_, var) in zip(means, pairs, strict=True)], global_step
+        )
+        with control_dependencies([applied]):
+            cleared = group(*(op_of(held.assign(zeros_like(total))) for held, total in zip(sums, totals, strict=True)))
+        with control_dependencies([cleared]):
+            return convert_to_tensor(True)
+
+    def get_slot(self, var: Any, name: str) -> Any:
+        return super().get_slot(var, name) or self._opt.get_slot(var, name)
+
+    def get_slot_names(self) -> list[str]:
+        return sorted({*super().get_slot_names(), *self._opt.get_slot_names()})
+
+    def variables(self) -> list[Any]:
+        return sorted([*super().variables(), *self._opt.variables()], key=lambda v: str(v.name))
