@@ -141,7 +141,9 @@ def faces() -> Iterator[tuple[str, types.ModuleType]]:
     yield "tf", penstock.v1
     for module in pkgutil.walk_packages(penstock.v1.__path__, "penstock.v1."):
         if module.name != "penstock.v1.raw_ops":
-            yield module.name.replace("penstock.v1", "tf"), importlib.import_module(module.name)
+            # The names of `more` are those of `tf` itself.
+            prefix = module.name.removesuffix(".more").replace("penstock.v1", "tf")
+            yield prefix, importlib.import_module(module.name)
 
 
 def named_in(value: Any) -> list[OpDef]:

@@ -10,6 +10,7 @@ flags = tf.app.flags
 flags.DEFINE_string("out", "/tmp/autoencoder", "Where the events go.")
 flags.DEFINE_float("learning_rate", 0.01, "The step size.")
 FLAGS = flags.FLAGS
+tf.set_random_seed(1)
 
 
 def variable_summaries(var):

@@ -10,6 +10,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--out")
 args, _ = parser.parse_known_args()
 tf.logging.set_verbosity(tf.logging.INFO)
+tf.set_random_seed(1)
 
 
 def cnn(images, training):

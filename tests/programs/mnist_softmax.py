@@ -20,7 +20,7 @@ def main(_):
         b = tf.Variable(tf.zeros([10]), name="b")
         y = tf.nn.softmax(tf.matmul(x, W) + b)
     cross_entropy = tf.reduce_mean(-tf.reduce_sum(y_ * tf.log(y + 1e-10), reduction_indices=[1]))
-    train_step = tf.train.GradientDescentOptimizer(0.5).minimize(cross_entropy)
+    train_step = tf.train.GradientDescentOptimizer(0.2).minimize(cross_entropy)
     correct = tf.equal(tf.argmax(y, 1), tf.argmax(y_, 1))
     accuracy = tf.reduce_mean(tf.cast(correct, tf.float32))
     saver = tf.train.Saver({"softmax/W": W, "softmax/b": b})
