@@ -18,6 +18,7 @@ from penstock.variables.initialize import (
     global_variables_initializer,
     local_variables_initializer,
     report_uninitialized_variables,
+    tables_initializer,
 )
 
 
@@ -112,7 +113,7 @@ class Scaffold:
     @staticmethod
     def default_local_init_op() -> Any:
         """Initialises local variables and tables."""
-        return group(local_variables_initializer(), _tables_initializer(), _no_resources())
+        return group(local_variables_initializer(), tables_initializer(), _no_resources())
 
     @property
     def init_fn(self) -> Callable[[Any], Any] | None:
@@ -173,7 +174,3 @@ def _no_names() -> Any:
 
 def _no_resources() -> Any:
     return group()
-
-
-def _tables_initializer() -> Any:
-    return group(*get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS), name="init_all_tables")

@@ -29,6 +29,7 @@ from penstock.variables.initialize import (
     global_variables_initializer,
     local_variables_initializer,
     report_uninitialized_variables,
+    tables_initializer,
 )
 
 
@@ -362,8 +363,7 @@ class Supervisor:
 
 
 def _local_initializer() -> Any:
-    tables = get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
-    return group(local_variables_initializer(), group(*tables, name="init_all_tables"))
+    return group(local_variables_initializer(), tables_initializer())
 
 
 def _global_step_tensor() -> Any:

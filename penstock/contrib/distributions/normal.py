@@ -17,6 +17,7 @@ from penstock.contrib.distributions.tails import log_ndtr, ndtr
 from penstock.graph.scopes import name_scope
 from penstock.ops import passthrough, random, unary
 from penstock.ops.check_ops import assert_positive
+from penstock.ops.special import ndtri_op
 
 
 class Normal(Distribution):
@@ -71,12 +72,7 @@ class Normal(Distribution):
         return log_ndtr(-self._z(value))
 
     def _quantile(self, value: Any) -> Any:
-        from penstock.graph.opdef import registered
-
-        inverse = registered("Ndtri")
-        if inverse is None:
-            raise NotImplementedError("Normal.quantile needs the op Ndtri.")
-        return inverse(value) * self.scale + self.loc
+        return ndtri_op(value) * self.scale + self.loc
 
     def _entropy(self) -> Any:
         return 0.5 + 0.5 * pymath.log(2.0 * pymath.pi) + unary.log(broadcast_ones(self.scale, self.loc))
