@@ -11,13 +11,13 @@ from tensorboard.compat.proto import config_pb2
 import penstock.data  # noqa: F401  declares the op types of datasets
 from penstock.client.feeds import Feed, feed_for
 from penstock.client.fetches import Fetch, fetch_for, to_numpy
-from penstock.errors import NotFoundError, OpError
+from penstock.errors import OpError
 from penstock.graph.graph import Graph, default_session_context, get_default_graph
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
 from penstock.master.master import Master, Signature
 from penstock.worker.devices import local_devices
-from penstock.worker.timeline import fill_run_metadata
+from penstock.worker.timeline import fill_run_metadata, merge_encoded
 from penstock.worker.worker import Worker
 
 
@@ -72,16 +72,19 @@ class BaseSession:
         self._closed = False
         self._runs: dict[Any, _Run] = {}
         self._lock = threading.Lock()
+        self._links: Any = None  # of a session whose server is in another process
         self._master = self._connect()
 
     def _connect(self) -> Master:
+        config = self._config
         if self._target:
-            raise NotFoundError(
-                None, None,
-                f"No session factory registered for the target '{self._target}'. A local session has the target ''.",
-            )  # fmt: skip
-        worker = Worker(local_devices(device_count=dict(self._config.device_count)))
-        return Master([worker], self._config.allow_soft_placement, self._config.log_device_placement)
+            # A program without a cluster does not wait for gRPC to load.
+            from penstock.server import connect_to
+
+            tasks, self._links = connect_to(self._target, list(config.device_filters))
+            return Master(tasks, config.allow_soft_placement, config.log_device_placement)
+        worker = Worker(local_devices(device_count=dict(config.device_count)))
+        return Master([worker], config.allow_soft_placement, config.log_device_placement)
 
     # What it is
 
@@ -102,7 +105,7 @@ class BaseSession:
         self._check_open()
         return [
             DeviceAttributes(d.name, d.device_type, d.memory_limit_bytes, d.incarnation)
-            for w in self._master.workers.values() for d in w.devices
+            for task in self._master.tasks.all() for d in task.devices
         ]  # fmt: skip
 
     # Running
@@ -127,7 +130,7 @@ class BaseSession:
             feed.append_to(fed, value)
         if options is None and run_metadata is None and not self._timeout_ms:
             try:
-                values, _ = self._master.run(run.signature, fed)
+                values = self._master.run(run.signature, fed)[0]
             except OpError as error:
                 raise self._located(error) from error
         else:
@@ -142,12 +145,15 @@ class BaseSession:
         timeout_ms = (options.timeout_in_ms if options else 0) or self._timeout_ms
         trace = options is not None and options.trace_level > config_pb2.RunOptions.NO_TRACE
         try:
-            values, step = self._master.run(run.signature, fed, timeout_ms / 1000 if timeout_ms else None, trace)
+            timeout = timeout_ms / 1000 if timeout_ms else None
+            values, step, traced = self._master.run(run.signature, fed, timeout, trace)
         except OpError as error:
             raise self._located(error) from error
         if run_metadata is not None:
             run_metadata.Clear()
             fill_run_metadata(run_metadata, step.timings or [])
+            for part in traced:
+                merge_encoded(run_metadata, part)
         return values
 
     def _prepare(self, fetches: Any, feed_dict: Any, key: Any) -> _Run:
@@ -245,12 +251,15 @@ class BaseSession:
             raise RuntimeError("Attempted to use a closed Session.")
 
     def close(self) -> None:
-        """Ends the session: steps in flight are cancelled, variables and queues are freed."""
+        """Ends the session: steps in flight are cancelled. A local session's variables and queues are freed."""
         if not self._closed:
             self._closed = True
             self._master.close()
-            for worker in self._master.workers.values():
-                worker.reset()
+            if not self._target:
+                for task in self._master.tasks.connected():
+                    task.worker.close()
+            if self._links is not None:
+                self._links.close()
 
     def as_default(self) -> Any:
         """A context in which this is the default session; leaving it does not close the session."""
@@ -283,9 +292,15 @@ class Session(BaseSession):
 
     @staticmethod
     def reset(target: str, containers: list[str] | None = None, config: Any = None) -> None:
-        """Clears the resources of a server. A local session has none that outlive it."""
+        """Clears containers, or all, in every task of a server's cluster; sessions that use it must be made anew.
+
+        A local session has nothing that outlives it.
+        """
         if target:
-            raise NotFoundError(None, None, f"No session factory registered for the target '{target}'.")
+            from penstock.server import reset_cluster
+
+            filters = list(config.device_filters) if config is not None else []
+            reset_cluster(target, list(containers or ()), filters)
 
 
 class InteractiveSession(BaseSession):

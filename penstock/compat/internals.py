@@ -205,7 +205,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.training.slot_creator": ("penstock.optim.slots",),
     "python.training.summary_io": (f"{_FACE}.summary", _TRAIN),
     "python.training.supervisor": (_TRAIN, "penstock.train.supervisor"),
-    "python.training.sync_replicas_optimizer": (_TRAIN,),
+    "python.training.sync_replicas_optimizer": (_TRAIN, "penstock.train.sync_replicas"),
     "python.training.training": (_TRAIN,),
     "python.training.training_util": (_TRAIN,),
     # Helpers.

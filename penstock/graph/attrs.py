@@ -40,13 +40,17 @@ class Library:
         known = self._name_of.get(id(function))
         if known is not None:
             return known
+        name = self._new_name(function)
+        self.functions[name] = function
+        self._name_of[id(function)] = name
+        return name
+
+    def _new_name(self, function: Function) -> str:
         base = name = re.sub(r"[^A-Za-z0-9_]", "_", function.name) or "function"
         suffix = 0
         while name in self.functions or registered(name) is not None:
             suffix += 1
             name = f"{base}_{suffix}"
-        self.functions[name] = function
-        self._name_of[id(function)] = name
         return name
 
 

@@ -34,6 +34,7 @@ class Functions:
         self.outer = outer
         self.protos: dict[str, FunctionDef] = {}
         self._made: dict[str, Function | None] = {}
+        self._depth = 0  # how many are being made, each for the one before
         self.calls: list[str] = []  # what is being written out in the place of its call
         self.written_out = 0  # nodes
         for proto in protos:
@@ -59,10 +60,16 @@ class Functions:
             if found is None:
                 raise ValueError(f"Function '{name}' calls itself.")
             return found
-        if sum(f is None for f in self._made.values()) >= MAX_DEPTH:
+        if self._depth >= MAX_DEPTH:
             raise ValueError(f"Functions are nested more than {MAX_DEPTH} deep.")
         self._made[name] = None  # in the making
-        proto = self.protos[name]
+        self._depth += 1
+        function = self._made[name] = self.make(name, self.protos[name])
+        self._depth -= 1
+        return function
+
+    def make(self, name: str, proto: FunctionDef) -> Function:
+        """Builds the body called `name`."""
         body = FuncGraph(name, self.outer)
         with body.as_default():
             parameters: dict[str, Tensor] = {}
@@ -70,9 +77,7 @@ class Functions:
                 parameters[arg] = body.add_input(*_spec(proto, len(parameters)), arg)
             importer = self.body(body, proto, "", parameters)
             body.outputs = [importer.input(o, proto.ret[o.name]) for o in proto.signature.output_arg]
-        function = Function(name, body)
-        self._made[name] = function
-        return function
+        return Function(name, body)
 
     def body(self, graph: Graph, proto: FunctionDef, scope: str, parameters: dict[str, Tensor]) -> Importer:
         """Adds the nodes of a body to `graph`, with `parameters` as its arguments."""

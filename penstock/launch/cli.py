@@ -1,19 +1,21 @@
 """The `penstock` command.
 
     penstock run train.py --steps=100     run a TensorFlow script unmodified
+    penstock launch --workers=4 train.py  run it on a cluster of processes on this machine
+penstock credentials create DIR       make what tasks on several machines need to trust each other
     penstock version                      say which penstock this is
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import runpy
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from penstock.launch import credentials, start
+from penstock.launch.program import Program
 
 app = typer.Typer(
     help="TensorFlow's graph, session and parameter-server API on JAX.",
@@ -22,41 +24,26 @@ app = typer.Typer(
     # A program's traceback should look as it does under plain Python.
     pretty_exceptions_enable=False,
 )
+app.add_typer(credentials.app, name="credentials")
 
 
-@dataclass(frozen=True)
-class Program:
-    """A script and the arguments it is to see."""
-
-    script: Path
-    args: tuple[str, ...]
-
-    def run(self) -> None:
-        """Run the script as `python script args` would, with `import tensorflow` giving penstock."""
-        from penstock.compat import alias
-
-        alias.install()
-        sys.argv = [str(self.script), *self.args]
-        # In front, not in place of the first entry: penstock itself may have been found through that one.
-        sys.path.insert(0, str(self.script.resolve().parent))
-        runpy.run_path(str(self.script), run_name="__main__")
+# Parsing stops at the script: all that follows is the script's own, --help included.
+_SCRIPT_ARGUMENTS = {"allow_interspersed_args": False}
+app.command(context_settings=_SCRIPT_ARGUMENTS)(start.launch)
 
 
-@app.command(
-    # Parsing stops at the script: all that follows is the script's own, --help included.
-    context_settings={"allow_interspersed_args": False},
-)
+@app.command(context_settings=_SCRIPT_ARGUMENTS)
 def run(
     context: typer.Context,
     script: Annotated[Path, typer.Argument(help="A Python script that imports tensorflow.")],
     args: Annotated[list[str] | None, typer.Argument(help="Passed to the script untouched.")] = None,
 ) -> None:
     """Run a TensorFlow script unmodified: `penstock run train.py --steps=100`."""
-    if not script.is_file():
-        what = "is a directory" if script.is_dir() else "does not exist"
-        typer.echo(f"penstock run: the script '{script}' {what}. Give the path of a Python file.", err=True)
+    program = Program(script, tuple(args or ()))
+    if problem := program.problem():
+        typer.echo(f"penstock run: {problem}", err=True)
         raise typer.Exit(2)
-    context.obj.append(Program(script, tuple(args or ())))
+    context.obj.append(program)
 
 
 @app.command()

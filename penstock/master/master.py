@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import CancelledError
+from penstock.errors import CancelledError, DeadlineExceededError, InternalError, OpError
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
+from penstock.master.step import AbortPart, Instruction, StepState
+from penstock.master.tasks import LocalTask, Task, Tasks
 from penstock.passes.optimize import optimize
 from penstock.passes.partition import Partition, partition
 from penstock.passes.place import place
 from penstock.passes.prune import prune
+from penstock.wire.codec import Done
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.executor import Step
-from penstock.worker.randomness import RandomState
-from penstock.worker.rendezvous import Rendezvous
 from penstock.worker.worker import Worker
 
+GRACE_SECS = 1.0  # for the other parts of a step that has failed to say that they have stopped
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class _Part:
-    worker: Worker
-    handle: int
+    task: Task
+    graph: Any  # as its task knows it
     feeds: list[int]
     fetches: list[int]
 
@@ -34,32 +38,39 @@ class _Part:
 class Signature:
     """A graph compiled for one set of feeds and fetches."""
 
-    __slots__ = ("fetch_count", "parts", "run_whole")
+    __slots__ = ("fetch_count", "here", "others", "run_whole")
 
     def __init__(self, parts: list[_Part], fetch_count: int) -> None:
-        self.parts = parts
+        # A part of this process runs in the thread that asks for the step.
+        self.here = next((p for p in parts if isinstance(p.task, LocalTask)), None)
+        self.others = [p for p in parts if p is not self.here]
         self.fetch_count = fetch_count
         # One task, no Send or Recv: the step is a plain call.
-        whole = parts[0] if len(parts) == 1 else None
-        self.run_whole: Callable[[Sequence[Any], Step], list[Any]] | None = (
-            whole.worker._graphs[whole.handle].run if whole else None
-        )
+        self.run_whole: Callable[[Sequence[Any], Step], list[Any]] | None = None
+        if self.here is not None and not self.others:
+            assert isinstance(self.here.task, LocalTask)
+            self.run_whole = self.here.task.worker.runner(self.here.graph)
 
 
 class Master:
-    """Drives the workers of a session. For a local session the only worker is in this process."""
+    """Drives the tasks of a session. For a local session there is one, in this process."""
 
-    def __init__(self, workers: Sequence[Worker], soft_placement: bool = False, log_placement: bool = False) -> None:
-        self.workers = {w.task: w for w in workers}
-        self.devices = [d.name for w in workers for d in w.devices]
+    def __init__(
+        self, tasks: Tasks | Sequence[Worker], soft_placement: bool = False, log_placement: bool = False
+    ) -> None:
+        self.tasks = tasks if isinstance(tasks, Tasks) else Tasks.in_process(tasks)
+        self.session = f"{secrets.randbits(63):016x}"
         self.soft_placement = soft_placement
         self.log_placement = log_placement
-        self.random_state = RandomState()
         self.compilations = 0  # signatures compiled so far
+        # From a point of its own, so that no two sessions have steps of one number.
+        self._numbers = itertools.count(secrets.randbits(62))
         self._signatures: dict[Any, Signature] = {}
         self._lock = threading.Lock()
         self._running: set[Cancellation] = set()
         self._closed = False
+
+    # Signatures
 
     def signature(
         self, feeds: tuple[Tensor, ...], fetches: tuple[Tensor, ...], targets: tuple[Operation, ...], mutations: int
@@ -75,58 +86,161 @@ class Master:
     def _compile(self, feeds: Sequence[Tensor], fetches: Sequence[Tensor], targets: Sequence[Operation]) -> Signature:
         self.compilations += 1
         subgraph = optimize(prune(feeds, fetches, targets))
-        place(subgraph, self.devices, self.soft_placement)
+        tasks = self.tasks
+        tasks.require({node.device for node in subgraph.nodes if node.device})
+        place(subgraph, tasks.device_names, self.soft_placement)
         if self.log_placement:
             for node in subgraph.nodes:
                 print(f"{node.name}: ({node.op.name}): {node.device}", flush=True)
-        parts = [self._register(p) for p in partition(subgraph)]
-        return Signature(parts, len(fetches))
+        return Signature([self._register(p) for p in partition(subgraph)], len(fetches))
 
     def _register(self, part: Partition) -> _Part:
-        worker = self.workers[part.task] if part.task else next(iter(self.workers.values()))
-        return _Part(worker, worker.register_graph(part.subgraph, self.random_state), part.feeds, part.fetches)
+        task = self.tasks[part.task] if part.task else self.tasks.default
+        return _Part(task, task.register(part.subgraph, self.session), part.feeds, part.fetches)
+
+    # Steps
 
     def run(
         self, signature: Signature, fed: Sequence[Any], timeout: float | None = None, trace: bool = False
-    ) -> tuple[list[Any], Step]:
-        """Runs one step in all tasks and returns the fetched values."""
+    ) -> tuple[list[Any], Step, list[bytes]]:
+        """Runs one step in all tasks. Returns what is fetched, the step, and what other tasks have traced."""
+        if signature.run_whole is None:
+            return self._run_parts(signature, fed, timeout, trace)
         cancelled = Cancellation()
         step = Step(cancelled, None if timeout is None else time.monotonic() + timeout, trace)
         self._running.add(cancelled)
         try:
             if self._closed:
                 raise CancelledError(None, None, "The session has been closed.")
-            if signature.run_whole is not None:
-                return signature.run_whole(fed, step), step
-            return self._run_parts(signature, fed, step), step
+            return signature.run_whole(fed, step), step, []
         finally:
             self._running.discard(cancelled)
 
-    def _run_parts(self, signature: Signature, fed: Sequence[Any], step: Step) -> list[Any]:
-        step.rendezvous = Rendezvous(step.cancelled)
-        errors: list[BaseException] = []  # in the order in which they came: the first is the cause of the others
-
-        def run(part: _Part) -> list[Any]:
-            try:
-                return part.worker.run_graph(part.handle, [fed[i] for i in part.feeds], step)
-            except BaseException as error:
-                errors.append(error)
-                step.cancelled.set()
-                raise
-
-        results: list[Any] = [None] * signature.fetch_count
-        with ThreadPoolExecutor(len(signature.parts), "penstock-step") as pool:
-            futures = [pool.submit(run, part) for part in signature.parts]
-            for part, future in zip(signature.parts, futures, strict=True):
-                if future.exception() is None:
-                    for position, value in zip(part.fetches, future.result(), strict=True):
-                        results[position] = value
-        if errors:
-            raise errors[0]
-        return results
+    def _run_parts(
+        self, signature: Signature, fed: Sequence[Any], timeout: float | None, trace: bool
+    ) -> tuple[list[Any], Step, list[bytes]]:
+        run = _StepRun(next(self._numbers), signature, timeout, trace)
+        self._running.add(run.cancelled)
+        try:
+            if self._closed:
+                raise CancelledError(None, None, "The session has been closed.")
+            return run(fed)
+        finally:
+            self._running.discard(run.cancelled)
 
     def close(self) -> None:
-        """Cancels the steps in flight and takes no more."""
+        """Cancels the steps in flight, takes no more, and has all tasks forget the session."""
         self._closed = True
         for cancelled in list(self._running):
             cancelled.set()
+        for task in self.tasks.connected():
+            task.close_session(self.session)
+
+
+class _StepRun:
+    """One step over several tasks: the acting side of a StepState."""
+
+    def __init__(self, number: int, signature: Signature, timeout: float | None, trace: bool) -> None:
+        self._number = number
+        self._signature = signature
+        self._timeout = timeout
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._trace = trace
+        self._traces: list[bytes] = []
+        here = signature.here
+        self._state = StepState(signature.others if here is None else [here, *signature.others])
+        self._lock = threading.Lock()
+        self._news = threading.Event()  # an error, or the end
+        self._over = threading.Event()
+        self.cancelled = Cancellation()
+        self.cancelled.on_cancel(self._cancel)
+
+    def __call__(self, fed: Sequence[Any]) -> tuple[list[Any], Step, list[bytes]]:
+        """Runs the step and returns what was fetched, the step in this task, and what others have traced."""
+        here, others = self._signature.here, self._signature.others
+        step = Step(Cancellation())
+        if here is not None:
+            assert isinstance(here.task, LocalTask)
+            step = here.task.worker.open_step(self._number, self._timeout, self._trace)
+        try:
+            for part in others:
+                self._start(part, [fed[i] for i in part.feeds])
+            if here is not None:
+                self._run_here(here, [fed[i] for i in here.feeds], step)
+            self._wait()
+        finally:
+            if here is not None:
+                here.task.worker.end_step(self._number)  # type: ignore[attr-defined]
+        state = self._state
+        if state.error is not None:
+            raise state.error
+        results: list[Any] = [None] * self._signature.fetch_count
+        for part, values in state.results.items():
+            assert isinstance(part, _Part)
+            for position, value in zip(part.fetches, values, strict=True):
+                results[position] = value
+        return results, step, self._traces
+
+    def _start(self, part: _Part, fed: list[Any]) -> None:
+        def answer(result: Done | OpError) -> None:
+            if isinstance(result, OpError):
+                self._act(lambda state: state.failed(part, result))
+                return
+            if result.trace:
+                self._traces.append(result.trace)
+            if len(result.values) != len(part.fetches):
+                wrong = InternalError(
+                    None, None, f"{part.task.name} gave {len(result.values)} values, {len(part.fetches)} are fetched."
+                )
+                self._act(lambda state: state.failed(part, wrong))
+                return
+            self._act(lambda state: state.finished(part, list(result.values)))
+
+        if self._state.error is not None:
+            return
+        try:
+            part.task.start(part.graph, self._number, fed, self._timeout, self._trace, answer)
+        except OpError as error:
+            answer(error)
+
+    def _run_here(self, part: _Part, fed: list[Any], step: Step) -> None:
+        if self._state.error is not None:
+            return
+        try:
+            values = part.task.worker.run_graph(part.graph, fed, step)  # type: ignore[attr-defined]
+        except OpError as error:
+            failure = error
+            self._act(lambda state: state.failed(part, failure))
+        except BaseException as error:
+            self._act(lambda state: state.given_up(CancelledError(None, None, f"The step was left: {error!r}")))
+            raise
+        else:
+            self._act(lambda state: state.finished(part, values))
+
+    def _act(self, event: Callable[[StepState], list[Instruction]]) -> None:
+        """Tells the state of an event, and does what it says."""
+        with self._lock:
+            instructions = event(self._state)
+        for instruction in instructions:
+            if isinstance(instruction, AbortPart):
+                assert isinstance(instruction.part, _Part)
+                instruction.part.task.abort(self._number, instruction.why)
+            else:
+                self._over.set()
+        if instructions:
+            self._news.set()
+
+    def _cancel(self) -> None:
+        self._act(lambda state: state.given_up(CancelledError(None, None, "The session has been closed.")))
+
+    def _wait(self) -> None:
+        """Waits until all parts have answered. After the first error the others have a moment to do so."""
+        state = self._state
+        remaining = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        # Without a deadline: a task that is lost answers with an error, and a task that is silent is lost.
+        if not self._news.wait(remaining):
+            late = ", ".join(p.task.name for p in state.waiting)  # type: ignore[attr-defined]
+            error = DeadlineExceededError(None, None, f"Timed out after {self._timeout} s waiting for {late}.")
+            self._act(lambda state: state.given_up(error))
+        elif not state.ended and not self._over.wait(GRACE_SECS):
+            self._act(lambda state: state.given_up(state.error or InternalError(None, None, "no error")))

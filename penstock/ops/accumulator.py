@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,7 +78,12 @@ class Accumulator(Waitable):
 
 
 class SparseAccumulator(Accumulator):
-    """Gradients by row: the mean of a row is over those gradients that have it."""
+    """Gradients by row: the mean of a row is over those gradients that have it.
+
+    Rows are told apart as TensorFlow does: a gradient should name its rows in rising order, each once. Rows of one
+    gradient are never added up here, and two gradients meet in a row if both come to it at the same time as they are
+    gone through together, smaller indices first.
+    """
 
     kind = "SparseConditionalAccumulator"
 
@@ -85,16 +91,17 @@ class SparseAccumulator(Accumulator):
         indices, values, shape = parts
         self._check(indices, values, shape)
         if self._sum is None:
-            empty = np.zeros((0, *values.shape[1:]), values.dtype)
-            self._sum = np.zeros(0, np.int64), empty, np.zeros(0, np.int64)
+            self._sum = np.array(indices), np.array(values), np.ones(len(indices), np.int64)
+            return
         old_indices, old_values, old_counts = self._sum
-        unique, inverse = np.unique(np.concatenate([old_indices, indices]), return_inverse=True)
-        total = np.zeros((len(unique), *values.shape[1:]), values.dtype)
-        np.add.at(total, inverse, np.concatenate([old_values, values]))
-        counts = np.zeros(len(unique), np.int64)
-        counts[inverse[: len(old_indices)]] = old_counts
-        counts[np.unique(inverse[len(old_indices) :])] += 1  # a row counts once per gradient
-        self._sum = unique, total, counts
+        size, old_places, places = _merged(old_indices, indices)
+        rows, counts = np.empty(size, np.int64), np.zeros(size, np.int64)
+        total = np.zeros((size, *values.shape[1:]), values.dtype)
+        rows[old_places], rows[places] = old_indices, indices
+        counts[old_places], total[old_places] = old_counts, old_values
+        counts[places] += 1
+        total[places] += values
+        self._sum = rows, total, counts
 
     def _check(self, indices: np.ndarray, values: np.ndarray, shape: np.ndarray | None) -> None:
         """InvalidArgumentError where a gradient does not fit."""
@@ -104,16 +111,14 @@ class SparseAccumulator(Accumulator):
         rows: int | None = None
         if shape is not None:
             received = [None if d < 0 else int(d) for d in shape]
-            fits = self.shape.is_compatible_with(received) and TensorShape([None, *received[1:]]).is_compatible_with(
-                values.shape
-            )
+            fits = _begins(self.shape, received) and TensorShape([None, *received[1:]]).is_compatible_with(values.shape)
             if not fits:
                 _refuse(f"{self} takes gradients of shape {self.shape}, received {received} with values of shape "
                         f"{list(values.shape)}.")  # fmt: skip
             rows = received[0] if received else None
         if self.shape.rank is not None:
             dims = self.shape.as_list()
-            if not TensorShape(dims[1:]).is_compatible_with(values.shape[1:]):
+            if not _begins(TensorShape(dims[1:]), values.shape[1:]):
                 _refuse(f"{self} has rows of shape {dims[1:]}, received {list(values.shape[1:])}.")
             rows = dims[0] if dims and dims[0] is not None else rows
         if len(indices) and (indices.min() < 0 or (rows is not None and indices.max() >= rows)):
@@ -128,6 +133,31 @@ class SparseAccumulator(Accumulator):
             values = _divided(values, counts.reshape(-1, *[1] * (values.ndim - 1)))
         rows = self.shape.as_list()[0] if self.shape.rank else None
         return indices, values, np.array([-1 if rows is None else rows, *values.shape[1:]], np.int64)
+
+
+def _merged(old: np.ndarray, new: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
+    """How many rows two lists of indices have together, and the place in them of each index of both lists."""
+    if np.all(old[1:] > old[:-1]) and np.all(new[1:] > new[:-1]):
+        union = np.union1d(old, new)
+        return len(union), np.searchsorted(union, old), np.searchsorted(union, new)
+    places: tuple[list[int], list[int]] = [], []
+    left, right = [*old.tolist(), math.inf], [*new.tolist(), math.inf]
+    i = j = size = 0
+    while i < len(old) or j < len(new):
+        first, second = left[i] <= right[j], right[j] <= left[i]
+        if first:
+            places[0].append(size)
+            i += 1
+        if second:
+            places[1].append(size)
+            j += 1
+        size += 1
+    return size, np.array(places[0], np.intp), np.array(places[1], np.intp)
+
+
+def _begins(shape: TensorShape, dims: Sequence[int | None]) -> bool:
+    """Whether `dims` begin as `shape`; an accumulator may say less of its gradients than they have dimensions."""
+    return shape.rank is None or shape.rank <= len(dims) and shape.is_compatible_with(dims[: shape.rank])
 
 
 def _divided(total: np.ndarray, count: Any) -> Any:

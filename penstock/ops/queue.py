@@ -387,7 +387,7 @@ def _types(dtypes: Any) -> list[DType]:
 def _shapes(shapes: Any, dtypes: list[DType], partial: bool = False) -> list[TensorShape] | None:
     if shapes is None:
         return None
-    if isinstance(shapes, TensorShape) or (shapes and all(isinstance(s, int) for s in shapes)):
+    if isinstance(shapes, TensorShape) or all(isinstance(s, int) for s in shapes):
         shapes = [shapes]  # the shape of the only component
     found = [as_shape(s) for s in shapes]
     if len(found) != len(dtypes):

@@ -1,20 +1,24 @@
-"""Send and Recv: the two ends of an edge between tasks. The partition pass makes them; users do not."""
+"""Send and Recv: the two ends of an edge between tasks. The partition pass makes them; users do not.
+
+The executor runs them itself (worker/transfer.py): what goes to one task together is sent together.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from penstock.errors import InternalError
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import op
 
 
 @op("_Send", "T ->", host=True, stateful=True)
-def send(tensor: Any, *, tensor_name: str, ctx: Any) -> None:
-    """Hands a tensor to the step's rendezvous under its key."""
-    ctx.rendezvous.send(tensor_name, tensor)
+def send(tensor: Any, *, tensor_name: str, key: int, recv_task: str) -> None:
+    """Sends a tensor to the task that needs it, under the key that its Recv has."""
+    raise InternalError(None, tensor_name, "_Send is run by the executor.")
 
 
 @op("_Recv", "-> tensor: tensor_type", host=True, stateful=True, blocking=True)
-def recv(*, tensor_type: DType, tensor_name: str, ctx: Any) -> Any:
+def recv(*, tensor_type: DType, tensor_name: str, key: int, send_task: str) -> Any:
     """Waits for the tensor of that key."""
-    return ctx.rendezvous.recv(tensor_name, ctx.remaining())
+    raise InternalError(None, tensor_name, "_Recv is run by the executor.")

@@ -1,10 +1,12 @@
-"""Late reads: a save takes variables themselves, not values read before it runs.
+"""Late reads: saves and sends take variables themselves, not values read before they run.
 
-Values of all variables at once would take as much memory again as the model; so they are read one by one, when they are
-written.
+A save of values of all variables at once would take as much memory again as the model; they are read one by one, when
+they are written. A send of a value that was read before would copy it once more.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from penstock.passes.ir import Subgraph
 
@@ -13,19 +15,22 @@ _VARIABLES = frozenset(("Variable", "VariableV2", "VarHandleOp"))
 
 
 def read_late(subgraph: Subgraph) -> Subgraph:
-    """Has saves take their variables without the reads in between, and drops the reads that nobody else wants."""
-    passed_over: set[int] = set()
-    for node in subgraph.nodes:
-        if node.op.name != "SaveV2":
-            continue
-        for i, (source, _) in enumerate(node.inputs):
-            if source.op.name in _READS and source.inputs[0][0].op.name in _VARIABLES:
-                node.inputs[i] = source.inputs[0]
-                node.controls += [c for c in source.controls if c not in node.controls]
-                passed_over.add(id(source))
-    if not passed_over:
+    """Has saves and sends take their variables without the reads in between, and drops the reads nobody else wants."""
+    takers = [n for n in subgraph.nodes if n.op.name in ("SaveV2", "_Send")]
+    if not takers:
         return subgraph
-    wanted = {id(source) for node in subgraph.nodes for source in (*(s for s, _ in node.inputs), *node.controls)}
-    wanted.update(id(node) for node in (*(n for n, _ in subgraph.fetches), *subgraph.targets))
-    nodes = [node for node in subgraph.nodes if id(node) not in passed_over or id(node) in wanted]
+    uses = Counter(id(s) for node in subgraph.nodes for s in (*(s for s, _ in node.inputs), *node.controls))
+    uses.update(id(node) for node in (*(n for n, _ in subgraph.fetches), *subgraph.targets))
+    passed_over: set[int] = set()
+    for node in takers:
+        for i, (source, _) in enumerate(node.inputs):
+            if source.op.name not in _READS or source.inputs[0][0].op.name not in _VARIABLES:
+                continue
+            if node.op.name == "_Send" and uses[id(source)] > 1:
+                continue  # others see the value that was read, and so must the receiver
+            node.inputs[i] = source.inputs[0]
+            node.controls += [c for c in source.controls if c not in node.controls]
+            uses[id(source)] -= 1
+            passed_over.add(id(source))
+    nodes = [node for node in subgraph.nodes if id(node) not in passed_over or uses[id(node)]]
     return Subgraph(nodes, subgraph.feeds, subgraph.fetches, subgraph.targets)

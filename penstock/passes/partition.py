@@ -46,7 +46,7 @@ def partition(subgraph: Subgraph) -> list[Partition]:
         there, here = tasks[id(source)], tasks[id(consumer)]
         key = (id(source), index, here)
         if key not in received:
-            sender, receiver = _pair(source, index, there, here, consumer.device)
+            sender, receiver = _pair(source, index, there, here, consumer.device, len(received))
             tasks[id(sender)], tasks[id(receiver)] = there, here
             members[there].append(sender)
             if sender.inputs[0][0] is not source:  # the token of a control edge
@@ -62,18 +62,18 @@ def partition(subgraph: Subgraph) -> list[Partition]:
     return [_part(subgraph, task, nodes, tasks) for task, nodes in members.items()]
 
 
-def _pair(source: Node, index: int, there: str, here: str, device: str) -> tuple[Node, Node]:
+def _pair(source: Node, index: int, there: str, here: str, device: str, key: int) -> tuple[Node, Node]:
     value: Edge = (source, index)
     if index < 0:
         token = Node(f"{source.name}/_token", const, {"dtype": dt.int32, "value": np.zeros((), np.int32)},
                      (dt.int32,), controls=[source], device=source.device, order=source.order)  # fmt: skip
         value = (token, 0)
     dtype = value[0].dtypes[value[1]].base_dtype
-    key = f"{there};{here};{source.name}:{index}"
+    name = f"{source.name}:{index}" if index >= 0 else f"^{source.name}"
     return (
-        Node(f"{source.name}/_send_{index}", send, {"T": dtype, "tensor_name": key}, (), [value],
+        Node(f"{source.name}/_send_{index}", send, {"T": dtype, "tensor_name": name, "key": key, "recv_task": here}, (), [value],
              device=source.device, order=source.order),
-        Node(f"{source.name}/_recv_{index}", recv, {"tensor_type": dtype, "tensor_name": key}, (dtype,),
+        Node(f"{source.name}/_recv_{index}", recv, {"tensor_type": dtype, "tensor_name": name, "key": key, "send_task": there}, (dtype,),
              device=device, order=source.order),
     )  # fmt: skip
 

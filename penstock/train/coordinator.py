@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from penstock.errors import OutOfRangeError
+from penstock.errors import AbortedError, OutOfRangeError, UnavailableError
 from penstock.face import logging
 
 _POLL = 1.0  # seconds between looks at the threads while nobody has asked to stop
@@ -33,6 +33,7 @@ class Coordinator:
         self._error: BaseException | None = None  # what `join` raises
         self._threads: set[threading.Thread] = set()
         self._joined = False
+        self.lost = False  # whether a task of the cluster has gone, so that the training goes on in another session
 
     def request_stop(self, ex: Any = None) -> None:
         """Asks the threads to stop. With `ex` (an exception, or `sys.exc_info()`) `join` raises it, if it is the first.
@@ -53,6 +54,7 @@ class Coordinator:
             elif error is not None:
                 logging.info("Error reported to Coordinator: %s, %s", type(error), error)
                 self._error = error
+                self.lost = self.lost or isinstance(error, (AbortedError, UnavailableError))
             self._stopped.set()
 
     def clear_stop(self) -> None:
@@ -60,6 +62,7 @@ class Coordinator:
         with self._lock:
             self._joined = False
             self._error = None
+            self.lost = False
             self._stopped.clear()
 
     def should_stop(self) -> bool:

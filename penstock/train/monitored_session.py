@@ -177,7 +177,7 @@ class _RecoverableSession(_WrappedSession):
             return bool(self._sess is not None and self._sess._check_stop())
         except _PREEMPTED as error:
             logging.info("An error was raised while considering whether the session is complete: %s", error)
-            self.close()
+            self._abandon()
             self._sess = self._create()
             return False
 
@@ -198,7 +198,13 @@ class _RecoverableSession(_WrappedSession):
                     "An error was raised. This may be due to a preemption in a connected worker or parameter server. "
                     "The current session will be closed and a new session will be created. Error: %s", error,
                 )  # fmt: skip
-                self.close()
+                self._abandon()
+
+    def _abandon(self) -> None:
+        """Closes the session to make another. Its threads can see in the coordinator that it is not the end."""
+        if isinstance(self._sess, _CoordinatedSession):
+            self._sess._coord.lost = True
+        self.close()
 
 
 class _CoordinatedSession(_WrappedSession):

@@ -9,7 +9,6 @@ from typing import Any
 
 from penstock.checkpoint.messages import QueueRunnerDef
 from penstock.errors import (
-    CancelledError,
     OpError,
     OutOfRangeError,
     error_code_from_exception_type,
@@ -28,6 +27,8 @@ class QueueRunner:
     >>> runner = tf.train.QueueRunner(queue, [enqueue] * 4)
     >>> tf.train.add_queue_runner(runner)
     """
+
+    _waited_for = True  # by the coordinator: the threads end when their queue is closed
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class QueueRunner:
             threads.append(
                 threading.Thread(target=self._close_on_stop, args=(sess, coord), name=f"QueueRunnerClose-{self.name}")
             )
-            for thread in threads:
+            for thread in threads if self._waited_for else threads[-1:]:
                 coord.register_thread(thread)
         for thread in threads:
             thread.daemon = daemon
@@ -148,13 +149,15 @@ class QueueRunner:
                     self._end(sess)
                     return
         except Exception as error:
-            if coord is not None:
-                coord.request_stop(error)
-            else:
+            if coord is None:
                 logging.error("Exception in QueueRunner: %s", error)
                 with self._lock:
                     self._exceptions_raised.append(error)
                 raise
+            if coord.joined:  # nobody listens any more, and the session was closed below this thread
+                logging.vlog(1, "Ignored exception: %s", error)
+            else:
+                coord.request_stop(error)
         finally:
             if counted:
                 with self._lock:
@@ -173,10 +176,10 @@ class QueueRunner:
         self._try(sess, self._cancel_op)
 
     def _try(self, sess: Any, operation: Any) -> None:
-        """Runs an operation that may find the session closed already."""
+        """Runs an operation that may find the session closed already, or its cluster gone."""
         try:
             sess.run(operation)
-        except (CancelledError, RuntimeError) as error:
+        except (OpError, RuntimeError) as error:
             logging.vlog(1, "Ignored exception: %s", error)
 
 

@@ -5,6 +5,7 @@ from tensorboard.compat.proto.saver_pb2 import SaverDef
 
 from penstock.checkpoint.messages import CheckpointState
 from penstock.face.missing import guard as _guard
+from penstock.face.missing import listing as _listing
 from penstock.master.cluster import ClusterSpec
 from penstock.ops.example_proto import (
     BytesList,
@@ -111,6 +112,7 @@ from penstock.train.scaffold import Scaffold
 from penstock.train.session_manager import SessionManager
 from penstock.train.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from penstock.train.supervisor import Supervisor
+from penstock.train.sync_replicas import SyncReplicasOptimizer
 from penstock.variables.global_step import (
     assert_global_step,
     create_global_step,
@@ -120,4 +122,5 @@ from penstock.variables.global_step import (
 )
 from penstock.variables.moving_averages import ExponentialMovingAverage
 
-__getattr__ = _guard(__name__)
+__getattr__ = _guard(__name__, more="penstock.v1._servers")
+__dir__ = _listing(__name__, more="penstock.v1._servers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -30,26 +31,31 @@ from penstock.passes.sparse_lookups import gather_before_segments
 from penstock.passes.sparse_updates import fuse_sparse_updates
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.devices import Device
-from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, is_variable, make_plan
+from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, body, functions_of, is_variable, make_plan
 from penstock.worker.randomness import RandomState
+from penstock.worker.rendezvous import Rendezvous
 from penstock.worker.resources import Variable
 from penstock.worker.segment import Segment
+from penstock.worker.transfer import RecvCall, SendCall, grouped as grouped_transfers
 
 _UNSET: Any = None
+_NOWHERE = Rendezvous()  # of steps that are in one task
 FEW_VALUES = 2  # of a slice's bounds: once a segment is compiled for more, the slice is taken out of it
 
 
 class Step:
-    """What instructions of one step share: cancellation, deadline, and what is traced."""
+    """What instructions of one step share: cancellation, deadline, tensors from other tasks, and what is traced."""
 
-    __slots__ = ("cancelled", "deadline", "drawn", "rendezvous", "timings")
+    __slots__ = ("cancelled", "deadline", "drawn", "rendezvous", "send", "timings", "waited")
 
     def __init__(self, cancelled: Cancellation, deadline: float | None = None, trace: bool = False) -> None:
         self.cancelled = cancelled
         self.deadline = deadline  # by time.monotonic()
         self.drawn: dict[str, np.ndarray] = {}
-        self.rendezvous: Any = None  # where the tasks of this step meet
+        self.rendezvous: Rendezvous = _NOWHERE  # where tensors of other tasks arrive
+        self.send: Callable[[str, Sequence[int], Sequence[Any]], None] = _to_nobody
         self.timings: list[tuple[str, str, str, float, float]] | None = [] if trace else None
+        self.waited = 0.0  # seconds, for tensors of other tasks
 
     def check(self, where: str) -> None:
         """Raises if the step was cancelled or is past its deadline."""
@@ -61,12 +67,31 @@ class Step:
     def inner(self) -> Step:
         """A step for a body: the same, but random numbers are drawn anew."""
         step = Step(self.cancelled, self.deadline)
-        step.rendezvous, step.timings = self.rendezvous, self.timings
+        step.rendezvous, step.send, step.timings = self.rendezvous, self.send, self.timings
         return step
+
+    def wait_for(self, recv: RecvCall) -> None:
+        """Waits until all tensors of a Recv are there, the step is cancelled, or its deadline has passed."""
+        arrived = threading.Lock()
+        arrived.acquire()
+        if self.rendezvous.ready(recv.keys, arrived.release):
+            return
+        remaining = self.remaining()
+        began = time.perf_counter()
+        in_time = arrived.acquire(timeout=-1 if remaining is None else max(0.0, remaining))
+        self.waited += time.perf_counter() - began
+        if not in_time:
+            awaited = ", ".join(recv.tensors[key] for key in self.rendezvous.missing(recv.keys))
+            raise DeadlineExceededError(None, recv.name, f"Timed out waiting for {awaited}.")
+        self.check(recv.name)
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, or None without one."""
         return None if self.deadline is None else self.deadline - time.monotonic()
+
+
+def _to_nobody(task: str, keys: Sequence[int], values: Sequence[Any]) -> None:
+    raise InternalError(None, None, f"A step of one task was to send to {task}.")
 
 
 class Context:
@@ -117,7 +142,7 @@ class Executable:
         self._variable_of = plan.variable_of
         self._first_node: dict[Variable, Node] = {}
         self.feed_slots = [self.slot((node, 0)) for node in subgraph.feeds]
-        self.instructions = [self._instruction(step) for step in plan.steps]
+        self.instructions = [self._instruction(step) for step in grouped_transfers(plan.steps)]
         self.fetches = [self.source(edge) for edge in subgraph.fetches]
         self.size = len(self._slots)
         if for_client:
@@ -161,27 +186,64 @@ class Executable:
         node = self.variable_node(edge)
         return self.slot(edge) if node is None or not self._is_bound(node) else self.variable(node)
 
-    def _instruction(self, step: SegmentPlan | Node) -> Any:
+    def _instruction(self, step: SegmentPlan | Node | list[Node]) -> Any:
         if isinstance(step, SegmentPlan):
             return SegmentCall(self, step)
+        if isinstance(step, list):
+            return (SendCall if step[0].op.name == "_Send" else RecvCall)(self, step)
         kind = {"If": BranchCall, "While": LoopCall}.get(step.op.name, HostCall if step.op.host else PlainCall)
         return kind(self, step)
 
     def run(self, fed: Sequence[Any], step: Step) -> list[Any]:
         """Runs one step. Values are jax or NumPy arrays; what a variable holds is given as a copy."""
+        values = self.begin(fed)
+        self.proceed(values, step, 0, None)
+        for variable in self.written:
+            variable.settle()
+        return self.results(values)
+
+    def begin(self, fed: Sequence[Any]) -> list[Any]:
+        """The values of a step before its first instruction."""
         values: list[Any] = [_UNSET] * self.size
         for slot, value in zip(self.feed_slots, fed, strict=True):
             values[slot] = value
-        for instruction in self.instructions:
+        return values
+
+    def proceed(self, values: list[Any], step: Step, at: int, wake: Callable[[], None] | None) -> int:
+        """Runs instructions from `at` on; returns where it is: at the end, or at a Recv for which `wake` will be called.
+
+        Without `wake` it waits there itself.
+        """
+        instructions = self.instructions
+        while at < len(instructions):
+            instruction = instructions[at]
             if step.deadline is not None or step.cancelled.is_set:
                 step.check(instruction.name)
+            if wake is not None and instruction.receives and not step.rendezvous.ready(instruction.keys, wake):
+                return at
             if step.timings is None:
                 instruction(values, step)
             else:
                 timed(instruction, values, step)
-        for variable in self.written:
-            variable.settle()
+            at += 1
+        return at
+
+    def writes(self) -> bool:
+        """Whether a step changes variables."""
+        segments = [i.segment for i in self.instructions if isinstance(i, SegmentCall)]
+        return any(s.updated or s.assigned for s in segments) or any(getattr(i, "written", ()) for i in self.instructions)
+
+    def may_block(self) -> bool:
+        """Whether a step may wait for something other than a tensor, such as a queue."""
+        return any(_may_block(i.node) for i in self.instructions if isinstance(i, NodeCall))
+
+    def results(self, values: list[Any]) -> list[Any]:
+        """What is fetched, after the last instruction."""
         return [values[f] if isinstance(f, int) else f.copy() for f in self.fetches]
+
+
+def _may_block(node: Node) -> bool:
+    return node.op.blocking or any(_may_block(n) for f in functions_of(node) for n in body(f).nodes)
 
 
 def timed(instruction: Any, values: list[Any], step: Step) -> None:
@@ -195,6 +257,8 @@ def timed(instruction: Any, values: list[Any], step: Step) -> None:
 
 class SegmentCall:
     """Runs a compiled segment. What proves not to compile as a whole is cut once more, around the node in the way."""
+
+    receives = False
 
     def __init__(self, owner: Executable, plan: SegmentPlan) -> None:
         device = owner.context.devices[plan.device]
@@ -279,6 +343,8 @@ def subgraph_of(plan: SegmentPlan, owner: Executable) -> tuple[Subgraph, dict[in
 
 class NodeCall:
     """An instruction that runs one node on the host."""
+
+    receives = False
 
     def __init__(self, owner: Executable, node: Node) -> None:
         self.owner = owner

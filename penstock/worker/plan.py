@@ -181,8 +181,10 @@ def _scheduled(segments: list[SegmentPlan], hosts: list[Node], analysis: _Analys
 
     def rank(number: int) -> tuple[int, int, int]:
         step = steps[number]
-        # What puts something in, and so has no outputs, before what takes it out.
+        # What others wait for goes first. What puts something in, and so has no outputs, before what takes it out.
         blocking = isinstance(step, Node) and step.op.blocking and 1 + bool(step.op.outputs)
+        if isinstance(step, Node) and step.op.name == "_Send":
+            blocking = -1
         return blocking, step.level if isinstance(step, SegmentPlan) else analysis.level[id(step)], number
 
     for number, count in enumerate(waiting):

@@ -1,39 +1,57 @@
-"""Rendezvous: where the tasks of one step meet to hand over tensors."""
+"""Rendezvous: where the tensors of one step wait in a task for those who need them."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
-
-from penstock.errors import CancelledError, DeadlineExceededError
-from penstock.worker.cancellation import Cancellation
 
 
 class Rendezvous:
-    """Tensors by key, each sent once and received once, for tasks of one process."""
+    """Tensors by key, each put once and taken once. One taker at a time may wait, and is woken once.
 
-    def __init__(self, cancelled: Cancellation) -> None:
-        self._condition = threading.Condition()
-        self._tensors: dict[str, Any] = {}
-        self._cancelled = cancelled
-        cancelled.on_cancel(self._wake)
+    >>> rendezvous.ready([0, 1], wake) or wait_for_wake()
+    """
 
-    def _wake(self) -> None:
-        with self._condition:
-            self._condition.notify_all()
+    __slots__ = ("_lock", "_tensors", "_wake", "_wanted")
 
-    def send(self, key: str, tensor: Any) -> None:
-        """Leaves a tensor for whoever receives `key`."""
-        with self._condition:
-            self._tensors[key] = tensor
-            self._condition.notify_all()
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tensors: dict[int, Any] = {}
+        self._wanted: Sequence[int] = ()
+        self._wake: Callable[[], None] | None = None
 
-    def recv(self, key: str, timeout: float | None) -> Any:
-        """Waits for `key` until it is sent, the step is cancelled, or `timeout` seconds pass."""
-        with self._condition:
-            woken = self._condition.wait_for(lambda: key in self._tensors or self._cancelled.is_set, timeout)
-            if key in self._tensors:
-                return self._tensors.pop(key)
-        if woken:
-            raise CancelledError(None, None, f"The step was cancelled while waiting for the tensor '{key}'.")
-        raise DeadlineExceededError(None, None, f"Timed out waiting for the tensor '{key}'.")
+    def put(self, keys: Sequence[int], values: Sequence[Any]) -> None:
+        """Leaves tensors, and wakes who waits for them if these were the last."""
+        wake = None
+        with self._lock:
+            self._tensors.update(zip(keys, values, strict=True))
+            if self._wake is not None and all(key in self._tensors for key in self._wanted):
+                wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
+
+    def ready(self, keys: Sequence[int], wake: Callable[[], None]) -> bool:
+        """Whether all `keys` are there; if not, `wake` is called once they are, or when the step is given up."""
+        with self._lock:
+            if all(key in self._tensors for key in keys):
+                return True
+            self._wanted, self._wake = keys, wake
+            return False
+
+    def take(self, keys: Sequence[int]) -> list[Any]:
+        """The tensors of `keys`, which are all there."""
+        with self._lock:
+            return [self._tensors.pop(key) for key in keys]
+
+    def missing(self, keys: Sequence[int]) -> list[int]:
+        """Those of `keys` that are not there."""
+        with self._lock:
+            return [key for key in keys if key not in self._tensors]
+
+    def give_up(self) -> None:
+        """Wakes who waits, though what it waits for will not come."""
+        with self._lock:
+            wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()

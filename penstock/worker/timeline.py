@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from tensorboard.compat.proto import config_pb2
+
 Timing = tuple[str, str, str, float, float]  # device, node, label, start and end in seconds
 
 
@@ -50,3 +52,16 @@ class Timeline:
                     "args": {"name": node.node_name, "op": operation, "label": node.timeline_label},
                 })  # fmt: skip
         return json.dumps({"traceEvents": events}, indent=1)
+
+
+def encoded(timings: Sequence[Timing]) -> bytes:
+    """Timings as bytes, to send them to whoever asked for the step."""
+    metadata = config_pb2.RunMetadata()
+    fill_run_metadata(metadata, timings)
+    data: bytes = metadata.SerializeToString()
+    return data
+
+
+def merge_encoded(run_metadata: Any, data: bytes) -> None:
+    """Adds what `encoded` gave to `run_metadata`."""
+    run_metadata.MergeFrom(config_pb2.RunMetadata.FromString(data))

@@ -4,54 +4,305 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from penstock.errors import AbortedError
+from penstock.errors import AbortedError, InternalError, OpError
+from penstock.face import logging
 from penstock.passes.ir import Subgraph
 from penstock.passes.partition import task_of
+from penstock.worker.cancellation import Cancellation
 from penstock.worker.devices import Device
 from penstock.worker.executor import Context, Executable, Step
 from penstock.worker.randomness import RandomState
+from penstock.worker.rendezvous import Rendezvous
+
+QUICK = 0.02  # seconds: a graph that takes no longer runs in the thread that brings its tensors
+MAX_THREADS = 1024  # of steps that wait in queues or take long
+EARLY_SECS = 60.0  # for which tensors are kept whose step has not begun here
+MAX_EARLY = 256  # steps whose tensors came first
+MAX_ENDED = 4096  # steps remembered, so that what still comes for them is dropped
+
+
+class Route(Protocol):
+    """A way to another task."""
+
+    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
+        """Hands over tensors of a step."""
+
+
+Done = Callable[[list[Any] | None, OpError | None, Step], None]
+
+
+@dataclass(slots=True)
+class Registered:
+    """A partition that steps can be run of."""
+
+    executable: Executable
+    session: str
+    writes: bool
+    may_block: bool
+    cost: float = float("inf")  # seconds that it took last
+    runs: int = 0
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a worker has done, for those who watch it."""
+
+    steps: int = 0
+    failed: int = 0
+    updates: int = 0
+    busy: float = 0.0  # seconds in which steps ran, not those in which they waited for tensors
+    staleness: dict[int, int] = field(default_factory=dict)  # updates of others between read and write: how often
 
 
 class Worker:
-    """The worker of one task. A master talks to it by `register_graph` and `run_graph`.
+    """The worker of one task. A master talks to it by `register_graph`, `run_graph` and `start_graph`.
 
     >>> worker = Worker(local_devices())
-    >>> handle = worker.register_graph(subgraph, RandomState())
-    >>> worker.run_graph(handle, [], Step(threading.Event()))
+    >>> handle = worker.register_graph(subgraph)
+    >>> worker.run_graph(handle, [], Step(Cancellation()))
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self.devices = list(devices)
-        self.task = task_of(self.devices[0].name)
+        self.name = task_of(self.devices[0].name)
+        self.device_names = [d.name for d in self.devices]
+        self.counters = Counters()
+        self.route: Callable[[str], Route] = self._no_route
         self._by_name = {d.name: d for d in self.devices}
-        self._graphs: dict[int, Executable] = {}
+        self._graphs: dict[int, Registered] = {}
+        self._random: dict[str, RandomState] = {}
         self._handles = itertools.count(1)
         self._lock = threading.Lock()
+        self._steps: dict[int, Step] = {}
+        self._early: OrderedDict[int, float] = OrderedDict()  # steps that have not begun, and when they are dropped
+        self._ended: OrderedDict[int, None] = OrderedDict()
+        self._pool = ThreadPoolExecutor(MAX_THREADS, f"penstock-step{self.name}")
 
-    def register_graph(self, subgraph: Subgraph, random_state: RandomState) -> int:
-        """Compiles a partition and returns the handle by which steps name it."""
+    def _no_route(self, task: str) -> Route:
+        raise InternalError(None, None, f"{self.name} knows no way to {task}.")
+
+    # Graphs
+
+    def register_graph(self, subgraph: Subgraph, session: str = "") -> int:
+        """Compiles a partition for a session and returns the handle by which steps name it."""
+        with self._lock:
+            random_state = self._random.setdefault(session, RandomState())
         executable = Executable(subgraph, Context(self._by_name, random_state), for_client=True)
+        registered = Registered(executable, session, executable.writes(), executable.may_block())
         with self._lock:
             handle = next(self._handles)
-            self._graphs[handle] = executable
+            self._graphs[handle] = registered
         return handle
 
-    def deregister_graph(self, handle: int) -> None:
-        """Forgets a partition."""
+    def deregister_graphs(self, session: str) -> None:
+        """Forgets the partitions of a session."""
         with self._lock:
-            self._graphs.pop(handle, None)
+            self._graphs = {h: g for h, g in self._graphs.items() if g.session != session}
+            self._random.pop(session, None)
+
+    def sessions(self) -> dict[str, int]:
+        """How many graphs each session has registered."""
+        with self._lock:
+            found: dict[str, int] = {}
+            for graph in self._graphs.values():
+                found[graph.session] = found.get(graph.session, 0) + 1
+            return found
+
+    def _graph(self, handle: int) -> Registered:
+        graph = self._graphs.get(handle)
+        if graph is None:
+            raise AbortedError(
+                None, None,
+                f"Graph handle {handle} is not registered on {self.name}: the session was closed or reset.",
+            )  # fmt: skip
+        return graph
+
+    # Steps
+
+    def runner(self, handle: int) -> Callable[[Sequence[Any], Step], list[Any]]:
+        """What runs a step of a graph that is all in this task."""
+        return self._graph(handle).executable.run
 
     def run_graph(self, handle: int, fed: Sequence[Any], step: Step) -> list[Any]:
-        """Runs one step of a registered partition."""
-        executable = self._graphs.get(handle)
-        if executable is None:
-            raise AbortedError(None, None, f"Graph handle {handle} is not registered on {self.task}.")
-        return executable.run(fed, step)
+        """Runs one step of a registered partition, and waits where it has to."""
+        return self._graph(handle).executable.run(fed, step)
+
+    def open_step(self, number: int, timeout: float | None = None, trace: bool = False) -> Step:
+        """Begins a step that other tasks take part in; `end_step` must follow."""
+        with self._lock:
+            if number in self._ended:
+                raise AbortedError(None, None, f"The step {number} was given up before it began on {self.name}.")
+            step = self._steps.get(number)
+            if step is None:
+                step = self._steps[number] = self._new_step(number)
+            self._early.pop(number, None)
+        step.deadline = None if timeout is None else time.monotonic() + timeout
+        if trace:
+            step.timings = []
+        return step
+
+    def _new_step(self, number: int) -> Step:
+        step = Step(Cancellation())
+        step.rendezvous = Rendezvous()
+        step.cancelled.on_cancel(step.rendezvous.give_up)
+        step.send = lambda task, keys, values: self.route(task).deliver(number, keys, values)
+        return step
+
+    def end_step(self, number: int) -> None:
+        """Forgets a step; what still comes for it is dropped."""
+        with self._lock:
+            self._steps.pop(number, None)
+            self._early.pop(number, None)
+            self._ended[number] = None
+            if len(self._ended) > MAX_ENDED:
+                self._ended.popitem(last=False)
+
+    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
+        """Takes tensors of a step from another task. They may come before the step begins here."""
+        found = self._steps.get(step)
+        if found is None:
+            with self._lock:
+                if step in self._ended:
+                    return
+                found = self._steps.get(step)
+                if found is None:
+                    found = self._steps[step] = self._new_step(step)
+                    self._expect(step)
+        found.rendezvous.put(keys, values)
+
+    def _expect(self, step: int) -> None:
+        """Keeps a step that has not begun for a while; the oldest go when there are many."""
+        now = time.monotonic()
+        self._early[step] = now + EARLY_SECS
+        for number, end in list(self._early.items()):
+            if end > now and len(self._early) <= MAX_EARLY:
+                break
+            del self._early[number]
+            self._steps.pop(number, None)
+
+    def abort(self, step: int) -> None:
+        """Gives a step up: what runs of it here stops at the next instruction or wait."""
+        found = self._steps.get(step)
+        self.end_step(step)
+        if found is not None:
+            found.cancelled.set()
+
+    def start_graph(
+        self, handle: int, number: int, fed: Sequence[Any], timeout: float | None, trace: bool, done: Done
+    ) -> None:
+        """Runs one step of a partition without waiting: `done` gets the results, or the error.
+
+        Quick graphs run in this thread, up to where they wait for a tensor, and then in the thread that brings it.
+        """
+        try:
+            graph = self._graph(handle)
+            step = self.open_step(number, timeout, trace)
+        except OpError as error:
+            done(None, error, Step(Cancellation()))
+            return
+        execution = Execution(self, graph, number, step, done)
+        if graph.cost < QUICK and not graph.may_block:
+            execution.start(fed)
+        else:
+            self._pool.submit(execution.run_through, fed)
 
     def reset(self, containers: list[str] | None = None) -> None:
-        """Gives up the resources of the given containers, or all."""
+        """Gives up the resources of the given containers, or all, and the graphs that may hold some of them."""
+        with self._lock:
+            self._graphs.clear()
         for device in self.devices:
             device.resources.clear(containers)
+
+    def close(self) -> None:
+        """Gives up all steps, then all resources."""
+        for number in list(self._steps):
+            self.abort(number)
+        self.reset()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Execution:
+    """One step of one partition, on behalf of a master elsewhere."""
+
+    __slots__ = ("_at", "_done", "_graph", "_number", "_seen", "_spent", "_step", "_values", "_worker")
+
+    def __init__(self, worker: Worker, graph: Registered, number: int, step: Step, done: Done) -> None:
+        self._worker = worker
+        self._graph = graph
+        self._number = number
+        self._step = step
+        self._done = done
+        self._at = 0
+        self._spent = 0.0
+        self._values: list[Any] = []
+        self._seen = worker.counters.updates
+
+    def start(self, fed: Sequence[Any]) -> None:
+        """Runs until it has to wait for a tensor."""
+        self._values = self._graph.executable.begin(fed)
+        self._go_on()
+
+    def run_through(self, fed: Sequence[Any]) -> None:
+        """Runs to the end, and waits for tensors in this thread."""
+        executable = self._graph.executable
+        began = time.perf_counter()
+        try:
+            self._values = executable.begin(fed)
+            self._at = executable.proceed(self._values, self._step, 0, None)
+            results = executable.results(self._values)
+        except BaseException as error:
+            self._finish(None, _as_op_error(error))
+            return
+        self._spent += time.perf_counter() - began - self._step.waited
+        self._finish(results, None)
+
+    def _go_on(self) -> None:
+        executable = self._graph.executable
+        began = time.perf_counter()
+        try:
+            self._at = executable.proceed(self._values, self._step, self._at, self._go_on)
+            if self._at < len(executable.instructions):
+                self._spent += time.perf_counter() - began
+                return
+            results = executable.results(self._values)
+        except BaseException as error:
+            self._finish(None, _as_op_error(error))
+            return
+        self._spent += time.perf_counter() - began
+        self._finish(results, None)
+
+    def _finish(self, results: list[Any] | None, error: OpError | None) -> None:
+        worker, graph, counters = self._worker, self._graph, self._worker.counters
+        worker.end_step(self._number)
+        self._values = []
+        if error is None:
+            counters.steps += 1
+            counters.busy += self._spent
+            # The first run compiles, and what blocks spends its time waiting.
+            if graph.runs:
+                graph.cost = self._spent
+            graph.runs += 1
+            if graph.writes:
+                stale = counters.updates - self._seen
+                counters.updates += 1
+                counters.staleness[stale] = counters.staleness.get(stale, 0) + 1
+        else:
+            counters.failed += 1
+        try:
+            self._done(results, error, self._step)
+        except OpError as gone:  # whoever asked is not there any more
+            logging.debug("The result of a step had nowhere to go: %s", gone.message)
+
+
+def _as_op_error(error: BaseException) -> OpError:
+    if isinstance(error, OpError):
+        return error
+    logging.error("penstock: a step failed", exc_info=error)
+    return InternalError(None, None, f"{type(error).__name__}: {error}")

@@ -187,7 +187,7 @@ NAMES = {
 # Why: the names that begin so.
 LATER = {
     "clusters: servers and replicas are not there yet": (
-        "train.Server train.ServerDef train.SyncReplicasOptimizer "
+        "train.Server train.ServerDef "
         "contrib.opt."
     ),
     "strategies of tf.distribute": (

@@ -21,7 +21,7 @@ def test_two_cpus_own_their_variables(capfd):
             z = y + v
         sess.run(v.initializer)
         np.testing.assert_array_equal(sess.run(z), [3.0, 6.0])
-        owner = next(d for d in sess._master.workers.values()).devices[1]
+        owner = sess._master.tasks.default.devices[1]
         assert [key for key, _ in owner.resources.items()] == [("", "v")]
     assert "v: (VariableV2): /job:localhost/replica:0/task:0/device:CPU:1" in capfd.readouterr().out
 
@@ -70,7 +70,7 @@ def test_one_step_over_two_tasks_in_one_process():
             return [np.asarray(v) for v in master.run(signature, list(fed))[0]]
 
         run(targets=[w.initializer])
-        assert len(master.signature((x,), (grad,), (update.op,), graph.mutations).parts) == 2
+        assert len(master.signature((x,), (grad,), (update.op,), graph.mutations).others) == 1
         (out,) = run([grad], [update.op], [x], [np.array([10.0, 10.0], np.float32)])
         np.testing.assert_array_equal(out, [10.0, 20.0])
         (now,) = run([w._ref()])

@@ -1,0 +1,83 @@
+"""The tasks of a cluster and how each is told its place: TF_CONFIG."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+PS, CHIEF, WORKER, EVALUATOR = "ps", "chief", "worker", "evaluator"
+
+
+class LaunchError(ValueError):
+    """A cluster that cannot be started as asked: what is wrong, what was received, what to do."""
+
+
+@dataclass(frozen=True, order=True)
+class Task:
+    """One process of a cluster; `str(task)` is `worker:0`."""
+
+    job: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.job}:{self.index}"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many tasks of each kind a cluster has.
+
+    >>> Size(ps=1, workers=2, chief=True).addressed
+    [Task(job='ps', index=0), Task(job='chief', index=0), Task(job='worker', index=0), Task(job='worker', index=1)]
+    """
+
+    ps: int = 1
+    workers: int = 2
+    chief: bool = False
+    evaluator: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ps < 0:
+            raise LaunchError(f"--ps must not be negative, received {self.ps}. Give 0 for a cluster without one.")
+        if self.workers < 1:
+            raise LaunchError(
+                f"--workers must be at least 1, received {self.workers}. A job without workers has no work."
+            )
+
+    @property
+    def addressed(self) -> list[Task]:
+        """The tasks that have an address in the cluster, in the order in which they are started."""
+        counts = {PS: self.ps, CHIEF: int(self.chief), WORKER: self.workers}
+        return [Task(job, index) for job, count in counts.items() for index in range(count)]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Addresses by job; an evaluator belongs to the job but has no address."""
+
+    addresses: Mapping[str, tuple[str, ...]]
+    evaluator: bool = False
+
+    @classmethod
+    def at(cls, size: Size, ports: list[int]) -> Cluster:
+        """A cluster of that size on this machine; `ports` are those of `size.addressed`."""
+        addresses: dict[str, tuple[str, ...]] = {}
+        for task, port in zip(size.addressed, ports, strict=True):
+            addresses[task.job] = (*addresses.get(task.job, ()), f"127.0.0.1:{port}")
+        return cls(addresses, size.evaluator)
+
+    @property
+    def tasks(self) -> list[Task]:
+        """All tasks, in the order in which they are started."""
+        tasks = [Task(job, index) for job, found in self.addresses.items() for index in range(len(found))]
+        return [*tasks, Task(EVALUATOR, 0)] if self.evaluator else tasks
+
+    def tf_config(self, task: Task) -> str:
+        """The value of TF_CONFIG for a task.
+
+        >>> Cluster({"worker": ("127.0.0.1:2222",)}).tf_config(Task("worker", 0))
+        '{"cluster": {"worker": ["127.0.0.1:2222"]}, "task": {"type": "worker", "index": 0}}'
+        """
+        cluster = {job: list(found) for job, found in self.addresses.items()}
+        return json.dumps({"cluster": cluster, "task": {"type": task.job, "index": task.index}})

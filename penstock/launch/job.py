@@ -1,0 +1,253 @@
+"""What a job of many tasks does next: a pure state machine.
+
+Events go in with the time at which they happened, instructions come out. Nothing here starts, signals or waits; the
+caller does, and calls `due` at `deadline` at the latest.
+
+>>> worker = Task("worker", 0)
+>>> job = Job([worker], Policy(max_restarts=1))
+>>> job.start()
+[Start(task=Task(job='worker', index=0), attempt=0)]
+>>> job.ended(worker, 3, now=10.0)
+[Say(text='worker:0 exited with code 3: restart 1 of 1 in 1 s')]
+>>> job.deadline
+11.0
+>>> job.due(now=11.0)
+[Start(task=Task(job='worker', index=0), attempt=1)]
+>>> job.ended(worker, 0, now=12.0)
+[Say(text='worker:0 is done'), Finish(code=0)]
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from penstock.launch.cluster import CHIEF, EVALUATOR, PS, WORKER, LaunchError, Task
+
+# A signal that arrives twice at once was meant once: a terminal and a wrapper may both deliver it.
+_SECOND_SIGNAL_AFTER = 1.0
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start a task; `attempt` is how often it was started before."""
+
+    task: Task
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Terminate:
+    """Ask a task to end."""
+
+    task: Task
+
+
+@dataclass(frozen=True)
+class Kill:
+    """End a task."""
+
+    task: Task
+
+
+@dataclass(frozen=True)
+class Say:
+    """Tell the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Nothing runs any more; the job's exit code."""
+
+    code: int
+
+
+Instruction = Start | Terminate | Kill | Say | Finish
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How patient a job is; times in seconds."""
+
+    max_restarts: int = 3  # of each task
+    grace: float = 60.0  # for the others when the chief is done
+    kill_after: float = 10.0  # between asking a task to end and ending it
+    first_delay: float = 1.0  # before a restart; doubles with each
+    longest_delay: float = 30.0
+
+    def __post_init__(self) -> None:
+        for option, value in (
+            ("--max-restarts", self.max_restarts),
+            ("--grace", self.grace),
+            ("--kill-after", self.kill_after),
+        ):
+            if not value >= 0:
+                raise LaunchError(f"{option} must not be negative, received {value}. Give 0 for none.")
+
+    def delay(self, restart: int) -> float:
+        """How long to wait before the n-th restart, counted from 1."""
+        return min(self.first_delay * 2.0 ** min(restart - 1, 60), self.longest_delay)
+
+
+class _Phase(Enum):
+    RUNNING = auto()
+    WAITING = auto()  # to be restarted
+    ENDED = auto()  # by itself and well, unless the job is being stopped
+
+
+class Job:
+    """The tasks of a job, from start to finish."""
+
+    def __init__(self, tasks: Sequence[Task], policy: Policy) -> None:
+        self._policy = policy
+        self._phases = dict.fromkeys(tasks, _Phase.WAITING)
+        self._trainers = [task for task in tasks if task.job in (CHIEF, WORKER)]
+        self._waited_for = [task for task in tasks if task.job in (CHIEF, WORKER, EVALUATOR)]
+        chief = Task(CHIEF, 0)
+        self._chief = chief if chief in self._phases else Task(WORKER, 0)
+        self._restarts: Counter[Task] = Counter()
+        self._restart_at: dict[Task, float] = {}
+        self._over_by: float | None = None
+        self._code: int | None = None
+        self._stopped_at = 0.0
+        self._kill_at: float | None = None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the job is being stopped, for whatever reason; no task is started any more."""
+        return self._code is not None
+
+    @property
+    def deadline(self) -> float | None:
+        """When `due` must be called, if nothing happens before."""
+        times = [*self._restart_at.values(), self._over_by, self._kill_at]
+        return min((time for time in times if time is not None), default=None)
+
+    def start(self) -> list[Instruction]:
+        """All tasks begin."""
+        return [self._start(task) for task in self._phases]
+
+    def ended(self, task: Task, code: int, now: float) -> list[Instruction]:
+        """A task ended, with an exit code or with minus the number of the signal that ended it."""
+        self._phases[task] = _Phase.ENDED
+        if self.stopping:
+            return self._finish()
+        if code != 0:
+            return self._failed(task, code, now)
+        if task.job == PS:
+            return [Say(f"{task} ended by itself, without an error, before the workers: it is not restarted")]
+        return [Say(f"{task} is done"), *self._progress(now)]
+
+    def due(self, now: float) -> list[Instruction]:
+        """Time has passed."""
+        if self._kill_at is not None and now >= self._kill_at:
+            return [Say(f"still running after {self._policy.kill_after:g} s: {self._running()}"), *self._kill()]
+        if self._over_by is not None and now >= self._over_by:
+            late = _listed(task for task in self._waited_for if self._phases[task] is not _Phase.ENDED)
+            first = "the workers are" if self._over(self._trainers) else f"the chief ({self._chief}) is"
+            why = (
+                f"{first} done, and {late} did not end within {self._policy.grace:g} s: stopped; the job counts as done"
+            )
+            return self.stop(0, why, now)
+        restarts = [task for task, time in self._restart_at.items() if now >= time]
+        return [self._start(task) for task in restarts]
+
+    def interrupted(self, number: int, now: float) -> list[Instruction]:
+        """The launcher got a signal; a second one means: at once."""
+        name = signal.Signals(number).name
+        if not self.stopping:
+            return self.stop(128 + number, f"{name}: stopping all tasks", now)
+        if self._kill_at is None or now < self._stopped_at + _SECOND_SIGNAL_AFTER:
+            return []
+        return [Say(f"{name} again: ending {self._running()} at once"), *self._kill()]
+
+    def stop(self, code: int, why: str, now: float) -> list[Instruction]:
+        """End all tasks; the job's exit code will be `code`. A job that is being stopped already is left alone."""
+        if self.stopping:
+            return []
+        self._code = code
+        self._stopped_at = now
+        self._over_by = None
+        self._restart_at.clear()
+        asked: list[Instruction] = []
+        for task, phase in self._phases.items():
+            if phase is _Phase.RUNNING:
+                asked.append(Terminate(task))
+            else:
+                self._phases[task] = _Phase.ENDED
+        self._kill_at = now + self._policy.kill_after if asked else None
+        said: list[Instruction] = [Say(why)] if why else []
+        return [*said, *asked, *self._finish()]
+
+    def _start(self, task: Task) -> Start:
+        self._phases[task] = _Phase.RUNNING
+        self._restart_at.pop(task, None)
+        return Start(task, self._restarts[task])
+
+    def _failed(self, task: Task, code: int, now: float) -> list[Instruction]:
+        most = self._policy.max_restarts
+        if self._restarts[task] >= most:
+            tries = f" after {most} restart{'s' * (most != 1)}" if most else ""
+            return self.stop(exit_code(code), f"{task} {how(code)}{tries}: stopping the job", now)
+        self._restarts[task] += 1
+        delay = self._policy.delay(self._restarts[task])
+        self._phases[task] = _Phase.WAITING
+        self._restart_at[task] = now + delay
+        return [Say(f"{task} {how(code)}: restart {self._restarts[task]} of {most} in {delay:g} s")]
+
+    def _progress(self, now: float) -> list[Instruction]:
+        """A task that is waited for is done: is the job?"""
+        if self._over(self._waited_for):
+            return self.stop(0, "", now)
+        # An evaluator has yet to see the last checkpoint: its time begins when training is over.
+        if self._over(self._trainers) or (self._over([self._chief]) and self._over_by is None):
+            self._over_by = now + self._policy.grace
+        return []
+
+    def _over(self, tasks: Sequence[Task]) -> bool:
+        return all(self._phases[task] is _Phase.ENDED for task in tasks)
+
+    def _kill(self) -> list[Instruction]:
+        self._kill_at = None
+        return [Kill(task) for task, phase in self._phases.items() if phase is _Phase.RUNNING]
+
+    def _running(self) -> str:
+        return _listed(task for task, phase in self._phases.items() if phase is _Phase.RUNNING)
+
+    def _finish(self) -> list[Instruction]:
+        if self._code is None or not self._over(list(self._phases)):
+            return []
+        self._kill_at = None
+        return [Finish(self._code)]
+
+
+def exit_code(code: int) -> int:
+    """The exit code a shell would show: 128 + n for signal n.
+
+    >>> exit_code(-9), exit_code(3)
+    (137, 3)
+    """
+    return code if code >= 0 else 128 - code
+
+
+def how(code: int) -> str:
+    """How a process ended.
+
+    >>> how(3), how(-9)
+    ('exited with code 3', 'was ended by SIGKILL')
+    """
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal
+        return f"was ended by signal {-code}"
+
+
+def _listed(tasks: Iterable[Task]) -> str:
+    return ", ".join(map(str, tasks))

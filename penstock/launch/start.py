@@ -1,0 +1,64 @@
+"""The command `penstock launch`."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def launch(
+    script: Annotated[Path, typer.Argument(help="A Python script that imports tensorflow.")],
+    args: Annotated[list[str] | None, typer.Argument(help="Passed to the script of every task.")] = None,
+    ps: Annotated[int, typer.Option("--ps", help="Parameter servers.")] = 1,
+    workers: Annotated[int, typer.Option("--workers", help="Workers.")] = 2,
+    chief: Annotated[bool, typer.Option("--chief", help="A chief of its own; else worker 0 is the chief.")] = False,
+    evaluator: Annotated[bool, typer.Option("--evaluator", help="A task of type evaluator besides.")] = False,
+    max_restarts: Annotated[int, typer.Option(help="How often each task that fails is started again.")] = 3,
+    grace: Annotated[float, typer.Option(help="Seconds that the others have when the chief is done.")] = 60.0,
+    kill_after: Annotated[float, typer.Option(help="Seconds from SIGTERM to SIGKILL when tasks are stopped.")] = 10.0,
+    log_dir: Annotated[Path | None, typer.Option(help="Where logs go.", show_default="a new temporary one")] = None,
+    base_port: Annotated[int | None, typer.Option(help="The first of the ports.", show_default="free ones")] = None,
+    flags: Annotated[
+        bool | None,
+        typer.Option("--flags/--no-flags", help="Give tasks --job_name etc.", show_default="if the script has them"),
+    ] = None,
+) -> None:
+    """Run a script on a cluster of processes on this machine: `penstock launch --workers 4 train.py --steps=100`.
+
+    Each task gets TF_CONFIG and, where the script defines them, the flags --ps_hosts, --worker_hosts, --job_name and
+    --task_index. The exit code is 0 if all workers end well, else that of the first task that failed for good.
+    """
+    # Here, so that `penstock run` does not wait for them.
+    from penstock.launch.cluster import LaunchError, Size
+    from penstock.launch.flags import flags_of
+    from penstock.launch.job import Policy
+    from penstock.launch.local import Commands, Launcher, reserve
+    from penstock.launch.output import Display
+    from penstock.launch.program import Program
+
+    program = Program(script, tuple(args or ()))
+    try:
+        if problem := program.problem():
+            raise LaunchError(problem)
+        size = Size(ps, workers, chief, evaluator)
+        policy = Policy(max_restarts, grace, kill_after)
+        found = flags_of(script, program.args, wanted=flags, chief=chief)
+        with reserve(size, base_port) as cluster:
+            display = Display(cluster.tasks, log_dir or Path(tempfile.mkdtemp(prefix="penstock-")))
+            try:
+                told = f" and {' '.join(found.options.values())}" if found.options else ""
+                display.notice(f"{', '.join(map(str, cluster.tasks))}: told by TF_CONFIG{told}; logs in {display.logs}")
+                started = time.monotonic()
+                code = Launcher(Commands(program, cluster, found), policy, display).run()
+                outcome = "done" if code == 0 else f"ended with exit code {code}"
+                display.notice(f"{outcome} after {time.monotonic() - started:.1f} s; logs in {display.logs}")
+            finally:
+                display.close()
+    except LaunchError as error:
+        typer.echo(f"penstock launch: {error}", err=True)
+        raise typer.Exit(2) from None
+    raise typer.Exit(code)

@@ -1,0 +1,36 @@
+"""What each process of a launched cluster runs: `python -m penstock.launch.task LAUNCHER_PID script args`.
+
+Little is imported before the script: a cluster starts as fast as its slowest task.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+
+
+def end_with(launcher: int) -> None:
+    """Have this process ended when its launcher dies, even by SIGKILL (Linux; elsewhere only if it is dead already)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    # It may have died before the call above.
+    if os.getppid() != launcher:
+        sys.exit(f"penstock launch: the launcher (process {launcher}) is gone, so this task does not start.")
+
+
+def main() -> None:
+    """Run the script named by the arguments as a task of the launcher named by the first."""
+    launcher, script, *args = sys.argv[1:]
+    end_with(int(launcher))
+    from penstock.launch.program import Program
+
+    Program(Path(script), tuple(args)).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""Links: the channels of one process to other tasks, and what travels over them.
+
+A link carries steps both ways: graphs that we ask the peer to run, graphs that it asks us to run, and tensors.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock.errors import AbortedError, DataLossError, OpError, UnavailableError, error_from_code
+from penstock.face import logging
+from penstock.wire import endpoint
+from penstock.wire.channel import Channel
+from penstock.wire.codec import Abort, Done, Failed, Hello, Message, RunGraph, Tensors
+from penstock.wire.control import ControlClient
+from penstock.wire.credentials import Credentials
+from penstock.worker.executor import Step
+from penstock.worker.timeline import encoded
+from penstock.worker.worker import Worker
+
+Answer = Callable[[Done | OpError], None]
+
+
+class Link:
+    """A channel to another task, or to a client that is no task. It is a route for tensors to that task."""
+
+    def __init__(self, channel: Channel, peer: str, incarnation: int, worker: Worker | None) -> None:
+        self.channel = channel
+        self.peer = peer
+        self.incarnation = incarnation
+        self._worker = worker
+        self._lock = threading.Lock()
+        self._asked: dict[int, Answer] = {}  # steps that the peer runs for us
+        self._running: set[int] = set()  # steps that we run for the peer
+
+    # What we ask of the peer
+
+    def run(
+        self, step: int, handle: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer
+    ) -> None:
+        """Asks the peer to run a graph; `answer` is called once, from another thread."""
+        with self._lock:
+            self._asked[step] = answer
+        try:
+            limit = -1.0 if timeout is None else timeout
+            self.channel.send(RunGraph(step, handle, limit, trace, range(len(fed)), fed))
+        except OpError:
+            with self._lock:
+                self._asked.pop(step, None)
+            raise
+
+    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
+        """Sends tensors of a step."""
+        self.channel.send(Tensors(step, keys, values))
+
+    def abort(self, step: int, why: OpError) -> None:
+        """Tells the peer to give a step up."""
+        try:
+            self.channel.send(Abort(step, why.error_code, why.message))
+        except UnavailableError:
+            pass  # it gives up all of our steps when the connection is gone
+
+    def forget(self, step: int) -> None:
+        """Waits no more for the answer to a step."""
+        with self._lock:
+            self._asked.pop(step, None)
+
+    # What the peer says
+
+    def on_message(self, channel: Channel, message: Message) -> None:
+        """Acts on a message of the peer, in the thread that reads."""
+        if isinstance(message, Tensors):
+            if self._worker is not None:
+                self._worker.deliver(message.step, message.keys, message.values)
+        elif isinstance(message, RunGraph):
+            self._start(message)
+        elif isinstance(message, Done):
+            self._answered(message.step, message)
+        elif isinstance(message, Failed):
+            self._answered(message.step, error_from_code(message.code, message.message, message.op or None))
+        elif isinstance(message, Abort):
+            if self._worker is not None:
+                self._worker.abort(message.step)
+        else:
+            raise DataLossError(None, None, f"{self.peer} sent a {type(message).__name__} in the middle of steps.")
+
+    def _answered(self, step: int, result: Done | OpError) -> None:
+        with self._lock:
+            answer = self._asked.pop(step, None)
+        if answer is not None:
+            answer(result)
+
+    def _start(self, request: RunGraph) -> None:
+        if self._worker is None:
+            raise DataLossError(None, None, f"{self.peer} asked a client to run a graph.")
+        step = request.step
+
+        def done(values: list[Any] | None, error: OpError | None, ran: Step) -> None:
+            with self._lock:
+                self._running.discard(step)
+            if error is not None or values is None:
+                assert error is not None
+                op = error.op_name or ""
+                self.channel.send(Failed(step, error.error_code, op, error.message))
+                return
+            trace = b"" if ran.timings is None else encoded(ran.timings)
+            try:
+                self.channel.send(Done(step, trace, range(len(values)), values))
+            except UnavailableError:
+                raise
+            except OpError as unsendable:
+                self.channel.send(Failed(step, unsendable.error_code, "", unsendable.message))
+
+        with self._lock:
+            self._running.add(step)
+        timeout = None if request.timeout < 0 else request.timeout
+        self._worker.start_graph(request.handle, step, request.values, timeout, request.trace, done)
+
+    def on_close(self, channel: Channel, reason: OpError) -> None:
+        """Fails what we have asked, and gives up what the peer has asked."""
+        with self._lock:
+            asked, self._asked = self._asked, {}
+            running, self._running = self._running, set()
+        for answer in asked.values():
+            answer(UnavailableError(None, None, f"Lost the connection to {self.peer}: {reason.message}"))
+        if self._worker is not None:
+            for step in running:
+                self._worker.abort(step)
+
+
+class Links:
+    """The links of a task, or of a client without one (`worker` is None)."""
+
+    def __init__(self, task: str, incarnation: int, worker: Worker | None, credentials: Credentials | None) -> None:
+        self.task = task
+        self.incarnation = incarnation
+        self.worker = worker
+        self.credentials = credentials
+        self.on_lost: Callable[[int], None] = lambda incarnation: None  # a peer has gone that may have sessions here
+        self._lock = threading.Lock()
+        self._links: dict[str, Link] = {}
+        self._clients: set[Link] = set()
+        self._closed = False
+
+    @classmethod
+    def of_client(cls, credentials: Credentials | None) -> Links:
+        """The links of a process that runs no server."""
+        return cls("", secrets.randbits(63), None, credentials)
+
+    def find(self, task: str) -> Link | None:
+        """The open link to a task, if there is one."""
+        with self._lock:
+            link = self._links.get(task)
+        return link if link is not None and link.channel.is_open else None
+
+    def open(self, address: str, status: Any) -> Link:
+        """A link to the task that has this status, opened if there is none."""
+        with self._lock:
+            found = self._links.get(status.task)
+        if found is not None and found.channel.is_open and found.incarnation == status.incarnation:
+            return found
+        host = address.rpartition(":")[0].strip("[]")
+        token = self.credentials.token if self.credentials else b""
+        hello = Hello(token, self.task, self.incarnation)
+        channel, welcome = endpoint.connect(host, status.channel_port, status.unix_name, hello, self.credentials)
+        if (welcome.task, welcome.incarnation) != (status.task, status.incarnation):
+            channel.close(say=False)
+            raise AbortedError(
+                None, None, f"At {address} {welcome.task} answered where {status.task} was; it has been restarted."
+            )
+        return self._keep(Link(channel, welcome.task, welcome.incarnation, self.worker))
+
+    def reach(self, task: str, address: str) -> Link:
+        """The link to a task, for tensors that it needs."""
+        found = self.find(task)
+        if found is not None:
+            return found
+        client = ControlClient(address, self.credentials)
+        try:
+            return self.open(address, client.get_status())
+        finally:
+            client.close()
+
+    def accept(self, channel: Channel, hello: Hello) -> None:
+        """Takes in a channel that a peer has opened."""
+        self._keep(Link(channel, hello.task or f"client {hello.incarnation:x}", hello.incarnation, self.worker), hello.task)
+
+    def _keep(self, link: Link, task: str | None = None) -> Link:
+        stale: Link | None = None
+        with self._lock:
+            if self._closed:
+                link.channel.close()
+                raise UnavailableError(None, None, f"{self.task or 'The client'} is closing.")
+            if task == "":
+                self._clients.add(link)
+            else:
+                old = self._links.get(link.peer)
+                # A task that comes back as another incarnation has left its old connection for dead.
+                if old is not None and old.incarnation != link.incarnation:
+                    stale = old
+                self._links[link.peer] = link
+
+        def lost(channel: Channel, reason: OpError) -> None:
+            with self._lock:
+                self._clients.discard(link)
+                if self._links.get(link.peer) is link:
+                    del self._links[link.peer]
+            link.on_close(channel, reason)
+            self.on_lost(link.incarnation)
+            logging.debug("%s: the link to %s has ended: %s", self.task or "client", link.peer, reason.message)
+
+        if stale is not None:
+            stale.channel.close(message=f"{link.peer} has come back as another incarnation")
+        link.channel.start(link.on_message, lost)
+        return link
+
+    def all(self) -> list[Link]:
+        """All links that are open."""
+        with self._lock:
+            return [link for link in (*self._links.values(), *self._clients) if link.channel.is_open]
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Closes all links and waits for their threads."""
+        with self._lock:
+            self._closed = True
+            links = [*self._links.values(), *self._clients]
+        for link in links:
+            link.channel.close(message=f"{self.task or 'the client'} has ended")
+        for link in links:
+            link.channel.join(timeout)

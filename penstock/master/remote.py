@@ -1,0 +1,143 @@
+"""Remote: a task of another process as a master sees it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.errors import AbortedError, DeadlineExceededError, OpError, UnavailableError
+from penstock.face import logging
+from penstock.master.links import Answer, Link, Links
+from penstock.passes.ir import Subgraph
+from penstock.passes.portable import to_graph_def
+from penstock.wire.control import ControlClient, wait_until_listening
+
+RECONNECT_SECS = 5.0  # for which a task that was there before is waited for
+
+
+def start_timeout() -> float:
+    """How many seconds a task may take to come up (PENSTOCK_START_TIMEOUT_SECS)."""
+    return float(os.environ.get("PENSTOCK_START_TIMEOUT_SECS", "600"))
+
+
+class _RemoteGraph:
+    """A partition on another task. It is kept, to be registered again when only the connection was lost."""
+
+    __slots__ = ("definition", "handle", "link", "session")
+
+    def __init__(self, definition: Any, session: str) -> None:
+        self.definition = definition
+        self.session = session
+        self.handle = 0
+        self.link: Link | None = None
+
+
+class RemoteTask:
+    """A task of another process."""
+
+    def __init__(self, name: str, address: str, links: Links) -> None:
+        self.name = name
+        self.address = address
+        self.devices: list[Any] = []
+        self._links = links
+        self._incarnation = 0
+        self._control: ControlClient | None = None
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+
+    @property
+    def device_names(self) -> list[str]:
+        """The full names of its devices."""
+        return [d.name for d in self.devices]
+
+    def connect(self, timeout: float) -> Link:
+        """The link to the task. Says what it waits for; UnavailableError after `timeout` seconds.
+
+        AbortedError if the task is not the one that it was: what it held is lost.
+        """
+        link = self._link
+        if link is not None and link.channel.is_open:
+            return link
+        with self._lock:
+            if self._link is not None and self._link.channel.is_open:
+                return self._link
+            self._link = self._connected(timeout)
+            return self._link
+
+    def _connected(self, timeout: float) -> Link:
+        def say(why: str, seconds: float) -> None:
+            logging.info(
+                "Waiting for %s at %s: %s (for %.0f s; gives up after %.0f s).", self.name, self.address, why, seconds, timeout
+            )
+
+        try:
+            wait_until_listening(self.address, timeout, say)
+            if self._control is None:
+                self._control = ControlClient(self.address, self._links.credentials)
+            status = self._control.get_status()
+        except (UnavailableError, DeadlineExceededError) as error:
+            raise UnavailableError(
+                None, None, f"{self.name} cannot be reached: {error.message}. Is the task running at {self.address}?"
+            ) from error
+        if status.task != self.name:
+            raise AbortedError(
+                None, None, f"At {self.address} there is {status.task} where the cluster has {self.name}: do all tasks "
+                "have the same ClusterSpec?",
+            )  # fmt: skip
+        if self._incarnation and status.incarnation != self._incarnation:
+            raise AbortedError(
+                None, None, f"{self.name} has been restarted, and what it held is lost: make a new session, and restore "
+                "or initialise the variables.",
+            )  # fmt: skip
+        link = self._links.open(self.address, status)
+        self._incarnation = status.incarnation
+        self.devices = list(status.devices)
+        return link
+
+    def register(self, subgraph: Subgraph, session: str) -> _RemoteGraph:
+        """A partition that steps can name."""
+        graph = _RemoteGraph(to_graph_def(subgraph), session)
+        self._register(graph, self.connect(start_timeout()))
+        return graph
+
+    def _register(self, graph: _RemoteGraph, link: Link) -> None:
+        assert self._control is not None
+        client = self._links.incarnation
+        graph.handle = self._control.register_graph(graph.session, client, graph.definition)
+        graph.link = link
+
+    def start(
+        self, graph: _RemoteGraph, step: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer
+    ) -> None:
+        """Asks the task to run a step; `answer` is called when it has, or when it is lost."""
+        link = self._link
+        if link is None or not link.channel.is_open:
+            link = self.connect(RECONNECT_SECS)
+        if graph.link is not link:
+            self._register(graph, link)  # the task has forgotten it when the connection was lost
+        link.run(step, graph.handle, fed, timeout, trace, answer)
+
+    def abort(self, step: int, why: OpError) -> None:
+        """Tells the task to give a step up."""
+        if self._link is not None:
+            self._link.abort(step, why)
+
+    def close_session(self, session: str) -> None:
+        """Has the task forget a session's graphs, if it still is there."""
+        if self._control is None:
+            return
+        try:
+            if self._link is not None and self._link.channel.is_open:
+                self._control.close_session(session)
+        except OpError as error:
+            logging.debug("%s: a session could not be closed: %s", self.name, error.message)
+        self._control.close()
+        self._control = None
+
+    def reset(self, containers: list[str]) -> None:
+        """Clears containers, or all."""
+        self.connect(RECONNECT_SECS)
+        assert self._control is not None
+        self._control.reset(containers)

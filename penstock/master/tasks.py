@@ -1,0 +1,126 @@
+"""Tasks: the members of a cluster as a master sees them. Those of other processes are in remote.py."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from penstock.errors import OpError
+from penstock.graph.device import DeviceSpecV2
+from penstock.passes.ir import Subgraph
+from penstock.wire.codec import Done
+from penstock.worker.executor import Step
+from penstock.worker.timeline import encoded
+from penstock.worker.worker import Worker
+
+Answer = Callable[[Done | OpError], None]
+
+
+class Task(Protocol):
+    """A member of the cluster."""
+
+    name: str
+
+    @property
+    def device_names(self) -> list[str]: ...
+    def register(self, subgraph: Subgraph, session: str) -> Any: ...
+    def start(self, graph: Any, step: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer) -> None: ...
+    def abort(self, step: int, why: OpError) -> None: ...
+    def close_session(self, session: str) -> None: ...
+    def reset(self, containers: list[str]) -> None: ...
+
+
+class LocalTask:
+    """A task of this process: no socket, no bytes."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.name = worker.name
+        self.devices = worker.devices
+        self.device_names = worker.device_names
+
+    def register(self, subgraph: Subgraph, session: str) -> int:
+        """The handle of a partition."""
+        return self.worker.register_graph(subgraph, session)
+
+    def start(self, graph: int, step: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer) -> None:
+        """Runs a step; `answer` is called when it is over."""
+
+        def done(values: list[Any] | None, error: OpError | None, ran: Step) -> None:
+            if error is not None or values is None:
+                assert error is not None
+                answer(error)
+                return
+            answer(Done(step, b"" if ran.timings is None else encoded(ran.timings), (), values))
+
+        self.worker.start_graph(graph, step, fed, timeout, trace, done)
+
+    def abort(self, step: int, why: OpError) -> None:
+        """Gives a step up."""
+        self.worker.abort(step)
+
+    def close_session(self, session: str) -> None:
+        """Forgets a session's graphs."""
+        self.worker.deregister_graphs(session)
+
+    def reset(self, containers: list[str]) -> None:
+        """Clears containers, or all."""
+        self.worker.reset(containers)
+
+
+class Tasks:
+    """The tasks that a session may use. They are connected to when a graph first names them."""
+
+    def __init__(self, default: Task, make: Callable[[str, int], Task | None], known: dict[str, list[int]]) -> None:
+        self.default = default
+        self._make = make
+        self._known = known  # job: task numbers
+        self._tasks: dict[str, Any] = {default.name: default}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def in_process(cls, workers: Sequence[Worker]) -> Tasks:
+        """Tasks of this process alone."""
+        by_name = {worker.name: worker for worker in workers}
+        for worker in workers:
+            worker.route = by_name.__getitem__
+        tasks = cls(LocalTask(workers[0]), lambda job, index: None, {})
+        tasks._tasks.update({w.name: LocalTask(w) for w in workers[1:]})
+        return tasks
+
+    def __getitem__(self, name: str) -> Any:
+        return self._tasks[name]
+
+    def connected(self) -> list[Any]:
+        """The tasks that have been used so far."""
+        return list(self._tasks.values())
+
+    def all(self) -> list[Any]:
+        """All tasks, connected to now."""
+        for job, numbers in self._known.items():
+            for number in numbers:
+                self._connect(job, number)
+        return self.connected()
+
+    @property
+    def device_names(self) -> list[str]:
+        """The devices of the tasks that are connected, those of the default task first."""
+        return [name for task in list(self._tasks.values()) for name in task.device_names]
+
+    def require(self, devices: set[str]) -> None:
+        """Connects to the tasks that device names speak of."""
+        for device in devices:
+            spec = DeviceSpecV2.from_string(device)
+            if spec.job in self._known:
+                numbers = self._known[spec.job]
+                self._connect(spec.job, min(numbers) if spec.task is None else spec.task)
+
+    def _connect(self, job: str, number: int) -> None:
+        name = DeviceSpecV2(job=job, replica=0, task=number).to_string()
+        if name in self._tasks or number not in self._known[job]:
+            return
+        task = self._make(job, number)
+        if task is not None:
+            with self._lock:
+                self._tasks.setdefault(name, task)

@@ -1,0 +1,311 @@
+"""Server: one task of a cluster. Its worker runs graphs for sessions here and elsewhere; its address answers for it."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from typing import Any
+
+from tensorboard.compat.proto import config_pb2
+
+from penstock.errors import InvalidArgumentError, NotFoundError, OpError
+from penstock.face import logging
+from penstock.graph.device import DeviceSpecV2
+from penstock.graph.protos import make_messages
+from penstock.master.cluster import ClusterSpec
+from penstock.master.links import Links
+from penstock.master.remote import RemoteTask, start_timeout
+from penstock.master.status import fill_status
+from penstock.master.tasks import LocalTask, Task, Tasks
+from penstock.passes.portable import from_graph_def
+from penstock.wire.codec import Welcome
+from penstock.wire.control import ControlClient, ControlServer, messages, wait_until_listening
+from penstock.wire.credentials import Credentials, require_safe
+from penstock.wire.endpoint import Listener
+from penstock.worker.devices import local_devices
+from penstock.worker.worker import Route, Worker
+
+_defs = make_messages(
+    "penstock/server_def.proto", "penstock.server",
+    {"ServerDef": "tensorboard.ClusterDef cluster; string job_name; int32 task_index; "
+     "tensorboard.ConfigProto default_session_config; string protocol; int32 port"},
+    imports=[config_pb2.DESCRIPTOR, *config_pb2.DESCRIPTOR.dependencies],
+)  # fmt: skip
+ServerDef: Any = _defs["ServerDef"]
+
+_in_process: dict[str, Server] = {}  # by address: servers of this process need no socket between them
+_in_process_lock = threading.Lock()
+
+
+def make_server_def(
+    server_or_cluster_def: Any, job_name: str | None, task_index: int | None, protocol: str | None, config: Any
+) -> Any:
+    """The ServerDef of a task, from a ServerDef or from a cluster and what is said of the task."""
+    definition = ServerDef()
+    if isinstance(server_or_cluster_def, ServerDef):
+        definition.MergeFrom(server_or_cluster_def)
+        if job_name is not None:
+            definition.job_name = job_name
+        if task_index is not None:
+            definition.task_index = task_index
+        if not definition.job_name:
+            raise ValueError("Must specify an explicit `job_name`.")
+    else:
+        definition.cluster.CopyFrom(ClusterSpec(server_or_cluster_def).as_cluster_def())
+        if job_name is None and len(definition.cluster.job) == 1:
+            job_name = definition.cluster.job[0].name
+        if job_name is None:
+            raise ValueError("Must specify an explicit `job_name`.")
+        if task_index is None:
+            tasks = [i for job in definition.cluster.job if job.name == job_name for i in job.tasks]
+            if len(tasks) != 1:
+                raise ValueError("Must specify an explicit `task_index`.")
+            task_index = tasks[0]
+        definition.job_name = job_name
+        definition.task_index = task_index
+    if protocol is not None:
+        definition.protocol = protocol
+    if not definition.protocol:
+        definition.protocol = "grpc"
+    if config is not None:
+        definition.default_session_config.MergeFrom(config)
+    return definition
+
+
+class Server:
+    """A task of a cluster in this process. Sessions reach it, and through it the cluster, by its `target`.
+
+    A server at a loopback address is open to programs of this machine. Any other needs credentials (see
+    `penstock credentials create`, PENSTOCK_CREDENTIALS), or `insecure=True`.
+
+    >>> server = tf.train.Server(cluster, job_name="worker", task_index=0)
+    >>> sess = tf.Session(server.target)
+    """
+
+    def __init__(
+        self,
+        server_or_cluster_def: Any,
+        job_name: str | None = None,
+        task_index: int | None = None,
+        protocol: str | None = None,
+        config: Any = None,
+        start: bool = True,
+        *,
+        insecure: bool = False,
+        credentials: Credentials | None = None,
+    ) -> None:
+        definition = make_server_def(server_or_cluster_def, job_name, task_index, protocol, config)
+        if definition.protocol not in ("grpc", "grpc+tls"):
+            raise NotFoundError(None, None, f"There is no server for the protocol '{definition.protocol}', only 'grpc'.")
+        self._def = definition
+        self.cluster = ClusterSpec(definition.cluster)
+        job, index = definition.job_name, definition.task_index
+        try:
+            address = self.cluster.task_address(job, index)
+        except ValueError as error:
+            raise InvalidArgumentError(
+                None, None, f"Task {index} of job '{job}' is not in the cluster: {error} It has {self.cluster!r}."
+            ) from error
+        self.credentials = credentials or Credentials.from_environment()
+        require_safe(address, self.credentials, insecure)
+        self.started = time.time()
+        self.incarnation = secrets.randbits(63) | 1
+        self.name = DeviceSpecV2(job=job, replica=0, task=index).to_string()
+        self.worker = Worker(local_devices(job, index, dict(definition.default_session_config.device_count)))
+        self.worker.route = self._route
+        self.links = Links(self.name, self.incarnation, self.worker, self.credentials)
+        self.links.on_lost = self._close_sessions_of
+        self._sessions: dict[int, set[str]] = {}  # of clients by their incarnation
+        self._stopped = threading.Event()
+        self._control = ControlServer(address, self, self.credentials)
+        host, _, port = address.rpartition(":")
+        self.address = f"{host}:{self._control.port}" if port == "0" else address
+        self._listener: Listener | None = None
+        if start:
+            self.start()
+
+    # What it is
+
+    @property
+    def server_def(self) -> Any:
+        """The ServerDef that it was made from."""
+        return self._def
+
+    @property
+    def target(self) -> str:
+        """What to pass to `tf.Session` to use this server's cluster."""
+        return f"grpc://{self.address}"
+
+    @staticmethod
+    def create_local_server(config: Any = None, start: bool = True) -> Server:
+        """A cluster of one task, at a free port of this machine.
+
+        >>> server = tf.train.Server.create_local_server(); sess = tf.Session(server.target)
+        """
+        return Server({"localhost": ["localhost:0"]}, protocol="grpc", config=config, start=start)
+
+    # Life
+
+    def start(self) -> None:
+        """Begins to answer, if it does not already."""
+        if self._listener is not None or self._stopped.is_set():
+            return
+        host = self.address.rpartition(":")[0].strip("[]")
+        self._listener = Listener(host, Welcome(self.name, self.incarnation), self.links.accept, self.credentials)
+        with _in_process_lock:
+            _in_process[self.address] = self
+        self._control.start()
+        logging.info("Started %s at %s", self.name, self.target)
+
+    def join(self) -> None:
+        """Waits until the server is stopped; for a parameter server that is when its process is ended."""
+        self._stopped.wait()
+
+    def stop(self) -> None:
+        """Ends the server: steps in flight fail, and what it holds is given up."""
+        if self._stopped.is_set():
+            return
+        with _in_process_lock:
+            if _in_process.get(self.address) is self:
+                del _in_process[self.address]
+        self._control.stop()
+        if self._listener is not None:
+            self._listener.close()
+        self.links.close()
+        self.worker.close()
+        self._stopped.set()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # What sessions use
+
+    def tasks(self, device_filters: list[str]) -> Tasks:
+        """The tasks of the cluster that a session with these device filters may use."""
+        return cluster_tasks(self.cluster, LocalTask(self.worker), self.links, device_filters)
+
+    def _route(self, task: str) -> Route:
+        """The way to another task, for tensors."""
+        found = self.links.find(task)
+        if found is not None:
+            return found
+        spec = DeviceSpecV2.from_string(task)
+        address = self.cluster.task_address(spec.job, spec.task)
+        near = server_at(address)
+        return self.links.reach(task, address) if near is None else near.worker
+
+    # What others ask over the control plane
+
+    def get_status(self, request: Any) -> Any:
+        """Who this task is, and what it holds."""
+        status = messages["Status"](
+            task=self.name, incarnation=self.incarnation, cluster=self.cluster.as_cluster_def(),
+            uptime=time.time() - self.started, clock=time.monotonic(),
+        )  # fmt: skip
+        if self._listener is not None:
+            status.channel_port, status.unix_name = self._listener.port, self._listener.unix_name
+        fill_status(status, self.worker, self.links, request.details)
+        return status
+
+    def register_graph(self, request: Any) -> Any:
+        """Takes a partition for a session of a client."""
+        handle = self.worker.register_graph(from_graph_def(request.graph), request.session)
+        self._sessions.setdefault(request.client, set()).add(request.session)
+        return messages["RegisterGraphReply"](handle=handle)
+
+    def close_session(self, request: Any) -> Any:
+        """Forgets a session's graphs."""
+        self.worker.deregister_graphs(request.session)
+        for sessions in list(self._sessions.values()):
+            sessions.discard(request.session)
+        return messages["Empty"]()
+
+    def reset(self, request: Any) -> Any:
+        """Clears containers, or all."""
+        self.worker.reset(list(request.containers))
+        return messages["Empty"]()
+
+    def _close_sessions_of(self, client: int) -> None:
+        for session in self._sessions.pop(client, ()):
+            self.worker.deregister_graphs(session)
+
+
+def server_at(address: str) -> Server | None:
+    """The server of this process at an address, if there is one."""
+    with _in_process_lock:
+        found = _in_process.get(address)
+        if found is None and address.startswith(("localhost:", "127.0.0.1:")):
+            port = address.rpartition(":")[2]
+            found = _in_process.get(f"localhost:{port}") or _in_process.get(f"127.0.0.1:{port}")
+        return found
+
+
+def cluster_tasks(cluster: ClusterSpec, default: Task, links: Links, device_filters: list[str]) -> Tasks:
+    """The tasks of a cluster that pass the filters; those of this process without a socket."""
+    filters = [DeviceSpecV2.from_string(f) for f in device_filters]
+
+    def passes(job: str, number: int) -> bool:
+        return not filters or any(f.job in (None, job) and f.task in (None, number) for f in filters)
+
+    def make(job: str, number: int) -> Task:
+        address = cluster.task_address(job, number)
+        near = server_at(address)
+        if near is not None:
+            return LocalTask(near.worker)
+        task = RemoteTask(DeviceSpecV2(job=job, replica=0, task=number).to_string(), address, links)
+        task.connect(start_timeout())
+        return task
+
+    known = {job: [n for n in cluster.task_indices(job) if passes(job, n)] for job in cluster.jobs}
+    return Tasks(default, make, {job: numbers for job, numbers in known.items() if numbers})
+
+
+def connect_to(target: str, device_filters: list[str]) -> tuple[Tasks, Links | None]:
+    """The tasks behind a target `grpc://host:port`, and the links made for them if the server is not of this process."""
+    address = target.removeprefix("grpc://")
+    if address == target or ":" not in address:
+        raise NotFoundError(
+            None, None,
+            f"No session factory registered for the target '{target}'. A local session has the target '', one of a "
+            "cluster 'grpc://host:port'.",
+        )  # fmt: skip
+    near = server_at(address)
+    if near is not None:
+        return near.tasks(device_filters), None
+    credentials = Credentials.from_environment()
+    limit = start_timeout()
+
+    def say(why: str, seconds: float) -> None:
+        logging.info("Waiting for the server at %s: %s (for %.0f s; gives up after %.0f s).", address, why, seconds, limit)
+
+    wait_until_listening(address, limit, say)
+    client = ControlClient(address, credentials)
+    try:
+        status = client.get_status()
+    finally:
+        client.close()
+    links = Links.of_client(credentials)
+    try:
+        default = RemoteTask(status.task, address, links)
+        default.connect(limit)
+        return cluster_tasks(ClusterSpec(status.cluster), default, links, device_filters), links
+    except OpError:
+        links.close()
+        raise
+
+
+def reset_cluster(target: str, containers: list[str], device_filters: list[str]) -> None:
+    """Clears containers, or all, in every task behind a target."""
+    tasks, links = connect_to(target, device_filters)
+    try:
+        for task in tasks.all():
+            task.reset(containers)
+    finally:
+        for task in tasks.connected():
+            task.close_session("")
+        if links is not None:
+            links.close()

@@ -1,0 +1,1 @@
+"""The wire: how tasks talk to each other."""

@@ -1,0 +1,384 @@
+"""Codec: the messages of the step channel, and frames of bytes. Pure: nothing here reads or writes a socket.
+
+A frame is a header of 16 bytes (magic, version, kind, sizes), the fields of the message with a table of its tensors,
+and the tensors' bytes, each aligned to 64. Large tensors may stay outside, in memory that both sides share.
+
+>>> buffers = encode(Tensors(step=7, keys=[0], values=[np.ones(3)]))
+>>> decode_whole(b"".join(buffers)).values[0]
+array([1., 1., 1.])
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import DataLossError, InvalidArgumentError, UnimplementedError
+from penstock.graph import dtype as dt
+
+MAGIC = b"PS"
+VERSION = 1
+ALIGNMENT = 64  # bytes: XLA reads memory where it lies if it is aligned so
+MAX_META = 1 << 24  # bytes: fields and tensor table of one frame
+MAX_PAYLOAD = 1 << 33  # bytes: tensors of one frame
+MAX_RANK = 254
+HEADER = struct.Struct("<2sBBIQ")  # magic, version, kind, bytes of meta, bytes of payload
+_TENSOR = struct.Struct("<IHBBQQ")  # key, place, type, rank, offset or segment, bytes; then the dimensions
+_INLINE, _SHARED, _STRINGS = range(3)
+_ZEROS = bytes(ALIGNMENT)
+
+
+@dataclass(slots=True)
+class Hello:
+    """The first frame of whoever connects: who it is, and that it may."""
+
+    token: bytes
+    task: str  # "" for a client that is no task
+    incarnation: int
+
+
+@dataclass(slots=True)
+class Welcome:
+    """The answer to Hello."""
+
+    task: str
+    incarnation: int
+
+
+@dataclass(slots=True)
+class Goodbye:
+    """The last frame of whoever closes, if it still can say why. The code is a status code."""
+
+    code: int
+    message: str
+
+
+@dataclass(slots=True)
+class RunGraph:
+    """Runs a step of a registered graph. `timeout` in seconds, negative for none."""
+
+    step: int
+    handle: int
+    timeout: float = -1.0
+    trace: bool = False
+    keys: Sequence[int] = ()
+    values: Sequence[Any] = ()  # what is fed
+
+
+@dataclass(slots=True)
+class Tensors:
+    """Tensors of a step, from the task that made them to one that needs them."""
+
+    step: int
+    keys: Sequence[int] = ()
+    values: Sequence[Any] = ()
+
+
+@dataclass(slots=True)
+class Done:
+    """A graph has run: what was fetched from it, and what was traced."""
+
+    step: int
+    trace: bytes = b""
+    keys: Sequence[int] = ()
+    values: Sequence[Any] = ()
+
+
+@dataclass(slots=True)
+class Failed:
+    """A graph has failed, and why."""
+
+    step: int
+    code: int
+    op: str
+    message: str
+
+
+@dataclass(slots=True)
+class Abort:
+    """Gives up a step, because of what happened elsewhere."""
+
+    step: int
+    code: int
+    message: str
+
+
+@dataclass(slots=True)
+class Ping:
+    """Asks for a sign of life."""
+
+
+@dataclass(slots=True)
+class Pong:
+    """The sign of life."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """Announces memory to share; its descriptor comes along with the frame."""
+
+    segment: int
+    size: int
+
+
+@dataclass(slots=True)
+class Released:
+    """Segments whose tensors are no longer used: they may be written again."""
+
+    segments: Sequence[int] = field(default_factory=list)
+
+
+Message = Hello | Welcome | Goodbye | RunGraph | Tensors | Done | Failed | Abort | Ping | Pong | Segment | Released
+
+# Fields as struct codes; 's' is a string or bytes of its own length; tensors and the list of Released come last.
+_LAYOUT: dict[type[Any], tuple[tuple[str, str], ...]] = {
+    Hello: (("token", "b"), ("task", "s"), ("incarnation", "Q")),
+    Welcome: (("task", "s"), ("incarnation", "Q")),
+    Goodbye: (("code", "I"), ("message", "s")),
+    RunGraph: (("step", "Q"), ("handle", "Q"), ("timeout", "d"), ("trace", "?")),
+    Tensors: (("step", "Q"),),
+    Done: (("step", "Q"), ("trace", "b")),
+    Failed: (("step", "Q"), ("code", "I"), ("op", "s"), ("message", "s")),
+    Abort: (("step", "Q"), ("code", "I"), ("message", "s")),
+    Ping: (),
+    Pong: (),
+    Segment: (("segment", "Q"), ("size", "Q")),
+    Released: (),
+}
+_KINDS: tuple[type[Any], ...] = tuple(_LAYOUT)
+_KIND_OF = {kind: i for i, kind in enumerate(_KINDS)}
+_CARRIES_TENSORS = frozenset((RunGraph, Tensors, Done))
+_U32 = struct.Struct("<I")
+
+
+def _fixed(kind: type[Any]) -> struct.Struct | None:
+    """The fields of a kind as one struct, where none has a length of its own."""
+    codes = [code for _, code in _LAYOUT[kind]]
+    return None if {"s", "b"} & set(codes) else struct.Struct("<" + "".join(codes))
+
+
+_FIXED = {kind: _fixed(kind) for kind in _KINDS}
+_NAMES = {kind: tuple(name for name, _ in _LAYOUT[kind]) for kind in _KINDS}
+
+# Types that travel, by TensorFlow's numbers for them.
+_NUMPY_OF = {
+    t.as_datatype_enum: np.dtype(t.as_numpy_dtype)
+    for t in (dt.float16, dt.float32, dt.float64, dt.bfloat16, dt.int8, dt.int16, dt.int32, dt.int64, dt.uint8, dt.uint16,
+              dt.uint32, dt.uint64, dt.bool, dt.complex64, dt.complex128)
+}  # fmt: skip
+_ENUM_OF = {numpy: enum for enum, numpy in _NUMPY_OF.items()}
+_STRING = dt.string.as_datatype_enum
+
+Share = Callable[[np.ndarray], int | None]
+Shared = Callable[[int, int], np.ndarray]
+
+
+# To bytes
+
+
+def encode(message: Message, share: Share | None = None) -> list[Any]:
+    """The buffers of a frame, in order. Tensors are not copied: they are read when the buffers are.
+
+    `share` may put a tensor into a segment of shared memory; it returns the segment, or None to leave it in the frame.
+    """
+    kind = message.__class__
+    meta = bytearray()
+    fixed = _FIXED[kind]
+    if fixed is not None:
+        meta += fixed.pack(*[getattr(message, name) for name in _NAMES[kind]])
+    else:
+        for name, code in _LAYOUT[kind]:
+            value = getattr(message, name)
+            if code in "sb":
+                text = value.encode() if code == "s" else value
+                meta += _U32.pack(len(text)) + text
+            else:
+                meta += struct.pack("<" + code, value)
+    payload: list[Any] = []
+    size = 0
+    if kind in _CARRIES_TENSORS:
+        size = _encode_tensors(message, meta, payload, share)
+    elif kind is Released:
+        meta += struct.pack(f"<{len(message.segments)}Q", *message.segments)  # type: ignore[union-attr]
+    if len(meta) > MAX_META or size > MAX_PAYLOAD:
+        raise InvalidArgumentError(
+            None, None,
+            f"A message of {len(meta)} + {size} bytes is too large to send: at most {MAX_META} + {MAX_PAYLOAD} bytes "
+            "fit. Split the tensors, for instance with a partitioner.",
+        )  # fmt: skip
+    return [HEADER.pack(MAGIC, VERSION, _KIND_OF[kind], len(meta), size) + meta, *payload]
+
+
+def _encode_tensors(message: Any, meta: bytearray, payload: list[Any], share: Share | None) -> int:
+    offset = 0
+    meta += _U32.pack(len(message.values))
+    for key, value in zip(message.keys, message.values, strict=True):
+        array = np.asarray(value)
+        enum = _ENUM_OF.get(array.dtype)
+        if enum is None:
+            place, enum, data, where = _INLINE, _STRING, _strings(array), offset
+            place = _STRINGS
+        else:
+            data = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+            segment = share(data) if share is not None else None
+            if segment is not None:
+                meta += _TENSOR.pack(key, _SHARED, enum, array.ndim, segment, data.nbytes)
+                meta += struct.pack(f"<{array.ndim}Q", *array.shape)
+                continue
+            place, where = _INLINE, offset
+            data = data.reshape(-1).view(np.uint8)
+        meta += _TENSOR.pack(key, place, enum, array.ndim, where, data.nbytes)
+        meta += struct.pack(f"<{array.ndim}Q", *array.shape)
+        if data.nbytes:
+            payload.append(data)
+            padding = -data.nbytes % ALIGNMENT
+            if padding:
+                payload.append(_ZEROS[:padding])
+            offset += data.nbytes + padding
+    return offset
+
+
+def _strings(array: np.ndarray) -> np.ndarray:
+    """Strings as their lengths followed by their bytes."""
+    if array.dtype.kind not in "OSU":
+        raise UnimplementedError(None, None, f"A tensor of type {array.dtype} cannot be sent to another task.")
+    texts = [x.encode() if isinstance(x, str) else x for x in array.reshape(-1).tolist()]
+    if not all(isinstance(x, bytes) for x in texts):
+        kind = next(type(x).__name__ for x in texts if not isinstance(x, bytes))
+        raise UnimplementedError(
+            None, None, f"A tensor that holds a {kind} cannot be sent to another task: only numbers and strings can."
+        )
+    lengths = np.array([len(x) for x in texts], "<u8").tobytes()
+    return np.frombuffer(lengths + b"".join(texts), np.uint8)
+
+
+# From bytes
+
+
+def decode_header(header: Any) -> tuple[int, int, int]:
+    """Kind, bytes of meta and bytes of payload that a frame's header announces; DataLossError if it is none."""
+    magic, version, kind, meta, payload = HEADER.unpack_from(header)
+    if magic != MAGIC:
+        raise DataLossError(None, None, f"A frame begins with {magic!r}, not with {MAGIC!r}: the peer is no penstock.")
+    if version != VERSION:
+        raise DataLossError(None, None, f"A frame has version {version}; this penstock speaks {VERSION}.")
+    if kind >= len(_KINDS):
+        raise DataLossError(None, None, f"A frame has the unknown kind {kind}.")
+    if meta > MAX_META or payload > MAX_PAYLOAD:
+        raise DataLossError(None, None, f"A frame announces {meta} + {payload} bytes, more than is allowed.")
+    if payload and _KINDS[kind] not in _CARRIES_TENSORS:
+        raise DataLossError(None, None, f"A {_KINDS[kind].__name__} frame announces {payload} bytes of tensors.")
+    return kind, meta, payload
+
+
+def decode(kind: int, meta: Any, payload: Any = b"", shared: Shared | None = None) -> Message:
+    """The message of a frame whose header said `kind`; DataLossError if its bytes are no such message.
+
+    Tensors are views of `payload`, or what `shared(segment, bytes)` gives.
+    """
+    cls = _KINDS[kind]
+    try:
+        fixed = _FIXED[cls]
+        if fixed is not None:
+            values, at = list(fixed.unpack_from(meta)), fixed.size
+        else:
+            values, at = _fields(cls, meta)
+        if cls in _CARRIES_TENSORS:
+            keys, tensors, at = _decode_tensors(meta, at, payload, shared)
+            values += [keys, tensors]
+        elif cls is Released:
+            values, at = [list(struct.unpack(f"<{len(meta) // 8}Q", meta))], len(meta)
+    except (struct.error, ValueError, OverflowError, UnicodeDecodeError) as error:
+        raise DataLossError(None, None, f"A {cls.__name__} frame is malformed: {error}.") from error
+    if at != len(meta):
+        raise DataLossError(None, None, f"A {cls.__name__} frame has {len(meta) - at} bytes too many.")
+    message: Message = cls(*values)
+    return message
+
+
+def _fields(cls: type[Any], meta: Any) -> tuple[list[Any], int]:
+    values: list[Any] = []
+    at = 0
+    for _, code in _LAYOUT[cls]:
+        if code in "sb":
+            (length,) = _U32.unpack_from(meta, at)
+            at += _U32.size
+            if length > len(meta) - at:
+                raise ValueError(f"a string of {length} bytes where {len(meta) - at} are left")
+            text = bytes(meta[at : at + length])
+            values.append(text.decode() if code == "s" else text)
+            at += length
+        else:
+            values += struct.unpack_from("<" + code, meta, at)
+            at += struct.calcsize("<" + code)
+    return values, at
+
+
+def _decode_tensors(meta: Any, at: int, payload: Any, shared: Shared | None) -> tuple[list[int], list[Any], int]:
+    (count,) = _U32.unpack_from(meta, at)
+    at += _U32.size
+    if count * _TENSOR.size > len(meta) - at:
+        raise ValueError(f"{count} tensors in {len(meta) - at} bytes")
+    keys: list[int] = []
+    tensors: list[Any] = []
+    for _ in range(count):
+        key, place, enum, rank, where, size = _TENSOR.unpack_from(meta, at)
+        at += _TENSOR.size
+        if rank > MAX_RANK:
+            raise ValueError(f"a tensor of rank {rank}")
+        shape = struct.unpack_from(f"<{rank}Q", meta, at)
+        at += 8 * rank
+        elements = 1
+        for dimension in shape:
+            elements *= dimension
+        keys.append(key)
+        if place == _SHARED:
+            if shared is None:
+                raise ValueError("a tensor in shared memory, which this connection does not have")
+            data, where = shared(where, size), 0
+        else:
+            data = payload
+            if where + size > len(payload):
+                raise ValueError(f"a tensor of {size} bytes at {where}, past the end of {len(payload)}")
+        if place == _STRINGS:
+            tensors.append(_decode_strings(data[where : where + size], elements).reshape(shape))
+            continue
+        dtype = _NUMPY_OF.get(enum)
+        if dtype is None or elements * dtype.itemsize != size:
+            raise ValueError(f"a tensor of type {enum} and shape {list(shape)[:8]} in {size} bytes")
+        if place == _SHARED:
+            tensors.append(data.view(dtype).reshape(shape))
+        else:
+            tensors.append(np.frombuffer(data, dtype, elements, where).reshape(shape))
+    return keys, tensors, at
+
+
+def _decode_strings(data: Any, count: int) -> np.ndarray:
+    if count * 8 > len(data):
+        raise ValueError(f"{count} strings in {len(data)} bytes")
+    lengths = np.frombuffer(data, "<u8", count).tolist()
+    if count * 8 + sum(lengths) != len(data):
+        raise ValueError(f"{count} strings of {sum(lengths)} bytes in {len(data)}")
+    strings = np.empty(count, object)
+    at = 8 * count
+    for i, length in enumerate(lengths):
+        strings[i] = bytes(data[at : at + length])
+        at += length
+    return strings
+
+
+def decode_whole(frame: bytes) -> Message:
+    """The message of a whole frame."""
+    if len(frame) < HEADER.size:
+        raise DataLossError(None, None, f"A frame has at least {HEADER.size} bytes, received {len(frame)}.")
+    kind, meta, payload = decode_header(frame)
+    if len(frame) != HEADER.size + meta + payload:
+        raise DataLossError(
+            None, None, f"A frame of {HEADER.size} + {meta} + {payload} bytes has {len(frame)} bytes."
+        )
+    body = memoryview(frame)[HEADER.size :]
+    return decode(kind, body[:meta], body[meta:])

@@ -1,0 +1,271 @@
+"""Control: what tasks ask of each other besides steps, over gRPC: who are you, take this graph, forget that session.
+
+Health (`grpc.health.v1`) and reflection are served at the same address, so that grpcurl and orchestrators can ask, too.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import grpc
+from tensorboard.compat.proto import cluster_pb2, graph_pb2
+
+from penstock.errors import (
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    OpError,
+    PermissionDeniedError,
+    UnavailableError,
+    error_from_code,
+)
+from penstock.face import logging
+from penstock.graph.protos import make_messages
+from penstock.wire.credentials import TOKEN_METADATA, Credentials, RefusalLog
+
+MAX_MESSAGE = 1 << 31  # bytes: protobuf takes no more
+SERVICE = "penstock.Control"
+
+_METHODS = {
+    "GetStatus": ("StatusRequest", "Status"),
+    "RegisterGraph": ("RegisterGraphRequest", "RegisterGraphReply"),
+    "CloseSession": ("CloseSessionRequest", "Empty"),
+    "Reset": ("ResetRequest", "Empty"),
+}
+
+_MESSAGES = {
+    "Empty": "",
+    "StatusRequest": "bool details",
+    "Device": "string name; string device_type; int64 memory_limit_bytes; uint64 incarnation",
+    "Session": "string name; int64 graphs",
+    "Variable": "string name; string container; string device; string dtype; repeated int64 shape; int64 bytes",
+    "Resource": "string name; string container; string kind; int64 size; int64 capacity",
+    "Peer": "string name; uint64 bytes_sent; uint64 bytes_received",
+    "Staleness": "int64 updates; int64 count",
+    "Status": """
+        string task; uint64 incarnation; tensorboard.ClusterDef cluster; repeated Device devices;
+        uint32 channel_port; string unix_name;
+        double uptime; double clock; int64 steps; int64 failed_steps; int64 updates; double busy;
+        uint64 bytes_sent; uint64 bytes_received;
+        repeated Session sessions; repeated Variable variables; repeated Resource resources; repeated Peer peers;
+        repeated Staleness staleness
+    """,
+    "RegisterGraphRequest": "string session; uint64 client; tensorboard.GraphDef graph",
+    "RegisterGraphReply": "uint64 handle",
+    "CloseSessionRequest": "string session",
+    "ResetRequest": "repeated string containers",
+}
+
+messages = make_messages(
+    "penstock/control.proto", "penstock", _MESSAGES, {"Control": _METHODS},
+    [cluster_pb2.DESCRIPTOR, graph_pb2.DESCRIPTOR],
+)  # fmt: skip
+
+
+class Service(Protocol):
+    """What a task answers with."""
+
+    def get_status(self, request: Any) -> Any: ...
+    def register_graph(self, request: Any) -> Any: ...
+    def close_session(self, request: Any) -> Any: ...
+    def reset(self, request: Any) -> Any: ...
+
+
+class ControlServer:
+    """Serves a task's control plane at an address; `port` is the one it got."""
+
+    def __init__(self, address: str, service: Service, credentials: Credentials | None = None) -> None:
+        from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+        from grpc_reflection.v1alpha import reflection
+
+        self._pool = ThreadPoolExecutor(8, "penstock-control")
+        self._server = grpc.server(
+            self._pool,
+            interceptors=[_TokenCheck(credentials)] if credentials else (),
+            options=[("grpc.so_reuseport", 0), *_SIZES],
+        )
+        handlers = {
+            "GetStatus": service.get_status,
+            "RegisterGraph": service.register_graph,
+            "CloseSession": service.close_session,
+            "Reset": service.reset,
+        }
+        rpcs = {name: _handler(name, handlers[name]) for name in _METHODS}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, rpcs),))
+        self._health = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        for name in ("", SERVICE):
+            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        reflection.enable_server_reflection(
+            (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), self._server
+        )
+        try:
+            if credentials is None:
+                self.port: int = self._server.add_insecure_port(address)
+            else:
+                self.port = self._server.add_secure_port(address, credentials.grpc_server_credentials())
+        except RuntimeError as error:
+            self._pool.shutdown()
+            raise UnavailableError(
+                None, None,
+                f"The server cannot listen at '{address}': {_why_not(address)}. Is another task using that port?",
+            ) from error  # fmt: skip
+
+    def start(self) -> None:
+        """Begins to answer."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """Answers no more; calls in progress get a moment to end."""
+        self._health.enter_graceful_shutdown()
+        self._server.stop(1.0).wait(5.0)
+        self._pool.shutdown(wait=False)
+
+
+def _why_not(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_server((host.strip("[]"), int(port))).close()
+    except (OSError, ValueError, OverflowError) as error:
+        return str(error)
+    return "gRPC could not open it"
+
+
+_SIZES = [("grpc.max_receive_message_length", MAX_MESSAGE - 1), ("grpc.max_send_message_length", MAX_MESSAGE - 1)]
+
+
+def _handler(name: str, act: Callable[[Any], Any]) -> Any:
+    request, reply = (messages[kind] for kind in _METHODS[name])
+
+    def answer(message: Any, context: Any) -> Any:
+        try:
+            return act(message)
+        except OpError as error:
+            context.set_trailing_metadata((("penstock-op", error.op_name or ""),))
+            _abort(context, error)
+        except Exception as error:
+            logging.error("penstock: %s failed", name, exc_info=error)
+            _abort(context, InternalError(None, None, f"{name} failed: {error!r}"))
+
+    return grpc.unary_unary_rpc_method_handler(answer, request.FromString, reply.SerializeToString)
+
+
+def _abort(context: Any, error: OpError) -> None:
+    code = next(c for c in grpc.StatusCode if c.value[0] == error.error_code)
+    context.abort(code, error.message)
+
+
+class _TokenCheck(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Refuses calls that do not carry the job's token."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._refusals = RefusalLog()
+
+        def refuse(_: Any, context: Any) -> None:
+            self._refusals.refused(context.peer(), "its token is wrong")
+            _abort(context, PermissionDeniedError(None, None, "The token is not that of this job."))
+
+        self._refuse = grpc.unary_unary_rpc_method_handler(refuse)
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        for key, value in details.invocation_metadata:
+            if key == TOKEN_METADATA and self._credentials.token_matches(value):
+                return continuation(details)
+        return self._refuse
+
+
+class ControlClient:
+    """Calls the control plane of the task at an address.
+
+    >>> ControlClient("localhost:2222").get_status().task
+    '/job:ps/replica:0/task:0'
+    """
+
+    def __init__(self, address: str, credentials: Credentials | None = None) -> None:
+        self.address = address
+        self._metadata = credentials.grpc_metadata() if credentials else None
+        # A channel of its own: those that share one also share how long they wait before they try again.
+        options = [*_SIZES, ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+        if credentials is None:
+            self._channel = grpc.insecure_channel(address, options)
+        else:
+            options += credentials.grpc_channel_options()
+            self._channel = grpc.secure_channel(address, credentials.grpc_channel_credentials(), options)
+        self._calls = {
+            name: self._channel.unary_unary(
+                f"/{SERVICE}/{name}",
+                request_serializer=messages[request].SerializeToString,
+                response_deserializer=messages[reply].FromString,
+            )
+            for name, (request, reply) in _METHODS.items()
+        }
+
+    def _call(self, name: str, request: Any, timeout: float) -> Any:
+        try:
+            return self._calls[name](request, timeout=timeout, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise self._error(name, error, timeout) from error
+        except ValueError as error:  # the channel is closed, or the message is too large
+            raise InvalidArgumentError(None, None, f"{name} at {self.address}: {error}") from error
+
+    def _error(self, name: str, error: Any, timeout: float) -> OpError:
+        code, said = error.code().value[0], error.details() or ""
+        if code == DeadlineExceededError._code:
+            return DeadlineExceededError(
+                None, None, f"{self.address} accepted {name} but has not answered within {timeout:.0f} s."
+            )
+        op = next((value for key, value in error.trailing_metadata() or () if key == "penstock-op"), "")
+        if code == UnavailableError._code:
+            return UnavailableError(None, None, f"No answer from {self.address}: {said}")
+        return error_from_code(code, said, op or None)
+
+    def get_status(self, details: bool = False, timeout: float = 10.0) -> Any:
+        """Who the task is, and with `details` all that it holds."""
+        return self._call("GetStatus", messages["StatusRequest"](details=details), timeout)
+
+    def register_graph(self, session: str, client: int, graph: Any, timeout: float = 300.0) -> int:
+        """Registers a partition and returns its handle."""
+        request = messages["RegisterGraphRequest"](session=session, client=client, graph=graph)
+        return int(self._call("RegisterGraph", request, timeout).handle)
+
+    def close_session(self, session: str, timeout: float = 5.0) -> None:
+        """Has the task forget a session's graphs."""
+        self._call("CloseSession", messages["CloseSessionRequest"](session=session), timeout)
+
+    def reset(self, containers: list[str], timeout: float = 30.0) -> None:
+        """Clears containers, or all."""
+        self._call("Reset", messages["ResetRequest"](containers=containers), timeout)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._channel.close()
+
+
+def wait_until_listening(address: str, timeout: float, say: Callable[[str, float], None], every: float = 10.0) -> None:
+    """Waits until something listens at an address; `say(why_not, seconds)` is called now and then.
+
+    UnavailableError after `timeout` seconds.
+    """
+    host, _, port = address.rpartition(":")
+    began = time.monotonic()
+    said = began
+    pause = 0.02
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+            return
+        except (OSError, ValueError) as error:
+            why = str(error)
+        now = time.monotonic()
+        if now - began >= timeout:
+            raise UnavailableError(None, None, f"nothing answers at {address} ({why}) after {now - began:.0f} s")
+        if now - said >= every:
+            said = now
+            say(why, now - began)
+        time.sleep(min(pause, max(0.0, began + timeout - now)))
+        pause = min(pause * 1.5, 0.5)

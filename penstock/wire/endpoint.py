@@ -1,0 +1,187 @@
+"""Endpoints: where channels begin. A listener takes them in, `connect` opens them; both sides say who they are."""
+
+from __future__ import annotations
+
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.errors import PERMISSION_DENIED, DataLossError, OpError, UnavailableError, error_from_code
+from penstock.face import logging
+from penstock.wire.channel import Channel
+from penstock.wire.codec import Goodbye, Hello, Welcome
+from penstock.wire.credentials import Credentials, RefusalLog
+from penstock.wire.stream import Stream, TlsStream
+
+HANDSHAKE_SECS = 10.0  # in which a peer must have said who it is
+MAX_SILENT = 1024  # connections that have said nothing yet; the oldest goes when there are more
+
+
+class Listener:
+    """Accepts channels over TCP, and over an abstract Unix socket where the system has them and TLS is not asked for.
+
+    Connections that say nothing cost a descriptor until their time is up, and no thread.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        welcome: Welcome,
+        on_channel: Callable[[Channel, Hello], None],
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._welcome = welcome
+        self._on_channel = on_channel
+        self._credentials = credentials
+        self._context = credentials.server_context() if credentials else None
+        self._refusals = RefusalLog()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._sockets = [socket.create_server((host, 0), family=family, backlog=128)]
+        self.port: int = self._sockets[0].getsockname()[1]
+        self.unix_name = ""
+        if credentials is None:
+            self._listen_on_unix()
+        self._wake, self._waker = socket.socketpair()
+        self._closing = False
+        self._hands = ThreadPoolExecutor(8, "penstock-handshake")
+        self._thread = threading.Thread(target=self._accept_all, name="penstock-accept", daemon=True)
+        self._thread.start()
+
+    def _listen_on_unix(self) -> None:
+        try:
+            unix = socket.socket(socket.AF_UNIX)
+            name = f"penstock-{secrets.token_hex(12)}"
+            unix.bind(f"\0{name}")  # abstract: there is no file to clean up
+            unix.listen(128)
+        except (OSError, AttributeError) as error:
+            logging.info("No Unix socket here, tensors go over TCP: %s", error)
+            return
+        self._sockets.append(unix)
+        self.unix_name = name
+
+    def _accept_all(self) -> None:
+        silent: dict[socket.socket, float] = {}  # with their deadlines, the oldest first
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake, selectors.EVENT_READ)
+            for sock in self._sockets:
+                sock.setblocking(False)
+                selector.register(sock, selectors.EVENT_READ)
+            while not self._closing:
+                wait = max(0.0, next(iter(silent.values())) - time.monotonic()) if silent else None
+                for key, _ in selector.select(wait):
+                    sock = key.fileobj
+                    assert isinstance(sock, socket.socket)
+                    if sock in self._sockets:
+                        accepted = self._accept(sock)
+                        if accepted is not None:
+                            silent[accepted] = time.monotonic() + HANDSHAKE_SECS
+                            selector.register(accepted, selectors.EVENT_READ)
+                    elif sock in silent:
+                        selector.unregister(sock)
+                        del silent[sock]
+                        self._hands.submit(self._greet, sock)
+                now = time.monotonic()
+                for sock in [s for s, end in silent.items() if end <= now or len(silent) > MAX_SILENT][:MAX_SILENT]:
+                    self._refusals.refused(_name(sock), "it said nothing")
+                    selector.unregister(sock)
+                    del silent[sock]
+                    sock.close()
+        for sock in silent:
+            sock.close()
+
+    def _accept(self, listening: socket.socket) -> socket.socket | None:
+        try:
+            sock, _ = listening.accept()
+        except OSError as error:  # the peer has gone again, or there are no descriptors left
+            logging.warning("A connection could not be accepted: %s", error)
+            return None
+        return sock
+
+    def _greet(self, sock: socket.socket) -> None:
+        """Hears who has connected, and hands the channel over if it may."""
+        name = _name(sock)
+        channel: Channel | None = None
+        try:
+            sock.settimeout(HANDSHAKE_SECS)
+            channel = Channel(_stream(sock, self._context, True), name)
+            hello = channel.receive()
+            if not isinstance(hello, Hello):
+                raise DataLossError(None, None, f"it began with a {type(hello).__name__}")
+            if self._credentials is not None and not self._credentials.token_matches(hello.token):
+                channel.close(PERMISSION_DENIED, "the token is not that of this job")
+                self._refusals.refused(name, "its token is wrong")
+                return
+            sock.settimeout(None)
+            channel.peer = hello.task or name
+            channel.send(self._welcome)
+            self._on_channel(channel, hello)
+        except (OSError, EOFError, OpError, ValueError) as error:  # ssl.SSLError is an OSError
+            self._refusals.refused(name, f"{type(error).__name__}: {error}")
+            if channel is None:
+                sock.close()
+            else:
+                channel.close(getattr(error, "error_code", PERMISSION_DENIED), str(error))
+
+    def close(self) -> None:
+        """Stops listening; channels that were accepted stay open."""
+        self._closing = True
+        self._waker.send(b"x")
+        self._thread.join()
+        self._hands.shutdown()
+        for sock in (*self._sockets, self._wake, self._waker):
+            sock.close()
+
+
+def connect(
+    host: str, port: int, unix_name: str, hello: Hello, credentials: Credentials | None = None,
+    timeout: float = HANDSHAKE_SECS,
+) -> tuple[Channel, Welcome]:  # fmt: skip
+    """Opens a channel: over the Unix socket if that is on this host, else over TCP, with TLS if there are credentials."""
+    where = f"{host}:{port}"
+    try:
+        sock = _opened(host, port, unix_name, timeout)
+        sock.settimeout(timeout)
+        context = credentials.client_context() if credentials else None
+        channel = Channel(_stream(sock, context, False), where)
+        channel.send(hello)
+        answer = channel.receive()
+    except (OSError, EOFError) as error:
+        raise UnavailableError(None, None, f"No channel to {where}: {error}") from error
+    if isinstance(answer, Goodbye):
+        channel.close(say=False)
+        raise error_from_code(answer.code, f"{where} refused the channel: {answer.message}")
+    if not isinstance(answer, Welcome):
+        channel.close(say=False)
+        raise DataLossError(None, None, f"{where} answered with a {type(answer).__name__}.")
+    sock.settimeout(None)
+    channel.peer = answer.task
+    return channel, answer
+
+
+def _opened(host: str, port: int, unix_name: str, timeout: float) -> socket.socket:
+    if unix_name:
+        unix = socket.socket(socket.AF_UNIX)
+        try:
+            unix.connect(f"\0{unix_name}")
+            return unix
+        except OSError:  # another host, or another container on this one
+            unix.close()
+    return socket.create_connection((host, port), timeout)
+
+
+def _stream(sock: socket.socket, context: object, server_side: bool) -> Stream:
+    if context is None:
+        return Stream(sock)
+    return TlsStream(sock, context, server_side)  # type: ignore[arg-type]
+
+
+def _name(sock: socket.socket) -> str:
+    try:
+        peer = sock.getpeername()
+    except OSError:
+        return "a peer that has gone"
+    return "a process of this host" if isinstance(peer, (str, bytes)) else f"{peer[0]}:{peer[1]}"

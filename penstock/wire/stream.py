@@ -1,0 +1,134 @@
+"""Streams: connected sockets as the channel uses them, plain or under TLS.
+
+Reading blocks, writing can also be tried: `write_some` takes what goes out at once. One thread reads; writers take turns.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+_BUFFER = 4 << 20  # bytes that the kernel may hold for each direction
+_MAX_BUFFERS = 512  # in one call; the kernel takes 1024
+_MAX_DESCRIPTORS = 16
+
+
+class Stream:
+    """A plain socket. Over a Unix socket descriptors can travel along with bytes."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self.is_unix = sock.family == getattr(socket, "AF_UNIX", None)
+        self.descriptors: list[int] = []  # received and not taken yet
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+        if not self.is_unix:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def read_some(self, view: Any) -> int:
+        """Waits for bytes and reads as many as there are, with descriptors; 0 at the end of the stream."""
+        if not self.is_unix:
+            return self.socket.recv_into(view)
+        size, ancillary, _, _ = self.socket.recvmsg_into([view], socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS))
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                received = array.array("i")
+                received.frombytes(data[: len(data) - len(data) % received.itemsize])
+                self.descriptors += received
+        return size
+
+    def read_bulk(self, view: Any) -> int:
+        """Like `read_some`, for bytes that no descriptors come with."""
+        return self.socket.recv_into(view)
+
+    def write_some(self, buffers: Sequence[Any], descriptors: Sequence[int] = ()) -> int:
+        """Writes what can be written without waiting, and says how many bytes that was."""
+        try:
+            return self._send(buffers, descriptors, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+
+    def write(self, buffers: Sequence[Any], descriptors: Sequence[int] = ()) -> int:
+        """Writes some bytes, at least one; waits until that is possible."""
+        return self._send(buffers, descriptors, 0)
+
+    def _send(self, buffers: Sequence[Any], descriptors: Sequence[int], flags: int) -> int:
+        if descriptors:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+            return self.socket.sendmsg(buffers, rights, flags)
+        return self.socket.sendmsg(buffers[:_MAX_BUFFERS], (), flags)
+
+    def close(self) -> None:
+        """Ends both directions; whoever reads or writes is woken."""
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the other side was faster
+
+    def free(self) -> None:
+        """Gives the socket back, once nobody uses it any more."""
+        self.socket.close()
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+
+class TlsStream(Stream):
+    """A socket under TLS. The cipher's state is kept in memory, under a lock that is never held while waiting."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, server_side: bool) -> None:
+        super().__init__(sock)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        name = None if server_side else "penstock"
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side, server_hostname=name)
+        self._lock = threading.Lock()
+        self._pending = b""  # encrypted and not written yet
+        self._shake_hands()
+
+    def _shake_hands(self) -> None:
+        while True:
+            try:
+                self._tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self._flush()
+                self._receive()
+            finally:
+                self._flush()
+
+    def _flush(self) -> None:
+        self.socket.sendall(self._outgoing.read())
+
+    def _receive(self) -> None:
+        data = self.socket.recv(1 << 18)
+        with self._lock:
+            if data:
+                self._incoming.write(data)
+            else:
+                self._incoming.write_eof()
+
+    def read_some(self, view: Any) -> int:
+        while True:
+            try:
+                with self._lock:
+                    return self._tls.read(len(view), view)  # type: ignore[arg-type]
+            except ssl.SSLWantReadError:
+                self._receive()
+            except ssl.SSLEOFError:
+                return 0
+
+    read_bulk = read_some
+
+    def write_some(self, buffers: Sequence[Any], descriptors: Sequence[int] = ()) -> int:
+        return 0  # encrypting is left to the thread that writes
+
+    def write(self, buffers: Sequence[Any], descriptors: Sequence[int] = ()) -> int:
+        with self._lock:
+            sent = self._tls.write(memoryview(buffers[0])[: 1 << 18])
+            data = self._outgoing.read()
+        self.socket.sendall(data)
+        return sent

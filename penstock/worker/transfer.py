@@ -1,0 +1,75 @@
+"""Transfer: sending tensors of a step to other tasks, and waiting for those that come from there.
+
+Sends to one task that are next to each other in a step become one message; so do waits for tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from penstock.passes.ir import Node
+from penstock.worker.resources import Variable
+
+
+class SendCall:
+    """Sends values, or what variables hold, to one task."""
+
+    receives = False
+    out_slots: tuple[int, ...] = ()
+
+    def __init__(self, owner: Any, nodes: list[Node]) -> None:
+        self.task: str = nodes[0].attrs["recv_task"]
+        self.keys = [n.attrs["key"] for n in nodes]
+        self.sources: list[int | Variable] = [owner.source(n.inputs[0]) for n in nodes]
+        self.in_slots = [s for s in self.sources if isinstance(s, int)]
+        self.name = nodes[0].name
+        self.device = nodes[0].device
+        self.label = f"{self.name} = Send({', '.join(n.attrs['tensor_name'] for n in nodes)})"
+
+    def __call__(self, values: list[Any], step: Any) -> None:
+        sent = []
+        for source in self.sources:
+            value = values[source] if isinstance(source, int) else source.snapshot()
+            sent.append(np.asarray(value) if isinstance(value, jax.Array) else value)
+        step.send(self.task, self.keys, sent)
+
+
+class RecvCall:
+    """Waits for values from other tasks."""
+
+    receives = True
+    in_slots: tuple[int, ...] = ()
+
+    def __init__(self, owner: Any, nodes: list[Node]) -> None:
+        self.keys = [n.attrs["key"] for n in nodes]
+        self.out_slots = [owner.slot((n, 0)) for n in nodes]
+        self.name = nodes[0].name
+        self.device = nodes[0].device
+        self.tensors = {n.attrs["key"]: f"'{n.attrs['tensor_name']}' from {n.attrs['send_task']}" for n in nodes}
+        self.label = f"{self.name} = Recv({', '.join(n.attrs['tensor_name'] for n in nodes)})"
+
+    def __call__(self, values: list[Any], step: Any) -> None:
+        step.wait_for(self)
+        for slot, value in zip(self.out_slots, step.rendezvous.take(self.keys), strict=True):
+            values[slot] = value
+
+
+def grouped(steps: list[Any]) -> list[Any]:
+    """Steps of a plan with neighbouring sends to one task as one list, and neighbouring receives as one list."""
+    result: list[Any] = []
+    kinds: list[Any] = []
+    for step in steps:
+        kind: Any = None
+        if isinstance(step, Node) and step.op.name == "_Send":
+            kind = ("send", step.attrs["recv_task"])
+        elif isinstance(step, Node) and step.op.name == "_Recv":
+            kind = ("recv",)
+        if kind is not None and kinds and kinds[-1] == kind:
+            result[-1].append(step)
+        else:
+            result.append([step] if kind is not None else step)
+            kinds.append(kind)
+    return result
