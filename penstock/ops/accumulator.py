@@ -157,7 +157,7 @@ def _merged(old: np.ndarray, new: np.ndarray) -> tuple[int, np.ndarray, np.ndarr
 
 def _begins(shape: TensorShape, dims: Sequence[int | None]) -> bool:
     """Whether `dims` begin as `shape`; an accumulator may say less of its gradients than they have dimensions."""
-    return shape.rank is None or shape.rank <= len(dims) and shape.is_compatible_with(dims[: shape.rank])
+    return shape.rank is None or (shape.rank <= len(dims) and shape.is_compatible_with(dims[: shape.rank]))
 
 
 def _divided(total: np.ndarray, count: Any) -> Any:

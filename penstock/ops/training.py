@@ -344,6 +344,28 @@ def sum_duplicate_rows(values: Array, indices: Array) -> Any:
     return sums, nowhere.at[place].set(ordered, indices_are_sorted=True)
 
 
+@op("SumDuplicateRowsOnHost", "T, Tindices -> sums: T, rows: Tindices", T=UPDATABLE, Tindices=INDEX, host=True,
+    no_gradient=True)  # fmt: skip
+def sum_duplicate_rows_on_host(values: np.ndarray, indices: np.ndarray) -> Any:
+    """The same for rows that came from elsewhere: only distinct rows are left, and a few at no row at all.
+
+    Their number is one of few, so that compiled code that takes them is compiled for few shapes.
+    """
+    if not indices.size:
+        return values, indices
+    order = np.argsort(indices, kind="stable")
+    ordered = indices[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    step = 1 << max(0, len(starts).bit_length() - 3)
+    count = -(-len(starts) // step) * step
+    sums = np.empty((count, *values.shape[1:]), values.dtype)
+    np.add.reduceat(values[order], starts, axis=0, out=sums[: len(starts)])
+    sums[len(starts) :] = 0
+    rows = np.full(count, np.iinfo(indices.dtype).max, indices.dtype)
+    rows[: len(starts)] = ordered[starts]
+    return sums, rows
+
+
 @functools.cache
 def with_distinct_indices(op_def: OpDef) -> OpDef:
     """A sparse update that takes the results of `sum_duplicate_rows`: indices of no row at all change nothing."""

@@ -56,9 +56,20 @@ def _colocated(nodes: Sequence[Node]) -> _Groups:
         takes_value = node.op.host and not any(arg.is_ref for arg in node.op.inputs)
         for source, index in node.inputs:
             reference = source.dtypes[index]
-            if (reference._is_ref_dtype and not takes_value) or reference.name == "resource":
+            if reference._is_ref_dtype and not takes_value and not _reads_elsewhere(node, source):
+                groups.join(id(source), id(node))
+            elif reference.name == "resource":
                 groups.join(id(source), id(node))
     return groups
+
+
+def _reads_elsewhere(node: Node, variable: Node) -> bool:
+    """Whether a node that takes a variable's value asks for another task than the variable: the value travels."""
+    if any(arg.is_ref for arg in node.op.inputs) or not node.device or not variable.device:
+        return False
+    wish, there = DeviceSpecV2.from_string(node.device), DeviceSpecV2.from_string(variable.device)
+    parts = ((wish.job, there.job), (wish.task, there.task))
+    return any(a is not None and b is not None and a != b for a, b in parts)
 
 
 def _choose(nodes: list[Node], specs: Sequence[DeviceSpecV2], base: DeviceSpecV2, soft: bool) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from penstock.ops.training import sum_duplicate_rows, with_distinct_indices
+from penstock.ops.training import sum_duplicate_rows, sum_duplicate_rows_on_host, with_distinct_indices
 from penstock.passes.ir import Edge, Node, Subgraph
 
 # What may happen to the sums on their way: each row by itself.
@@ -62,8 +62,9 @@ def _fused(unique: Node, uses: dict[int, list[tuple[Node, int, int]]], kept: set
     indices: Edge = unique.inputs[0]
     values: Edge = total.inputs[0]
     types = {"T": total.attrs["T"], "Tindices": unique.attrs["T"]}
+    on_host = "CPU" in total.device and all(source.op.host for source, _ in (values, indices))
     fused = Node(
-        total.name, sum_duplicate_rows, types, (types["T"], types["Tindices"]), [values, indices],
+        total.name, sum_duplicate_rows_on_host if on_host else sum_duplicate_rows, types, (types["T"], types["Tindices"]), [values, indices],
         list(dict.fromkeys([*unique.controls, *shape.controls, *count.controls, *total.controls])),
         total.device, total.order,
     )  # fmt: skip

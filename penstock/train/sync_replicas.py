@@ -28,7 +28,16 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from penstock.errors import AbortedError, CancelledError, FailedPreconditionError, OutOfRangeError, UnavailableError
+from tensorboard.compat.proto import config_pb2
+
+from penstock.errors import (
+    AbortedError,
+    CancelledError,
+    FailedPreconditionError,
+    OpError,
+    OutOfRangeError,
+    UnavailableError,
+)
 from penstock.face import logging
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation
@@ -49,6 +58,7 @@ from penstock.variables.updates import assign
 from penstock.variables.variable import Variable
 
 _LOST = (AbortedError, UnavailableError)
+_AT_EXIT_MS = 5000
 
 
 class SyncReplicasOptimizer(Optimizer):
@@ -157,7 +167,9 @@ class SyncReplicasOptimizer(Optimizer):
             added = accumulator.apply_indexed_slices_grad(grad, local_step=self._local_step)
             mean = accumulator.take_indexed_slices_grad(self._replicas_to_aggregate)
         else:
-            raise ValueError(f"Unknown grad type! For '{var.name}' expected a Tensor or IndexedSlices, received {grad!r}.")
+            raise ValueError(
+                f"Unknown grad type! For '{var.name}' expected a Tensor or IndexedSlices, received {grad!r}."
+            )
         self._accumulator_list.append((accumulator, var.device))
         return added, mean
 
@@ -246,6 +258,7 @@ class _ChiefQueueRunner(QueueRunner):
     def create_threads(
         self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
     ) -> list[Any]:
+        # Always a daemon: a program must be able to end while the thread waits for gradients.
         threads = super().create_threads(sess, coord, daemon=True, start=start)
         if threads:
             # Many programs just end, without a word to their supervisor.
@@ -262,10 +275,12 @@ class _ChiefQueueRunner(QueueRunner):
         self._try(sess, self._cancel_op)
 
 
-def _close_at_exit(runner: Any, sess: Any) -> None:
-    runner, sess = runner(), sess()
-    if runner is not None and sess is not None and not sess._closed:
-        runner.close(sess)
+def _close_at_exit(runner: weakref.ref[_ChiefQueueRunner], sess: weakref.ref[Any]) -> None:
+    chief, session = runner(), sess()
+    if chief is not None and session is not None:
+        # The session may be closed, or the parameter server gone: then there is nothing to close.
+        with contextlib.suppress(OpError, RuntimeError):
+            session.run(chief.cancel_op, options=config_pb2.RunOptions(timeout_in_ms=_AT_EXIT_MS))
 
 
 class _SyncReplicasOptimizerHook(SessionRunHook):

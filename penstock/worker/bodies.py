@@ -66,7 +66,7 @@ class _Body:
                 self._executable, self._may_change = self._made(_Compiled), True
         elif self._may_change and _versions(executable) > MAX_VERSIONS:
             self._executable, self._may_change = self._made(_InNumpy), False
-        return list(map(_host_value, executable.fetched(values)))
+        return list(map(_host_value, executable.results(values)))
 
 
 def _versions(executable: Executable) -> int:
@@ -88,24 +88,17 @@ class _Compiled(Executable):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         fixed = [i for i in self.instructions if _is_fixed(i)]
-        self._start: list[Any] = [None] * self.size
         for instruction in fixed:
-            instruction(self._start, Step(Cancellation()))
-        self._start = list(map(_host_value, self._start))
+            instruction(self.empty, Step(Cancellation()))
+        self.empty = list(map(_host_value, self.empty))
         self.instructions = [i for i in self.instructions if i not in fixed]
 
     def values(self, fed: Sequence[Any], step: Step) -> list[Any]:
         """All values of a call."""
-        values = self._start.copy()
-        for slot, value in zip(self.feed_slots, fed, strict=True):
-            values[slot] = value
+        values = self.begin(fed)
         for instruction in self.instructions:
             instruction(values, step)
         return values
-
-    def fetched(self, values: list[Any]) -> list[Any]:
-        """Those of them that are the results."""
-        return [values[f] if isinstance(f, int) else f.copy() for f in self.fetches]
 
 
 def _is_fixed(instruction: Any) -> bool:

@@ -27,6 +27,7 @@ from penstock.ops.functional import as_predicate
 from penstock.passes.ir import Edge, Node, Subgraph
 from penstock.passes.late_reads import read_late
 from penstock.passes.prune import body_of
+from penstock.passes.rows_on_host import rows_on_host
 from penstock.passes.sparse_lookups import gather_before_segments
 from penstock.passes.sparse_updates import fuse_sparse_updates
 from penstock.worker.cancellation import Cancellation
@@ -138,13 +139,20 @@ class Executable:
         self.cuts = cuts
         self._slots: dict[tuple[int, int], int] = {}
         self._bound = bound or {}  # parameters of a body that stand for variables
-        plan = make_plan(read_late(fuse_sparse_updates(gather_before_segments(subgraph))), cuts)
+        prepared = fuse_sparse_updates(gather_before_segments(subgraph))
+        on_host = rows_on_host(prepared)
+        if on_host:
+            cuts = self.cuts = Cuts(cuts.on_host | on_host, cuts.specialised)
+        plan = make_plan(read_late(prepared), cuts)
         self._variable_of = plan.variable_of
         self._first_node: dict[Variable, Node] = {}
         self.feed_slots = [self.slot((node, 0)) for node in subgraph.feeds]
-        self.instructions = [self._instruction(step) for step in grouped_transfers(plan.steps)]
+        self.instructions = [self._instruction(s) for s in grouped_transfers(plan.steps) if not _does_nothing(s)]
         self.fetches = [self.source(edge) for edge in subgraph.fetches]
-        self.size = len(self._slots)
+        constants = [(self.slot((node, 0)), node.attrs["value"]) for node in plan.constants]
+        self.empty: list[Any] = [_UNSET] * len(self._slots)  # the values of a step before it begins
+        for slot, value in constants:
+            self.empty[slot] = value
         if for_client:
             self._mark_fetched()
         segments = [i.segment for i in self.instructions if isinstance(i, SegmentCall)]
@@ -204,7 +212,7 @@ class Executable:
 
     def begin(self, fed: Sequence[Any]) -> list[Any]:
         """The values of a step before its first instruction."""
-        values: list[Any] = [_UNSET] * self.size
+        values = self.empty.copy()
         for slot, value in zip(self.feed_slots, fed, strict=True):
             values[slot] = value
         return values
@@ -240,6 +248,11 @@ class Executable:
     def results(self, values: list[Any]) -> list[Any]:
         """What is fetched, after the last instruction."""
         return [values[f] if isinstance(f, int) else f.copy() for f in self.fetches]
+
+
+def _does_nothing(step: Any) -> bool:
+    """Whether a step is only there for the order of others, which the plan has seen to."""
+    return isinstance(step, SegmentPlan) and not step.outputs and all(n.op.name in ("NoOp", "Const") for n in step.nodes)
 
 
 def _may_block(node: Node) -> bool:
@@ -468,6 +481,7 @@ class PlainCall(HostCall):
         super().__init__(owner, node)
         self.written = [node.op.input_index(name) for name in node.op.writes]
         self.jax_device = owner.context.device(node).jax_device
+        self.on_cpu = self.jax_device.platform == "cpu"
 
     def __call__(self, values: list[Any], step: Step) -> None:
         variables = [v for v in (self.inputs[i] for i in self.written) if isinstance(v, Variable)]
@@ -487,7 +501,9 @@ class PlainCall(HostCall):
         source = self.inputs[position]
         if not isinstance(source, Variable):
             return _host_value(values[source])
-        return None if position in self.written and self.node.op.overwrites else source.read()
+        if position in self.written:
+            return None if self.node.op.overwrites else source.read()
+        return source.snapshot() if self.on_cpu else source.read()
 
 
 def _host_value(value: Any) -> Any:

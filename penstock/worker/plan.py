@@ -20,6 +20,7 @@ from penstock.passes.prune import body_of
 
 _HOST_TYPES = frozenset(("string",))
 _HANDLES = frozenset(("VarHandleOp",))
+_WAVE = 1 << 20  # levels: what depends on a later wave of tensors is never in one segment with what does not
 BIG_CONSTANT = 1024  # elements: larger ones are arguments of the compiled code, not literals in it
 
 
@@ -40,7 +41,7 @@ class Plan:
     """Segments and host nodes in the order in which they run."""
 
     steps: list[SegmentPlan | Node]
-    subgraph: Subgraph
+    constants: list[Node]  # that host nodes take
     variable_of: Callable[[Edge], Node | None]
 
 
@@ -148,13 +149,15 @@ def make_plan(subgraph: Subgraph, cuts: Cuts = NO_CUTS) -> Plan:
         elif id(node) not in analysis.folding:
             key = (analysis.level[id(node)], node.device)
             segments.setdefault(key, SegmentPlan(*key)).nodes.append(node)
+    constants = {id(s): s for n in hosts for s, _ in n.inputs if analysis.is_plain_constant(s)}
     for node in _known_values_needed_outside(subgraph, analysis):
         key = (analysis.level[id(node)], node.device)
         segments.setdefault(key, SegmentPlan(*key)).nodes.append(node)
     for segment in segments.values():
         _complete(segment, analysis)
     _find_outputs(subgraph, list(segments.values()), analysis)
-    return Plan(_scheduled(list(segments.values()), hosts, analysis), subgraph, analysis.variable_of)
+    order = _scheduled(list(segments.values()), hosts, analysis)
+    return Plan(order, list(constants.values()), analysis.variable_of)
 
 
 def _scheduled(segments: list[SegmentPlan], hosts: list[Node], analysis: _Analysis) -> list[SegmentPlan | Node]:
@@ -244,7 +247,7 @@ class _Analysis:
             before = [*(s for s, _ in node.inputs), *node.controls]
             self._leaves[key] = [leaf for s in before for leaf in self._leaves.get(id(s), [s])]
         static = self.static(node)
-        level = 0
+        level = node.attrs["wave"] * _WAVE if node.op.name == "_Recv" else 0
         for i, (source, _) in enumerate(node.inputs):
             cut = not host and i in static and id(source) not in self.known
             level = max(level, self._level_after(source, node, host, cut))
@@ -272,6 +275,10 @@ class _Analysis:
         changes = (key in self.host) != host or (not host and source.device != node.device) or cut
         return level + 1 if changes else level
 
+    def is_plain_constant(self, node: Node) -> bool:
+        """Whether a node's value is there before the step begins."""
+        return node.op.name == "Const" and not node.controls and id(node) in self.folding
+
     def variable_of(self, edge: Edge) -> Node | None:
         """The variable that an edge refers to, through assignments; None for a plain value."""
         node, index = edge
@@ -286,7 +293,7 @@ def _known_values_needed_outside(subgraph: Subgraph, analysis: _Analysis) -> lis
     for node in subgraph.nodes:
         if id(node) in analysis.host:
             for source, _ in node.inputs:
-                if id(source) in analysis.folding:
+                if id(source) in analysis.folding and not analysis.is_plain_constant(source):
                     needed[id(source)] = source
     return list(needed.values())
 
@@ -319,7 +326,7 @@ def _find_outputs(subgraph: Subgraph, segments: Iterable[SegmentPlan], analysis:
     wanted: dict[tuple[int, int], None] = {(id(n), i): None for n, i in subgraph.fetches}
     for node in subgraph.nodes:
         if id(node) in analysis.host:
-            wanted.update({(id(s), i): None for s, i in node.inputs})
+            wanted.update({(id(s), i): None for s, i in node.inputs if not analysis.is_plain_constant(s)})
     for segment in segments:
         wanted.update({(id(s), i): None for s, i in segment.inputs})
     given: set[tuple[int, int]] = set()

@@ -186,10 +186,7 @@ NAMES = {
 
 # Why: the names that begin so.
 LATER = {
-    "clusters: servers and replicas are not there yet": (
-        "train.Server train.ServerDef "
-        "contrib.opt."
-    ),
+    "optimizers of tf.contrib.opt": "contrib.opt.",
     "strategies of tf.distribute": (
         "distribute. contrib.distribute. nn.compute_average_loss nn.scale_regularization_loss "
         "python.data.ops.multi_device_iterator_ops"

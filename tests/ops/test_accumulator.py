@@ -57,10 +57,19 @@ def test_types_keep() -> None:
             np.testing.assert_array_equal(mean.astype(np.float64), [2, 3 if dtype == tf.int32 else 3.5])
 
 
-def test_rows_of_a_sparse_gradient_add_up() -> None:
+@pytest.mark.parametrize(
+    "shape, first, second, taken",
+    [
+        ([4, 1], [1, 3], [0, 3], ([0, 1, 3], [[3.0], [1.0], [3.0]], [4, 1])),
+        ((), [1, 3], [0, 3], ([0, 1, 3], [[3.0], [1.0], [3.0]], [-1, 1])),
+        # Rows are not sorted, and those of one gradient not added up: the optimizer does that.
+        ([4, 1], [3, 3], [3, 1], ([3, 1, 3], [[2.0], [4.0], [2.0]], [4, 1])),
+        ([4, 1], [3, 1], [1, 3], ([1, 3, 1], [[3.0], [2.5], [2.0]], [4, 1])),
+    ],
+)
+def test_rows_of_sparse_gradients(shape: Any, first: list[int], second: list[int], taken: Any) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
-        accumulator = tf.SparseConditionalAccumulator(tf.float32, shape=[4, 1])
-        session.run(accumulator.apply_grad([3, 1, 3], [[1.0], [2.0], [3.0]]))
-        session.run(accumulator.apply_grad([3], [[6.0]]))
-        indices, values, shape = session.run(accumulator.take_grad(2))
-        assert (indices.tolist(), values.tolist(), shape.tolist()) == ([1, 3], [[2.0], [5.0]], [4, 1])
+        accumulator = tf.SparseConditionalAccumulator(tf.float32, shape=shape)
+        session.run(accumulator.apply_grad(first, [[1.0], [2.0]]))
+        session.run(accumulator.apply_grad(second, [[3.0], [4.0]]))
+        assert tuple(part.tolist() for part in session.run(accumulator.take_grad(2))) == taken

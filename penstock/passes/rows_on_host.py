@@ -1,0 +1,66 @@
+"""Rows on the host: what picks or moves rows whose number changes from step to step runs in NumPy.
+
+Compiled code has fixed shapes. Ids that were dealt out to the shards of a table are of another number in each step, and
+so are the rows looked up for them and their gradients: code that sees them would be compiled again and again. Where
+such rows only go on to other tasks or to host ops, picking them takes no compiler.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from penstock.passes.ir import Node, Subgraph
+
+# Host ops that give as many elements as the values say.
+_RAGGED = frozenset((
+    "DynamicPartition", "ListDiff", "SparseFillEmptyRows", "StringSplit", "Unique", "UniqueV2", "UniqueWithCounts", "Where",
+))  # fmt: skip
+_PICKS = {"Gather": 1, "GatherV2": 1, "ResourceGather": 1}  # which input decides how many rows
+_MOVES = frozenset((
+    "Cast", "ConcatV2", "ExpandDims", "Identity", "Pack", "Reshape", "Shape", "Size", "Squeeze", "StridedSlice",
+))  # fmt: skip
+_READS = {"ReadVariableOp": ("VarHandleOp",), "Identity": ("VariableV2", "Variable")}
+
+
+def ragged_nodes(nodes: list[Node]) -> set[int]:
+    """The nodes (by id) whose outputs have another size in each step, as far as this is known."""
+    ragged: set[int] = set()
+    for node in nodes:
+        name = node.op.name
+        if name in _RAGGED or (name == "_Recv" and node.attrs["ragged"]):
+            ragged.add(id(node))
+        elif name in _PICKS:
+            if id(node.inputs[_PICKS[name]][0]) in ragged:
+                ragged.add(id(node))
+        elif name in _MOVES and any(id(source) in ragged for source, _ in node.inputs):
+            ragged.add(id(node))
+    return ragged
+
+
+def rows_on_host(subgraph: Subgraph) -> frozenset[str]:
+    """The names of pure nodes that are to run on the host. Rows of variables are taken from the variables themselves."""
+    ragged = ragged_nodes(subgraph.nodes)
+    if not ragged:
+        return frozenset()
+    wanted: Counter[int] = Counter(id(n) for n, _ in subgraph.fetches)
+    by_compiled: set[int] = set()  # nodes that compiled code takes something from
+    moved: list[Node] = []
+    for node in reversed(subgraph.nodes):
+        here = node.op.host
+        if not here and id(node) in ragged and id(node) not in by_compiled and "CPU" in node.device:
+            moved.append(node)
+            here = True
+        for source, _ in node.inputs:
+            wanted[id(source)] += 1
+            if not here:
+                by_compiled.add(id(source))
+        for source in node.controls:
+            wanted[id(source)] += 1
+    for node in moved:
+        read = node.inputs[0][0] if node.op.name in _PICKS else None
+        if read is not None and wanted[id(read)] == 1 and read.op.name in _READS:
+            if read.inputs[0][0].op.name in _READS[read.op.name]:
+                node.inputs[0] = read.inputs[0]
+                node.controls += [c for c in read.controls if c not in node.controls]
+                subgraph.nodes.remove(read)
+    return frozenset(node.name for node in moved)
