@@ -24,7 +24,7 @@ lint: venv
 	$(BIN)/lint-imports
 
 demo: venv
-	$(BIN)/python examples/digits.py
+	$(BIN)/penstock launch --ps 1 --workers 2 --grace 10 examples/digits_cluster.py
 
 bench: venv
 	$(BIN)/python benchmarks/local_session.py

@@ -21,9 +21,9 @@ from penstock.master.tasks import LocalTask, Task, Tasks
 from penstock.passes.portable import from_graph_def
 from penstock.wire.codec import Welcome
 from penstock.wire.control import ControlClient, ControlServer, messages, wait_until_listening
-from penstock.wire.credentials import Credentials, require_safe
+from penstock.wire.credentials import Credentials, is_loopback, require_safe
 from penstock.wire.endpoint import Listener
-from penstock.worker.devices import local_devices
+from penstock.worker.devices import local_devices, use_threads
 from penstock.worker.worker import Route, Worker
 
 _defs = make_messages(
@@ -97,7 +97,7 @@ class Server:
     ) -> None:
         definition = make_server_def(server_or_cluster_def, job_name, task_index, protocol, config)
         if definition.protocol not in ("grpc", "grpc+tls"):
-            raise NotFoundError(None, None, f"There is no server for the protocol '{definition.protocol}', only 'grpc'.")
+            raise NotFoundError(None, None, f"There is no server for the protocol '{definition.protocol}': use 'grpc'.")
         self._def = definition
         self.cluster = ClusterSpec(definition.cluster)
         job, index = definition.job_name, definition.task_index
@@ -112,14 +112,20 @@ class Server:
         self.started = time.time()
         self.incarnation = secrets.randbits(63) | 1
         self.name = DeviceSpecV2(job=job, replica=0, task=index).to_string()
-        self.worker = Worker(local_devices(job, index, dict(definition.default_session_config.device_count)))
+        config = definition.default_session_config
+        use_threads(config.intra_op_parallelism_threads or self.cluster.share_of_cores(address))
+        self.worker = Worker(local_devices(job, index, dict(config.device_count)))
         self.worker.route = self._route
+        self.worker.watched = True
         self.links = Links(self.name, self.incarnation, self.worker, self.credentials)
         self.links.on_lost = self._close_sessions_of
         self._sessions: dict[int, set[str]] = {}  # of clients by their incarnation
         self._stopped = threading.Event()
-        self._control = ControlServer(address, self, self.credentials)
         host, _, port = address.rpartition(":")
+        # Off loopback a task listens on all addresses of its machine, whatever name the others have for it.
+        self._host = host.strip("[]") if is_loopback(host) else "::" if ":" in host else "0.0.0.0"
+        bound = f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
+        self._control = ControlServer(bound, self, self.credentials)
         self.address = f"{host}:{self._control.port}" if port == "0" else address
         self._listener: Listener | None = None
         if start:
@@ -151,8 +157,7 @@ class Server:
         """Begins to answer, if it does not already."""
         if self._listener is not None or self._stopped.is_set():
             return
-        host = self.address.rpartition(":")[0].strip("[]")
-        self._listener = Listener(host, Welcome(self.name, self.incarnation), self.links.accept, self.credentials)
+        self._listener = Listener(self._host, Welcome(self.name, self.incarnation), self.links.accept, self.credentials)
         with _in_process_lock:
             _in_process[self.address] = self
         self._control.start()
@@ -194,7 +199,7 @@ class Server:
         if found is not None:
             return found
         spec = DeviceSpecV2.from_string(task)
-        address = self.cluster.task_address(spec.job, spec.task)
+        address = self.cluster.task_address(spec.job or "", spec.task or 0)
         near = server_at(address)
         return self.links.reach(task, address) if near is None else near.worker
 
@@ -213,8 +218,19 @@ class Server:
 
     def register_graph(self, request: Any) -> Any:
         """Takes a partition for a session of a client."""
-        handle = self.worker.register_graph(from_graph_def(request.graph), request.session)
+        subgraph = from_graph_def(request.graph)
+        for node in subgraph.nodes:
+            if node.device not in self.worker.device_names:
+                raise InvalidArgumentError(
+                    None, node.name, f"Node '{node.name}' is on '{node.device[:100]}', which {self.name} does not have."
+                )
         self._sessions.setdefault(request.client, set()).add(request.session)
+        try:
+            handle = self.worker.register_graph(subgraph, request.session)
+        except OpError:
+            raise
+        except Exception as error:  # what a kernel or a pass says of a graph that no session would send
+            raise InvalidArgumentError(None, None, f"A partition cannot be compiled: {error!r}") from error
         return messages["RegisterGraphReply"](handle=handle)
 
     def close_session(self, request: Any) -> Any:
@@ -265,7 +281,7 @@ def cluster_tasks(cluster: ClusterSpec, default: Task, links: Links, device_filt
 
 
 def connect_to(target: str, device_filters: list[str]) -> tuple[Tasks, Links | None]:
-    """The tasks behind a target `grpc://host:port`, and the links made for them if the server is not of this process."""
+    """The tasks behind a target `grpc://host:port`, and links made for them if no server of this process is meant."""
     address = target.removeprefix("grpc://")
     if address == target or ":" not in address:
         raise NotFoundError(
@@ -280,7 +296,7 @@ def connect_to(target: str, device_filters: list[str]) -> tuple[Tasks, Links | N
     limit = start_timeout()
 
     def say(why: str, seconds: float) -> None:
-        logging.info("Waiting for the server at %s: %s (for %.0f s; gives up after %.0f s).", address, why, seconds, limit)
+        logging.info("Waiting for %s: %s (for %.0f s; gives up after %.0f s).", target, why, seconds, limit)
 
     wait_until_listening(address, limit, say)
     client = ControlClient(address, credentials)

@@ -252,8 +252,9 @@ class BaseSession:
 
     def close(self) -> None:
         """Ends the session: steps in flight are cancelled. A local session's variables and queues are freed."""
-        if not self._closed:
-            self._closed = True
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if not closed:
             self._master.close()
             if not self._target:
                 for task in self._master.tasks.connected():

@@ -42,6 +42,22 @@ def test_digits_learns():
     assert accuracy >= 95
 
 
+def test_digits_on_a_cluster_learns(tmp_path):
+    cluster = ["-m", "penstock", "launch", "--ps=1", "--workers=2", f"--log-dir={tmp_path / 'logs'}"]
+    output = run(*cluster, EXAMPLES / "digits_cluster.py", "--steps=250", f"--train_dir={tmp_path / 'train'}")
+    steps, accuracy = accuracy_in(output)
+    assert steps == 250 and accuracy >= 95
+    assert "[worker:1] done, after" in output
+    files = {path.name.partition(".")[0] for path in (tmp_path / "train").iterdir()}
+    assert files == {"checkpoint", "events", "graph", "loss", "model"}
+
+
+def test_a_task_without_a_cluster_says_how_to_start_one():
+    command = [sys.executable, str(EXAMPLES / "digits_cluster.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env={**os.environ, "TF_CONFIG": ""})
+    assert done.returncode == 1 and "penstock launch examples/digits_cluster.py" in done.stderr
+
+
 def test_linear_finds_the_line():
     assert line_in(run(EXAMPLES / "linear.py")) == pytest.approx((3, 2), abs=0.05)
 

@@ -31,6 +31,8 @@ _NO_SHAPES: list[TensorShape] = []
 class IteratorState:
     """Where an iteration stands. Initialising it again starts another one."""
 
+    kind = "Iterator"
+
     def __init__(self, name: str, dtypes: Sequence[DType], shapes: Sequence[TensorShape]) -> None:
         self.name = name
         self.dtypes = tuple(dtypes)

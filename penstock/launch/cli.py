@@ -2,7 +2,8 @@
 
     penstock run train.py --steps=100     run a TensorFlow script unmodified
     penstock launch --workers=4 train.py  run it on a cluster of processes on this machine
-penstock credentials create DIR       make what tasks on several machines need to trust each other
+    penstock status localhost:2222        show what the tasks of a running cluster do and hold
+    penstock credentials create DIR       make what tasks on several machines need to trust each other
     penstock version                      say which penstock this is
 """
 
@@ -14,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.launch import credentials, start
+from penstock.launch import credentials, start, status
 from penstock.launch.program import Program
 
 app = typer.Typer(
@@ -30,6 +31,7 @@ app.add_typer(credentials.app, name="credentials")
 # Parsing stops at the script: all that follows is the script's own, --help included.
 _SCRIPT_ARGUMENTS = {"allow_interspersed_args": False}
 app.command(context_settings=_SCRIPT_ARGUMENTS)(start.launch)
+app.command()(status.status)
 
 
 @app.command(context_settings=_SCRIPT_ARGUMENTS)

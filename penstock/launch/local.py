@@ -37,6 +37,7 @@ class Commands:
     program: Program
     cluster: Cluster
     flags: ClusterFlags
+    columns: int | None = None  # of the terminal on which a task's lines are shown
 
     def command(self, task: Task) -> list[str]:
         """The command line of a task. Its flags come first: arguments after a `--` would not be taken for flags."""
@@ -46,7 +47,9 @@ class Commands:
     def environment(self, task: Task) -> dict[str, str]:
         """The environment of a task: the launcher's own (credentials included), and the task's place."""
         own = {"TF_CONFIG": self.cluster.tf_config(task), "PENSTOCK_LAUNCHED": "1", "PYTHONUNBUFFERED": "1"}
-        return {**os.environ, **own}
+        # Tasks write to a pipe: without this they would not know that a progress bar is seen.
+        terminal = {} if self.columns is None else {"PENSTOCK_TERMINAL_COLUMNS": str(self.columns)}
+        return {**os.environ, **own, **terminal}
 
 
 @dataclass
@@ -152,13 +155,19 @@ class Launcher:
             return False
         stream, lines = child.pipes[pipe]
         if not data:
-            self._display.show(task, stream, lines.rest())
+            self._flush(task, stream, lines)
             self._selector.unregister(pipe)
             pipe.close()
             return False
         self._display.record(task, data)
-        self._display.show(task, stream, lines.feed(data))
+        whole = lines.feed(data)
+        self._display.progress(task, stream, lines.state)
+        self._display.show(task, stream, whole)
         return True
+
+    def _flush(self, task: Task, stream: str, lines: LineBuffer) -> None:
+        self._display.progress(task, stream, b"")
+        self._display.show(task, stream, lines.rest())
 
     def _ended(self, task: Task, child: _Child) -> None:
         self._selector.unregister(child.end)
@@ -172,7 +181,7 @@ class Launcher:
                 if not self._read(task, child, pipe):
                     break
             if not pipe.closed:
-                self._display.show(task, stream, lines.rest())
+                self._flush(task, stream, lines)
                 self._selector.unregister(pipe)
                 pipe.close()
         del self._children[task]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -15,6 +17,7 @@ from penstock.launch.cluster import PS, LaunchError, Task
 
 # A longer line is shown in pieces: what is held for one that never ends is bounded.
 LONGEST_LINE = 1 << 16
+_MOVES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-ln-~]")  # control sequences other than colours
 _WORKER_COLOURS = (
     "green",
     "yellow",
@@ -40,11 +43,22 @@ class LineBuffer:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that are complete now, without their ends."""
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        if len(self._partial) > LONGEST_LINE:
-            lines.append(self._partial)
-            self._partial = b""
+        *lines, partial = (self._partial + data).split(b"\n")
+        if len(partial) > LONGEST_LINE:
+            lines.append(partial)
+            partial = b""
+        # A progress bar may never end its line: its earlier states are not kept.
+        self._partial = partial[max(0, partial.rstrip(b"\r").rfind(b"\r")) :]
         return [_last_state(line) for line in lines]
+
+    @property
+    def state(self) -> bytes:
+        """What a progress bar shows: an unfinished line that was gone back to the start of, empty if there is none.
+
+        >>> lines.feed(b"10%\\r20%"), lines.state
+        ([], b'20%')
+        """
+        return _last_state(self._partial) if b"\r" in self._partial else b""
 
     def rest(self) -> list[bytes]:
         """The line that no end came for, if there is one."""
@@ -63,20 +77,38 @@ class Screen:
     def __init__(self, stream: TextIO, tasks: Sequence[Task]) -> None:
         self._stream: BinaryIO = stream.buffer
         self.gone = False
-        console = Console(file=stream)
+        self._console = console = Console(file=stream)
         # Rendered once: a terminal gets colours, a file or a pipe gets plain text.
         self._prefixes = {task: _prefix(console, f"[{task}]", _colour(task)) for task in tasks}
         self._own = _prefix(console, "[launch]", "dim")
 
     def lines(self, task: Task, lines: Sequence[bytes]) -> None:
         """Show lines of a task."""
-        self._write(b"".join(self._prefixes[task] + line + b"\n" for line in lines))
+        # A line that moves the cursor, as the last state of a progress bar may, would go over the task's name.
+        self.write(b"".join(self._prefixes[task] + _MOVES.sub(b"", line) + b"\n" for line in lines))
 
     def notice(self, text: str) -> None:
         """Show a line of the launcher's own."""
-        self._write(self._own + text.encode(errors="replace") + b"\n")
+        self.write(self._own + text.encode(errors="replace") + b"\n")
 
-    def _write(self, data: bytes) -> None:
+    @property
+    def columns(self) -> int | None:
+        """How many characters of a task fit in a line of the terminal; None if this is none, or cannot be drawn on."""
+        if not self._stream.isatty() or self._console.is_dumb_terminal:
+            return None
+        # A character less than there are: many terminals begin a new line after the last.
+        return max(20, self._console.width - 1 - max(len(f"[{task}] ") for task in self._prefixes))
+
+    def bar(self, task: Task, state: bytes) -> bytes:
+        """A progress bar as one line of the terminal, without what would move the cursor."""
+        text = Text.from_ansi(state.decode(errors="replace"))
+        text.truncate(self.columns or 80, overflow="ellipsis")
+        with self._console.capture() as capture:
+            self._console.print(text, end="", highlight=False)
+        return self._prefixes[task] + capture.get().encode()
+
+    def write(self, data: bytes) -> None:
+        """Write as it is, if somebody reads."""
         if self.gone or not data:
             return
         try:
@@ -100,12 +132,46 @@ def _colour(task: Task) -> str:
     return "bold blue" if task.job == PS else _WORKER_COLOURS[task.index % len(_WORKER_COLOURS)]
 
 
+class Bars:
+    """The progress bars of tasks, in the last lines of a terminal; below all else that is shown."""
+
+    def __init__(self, screen: Screen | None) -> None:
+        self._screen = screen
+        self._states: dict[tuple[Task, str], bytes] = {}
+        self._drawn = 0
+
+    def set(self, task: Task, stream: str, state: bytes) -> None:
+        """Show a task's bar as it is now; an empty one takes it away."""
+        if self._screen is None or state == self._states.get((task, stream), b""):
+            return
+        with self.away():
+            self._states[task, stream] = state
+            if not state:
+                del self._states[task, stream]
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Make room for other lines."""
+        if self._screen is not None and self._drawn:
+            up = f"\x1b[{self._drawn - 1}A" if self._drawn > 1 else ""
+            self._screen.write(f"\r{up}\x1b[J".encode())
+            self._drawn = 0
+        yield
+        if self._screen is not None and self._states:
+            bars = [self._screen.bar(task, state) for (task, _), state in sorted(self._states.items())]
+            self._screen.write(b"\n".join(bars))
+            self._drawn = len(bars)
+
+
 class Display:
     """The launcher's stdout and stderr, and the log files `<job>-<index>.log` in a directory."""
 
     def __init__(self, tasks: Sequence[Task], logs: Path) -> None:
         self.logs = logs
         self.screens = {"stdout": Screen(sys.stdout, tasks), "stderr": Screen(sys.stderr, tasks)}
+        terminal = next((screen for screen in self.screens.values() if screen.columns is not None), None)
+        self.columns = terminal.columns if terminal else None  # for a progress bar of a task
+        self._bars = Bars(terminal)
         self._files: dict[Task, BinaryIO] = {}
         try:
             logs.mkdir(parents=True, exist_ok=True)
@@ -142,11 +208,18 @@ class Display:
 
     def show(self, task: Task, stream: str, lines: Sequence[bytes]) -> None:
         """Show whole lines of a task on the launcher's stream of that name."""
-        self.screens[stream].lines(task, lines)
+        if lines:
+            with self._bars.away():
+                self.screens[stream].lines(task, lines)
+
+    def progress(self, task: Task, stream: str, state: bytes) -> None:
+        """Show on a terminal how far a task's progress bar is; nothing if it has none."""
+        self._bars.set(task, stream, state)
 
     def notice(self, text: str) -> None:
         """Say something to the user."""
-        self.screens["stderr"].notice(text)
+        with self._bars.away():
+            self.screens["stderr"].notice(text)
 
     def close(self) -> None:
         """Close the log files."""

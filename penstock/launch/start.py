@@ -53,7 +53,7 @@ def launch(
                 told = f" and {' '.join(found.options.values())}" if found.options else ""
                 display.notice(f"{', '.join(map(str, cluster.tasks))}: told by TF_CONFIG{told}; logs in {display.logs}")
                 started = time.monotonic()
-                code = Launcher(Commands(program, cluster, found), policy, display).run()
+                code = Launcher(Commands(program, cluster, found, display.columns), policy, display).run()
                 outcome = "done" if code == 0 else f"ended with exit code {code}"
                 display.notice(f"{outcome} after {time.monotonic() - started:.1f} s; logs in {display.logs}")
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,6 +78,13 @@ class ClusterSpec:
         """The addresses of a job's tasks, None where a number is missing."""
         tasks = self._tasks(job_name)
         return [tasks.get(number) for number in range(max(tasks, default=-1) + 1)]
+
+    def share_of_cores(self, address: str) -> int:
+        """How many cores a task may use, if those of its host are dealt out to the tasks that are there."""
+        host = address.rpartition(":")[0]
+        near = sum(at.rpartition(":")[0] == host for tasks in self._jobs.values() for at in tasks.values())
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, cores // max(1, near))
 
     def as_cluster_def(self) -> Any:
         """As a ClusterDef message."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,9 @@ from penstock.wire.credentials import Credentials
 from penstock.worker.executor import Step
 from penstock.worker.timeline import encoded
 from penstock.worker.worker import Worker
+
+MAX_REPLACED = 1024  # incarnations of tasks that are remembered after another has taken their place
+LONGEST_MESSAGE = 1 << 16  # characters of an error that travel
 
 Answer = Callable[[Done | OpError], None]
 
@@ -59,7 +63,7 @@ class Link:
     def abort(self, step: int, why: OpError) -> None:
         """Tells the peer to give a step up."""
         try:
-            self.channel.send(Abort(step, why.error_code, why.message))
+            self.channel.send(Abort(step, why.error_code, why.message[:LONGEST_MESSAGE]))
         except UnavailableError:
             pass  # it gives up all of our steps when the connection is gone
 
@@ -103,8 +107,7 @@ class Link:
                 self._running.discard(step)
             if error is not None or values is None:
                 assert error is not None
-                op = error.op_name or ""
-                self.channel.send(Failed(step, error.error_code, op, error.message))
+                self.channel.send(_failed(step, error, error.op_name))
                 return
             trace = b"" if ran.timings is None else encoded(ran.timings)
             try:
@@ -112,7 +115,7 @@ class Link:
             except UnavailableError:
                 raise
             except OpError as unsendable:
-                self.channel.send(Failed(step, unsendable.error_code, "", unsendable.message))
+                self.channel.send(_failed(step, unsendable, None))
 
         with self._lock:
             self._running.add(step)
@@ -131,6 +134,11 @@ class Link:
                 self._worker.abort(step)
 
 
+def _failed(step: int, error: OpError, op: str | None) -> Failed:
+    # One that is too long to send would never arrive, and whoever asked would wait for ever.
+    return Failed(step, error.error_code, (op or "")[:LONGEST_MESSAGE], error.message[:LONGEST_MESSAGE])
+
+
 class Links:
     """The links of a task, or of a client without one (`worker` is None)."""
 
@@ -142,7 +150,8 @@ class Links:
         self.on_lost: Callable[[int], None] = lambda incarnation: None  # a peer has gone that may have sessions here
         self._lock = threading.Lock()
         self._links: dict[str, Link] = {}
-        self._clients: set[Link] = set()
+        self._others: set[Link] = set()  # of clients, and second ones to a task, where both sides have opened one
+        self._replaced: OrderedDict[tuple[str, int], None] = OrderedDict()  # incarnations that have come to an end
         self._closed = False
 
     @classmethod
@@ -186,7 +195,10 @@ class Links:
 
     def accept(self, channel: Channel, hello: Hello) -> None:
         """Takes in a channel that a peer has opened."""
-        self._keep(Link(channel, hello.task or f"client {hello.incarnation:x}", hello.incarnation, self.worker), hello.task)
+        name = hello.task or f"client {hello.incarnation:x}"
+        if (name, hello.incarnation) in self._replaced:
+            raise AbortedError(None, None, f"{name} has come back as another incarnation since this one was connected.")
+        self._keep(Link(channel, name, hello.incarnation, self.worker), hello.task)
 
     def _keep(self, link: Link, task: str | None = None) -> Link:
         stale: Link | None = None
@@ -195,21 +207,28 @@ class Links:
                 link.channel.close()
                 raise UnavailableError(None, None, f"{self.task or 'The client'} is closing.")
             if task == "":
-                self._clients.add(link)
+                self._others.add(link)
             else:
                 old = self._links.get(link.peer)
                 # A task that comes back as another incarnation has left its old connection for dead.
                 if old is not None and old.incarnation != link.incarnation:
                     stale = old
+                    self._replaced[old.peer, old.incarnation] = None
+                    if len(self._replaced) > MAX_REPLACED:
+                        self._replaced.popitem(last=False)
+                if old is not None:
+                    self._others.add(old)
                 self._links[link.peer] = link
 
         def lost(channel: Channel, reason: OpError) -> None:
             with self._lock:
-                self._clients.discard(link)
+                self._others.discard(link)
                 if self._links.get(link.peer) is link:
                     del self._links[link.peer]
+                left = any(other.incarnation == link.incarnation for other in (*self._links.values(), *self._others))
             link.on_close(channel, reason)
-            self.on_lost(link.incarnation)
+            if not left:
+                self.on_lost(link.incarnation)
             logging.debug("%s: the link to %s has ended: %s", self.task or "client", link.peer, reason.message)
 
         if stale is not None:
@@ -220,13 +239,13 @@ class Links:
     def all(self) -> list[Link]:
         """All links that are open."""
         with self._lock:
-            return [link for link in (*self._links.values(), *self._clients) if link.channel.is_open]
+            return [link for link in (*self._links.values(), *self._others) if link.channel.is_open]
 
     def close(self, timeout: float = 5.0) -> None:
         """Closes all links and waits for their threads."""
         with self._lock:
             self._closed = True
-            links = [*self._links.values(), *self._clients]
+            links = [*self._links.values(), *self._others]
         for link in links:
             link.channel.close(message=f"{self.task or 'the client'} has ended")
         for link in links:

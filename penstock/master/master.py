@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import CancelledError, DeadlineExceededError, InternalError, OpError
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
@@ -175,10 +177,12 @@ class _StepRun:
         if state.error is not None:
             raise state.error
         results: list[Any] = [None] * self._signature.fetch_count
-        for part, values in state.results.items():
-            assert isinstance(part, _Part)
-            for position, value in zip(part.fetches, values, strict=True):
-                results[position] = value
+        for answered, values in state.results.items():
+            assert isinstance(answered, _Part)
+            for position, value in zip(answered.fetches, values, strict=True):
+                # What lies in shared memory is not the client's to keep.
+                borrowed = value.__class__ is np.ndarray and not value.flags.writeable
+                results[position] = value.copy() if borrowed else value
         return results, step, self._traces
 
     def _start(self, part: _Part, fed: list[Any]) -> None:
@@ -196,7 +200,9 @@ class _StepRun:
                 return
             self._act(lambda state: state.finished(part, list(result.values)))
 
-        if self._state.error is not None:
+        failure = self._state.error
+        if failure is not None:
+            answer(failure)  # another part could not even begin
             return
         try:
             part.task.start(part.graph, self._number, fed, self._timeout, self._trace, answer)
@@ -204,7 +210,9 @@ class _StepRun:
             answer(error)
 
     def _run_here(self, part: _Part, fed: list[Any], step: Step) -> None:
-        if self._state.error is not None:
+        before = self._state.error
+        if before is not None:
+            self._act(lambda state: state.failed(part, before))
             return
         try:
             values = part.task.worker.run_graph(part.graph, fed, step)  # type: ignore[attr-defined]
@@ -212,7 +220,8 @@ class _StepRun:
             failure = error
             self._act(lambda state: state.failed(part, failure))
         except BaseException as error:
-            self._act(lambda state: state.given_up(CancelledError(None, None, f"The step was left: {error!r}")))
+            left = CancelledError(None, None, f"The step was left: {error!r}")
+            self._act(lambda state: state.given_up(left))
             raise
         else:
             self._act(lambda state: state.finished(part, values))

@@ -68,9 +68,10 @@ class RemoteTask:
 
     def _connected(self, timeout: float) -> Link:
         def say(why: str, seconds: float) -> None:
-            logging.info(
-                "Waiting for %s at %s: %s (for %.0f s; gives up after %.0f s).", self.name, self.address, why, seconds, timeout
-            )
+            logging.warning(
+                "Waiting for %s at %s: %s (for %.0f s; gives up after %.0f s).",
+                self.name, self.address, why, seconds, timeout,
+            )  # fmt: skip
 
         try:
             wait_until_listening(self.address, timeout, say)
@@ -88,8 +89,8 @@ class RemoteTask:
             )  # fmt: skip
         if self._incarnation and status.incarnation != self._incarnation:
             raise AbortedError(
-                None, None, f"{self.name} has been restarted, and what it held is lost: make a new session, and restore "
-                "or initialise the variables.",
+                None, None, f"{self.name} has been restarted, and what it held is lost: make a new session, and "
+                "restore or initialise the variables.",
             )  # fmt: skip
         link = self._links.open(self.address, status)
         self._incarnation = status.incarnation

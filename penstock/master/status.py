@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.master.links import Links
+from penstock.worker.devices import Device
 from penstock.worker.resources import Variable
 from penstock.worker.worker import Worker
 
@@ -21,7 +22,7 @@ def fill_status(status: Any, worker: Worker, links: Links, details: bool) -> Non
     counters = worker.counters
     status.steps, status.failed_steps, status.updates = counters.steps, counters.failed, counters.updates
     status.busy = counters.busy
-    for updates, count in sorted(dict(counters.staleness).items()):
+    for updates, count in sorted(counters.staleness.copy().items()):
         status.staleness.add(updates=updates, count=count)
     for link in links.all():
         sent, received = link.channel.traffic()
@@ -33,25 +34,28 @@ def fill_status(status: Any, worker: Worker, links: Links, details: bool) -> Non
     for device in worker.devices:
         for (container, name), resource in device.resources.items():
             if isinstance(resource, Variable):
-                value = resource.value
-                shape = resource.shape.as_list() if value is None and resource.shape.rank is not None else None
-                status.variables.add(
-                    name=name, container=container, device=device.name, dtype=resource.dtype.base_dtype.name,
-                    shape=[-1 if n is None else n for n in shape or getattr(value, "shape", ())], bytes=resource.nbytes(),
-                )  # fmt: skip
+                _add_variable(status, container, name, resource, device)
             else:
-                status.resources.add(
-                    name=name, container=container, kind=type(resource).__name__, size=_size(resource),
-                    capacity=int(getattr(resource, "capacity", -1) or -1),
-                )  # fmt: skip
+                _add_resource(status, container, name, resource)
 
 
-def _size(resource: Any) -> int:
-    """How many elements a queue holds, or gradients an accumulator; -1 for what has no such number."""
-    for name in ("size", "num_accumulated", "count"):
-        value = getattr(resource, name, None)
-        if value is not None:
-            value = value() if callable(value) else value
-            if isinstance(value, int):
-                return value
-    return -1
+def _add_variable(status: Any, container: str, name: str, variable: Variable, device: Device) -> None:
+    value = variable.value  # once: a step may replace it, and the end of the session takes it away
+    declared = variable.shape.as_list() if variable.shape.rank is not None else []
+    shape = declared if value is None else value.shape
+    status.variables.add(
+        name=name, container=container, device=device.name, dtype=variable.dtype.base_dtype.name,
+        shape=[-1 if n is None else n for n in shape], bytes=0 if value is None else int(value.nbytes),
+    )  # fmt: skip
+
+
+def _add_resource(status: Any, container: str, name: str, resource: Any) -> None:
+    """A resource says its `kind`, and those that hold elements have a `size()` and perhaps a `capacity`.
+
+    -1 stands for no such number, and for a capacity without bound.
+    """
+    size = getattr(resource, "size", None)
+    status.resources.add(
+        name=name, container=container, kind=getattr(resource, "kind", type(resource).__name__.lstrip("_")),
+        size=-1 if size is None else size(), capacity=getattr(resource, "capacity", -1),
+    )  # fmt: skip

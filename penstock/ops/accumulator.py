@@ -41,6 +41,10 @@ class Accumulator(Waitable):
         self.count = 0
         self._sum: Any = None
 
+    def size(self) -> int:
+        """How many gradients are in it now."""
+        return self.count
+
     def set_global_step(self, step: int) -> None:
         """Gradients of earlier steps are dropped from now on; those that are in stay."""
         with self._changed:

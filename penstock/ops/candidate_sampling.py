@@ -204,6 +204,8 @@ def all_candidate_sampler_op(
 class _Learned:
     """Frequencies of the classes seen so far; each starts at 1."""
 
+    kind = "CandidateSampler"
+
     def __init__(self, range_max: int, seeds: tuple[int, int]) -> None:
         self.counts = np.ones(range_max)
         self.random = np.random.default_rng(seeds if any(seeds) else None)

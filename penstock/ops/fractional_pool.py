@@ -39,6 +39,8 @@ def _shape(op: Operation) -> list[TensorShape]:
 
 
 class _Draws:
+    kind = "FractionalPool"
+
     def __init__(self, seeds: tuple[int, int]) -> None:
         self.random = np.random.default_rng(seeds if any(seeds) else None)
 

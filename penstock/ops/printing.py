@@ -26,6 +26,8 @@ from penstock.ops.tensor_text import summary
 class _Printed:
     """How often a Print node has printed, for `first_n`."""
 
+    kind = "Print"
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._count = 0

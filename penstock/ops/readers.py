@@ -29,6 +29,8 @@ Open = Callable[[str], Iterator[Record]]
 class Reader:
     """Hands out the records of file after file. Steps take turns."""
 
+    kind = "Reader"
+
     def __init__(self, name: str, open_file: Open) -> None:
         self.name = name
         self._open_file = open_file

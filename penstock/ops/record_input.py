@@ -24,6 +24,8 @@ from penstock.ops.readers import compression_of
 class _Yielder:
     """Hands out records for ever; a buffer of them is where they are shuffled."""
 
+    kind = "RecordInput"
+
     def __init__(self, pattern: str, seed: int, shift: float, buffer: int, compression: str) -> None:
         self._pattern, self._shift, self._compression = pattern, shift, compression
         self._random = random.Random(seed)
@@ -31,6 +33,14 @@ class _Yielder:
         self._buffer: list[bytes] = []
         self._lock = threading.Lock()
         self._records = self._endless()
+
+    @property
+    def capacity(self) -> int:
+        return self._least
+
+    def size(self) -> int:
+        """How many records are in the buffer now."""
+        return len(self._buffer)
 
     def take(self, count: int) -> list[bytes]:
         with self._lock:

@@ -17,15 +17,13 @@ from penstock.graph.shape import TensorShape, as_shape
 from penstock.ops import shapes
 from penstock.ops.queue_kinds import Queue
 
-_UNBOUNDED = 1 << 62
-
 
 class _Area(Queue):
     kind = "StagingArea"
 
 
 def _area(resource: Any, dtypes: list[DType], capacity: int) -> _Area:
-    found = resource(lambda name: _Area(name, dtypes, [], capacity or _UNBOUNDED))
+    found = resource(lambda name: _Area(name, dtypes, [], capacity or -1))
     if not isinstance(found, _Area):
         raise InvalidArgumentError(None, None, f"{found} is no staging area. Use another shared_name.")
     return found

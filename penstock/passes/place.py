@@ -56,9 +56,8 @@ def _colocated(nodes: Sequence[Node]) -> _Groups:
         takes_value = node.op.host and not any(arg.is_ref for arg in node.op.inputs)
         for source, index in node.inputs:
             reference = source.dtypes[index]
-            if reference._is_ref_dtype and not takes_value and not _reads_elsewhere(node, source):
-                groups.join(id(source), id(node))
-            elif reference.name == "resource":
+            bound = reference._is_ref_dtype and not takes_value and not _reads_elsewhere(node, source)
+            if bound or reference.name == "resource":
                 groups.join(id(source), id(node))
     return groups
 

@@ -13,7 +13,8 @@ from penstock.passes.ir import Node, Subgraph
 
 # Host ops that give as many elements as the values say.
 _RAGGED = frozenset((
-    "DynamicPartition", "ListDiff", "SparseFillEmptyRows", "StringSplit", "Unique", "UniqueV2", "UniqueWithCounts", "Where",
+    "DynamicPartition", "ListDiff", "SparseFillEmptyRows", "StringSplit", "Unique", "UniqueV2", "UniqueWithCounts",
+    "Where",
 ))  # fmt: skip
 _PICKS = {"Gather": 1, "GatherV2": 1, "ResourceGather": 1}  # which input decides how many rows
 _MOVES = frozenset((
@@ -38,7 +39,7 @@ def ragged_nodes(nodes: list[Node]) -> set[int]:
 
 
 def rows_on_host(subgraph: Subgraph) -> frozenset[str]:
-    """The names of pure nodes that are to run on the host. Rows of variables are taken from the variables themselves."""
+    """The names of pure nodes that are to run on the host. Rows of variables are taken from these directly."""
     ragged = ragged_nodes(subgraph.nodes)
     if not ragged:
         return frozenset()
@@ -58,9 +59,12 @@ def rows_on_host(subgraph: Subgraph) -> frozenset[str]:
             wanted[id(source)] += 1
     for node in moved:
         read = node.inputs[0][0] if node.op.name in _PICKS else None
-        if read is not None and wanted[id(read)] == 1 and read.op.name in _READS:
-            if read.inputs[0][0].op.name in _READS[read.op.name]:
-                node.inputs[0] = read.inputs[0]
-                node.controls += [c for c in read.controls if c not in node.controls]
-                subgraph.nodes.remove(read)
+        if read is not None and wanted[id(read)] == 1 and _reads_variable(read):
+            node.inputs[0] = read.inputs[0]
+            node.controls += [c for c in read.controls if c not in node.controls]
+            subgraph.nodes.remove(read)
     return frozenset(node.name for node in moved)
+
+
+def _reads_variable(node: Node) -> bool:
+    return node.op.name in _READS and node.inputs[0][0].op.name in _READS[node.op.name]

@@ -64,7 +64,8 @@ def _fused(unique: Node, uses: dict[int, list[tuple[Node, int, int]]], kept: set
     types = {"T": total.attrs["T"], "Tindices": unique.attrs["T"]}
     on_host = "CPU" in total.device and all(source.op.host for source, _ in (values, indices))
     fused = Node(
-        total.name, sum_duplicate_rows_on_host if on_host else sum_duplicate_rows, types, (types["T"], types["Tindices"]), [values, indices],
+        total.name, sum_duplicate_rows_on_host if on_host else sum_duplicate_rows, types,
+        (types["T"], types["Tindices"]), [values, indices],
         list(dict.fromkeys([*unique.controls, *shape.controls, *count.controls, *total.controls])),
         total.device, total.order,
     )  # fmt: skip

@@ -33,7 +33,8 @@ class Coordinator:
         self._error: BaseException | None = None  # what `join` raises
         self._threads: set[threading.Thread] = set()
         self._joined = False
-        self.lost = False  # whether a task of the cluster has gone, so that the training goes on in another session
+        self.lost = False  # whether a task of the cluster has gone
+        self.recovers = False  # whether the training goes on in another session then
 
     def request_stop(self, ex: Any = None) -> None:
         """Asks the threads to stop. With `ex` (an exception, or `sys.exc_info()`) `join` raises it, if it is the first.

@@ -6,22 +6,23 @@ brings errors of other threads to whoever runs steps, and the innermost runs a s
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorboard.compat.proto import config_pb2
 
-from penstock.errors import AbortedError, OutOfRangeError, UnavailableError
+from penstock.errors import OutOfRangeError
 from penstock.face import logging
 from penstock.graph.graph import get_default_graph
 from penstock.train import hooks as basic_hooks
 from penstock.train.coordinator import Coordinator
 from penstock.train.queue_runner import start_queue_runners
+from penstock.train.recovery import LOST, Patience, WaitLog, is_synchronous, patiently
 from penstock.train.scaffold import Scaffold
 from penstock.train.session_manager import SessionManager
 from penstock.train.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 
-_PREEMPTED = (AbortedError, UnavailableError)
 _USE_DEFAULT: Any = object()
 
 
@@ -73,10 +74,13 @@ class ChiefSessionCreator(_ScaffoldedCreator):
         super().__init__(scaffold, master, config)
         self._checkpoint_dir = checkpoint_dir
         self._checkpoint_filename_with_path = checkpoint_filename_with_path
+        self._began = False
 
     def create_session(self) -> Any:
         manager, scaffold = self._manager(), self._scaffold
-        return manager.prepare_session(
+        # What a server holds at first may be of another training; later it is ours.
+        prepare = manager.rejoin_session if self._began else manager.prepare_session
+        session = prepare(
             self._master,
             saver=scaffold.saver,
             checkpoint_dir=self._checkpoint_dir,
@@ -86,6 +90,8 @@ class ChiefSessionCreator(_ScaffoldedCreator):
             init_feed_dict=scaffold.init_feed_dict,
             init_fn=scaffold.init_fn,
         )
+        self._began = True
+        return session
 
 
 class WorkerSessionCreator(_ScaffoldedCreator):
@@ -141,7 +147,7 @@ class _WrappedSession:
         if self._sess is not None:
             try:
                 self._sess.close()
-            except _PREEMPTED as error:
+            except LOST as error:
                 logging.error("An error occurred when attempting to close the session: %s", error)
             finally:
                 self._sess = None
@@ -156,55 +162,56 @@ class _WrappedSession:
 
 
 class _RecoverableSession(_WrappedSession):
-    """Makes the session anew when a task of its cluster has gone."""
+    """Makes the session anew when a task of its cluster has gone, and runs the step again."""
 
-    def __init__(self, creator: SessionCreator) -> None:
+    def __init__(self, creator: Any) -> None:
         self._creator = creator
-        super().__init__(self._create())
+        self._wait_log = WaitLog() if is_synchronous(get_default_graph()) else None
+        super().__init__(self._create(None))
 
-    def _create(self) -> Any:
-        while True:
-            try:
-                return self._creator.create_session()
-            except _PREEMPTED as error:
-                logging.info(
-                    "An error was raised while a session was being created. This may be due to a preemption of a "
-                    "connected worker or parameter server. A new session will be created. Error: %s", error,
-                )  # fmt: skip
+    def _create(self, patience: Patience | None) -> Any:
+        return patiently(self._creator.create_session, patience)
 
     def _check_stop(self) -> bool:
         try:
             return bool(self._sess is not None and self._sess._check_stop())
-        except _PREEMPTED as error:
-            logging.info("An error was raised while considering whether the session is complete: %s", error)
+        except LOST as error:
+            logging.warning("A task was lost: %s. The session will be made anew.", error.message)
             self._abandon()
-            self._sess = self._create()
+            self._sess = self._create(None)
             return False
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         return self._recovering(lambda: self._sess.run(*args, **kwargs))
 
     def run_step_fn(self, step_fn: Callable[..., Any], raw_session: Any, run_with_hooks: Any) -> Any:
-        return self._recovering(lambda: self._sess.run_step_fn(step_fn, raw_session, run_with_hooks))
+        return self._recovering(lambda: self._sess.run_step_fn(step_fn, self._creator.tf_sess, run_with_hooks))
 
     def _recovering(self, call: Callable[[], Any]) -> Any:
+        patience: Patience | None = None
         while True:
+            if self._sess is None:
+                self._sess = self._create(patience)
             try:
-                if self._sess is None:
-                    self._sess = self._create()
-                return call()
-            except _PREEMPTED as error:
-                logging.info(
-                    "An error was raised. This may be due to a preemption in a connected worker or parameter server. "
-                    "The current session will be closed and a new session will be created. Error: %s", error,
-                )  # fmt: skip
+                if self._wait_log is None:
+                    return call()
+                with self._wait_log:
+                    return call()
+            except LOST as error:
                 self._abandon()
+                patience = patience or Patience()
+                patience.spend(error)
 
     def _abandon(self) -> None:
         """Closes the session to make another. Its threads can see in the coordinator that it is not the end."""
         if isinstance(self._sess, _CoordinatedSession):
             self._sess._coord.lost = True
-        self.close()
+        super().close()
+
+    def close(self) -> None:
+        if self._wait_log is not None:
+            self._wait_log.close()
+        super().close()
 
 
 class _CoordinatedSession(_WrappedSession):
@@ -221,6 +228,9 @@ class _CoordinatedSession(_WrappedSession):
 
     def close(self) -> None:
         self._coord.request_stop()
+        if self._coord.lost and self._coord.recovers:
+            # The threads' queues stay open, for the next session, so it is the end of this one that wakes them.
+            super().close()
         try:
             self._coord.join(stop_grace_period_secs=self._stop_grace_period_secs, ignore_live_threads=True)
         finally:
@@ -232,14 +242,14 @@ class _CoordinatedSession(_WrappedSession):
     def run(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return self._sess.run(*args, **kwargs)
-        except _PREEMPTED:
+        except LOST:
             raise
         except Exception as error:
             # An error of another thread came first, and this one may only follow from it.
             original = error
             try:
                 self._coord.raise_requested_exception()
-            except _PREEMPTED:
+            except LOST:
                 raise
             except Exception as first:
                 raise first from original
@@ -346,7 +356,7 @@ class _MonitoredSession:
         for hook in self._hooks:
             hook.begin()
         self._coordinated_creator = self._CoordinatedSessionCreator(
-            session_creator or ChiefSessionCreator(), self._hooks, stop_grace_period_secs
+            session_creator or ChiefSessionCreator(), self._hooks, stop_grace_period_secs, should_recover
         )
         self._sess: Any = (
             _RecoverableSession(self._coordinated_creator)
@@ -358,11 +368,13 @@ class _MonitoredSession:
         """Makes the inner part of the chain, anew after each failure."""
 
         def __init__(
-            self, session_creator: SessionCreator, hooks: list[SessionRunHook], stop_grace_period_secs: float
-        ) -> None:
+            self, session_creator: SessionCreator, hooks: list[SessionRunHook], stop_grace_period_secs: float,
+            recovers: bool,
+        ) -> None:  # fmt: skip
             self._session_creator = session_creator
             self._hooks = hooks
             self._stop_grace_period_secs = stop_grace_period_secs
+            self._recovers = recovers
             self.coord: Coordinator | None = None
             self.tf_sess: Any = None
 
@@ -370,6 +382,7 @@ class _MonitoredSession:
             self.tf_sess = self._session_creator.create_session()
             # A coordinator that was stopped stays stopped: a new session has a new one.
             self.coord = Coordinator(clean_stop_exception_types=())
+            self.coord.recovers = self._recovers
             made = _CoordinatedSession(
                 _HookedSession(self.tf_sess, self._hooks), self.coord, self._stop_grace_period_secs
             )
@@ -378,8 +391,10 @@ class _MonitoredSession:
                     start_queue_runners(sess=self.tf_sess, coord=self.coord)
                 for hook in self._hooks:
                     hook.after_create_session(self.tf_sess, self.coord)
-            except BaseException:
-                made.close()  # or its threads would go on
+            except BaseException as error:
+                self.coord.lost = self.coord.lost or isinstance(error, LOST)
+                with contextlib.suppress(*LOST):  # which its threads may have met too
+                    made.close()  # or its threads would go on
                 raise
             return made
 

@@ -173,7 +173,10 @@ class QueueRunner:
 
     def _close_on_stop(self, sess: Any, coord: Coordinator) -> None:
         coord.wait_for_stop()
-        self._try(sess, self._cancel_op)
+        if coord.lost and coord.recovers:
+            sess.close()  # wakes whoever waits; the next session finds the queue open
+        else:
+            self._try(sess, self._cancel_op)
 
     def _try(self, sess: Any, operation: Any) -> None:
         """Runs an operation that may find the session closed already, or its cluster gone."""

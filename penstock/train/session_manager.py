@@ -14,6 +14,9 @@ from penstock.graph.graph import Graph, get_default_graph
 from penstock.session import Session
 from penstock.train.checkpoint_state import checkpoint_exists, get_checkpoint_state, latest_checkpoint
 
+_FIRST_PAUSE = 0.1  # seconds between looks at a model that is not ready; they grow up to `recovery_wait_secs`
+_SAY_EVERY = 10.0
+
 
 class SessionManager:
     """Restores from a checkpoint, or runs the init op, or waits until somebody else has.
@@ -87,6 +90,41 @@ class SessionManager:
             raise
         return session
 
+    def rejoin_session(
+        self,
+        master: str,
+        init_op: Any = None,
+        saver: Any = None,
+        checkpoint_dir: str | None = None,
+        checkpoint_filename_with_path: str | None = None,
+        config: Any = None,
+        init_feed_dict: Any = None,
+        init_fn: Callable[[Any], Any] | None = None,
+    ) -> Session:
+        """The session of a chief that has lost its cluster: a model that is still there is kept as it is.
+
+        Otherwise as `prepare_session`.
+        """
+        held = self._ready_for_local_init_op if self._ready_for_local_init_op is not None else self._ready_op
+        if held is not None:
+            session = Session(master, graph=self._graph, config=config)
+            try:
+                if _ready(held, session, "")[0] and self._run_local_init(session)[0]:
+                    ready, why = _ready(self._ready_op, session, "Model not ready")
+                    if ready:
+                        logging.info("The model is still there, and is kept.")
+                        return session
+                    logging.info("The model is not there any more: %s", why)
+            except BaseException:
+                session.close()
+                raise
+            session.close()
+        return self.prepare_session(
+            master, init_op=init_op, saver=saver, checkpoint_dir=checkpoint_dir,
+            checkpoint_filename_with_path=checkpoint_filename_with_path, config=config, init_feed_dict=init_feed_dict,
+            init_fn=init_fn,
+        )  # fmt: skip
+
     def recover_session(
         self,
         master: str,
@@ -118,26 +156,34 @@ class SessionManager:
         """
         self._target = master
         limit = float("inf") if max_wait_secs is None else max_wait_secs
-        deadline = time.monotonic() + limit
-        while True:
-            session = Session(master, graph=self._graph, config=config)
-            why: str | None = None
-            try:
-                local_ready, why = self._run_local_init(session)
-                if local_ready:
+        began = said = time.monotonic()
+        pause = min(_FIRST_PAUSE, self._recovery_wait_secs)
+        session = Session(master, graph=self._graph, config=config)
+        try:
+            while True:
+                ready, why = self._run_local_init(session)
+                if ready:
                     ready, why = _ready(self._ready_op, session, "Model not ready")
                     if ready:
                         return session
-            except BaseException:
-                session.close()
-                raise
+                now = time.monotonic()
+                if now + pause > began + limit:
+                    raise DeadlineExceededError(
+                        None, None, f"Session was not ready after waiting {limit} secs. {why or ''}".rstrip()
+                    )
+                if now - said >= _SAY_EVERY or said == began:
+                    # Who waits for long wants to know what for; the first moments are part of every start.
+                    tell = logging.info if said == began else logging.warning
+                    said = now
+                    tell(
+                        "Waiting until the chief has initialised the model (for %.0f s; gives up after %.0f s): %s",
+                        now - began, limit, why,
+                    )  # fmt: skip
+                time.sleep(pause)
+                pause = min(pause * 1.5, self._recovery_wait_secs)
+        except BaseException:
             session.close()
-            if time.monotonic() + self._recovery_wait_secs > deadline:
-                raise DeadlineExceededError(
-                    None, None, f"Session was not ready after waiting {limit} secs. {why or ''}".rstrip()
-                )
-            logging.info("Waiting for model to be ready (%s): %s", master or "this process", why)
-            time.sleep(self._recovery_wait_secs)
+            raise
 
     def _restored(
         self,

@@ -18,11 +18,14 @@ from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.ops.control import group
 from penstock.ops.summary import merge_all
+from penstock.session import Session
 from penstock.summary.writer import FileWriter
 from penstock.train.coordinator import Coordinator, LooperThread
 from penstock.train.meta_graph import export_meta_graph
+from penstock.train.recovery import RecoveringSession, chief_recovery_op
 from penstock.train.saver import Saver
 from penstock.train.session_manager import SessionManager
+from penstock.train.sync_replicas import Departure
 from penstock.variables.global_step import get_global_step
 from penstock.variables.initialize import (
     global_variables,
@@ -93,6 +96,7 @@ class Supervisor:
             self._saver = self._op(saver, GraphKeys.SAVERS, lambda: Saver() if global_variables() else None)
             self._summary_op = self._op(summary_op, GraphKeys.SUMMARY_OP, merge_all)
             self._global_step = self._op(global_step, GraphKeys.GLOBAL_STEP, _global_step_tensor)
+            self._departure = None if is_chief or self._graph.finalized else Departure(self._graph)
         self._save_path = os.path.join(logdir, checkpoint_basename) if logdir and is_chief else None
         if not is_chief:
             self._summary_writer = None
@@ -144,25 +148,53 @@ class Supervisor:
         max_wait_secs: float = 7200,
         start_standard_services: bool = True,
     ) -> Any:
-        """A session whose model is ready; the chief initialises it, the others wait."""
+        """A session whose model is ready; the chief initialises it, the others wait.
+
+        A session of a cluster gets over tasks that die and come back: see penstock/train/recovery.py.
+        """
         self._coord.clear_stop()
         if self._summary_writer is not None:
             self._summary_writer.reopen()
+
+        def make(again: bool) -> Session:
+            return self._make_session(master, config, wait_for_checkpoint, max_wait_secs, again)
+
+        session = RecoveringSession(make, lambda: not self._coord.should_stop()) if master else make(False)
+        if self._departure is not None:
+            self._departure.begin(session)
         if self._is_chief:
-            session = self._session_manager.prepare_session(
-                master, init_op=self._init_op, saver=self._saver, checkpoint_dir=self._logdir,
-                wait_for_checkpoint=wait_for_checkpoint, max_wait_secs=max_wait_secs, config=config,
-                init_feed_dict=self._init_feed_dict, init_fn=self._init_fn,
-            )  # fmt: skip
             self._write_graph()
             if start_standard_services:
                 logging.info("Starting standard services.")
                 self.start_standard_services(session)
-        else:
-            session = self._session_manager.wait_for_session(master, config=config, max_wait_secs=max_wait_secs)
         if start_standard_services:
             logging.info("Starting queue runners.")
             self.start_queue_runners(session)
+        return session
+
+    def _make_session(
+        self, master: str, config: Any, wait_for_checkpoint: bool, max_wait_secs: float, again: bool
+    ) -> Session:
+        manager = self._session_manager
+        if not self._is_chief:
+            return manager.wait_for_session(master, config=config, max_wait_secs=max_wait_secs)
+        if not again:
+            return manager.prepare_session(
+                master, init_op=self._init_op, saver=self._saver, checkpoint_dir=self._logdir,
+                wait_for_checkpoint=wait_for_checkpoint, max_wait_secs=max_wait_secs, config=config,
+                init_feed_dict=self._init_feed_dict, init_fn=self._init_fn,
+            )  # fmt: skip
+        session = manager.rejoin_session(
+            master, init_op=self._init_op, saver=self._saver, checkpoint_dir=self._logdir, config=config,
+            init_feed_dict=self._init_feed_dict, init_fn=self._init_fn,
+        )  # fmt: skip
+        tokens = chief_recovery_op(self._graph)
+        if tokens is not None:
+            try:
+                session.run(tokens)
+            except BaseException:
+                session.close()
+                raise
         return session
 
     def _write_graph(self) -> None:
@@ -262,6 +294,8 @@ class Supervisor:
         ignore_live_threads: bool = False,
     ) -> None:
         """Stops the threads, waits for them, and raises what went wrong in any."""
+        if self._departure is not None:
+            self._departure.end()
         self._coord.request_stop()
         try:
             self._coord.join(

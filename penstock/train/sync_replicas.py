@@ -10,11 +10,12 @@ gradient that was added. There are as many as gradients are needed, or more: the
 long as no token of it gets lost. Surplus tokens do no harm: those of a step that is over are used up by gradients
 that are dropped.
 
-- A replica that leaves gives its token back, so that the others can do its share (the hook's `end`).
+- A replica that leaves gives its token back, so that the others can do its share (the hook's `end`, a Supervisor's
+  `stop`, or the end of the program).
 - A replica that dies takes its token along. When it comes back, its `local_step` is set to the global step, which is a
   token in its place. If it had none when it died, that one is a surplus.
 - When the chief leaves, nobody applies updates any more: it closes the queue, and whoever waits gets OutOfRangeError,
-  the end of the data to a MonitoredSession.
+  the end of the data to a MonitoredSession. Without one, it first puts out some last tokens.
 - When the chief dies, the others wait. When it comes back it sets the step of the accumulators to what it has restored
   and puts out new tokens: enough for a step, whatever had become of the old ones.
 - When the chief has lost another task and makes its session anew, the queue stays open for the same reason.
@@ -23,22 +24,15 @@ that are dropped.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import weakref
 from collections.abc import Iterable
 from typing import Any
 
 from tensorboard.compat.proto import config_pb2
 
-from penstock.errors import (
-    AbortedError,
-    CancelledError,
-    FailedPreconditionError,
-    OpError,
-    OutOfRangeError,
-    UnavailableError,
-)
+from penstock.errors import CancelledError, FailedPreconditionError, OpError, OutOfRangeError
 from penstock.face import logging
+from penstock.graph.graph import Graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import colocate_with, control_dependencies, device, name_scope
@@ -50,6 +44,7 @@ from penstock.ops.queue import FIFOQueue
 from penstock.optim.optimizer import Optimizer
 from penstock.train.coordinator import Coordinator
 from penstock.train.queue_runner import QueueRunner
+from penstock.train.recovery import note_synchronous
 from penstock.train.session_manager import _ready
 from penstock.train.session_run_hook import SessionRunHook
 from penstock.variables.initialize import global_variables, report_uninitialized_variables
@@ -57,8 +52,10 @@ from penstock.variables.resource import ResourceVariable
 from penstock.variables.updates import assign
 from penstock.variables.variable import Variable
 
-_LOST = (AbortedError, UnavailableError)
-_AT_EXIT_MS = 5000
+_PATIENCE_MS = 10_000  # of one who leaves, with a parameter server that does not answer
+
+
+_made: weakref.WeakKeyDictionary[Graph, list[SyncReplicasOptimizer]] = weakref.WeakKeyDictionary()
 
 
 class SyncReplicasOptimizer(Optimizer):
@@ -106,7 +103,7 @@ class SyncReplicasOptimizer(Optimizer):
         self._global_step: Any = None
         self._local_step: Any = None
         self._sync_token_queue: Any = None
-        self._chief_queue_runner: QueueRunner | None = None
+        self._chief_queue_runner: _ChiefQueueRunner | None = None
         self._accumulator_list: list[tuple[Any, str]] = []
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
@@ -150,6 +147,8 @@ class SyncReplicasOptimizer(Optimizer):
                     told.append(accumulator.set_global_step(global_step, name="SetGlobalStep"))
             self.chief_init_op = group(self.local_step_init_op, *told)
         self._gradients_applied = True
+        _made.setdefault(self._local_step.graph, []).append(self)
+        note_synchronous(self._local_step.graph)
         return train
 
     def _accumulate(self, grad: Any, var: Any) -> tuple[Any, Any]:
@@ -214,7 +213,13 @@ class SyncReplicasOptimizer(Optimizer):
         if num_tokens <= 0:
             return no_op(name="no_init_tokens")
         with device(self._global_step.device), name_scope(""):
-            return self._sync_token_queue.enqueue_many((fill([num_tokens], self._global_step),))
+            put = self._sync_token_queue.enqueue_many((fill([num_tokens], self._global_step),))
+        if self._chief_queue_runner is not None:
+            # Two for each of the others: they come out of the step in which they wait, and see in one more that it is
+            # the last.
+            self._chief_queue_runner.farewell = [put] * -(-2 * (self._total_num_replicas - 1) // num_tokens)
+        note_synchronous(self._local_step.graph, put)  # a parameter server that comes back has no tokens
+        return put
 
     def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> SessionRunHook:
         """The hook that a MonitoredSession of a replica needs.
@@ -222,6 +227,12 @@ class SyncReplicasOptimizer(Optimizer):
         >>> tf.train.MonitoredTrainingSession(server.target, is_chief, hooks=[rule.make_session_run_hook(is_chief)])
         """
         return _SyncReplicasOptimizerHook(self, is_chief, num_tokens)
+
+    def _give_back(self) -> Operation:
+        """Puts the token of this replica back into the queue."""
+        with device(self._global_step.device), name_scope(""):
+            put: Operation = self._sync_token_queue.enqueue((self._local_step,))
+        return put
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         """As that of the optimizer inside."""
@@ -234,6 +245,46 @@ class SyncReplicasOptimizer(Optimizer):
     def variables(self) -> list[Any]:
         """As those of the optimizer inside."""
         return self._opt.variables()
+
+
+class Departure:
+    """Gives the tokens of a replica back when it leaves; for programs that have no hook to do so.
+
+    >>> departure = Departure(graph); departure.begin(sess); departure.end()
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._operations = [rule._give_back() for rule in _made.get(graph, ())]
+        self._session: weakref.ref[Any] | None = None
+
+    def begin(self, sess: Any) -> None:
+        """The replica runs in this session, until `end` or the end of the program."""
+        if self._operations:
+            self._session = weakref.ref(sess)
+            atexit.register(_end_at_exit, weakref.ref(self))
+
+    def end(self) -> None:
+        """The replica leaves."""
+        session = None if self._session is None else self._session()
+        self._session = None
+        if session is not None:
+            _run_last(session, self._operations)
+
+
+def _end_at_exit(departure: weakref.ref[Departure]) -> None:
+    leaving = departure()
+    if leaving is not None:
+        leaving.end()
+
+
+def _run_last(sess: Any, operations: Iterable[Any]) -> None:
+    """What is done when leaving. The session may be closed already, or the queue, or the parameter server gone."""
+    options = config_pb2.RunOptions(timeout_in_ms=_PATIENCE_MS)
+    try:
+        for operation in operations:
+            sess.run(operation, options=options)
+    except (OpError, RuntimeError) as error:
+        logging.vlog(1, "Ignored exception: %s", error)
 
 
 def _step_after(updated: Operation, global_step: Any) -> Any:
@@ -254,6 +305,7 @@ class _ChiefQueueRunner(QueueRunner):
     def __init__(self, queue: FIFOQueue, enqueue_ops: list[Any]) -> None:
         # A closed queue refuses tokens with CancelledError.
         super().__init__(queue, enqueue_ops, queue_closed_exception_types=(OutOfRangeError, CancelledError))
+        self.farewell: list[Any] = []
 
     def create_threads(
         self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
@@ -268,7 +320,15 @@ class _ChiefQueueRunner(QueueRunner):
     def _close_on_stop(self, sess: Any, coord: Coordinator) -> None:
         coord.wait_for_stop()
         if not coord.lost:  # the chief comes back then, and the others wait for it
-            self.close(sess)
+            self.leave(sess)
+
+    def leave(self, sess: Any) -> None:
+        """Closes the queue, with a few last tokens in it.
+
+        To programs without a MonitoredSession, OutOfRangeError is a failure. Most look at the global step after each of
+        theirs, and end by themselves if they are let out of the one in which they wait.
+        """
+        _run_last(sess, [*self.farewell, self._cancel_op])
 
     def close(self, sess: Any) -> None:
         """Closes the queue: there are no more steps."""
@@ -278,9 +338,7 @@ class _ChiefQueueRunner(QueueRunner):
 def _close_at_exit(runner: weakref.ref[_ChiefQueueRunner], sess: weakref.ref[Any]) -> None:
     chief, session = runner(), sess()
     if chief is not None and session is not None:
-        # The session may be closed, or the parameter server gone: then there is nothing to close.
-        with contextlib.suppress(OpError, RuntimeError):
-            session.run(chief.cancel_op, options=config_pb2.RunOptions(timeout_in_ms=_AT_EXIT_MS))
+        chief.leave(session)
 
 
 class _SyncReplicasOptimizerHook(SessionRunHook):
@@ -305,8 +363,7 @@ class _SyncReplicasOptimizerHook(SessionRunHook):
             self._init_tokens_op = rule.get_init_tokens_op(self._num_tokens)
         else:
             self._local_init_op = rule.local_step_init_op
-            with device(rule._global_step.device), name_scope(""):
-                self._give_back_op = rule._sync_token_queue.enqueue((rule._local_step,))
+            self._give_back_op = rule._give_back()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         ready, why = _ready(
@@ -334,6 +391,4 @@ class _SyncReplicasOptimizerHook(SessionRunHook):
         if self._q_runner is not None:
             self._q_runner.close(session)
             return
-        # The others have ended before if the queue is closed, or a parameter server gone.
-        with contextlib.suppress(CancelledError, *_LOST):
-            session.run(self._give_back_op)
+        _run_last(session, [self._give_back_op])

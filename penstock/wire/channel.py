@@ -25,6 +25,8 @@ from penstock.wire.stream import Stream
 
 _STAGING = 1 << 16  # bytes: frames up to this size are read in one go
 _MANY_RELEASED = 8  # segments: as many are given back even if there is nothing else to send
+_BEATS = 4  # without a sign of life of the peer: then it is given up
+_LONGEST_REASON = 1 << 12  # characters of why a channel is closed
 
 
 def keepalive_secs() -> float:
@@ -50,6 +52,8 @@ class Channel:
         self.peer = peer
         self._sent = self._received = 0  # bytes in frames
         self.last_heard = time.monotonic()
+        self._heard_before = 0.0  # as of the last beat
+        self._missed = 0  # beats since the peer was heard
         self._stream = stream
         self._buffer = memoryview(bytearray(_STAGING))
         self._start = self._end = 0  # of what is read and not used yet
@@ -69,26 +73,18 @@ class Channel:
     def send(self, message: Message) -> None:
         """Sends a message, after those sent before. Its tensors must not change until it is received."""
         batches: list[tuple[list[Any], list[int]]] = []
-        share = None if self._arena is None else self._sharer(batches)
-        buffers = codec.encode(message, share)
+        arena = self._arena  # once: it goes when the channel closes
+        placed: list[int] = []
+        try:
+            buffers = codec.encode(message, None if arena is None else _sharer(arena, batches, placed))
+        except BaseException:
+            if arena is not None and placed:
+                self._send(batches)  # the segments are there, whether the message is or not
+                arena.release(placed)
+            raise
         self._sent += sum(map(_size, buffers))
         batches.append((buffers, []))
         self._send(batches)
-
-    def _sharer(self, batches: list[tuple[list[Any], list[int]]]) -> codec.Share:
-        arena = self._arena
-        assert arena is not None
-
-        def share(array: np.ndarray) -> int | None:
-            placed = arena.put(array)
-            if placed is None:
-                return None
-            segment, descriptor, size = placed
-            if descriptor >= 0:  # the segment is new
-                batches.append((codec.encode(Segment(segment, size)), [descriptor]))
-            return segment
-
-        return share
 
     def _send(self, batches: list[tuple[list[Any], list[int]]]) -> None:
         with self._lock:
@@ -130,24 +126,31 @@ class Channel:
                     if self._reason is not None:
                         return
                     buffers, descriptors = self._waiting[0]
-                while buffers:
-                    rest = _rest(buffers, self._stream.write(buffers, descriptors))
-                    if descriptors:
+                    self._waiting[0] = (buffers, [])  # whoever closes the channel leaves our descriptors to us
+                try:
+                    while buffers:
+                        rest = _rest(buffers, self._stream.write(buffers, descriptors))
                         _close_all(descriptors)
                         descriptors = []
-                    buffers = rest
+                        buffers = rest
+                finally:
+                    _close_all(descriptors)
                 with self._lock:
-                    self._waiting.popleft()
+                    if self._reason is None:
+                        self._waiting.popleft()
                 del buffers, rest  # a variable's buffer must not be held longer than it takes
         except (OSError, ValueError) as error:
             self.close(UNAVAILABLE, f"cannot write to {self.peer}: {error}", say=False)
 
     # Receiving
 
-    def start(self, on_message: Callable[[Channel, Message], None], on_close: Callable[[Channel, OpError], None]) -> None:
+    def start(
+        self, on_message: Callable[[Channel, Message], None], on_close: Callable[[Channel, OpError], None]
+    ) -> None:
         """Begins to hand over messages, in a thread of its own."""
         self._on_close = on_close
-        self._reader = self._thread(lambda: self._read_all(on_message), "read")
+        with self._lock:  # whoever closes the channel meanwhile must see that somebody reads
+            self._reader = self._thread(lambda: self._read_all(on_message), "read")
         _pulse.watch(self)
 
     def _thread(self, target: Callable[[], None], what: str) -> threading.Thread:
@@ -163,7 +166,7 @@ class Channel:
                 if kind is Ping:
                     self.send(Pong())
                 elif kind is Goodbye:
-                    raise error_from_code(message.code, message.message)  # type: ignore[union-attr]
+                    self.close(message.code, message.message, say=False)  # type: ignore[union-attr]
                 elif kind is not Pong:
                     on_message(self, message)
                 del message  # it may hold a lease
@@ -178,21 +181,23 @@ class Channel:
         except (OSError, EOFError, ValueError) as error:
             self.close(UNAVAILABLE, f"the connection to {self.peer} was lost: {error}", say=False)
         except Exception as error:
-            logging.exception("penstock: while handling a message of %s", self.peer)
+            logging.error("penstock: while handling a message of %s", self.peer, exc_info=error)
             self.close(INTERNAL, f"while handling a message of {self.peer}: {error!r}")
         finally:
             self._finish()
 
-    def receive(self) -> Message:
-        """Waits for the next message. EOFError when the peer has closed."""
+    def receive(self, most: int | None = None) -> Message:
+        """Waits for the next message, of at most `most` bytes. EOFError when the peer has closed."""
         while True:
             self._fill(codec.HEADER.size)
             kind, meta_size, payload_size = codec.decode_header(self._buffer[self._start : self._end])
+            if most is not None and meta_size + payload_size > most:
+                raise DataLossError(None, None, f"A frame announces {meta_size} + {payload_size} bytes, not {most}.")
             self._start += codec.HEADER.size
             meta = self._taken(meta_size)
             payload: Any = b""
             if payload_size:
-                payload = memoryview(aligned_buffer(payload_size))
+                payload = memoryview(aligned_buffer(payload_size).data)
                 self._read_into(payload)
             self._received += codec.HEADER.size + meta_size + payload_size
             message = codec.decode(kind, meta, payload, None if self._leases is None else self._leases.take)
@@ -201,7 +206,7 @@ class Channel:
             elif message.__class__ is Released:
                 if self._arena is None:
                     raise DataLossError(None, None, "Segments were released, but none are shared here.")
-                self._arena.release(message.segments)  # type: ignore[union-attr,arg-type]
+                self._arena.release(message.segments)  # type: ignore[arg-type]
             else:
                 return message
 
@@ -250,6 +255,23 @@ class Channel:
 
     # Ending
 
+    def beat(self) -> None:
+        """Asks a peer that was not heard since the last beat for a sign of life; after some beats it is given up.
+
+        Beats are counted, not seconds: if this process did not run for a while, that is not the peer's fault.
+        """
+        heard = self.last_heard
+        self._missed = self._missed + 1 if heard == self._heard_before else 0
+        self._heard_before = heard
+        if self._missed >= _BEATS:
+            silent = time.monotonic() - heard
+            self.close(UNAVAILABLE, f"{self.peer} has given no sign of life for {silent:.0f} s")
+        elif self._missed:
+            try:
+                self.send(Ping())
+            except UnavailableError:
+                pass  # it closed meanwhile, and said why
+
     @property
     def is_open(self) -> bool:
         return self._reason is None
@@ -267,7 +289,7 @@ class Channel:
                 return
             if say and not self._waiting:
                 try:
-                    self._stream.write_some(codec.encode(Goodbye(code, message)))
+                    self._stream.write_last(codec.encode(Goodbye(code, message[:_LONGEST_REASON])))
                 except OSError:
                     pass  # nobody is there to be told
             self._reason = error_from_code(code, message)
@@ -294,6 +316,22 @@ class Channel:
         """Waits until the threads of a closed channel have ended."""
         if self._reader is not None and self._reader is not threading.current_thread():
             self._reader.join(timeout)
+
+
+def _sharer(arena: Arena, batches: list[tuple[list[Any], list[int]]], placed: list[int]) -> codec.Share:
+    """What puts tensors into an arena. New segments are announced in `batches`, all are noted in `placed`."""
+
+    def share(array: np.ndarray) -> int | None:
+        found = arena.put(array)
+        if found is None:
+            return None
+        segment, descriptor, size = found
+        placed.append(segment)
+        if descriptor >= 0:  # the segment is new
+            batches.append((codec.encode(Segment(segment, size)), [descriptor]))
+        return segment
+
+    return share
 
 
 def _joined(batches: list[tuple[list[Any], list[int]]]) -> list[tuple[list[Any], list[int]]]:
@@ -350,24 +388,19 @@ class _Pulse:
             self._changed.notify_all()
 
     def _beat(self) -> None:
-        limit = keepalive_secs()
+        every = keepalive_secs() / _BEATS
         while True:
+            end = time.monotonic() + every
             with self._changed:
+                while self._channels and (left := end - time.monotonic()) > 0:
+                    self._changed.wait(left)
                 if not self._channels:
                     self._thread = None
                     return
-                self._changed.wait(limit / 4)
                 channels = list(self._channels)
             for channel in channels:
-                silent = time.monotonic() - channel.last_heard
-                if silent > limit:
-                    channel.close(UNAVAILABLE, f"{channel.peer} has given no sign of life for {silent:.0f} s")
-                elif silent > limit / 4:
-                    try:
-                        channel.send(Ping())
-                    except UnavailableError:
-                        pass  # it closed meanwhile, and said why
-            del channels
+                channel.beat()
+            del channels, channel
 
 
 _pulse = _Pulse()

@@ -167,8 +167,8 @@ _NAMES = {kind: tuple(name for name, _ in _LAYOUT[kind]) for kind in _KINDS}
 # Types that travel, by TensorFlow's numbers for them.
 _NUMPY_OF = {
     t.as_datatype_enum: np.dtype(t.as_numpy_dtype)
-    for t in (dt.float16, dt.float32, dt.float64, dt.bfloat16, dt.int8, dt.int16, dt.int32, dt.int64, dt.uint8, dt.uint16,
-              dt.uint32, dt.uint64, dt.bool, dt.complex64, dt.complex128)
+    for t in (dt.float16, dt.float32, dt.float64, dt.bfloat16, dt.int8, dt.int16, dt.int32, dt.int64, dt.uint8,
+              dt.uint16, dt.uint32, dt.uint64, dt.bool, dt.complex64, dt.complex128)
 }  # fmt: skip
 _ENUM_OF = {numpy: enum for enum, numpy in _NUMPY_OF.items()}
 _STRING = dt.string.as_datatype_enum
@@ -194,7 +194,8 @@ def encode(message: Message, share: Share | None = None) -> list[Any]:
         for name, code in _LAYOUT[kind]:
             value = getattr(message, name)
             if code in "sb":
-                text = value.encode() if code == "s" else value
+                # What cannot be written as UTF-8 must not keep an error message from getting home.
+                text = value.encode(errors="backslashreplace") if code == "s" else value
                 meta += _U32.pack(len(text)) + text
             else:
                 meta += struct.pack("<" + code, value)
@@ -219,9 +220,11 @@ def _encode_tensors(message: Any, meta: bytearray, payload: list[Any], share: Sh
     for key, value in zip(message.keys, message.values, strict=True):
         array = np.asarray(value)
         enum = _ENUM_OF.get(array.dtype)
+        if enum is None and not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+            enum = _ENUM_OF.get(array.dtype)
         if enum is None:
-            place, enum, data, where = _INLINE, _STRING, _strings(array), offset
-            place = _STRINGS
+            place, enum, data, where = _STRINGS, _STRING, _strings(array), offset
         else:
             data = array if array.flags.c_contiguous else np.ascontiguousarray(array)
             segment = share(data) if share is not None else None
@@ -246,7 +249,10 @@ def _strings(array: np.ndarray) -> np.ndarray:
     """Strings as their lengths followed by their bytes."""
     if array.dtype.kind not in "OSU":
         raise UnimplementedError(None, None, f"A tensor of type {array.dtype} cannot be sent to another task.")
-    texts = [x.encode() if isinstance(x, str) else x for x in array.reshape(-1).tolist()]
+    try:
+        texts = [x.encode() if isinstance(x, str) else x for x in array.reshape(-1).tolist()]
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(None, None, f"A string cannot be sent to another task as UTF-8: {error}.") from error
     if not all(isinstance(x, bytes) for x in texts):
         kind = next(type(x).__name__ for x in texts if not isinstance(x, bytes))
         raise UnimplementedError(
@@ -325,6 +331,7 @@ def _decode_tensors(meta: Any, at: int, payload: Any, shared: Shared | None) -> 
         raise ValueError(f"{count} tensors in {len(meta) - at} bytes")
     keys: list[int] = []
     tensors: list[Any] = []
+    end = 0  # of the tensors in the payload so far: each has bytes of its own, else a few could become many
     for _ in range(count):
         key, place, enum, rank, where, size = _TENSOR.unpack_from(meta, at)
         at += _TENSOR.size
@@ -339,14 +346,17 @@ def _decode_tensors(meta: Any, at: int, payload: Any, shared: Shared | None) -> 
         if place == _SHARED:
             if shared is None:
                 raise ValueError("a tensor in shared memory, which this connection does not have")
-            data, where = shared(where, size), 0
+            data = shared(where, size)
         else:
             data = payload
-            if where + size > len(payload):
-                raise ValueError(f"a tensor of {size} bytes at {where}, past the end of {len(payload)}")
-        if place == _STRINGS:
+            if where != end or where + size > len(payload):
+                raise ValueError(f"a tensor of {size} bytes at {where}, where {end} to {len(payload)} are left")
+            end += size + -size % ALIGNMENT
+        if place == _STRINGS and enum == _STRING:
             tensors.append(_decode_strings(data[where : where + size], elements).reshape(shape))
             continue
+        if place not in (_INLINE, _SHARED):
+            raise ValueError(f"a tensor of type {enum} in place {place}")
         dtype = _NUMPY_OF.get(enum)
         if dtype is None or elements * dtype.itemsize != size:
             raise ValueError(f"a tensor of type {enum} and shape {list(shape)[:8]} in {size} bytes")
@@ -354,6 +364,8 @@ def _decode_tensors(meta: Any, at: int, payload: Any, shared: Shared | None) -> 
             tensors.append(data.view(dtype).reshape(shape))
         else:
             tensors.append(np.frombuffer(data, dtype, elements, where).reshape(shape))
+    if end != len(payload):
+        raise ValueError(f"{len(payload)} bytes of tensors, of which {end} are used")
     return keys, tensors, at
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 from tensorboard.compat.proto import cluster_pb2, graph_pb2
 
 from penstock.errors import (
@@ -29,6 +30,8 @@ from penstock.wire.credentials import TOKEN_METADATA, Credentials, RefusalLog
 
 MAX_MESSAGE = 1 << 31  # bytes: protobuf takes no more
 SERVICE = "penstock.Control"
+_OP = "penstock-op-bin"  # the op that failed, in the metadata of an answer; names need not be ASCII
+_LONGEST_OP, _LONGEST_MESSAGE = 1024, 4096  # bytes
 
 _METHODS = {
     "GetStatus": ("StatusRequest", "Status"),
@@ -141,22 +144,32 @@ _SIZES = [("grpc.max_receive_message_length", MAX_MESSAGE - 1), ("grpc.max_send_
 def _handler(name: str, act: Callable[[Any], Any]) -> Any:
     request, reply = (messages[kind] for kind in _METHODS[name])
 
-    def answer(message: Any, context: Any) -> Any:
+    def answer(content: bytes, context: Any) -> Any:
         try:
-            return act(message)
+            return act(request.FromString(content))
         except OpError as error:
-            context.set_trailing_metadata((("penstock-op", error.op_name or ""),))
-            _abort(context, error)
+            failure = error
+        except DecodeError as error:
+            failure = InvalidArgumentError(None, None, f"{name}: the request is no {request.DESCRIPTOR.name}: {error}")
         except Exception as error:
             logging.error("penstock: %s failed", name, exc_info=error)
-            _abort(context, InternalError(None, None, f"{name} failed: {error!r}"))
+            failure = InternalError(None, None, f"{name} failed: {error!r}")
+        _abort(context, failure)
 
-    return grpc.unary_unary_rpc_method_handler(answer, request.FromString, reply.SerializeToString)
+    return grpc.unary_unary_rpc_method_handler(answer, None, reply.SerializeToString)
 
 
 def _abort(context: Any, error: OpError) -> None:
-    code = next(c for c in grpc.StatusCode if c.value[0] == error.error_code)
-    context.abort(code, error.message)
+    """Answers with an error. It travels in headers, of which gRPC takes 8 KB."""
+    code = next((c for c in grpc.StatusCode if c.value[0] == error.error_code), grpc.StatusCode.UNKNOWN)
+    op = (error.op_name or "").encode(errors="replace")[:_LONGEST_OP]
+    context.set_trailing_metadata(((_OP, op),))
+    text = error.message.encode(errors="backslashreplace")
+    # Bytes that are not ASCII take three in a header.
+    longest = _LONGEST_MESSAGE if text.isascii() else _LONGEST_MESSAGE // 3
+    if len(text) > longest:
+        text = text[:longest] + b" ..."
+    context.abort(code, text.decode(errors="ignore"))
 
 
 class _TokenCheck(grpc.ServerInterceptor):  # type: ignore[misc]
@@ -190,7 +203,7 @@ class ControlClient:
         self.address = address
         self._metadata = credentials.grpc_metadata() if credentials else None
         # A channel of its own: those that share one also share how long they wait before they try again.
-        options = [*_SIZES, ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+        options: list[tuple[str, Any]] = [*_SIZES, ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
         if credentials is None:
             self._channel = grpc.insecure_channel(address, options)
         else:
@@ -219,10 +232,10 @@ class ControlClient:
             return DeadlineExceededError(
                 None, None, f"{self.address} accepted {name} but has not answered within {timeout:.0f} s."
             )
-        op = next((value for key, value in error.trailing_metadata() or () if key == "penstock-op"), "")
+        op = next((value for key, value in error.trailing_metadata() or () if key == _OP), b"")
         if code == UnavailableError._code:
             return UnavailableError(None, None, f"No answer from {self.address}: {said}")
-        return error_from_code(code, said, op or None)
+        return error_from_code(code, said, op.decode(errors="replace") or None)
 
     def get_status(self, details: bool = False, timeout: float = 10.0) -> Any:
         """Who the task is, and with `details` all that it holds."""

@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-from penstock.errors import PERMISSION_DENIED, DataLossError, OpError, UnavailableError, error_from_code
+from penstock.errors import PERMISSION_DENIED, DataLossError, UnavailableError, error_from_code
 from penstock.face import logging
 from penstock.wire.channel import Channel
 from penstock.wire.codec import Goodbye, Hello, Welcome
@@ -19,12 +20,15 @@ from penstock.wire.stream import Stream, TlsStream
 
 HANDSHAKE_SECS = 10.0  # in which a peer must have said who it is
 MAX_SILENT = 1024  # connections that have said nothing yet; the oldest goes when there are more
+MAX_HELLO = 1 << 16  # bytes: more than a peer needs to say who it is
+MAX_NAME = 1024  # characters of a task's name
 
 
 class Listener:
     """Accepts channels over TCP, and over an abstract Unix socket where the system has them and TLS is not asked for.
 
-    Connections that say nothing cost a descriptor until their time is up, and no thread.
+    Connections that say nothing cost a descriptor until their time is up, and no thread. Those that say little, or
+    slowly, are over at the same time.
     """
 
     def __init__(
@@ -47,7 +51,9 @@ class Listener:
             self._listen_on_unix()
         self._wake, self._waker = socket.socketpair()
         self._closing = False
-        self._hands = ThreadPoolExecutor(8, "penstock-handshake")
+        self._lock = threading.Lock()
+        self._greeting: dict[socket.socket, float] = {}  # with their deadlines, the oldest first
+        self._hands = ThreadPoolExecutor(64, "penstock-handshake")
         self._thread = threading.Thread(target=self._accept_all, name="penstock-accept", daemon=True)
         self._thread.start()
 
@@ -71,33 +77,46 @@ class Listener:
                 sock.setblocking(False)
                 selector.register(sock, selectors.EVENT_READ)
             while not self._closing:
-                wait = max(0.0, next(iter(silent.values())) - time.monotonic()) if silent else None
-                for key, _ in selector.select(wait):
-                    sock = key.fileobj
-                    assert isinstance(sock, socket.socket)
-                    if sock in self._sockets:
-                        accepted = self._accept(sock)
+                with self._lock:
+                    ends = [end for waiting in (silent, self._greeting) for end in list(waiting.values())[:1]]
+                for key, _ in selector.select(max(0.0, min(ends) - time.monotonic()) if ends else None):
+                    ready: Any = key.fileobj
+                    if ready in self._sockets:
+                        accepted = self._accept(ready)
                         if accepted is not None:
                             silent[accepted] = time.monotonic() + HANDSHAKE_SECS
                             selector.register(accepted, selectors.EVENT_READ)
-                    elif sock in silent:
-                        selector.unregister(sock)
-                        del silent[sock]
-                        self._hands.submit(self._greet, sock)
+                    elif ready in silent:
+                        selector.unregister(ready)
+                        with self._lock:
+                            self._greeting[ready] = silent.pop(ready)
+                        self._hands.submit(self._greet, ready)
                 now = time.monotonic()
-                for sock in [s for s, end in silent.items() if end <= now or len(silent) > MAX_SILENT][:MAX_SILENT]:
+                for sock in _overdue(silent, now, len(silent) - MAX_SILENT):
                     self._refusals.refused(_name(sock), "it said nothing")
                     selector.unregister(sock)
                     del silent[sock]
                     sock.close()
+                with self._lock:
+                    for sock in _overdue(self._greeting, now):
+                        self._interrupt(sock)
         for sock in silent:
             sock.close()
+
+    def _interrupt(self, sock: socket.socket) -> None:
+        """Wakes who waits for what a peer has to say; it finds that the socket is none of ours any more."""
+        del self._greeting[sock]
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the peer has gone
 
     def _accept(self, listening: socket.socket) -> socket.socket | None:
         try:
             sock, _ = listening.accept()
         except OSError as error:  # the peer has gone again, or there are no descriptors left
-            logging.warning("A connection could not be accepted: %s", error)
+            self._refusals.refused("an unknown address", f"it could not be accepted: {error}")
+            time.sleep(0.01)  # it may be still there, and we must not be busy with nothing else
             return None
         return sock
 
@@ -108,18 +127,25 @@ class Listener:
         try:
             sock.settimeout(HANDSHAKE_SECS)
             channel = Channel(_stream(sock, self._context, True), name)
-            hello = channel.receive()
+            hello = channel.receive(MAX_HELLO)
+            with self._lock:
+                if self._greeting.pop(sock, None) is None:
+                    raise DataLossError(None, None, "it took too long to say who it is")
             if not isinstance(hello, Hello):
                 raise DataLossError(None, None, f"it began with a {type(hello).__name__}")
             if self._credentials is not None and not self._credentials.token_matches(hello.token):
                 channel.close(PERMISSION_DENIED, "the token is not that of this job")
                 self._refusals.refused(name, "its token is wrong")
                 return
+            if len(hello.task) > MAX_NAME or not hello.task.isprintable():
+                raise DataLossError(None, None, "it has a name that no task has")
             sock.settimeout(None)
             channel.peer = hello.task or name
             channel.send(self._welcome)
             self._on_channel(channel, hello)
-        except (OSError, EOFError, OpError, ValueError) as error:  # ssl.SSLError is an OSError
+        except Exception as error:  # whatever it is, this peer's end is not ours
+            with self._lock:
+                self._greeting.pop(sock, None)
             self._refusals.refused(name, f"{type(error).__name__}: {error}")
             if channel is None:
                 sock.close()
@@ -131,6 +157,9 @@ class Listener:
         self._closing = True
         self._waker.send(b"x")
         self._thread.join()
+        with self._lock:
+            for sock in list(self._greeting):
+                self._interrupt(sock)
         self._hands.shutdown()
         for sock in (*self._sockets, self._wake, self._waker):
             sock.close()
@@ -140,24 +169,30 @@ def connect(
     host: str, port: int, unix_name: str, hello: Hello, credentials: Credentials | None = None,
     timeout: float = HANDSHAKE_SECS,
 ) -> tuple[Channel, Welcome]:  # fmt: skip
-    """Opens a channel: over the Unix socket if that is on this host, else over TCP, with TLS if there are credentials."""
+    """Opens a channel: over the Unix socket if it is on this host, else over TCP; with TLS if there are credentials."""
     where = f"{host}:{port}"
+    sock: socket.socket | None = None
+    channel: Channel | None = None
     try:
         sock = _opened(host, port, unix_name, timeout)
         sock.settimeout(timeout)
         context = credentials.client_context() if credentials else None
         channel = Channel(_stream(sock, context, False), where)
         channel.send(hello)
-        answer = channel.receive()
-    except (OSError, EOFError) as error:
-        raise UnavailableError(None, None, f"No channel to {where}: {error}") from error
-    if isinstance(answer, Goodbye):
-        channel.close(say=False)
-        raise error_from_code(answer.code, f"{where} refused the channel: {answer.message}")
-    if not isinstance(answer, Welcome):
-        channel.close(say=False)
-        raise DataLossError(None, None, f"{where} answered with a {type(answer).__name__}.")
-    sock.settimeout(None)
+        answer = channel.receive(MAX_HELLO)
+        if isinstance(answer, Goodbye):
+            raise error_from_code(answer.code, f"{where} refused the channel: {answer.message}")
+        if not isinstance(answer, Welcome):
+            raise DataLossError(None, None, f"{where} answered with a {type(answer).__name__}.")
+        sock.settimeout(None)
+    except BaseException as error:
+        if channel is not None:
+            channel.close(say=False)
+        elif sock is not None:
+            sock.close()
+        if isinstance(error, (OSError, EOFError)):
+            raise UnavailableError(None, None, f"No channel to {where}: {error}") from error
+        raise
     channel.peer = answer.task
     return channel, answer
 
@@ -171,6 +206,11 @@ def _opened(host: str, port: int, unix_name: str, timeout: float) -> socket.sock
         except OSError:  # another host, or another container on this one
             unix.close()
     return socket.create_connection((host, port), timeout)
+
+
+def _overdue(waiting: dict[socket.socket, float], now: float, surplus: int = 0) -> list[socket.socket]:
+    """Those whose time is up, and the oldest `surplus` of them."""
+    return [sock for i, (sock, end) in enumerate(waiting.items()) if end <= now or i < surplus]
 
 
 def _stream(sock: socket.socket, context: object, server_side: bool) -> Stream:

@@ -1,6 +1,7 @@
 """Streams: connected sockets as the channel uses them, plain or under TLS.
 
-Reading blocks, writing can also be tried: `write_some` takes what goes out at once. One thread reads; writers take turns.
+Reading blocks; writing can also be tried: `write_some` writes what goes out at once. One thread reads, and writers
+take turns.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import ssl
 import threading
 from collections.abc import Sequence
 from typing import Any
+
+from penstock.errors import DataLossError
 
 _BUFFER = 4 << 20  # bytes that the kernel may hold for each direction
 _MAX_BUFFERS = 512  # in one call; the kernel takes 1024
@@ -40,6 +43,8 @@ class Stream:
                 received = array.array("i")
                 received.frombytes(data[: len(data) - len(data) % received.itemsize])
                 self.descriptors += received
+        if len(self.descriptors) > _MAX_DESCRIPTORS:
+            raise DataLossError(None, None, f"{len(self.descriptors)} descriptors came, and no segments for them.")
         return size
 
     def read_bulk(self, view: Any) -> int:
@@ -56,6 +61,10 @@ class Stream:
     def write(self, buffers: Sequence[Any], descriptors: Sequence[int] = ()) -> int:
         """Writes some bytes, at least one; waits until that is possible."""
         return self._send(buffers, descriptors, 0)
+
+    def write_last(self, buffers: Sequence[Any]) -> None:
+        """Writes what still can be written without waiting; nobody else writes, and nothing more will be written."""
+        self.write_some(buffers)
 
     def _send(self, buffers: Sequence[Any], descriptors: Sequence[int], flags: int) -> int:
         if descriptors:
@@ -115,7 +124,7 @@ class TlsStream(Stream):
         while True:
             try:
                 with self._lock:
-                    return self._tls.read(len(view), view)  # type: ignore[arg-type]
+                    return int(self._tls.read(len(view), view))  # into `view`: how many
             except ssl.SSLWantReadError:
                 self._receive()
             except ssl.SSLEOFError:
@@ -125,6 +134,13 @@ class TlsStream(Stream):
 
     def write_some(self, buffers: Sequence[Any], descriptors: Sequence[int] = ()) -> int:
         return 0  # encrypting is left to the thread that writes
+
+    def write_last(self, buffers: Sequence[Any]) -> None:
+        with self._lock:
+            for buffer in buffers:
+                self._tls.write(buffer)
+            data = self._outgoing.read()
+        self.socket.send(data, socket.MSG_DONTWAIT)
 
     def write(self, buffers: Sequence[Any], descriptors: Sequence[int] = ()) -> int:
         with self._lock:

@@ -113,7 +113,7 @@ def _is_fixed(instruction: Any) -> bool:
 class _InNumpy(_Compiled):
     """A partition in which the nodes for the host run in NumPy."""
 
-    def _instruction(self, step: SegmentPlan | Node) -> Any:
+    def _instruction(self, step: SegmentPlan | Node | list[Node]) -> Any:
         return _NumpyCall(self, step) if isinstance(step, Node) and _fits_numpy(step) else super()._instruction(step)
 
     def values(self, fed: Sequence[Any], step: Step) -> list[Any]:

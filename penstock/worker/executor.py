@@ -37,7 +37,7 @@ from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
 from penstock.worker.resources import Variable
 from penstock.worker.segment import Segment
-from penstock.worker.transfer import RecvCall, SendCall, grouped as grouped_transfers
+from penstock.worker.transfer import RecvCall, SendCall, together
 
 _UNSET: Any = None
 _NOWHERE = Rendezvous()  # of steps that are in one task
@@ -147,7 +147,7 @@ class Executable:
         self._variable_of = plan.variable_of
         self._first_node: dict[Variable, Node] = {}
         self.feed_slots = [self.slot((node, 0)) for node in subgraph.feeds]
-        self.instructions = [self._instruction(s) for s in grouped_transfers(plan.steps) if not _does_nothing(s)]
+        self.instructions = [self._instruction(s) for s in together(plan.steps) if not _does_nothing(s)]
         self.fetches = [self.source(edge) for edge in subgraph.fetches]
         constants = [(self.slot((node, 0)), node.attrs["value"]) for node in plan.constants]
         self.empty: list[Any] = [_UNSET] * len(self._slots)  # the values of a step before it begins
@@ -205,7 +205,7 @@ class Executable:
     def run(self, fed: Sequence[Any], step: Step) -> list[Any]:
         """Runs one step. Values are jax or NumPy arrays; what a variable holds is given as a copy."""
         values = self.begin(fed)
-        self.proceed(values, step, 0, None)
+        self.proceed(values, step)
         for variable in self.written:
             variable.settle()
         return self.results(values)
@@ -217,29 +217,32 @@ class Executable:
             values[slot] = value
         return values
 
-    def proceed(self, values: list[Any], step: Step, at: int, wake: Callable[[], None] | None) -> int:
-        """Runs instructions from `at` on; returns where it is: at the end, or at a Recv for which `wake` will be called.
+    def proceed(
+        self, values: list[Any], step: Step, at: int = 0, stop: Callable[[int, RecvCall], bool] | None = None
+    ) -> bool:
+        """Runs instructions from `at` on, to the end unless `stop(at, recv)` has it stop at a Recv.
 
-        Without `wake` it waits there itself.
+        Without `stop` it waits there itself.
         """
         instructions = self.instructions
         while at < len(instructions):
             instruction = instructions[at]
             if step.deadline is not None or step.cancelled.is_set:
                 step.check(instruction.name)
-            if wake is not None and instruction.receives and not step.rendezvous.ready(instruction.keys, wake):
-                return at
+            if stop is not None and instruction.receives and stop(at, instruction):
+                return False
             if step.timings is None:
                 instruction(values, step)
             else:
                 timed(instruction, values, step)
             at += 1
-        return at
+        return True
 
     def writes(self) -> bool:
         """Whether a step changes variables."""
         segments = [i.segment for i in self.instructions if isinstance(i, SegmentCall)]
-        return any(s.updated or s.assigned for s in segments) or any(getattr(i, "written", ()) for i in self.instructions)
+        plain = [i for i in self.instructions if isinstance(i, PlainCall)]
+        return any(s.updated or s.assigned for s in segments) or any(i.written for i in plain)
 
     def may_block(self) -> bool:
         """Whether a step may wait for something other than a tensor, such as a queue."""
@@ -252,7 +255,9 @@ class Executable:
 
 def _does_nothing(step: Any) -> bool:
     """Whether a step is only there for the order of others, which the plan has seen to."""
-    return isinstance(step, SegmentPlan) and not step.outputs and all(n.op.name in ("NoOp", "Const") for n in step.nodes)
+    if not isinstance(step, SegmentPlan) or step.outputs:
+        return False
+    return all(n.op.name in ("NoOp", "Const") for n in step.nodes)
 
 
 def _may_block(node: Node) -> bool:

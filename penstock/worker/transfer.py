@@ -57,7 +57,7 @@ class RecvCall:
             values[slot] = value
 
 
-def grouped(steps: list[Any]) -> list[Any]:
+def together(steps: list[Any]) -> list[Any]:
     """Steps of a plan with neighbouring sends to one task as one list, and neighbouring receives as one list."""
     result: list[Any] = []
     kinds: list[Any] = []

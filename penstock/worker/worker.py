@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import time
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from penstock.errors import AbortedError, InternalError, OpError
+from penstock.errors import AbortedError, InternalError, InvalidArgumentError, OpError
 from penstock.face import logging
 from penstock.passes.ir import Subgraph
 from penstock.passes.partition import task_of
@@ -20,6 +21,7 @@ from penstock.worker.devices import Device
 from penstock.worker.executor import Context, Executable, Step
 from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
+from penstock.worker.transfer import RecvCall
 
 QUICK = 0.02  # seconds: a graph that takes no longer runs in the thread that brings its tensors
 MAX_THREADS = 1024  # of steps that wait in queues or take long
@@ -60,6 +62,15 @@ class Counters:
     busy: float = 0.0  # seconds in which steps ran, not those in which they waited for tensors
     staleness: dict[int, int] = field(default_factory=dict)  # updates of others between read and write: how often
 
+    def note(self, writes: bool, seen: int, spent: float) -> None:
+        """Counts a step that began when there were `seen` updates."""
+        self.steps += 1
+        self.busy += spent
+        if writes:
+            stale = self.updates - seen
+            self.updates += 1
+            self.staleness[stale] = self.staleness.get(stale, 0) + 1
+
 
 class Worker:
     """The worker of one task. A master talks to it by `register_graph`, `run_graph` and `start_graph`.
@@ -74,6 +85,7 @@ class Worker:
         self.name = task_of(self.devices[0].name)
         self.device_names = [d.name for d in self.devices]
         self.counters = Counters()
+        self.watched = False  # by a server, which tells what was done: then steps of this task alone count, too
         self.route: Callable[[str], Route] = self._no_route
         self._by_name = {d.name: d for d in self.devices}
         self._graphs: dict[int, Registered] = {}
@@ -128,11 +140,23 @@ class Worker:
 
     def runner(self, handle: int) -> Callable[[Sequence[Any], Step], list[Any]]:
         """What runs a step of a graph that is all in this task."""
-        return self._graph(handle).executable.run
+        graph = self._graph(handle)
+        return functools.partial(self._run_counted, graph) if self.watched else graph.executable.run
 
     def run_graph(self, handle: int, fed: Sequence[Any], step: Step) -> list[Any]:
         """Runs one step of a registered partition, and waits where it has to."""
-        return self._graph(handle).executable.run(fed, step)
+        return self._run_counted(self._graph(handle), fed, step)
+
+    def _run_counted(self, graph: Registered, fed: Sequence[Any], step: Step) -> list[Any]:
+        counters = self.counters
+        seen, began = counters.updates, time.perf_counter()
+        try:
+            results = graph.executable.run(fed, step)
+        except BaseException:
+            counters.failed += 1
+            raise
+        counters.note(graph.writes, seen, time.perf_counter() - began - step.waited)
+        return results
 
     def open_step(self, number: int, timeout: float | None = None, trace: bool = False) -> Step:
         """Begins a step that other tasks take part in; `end_step` must follow."""
@@ -203,6 +227,10 @@ class Worker:
         """
         try:
             graph = self._graph(handle)
+            if len(fed) != len(graph.executable.feed_slots):
+                raise InvalidArgumentError(
+                    None, None, f"{len(fed)} values are fed to a graph that takes {len(graph.executable.feed_slots)}."
+                )
             step = self.open_step(number, timeout, trace)
         except OpError as error:
             done(None, error, Step(Cancellation()))
@@ -231,7 +259,7 @@ class Worker:
 class Execution:
     """One step of one partition, on behalf of a master elsewhere."""
 
-    __slots__ = ("_at", "_done", "_graph", "_number", "_seen", "_spent", "_step", "_values", "_worker")
+    __slots__ = ("_at", "_began", "_done", "_graph", "_number", "_seen", "_spent", "_step", "_values", "_worker")
 
     def __init__(self, worker: Worker, graph: Registered, number: int, step: Step, done: Done) -> None:
         self._worker = worker
@@ -240,6 +268,7 @@ class Execution:
         self._step = step
         self._done = done
         self._at = 0
+        self._began = 0.0  # when this thread took over
         self._spent = 0.0
         self._values: list[Any] = []
         self._seen = worker.counters.updates
@@ -255,7 +284,7 @@ class Execution:
         began = time.perf_counter()
         try:
             self._values = executable.begin(fed)
-            self._at = executable.proceed(self._values, self._step, 0, None)
+            executable.proceed(self._values, self._step)
             results = executable.results(self._values)
         except BaseException as error:
             self._finish(None, _as_op_error(error))
@@ -265,34 +294,36 @@ class Execution:
 
     def _go_on(self) -> None:
         executable = self._graph.executable
-        began = time.perf_counter()
+        self._began = time.perf_counter()
         try:
-            self._at = executable.proceed(self._values, self._step, self._at, self._go_on)
-            if self._at < len(executable.instructions):
-                self._spent += time.perf_counter() - began
-                return
+            if not executable.proceed(self._values, self._step, self._at, self._stop):
+                return  # and touch nothing: another thread may be going on already
             results = executable.results(self._values)
         except BaseException as error:
             self._finish(None, _as_op_error(error))
             return
-        self._spent += time.perf_counter() - began
+        self._spent += time.perf_counter() - self._began
         self._finish(results, None)
+
+    def _stop(self, at: int, recv: RecvCall) -> bool:
+        """Stops at a Recv whose tensors are not there, to go on in the thread that brings the last of them."""
+        self._at = at
+        self._spent += time.perf_counter() - self._began
+        if not self._step.rendezvous.ready(recv.keys, self._go_on):
+            return True
+        self._began = time.perf_counter()
+        return False
 
     def _finish(self, results: list[Any] | None, error: OpError | None) -> None:
         worker, graph, counters = self._worker, self._graph, self._worker.counters
         worker.end_step(self._number)
         self._values = []
         if error is None:
-            counters.steps += 1
-            counters.busy += self._spent
+            counters.note(graph.writes, self._seen, self._spent)
             # The first run compiles, and what blocks spends its time waiting.
             if graph.runs:
                 graph.cost = self._spent
             graph.runs += 1
-            if graph.writes:
-                stale = counters.updates - self._seen
-                counters.updates += 1
-                counters.staleness[stale] = counters.staleness.get(stale, 0) + 1
         else:
             counters.failed += 1
         try:

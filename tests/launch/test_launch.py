@@ -546,6 +546,38 @@ def test_a_terminal_gets_colours(launch):
     assert re.search(rb"\x1b\[\d+m\[worker:0\]\x1b\[0m hello", shown), shown
 
 
+def test_a_terminal_shows_progress_bars_as_they_go(launch):
+    """Below the lines of others, within the width, in one line at the end; what moves the cursor is left out."""
+    text = """
+if index == 0:
+    print("columns", os.environ["PENSTOCK_TERMINAL_COLUMNS"])
+    for step in range(3):
+        sys.stdout.write(f"\\r\\x1b[2K{step} of 3 " + "x" * 200); sys.stdout.flush(); time.sleep(0.3)
+    sys.stdout.write("\\r\\x1b[2Kall of 3\\n"); sys.stdout.flush()
+"""
+    leader, follower = os.openpty()
+    environment = {"NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "60"}
+    with open(leader, "rb", buffering=0) as terminal:
+        process = launch(text, options=["--ps", 0, "--workers", 1], stdout=follower, env=environment)
+        os.close(follower)
+        shown = b""
+        while b"all of 3" not in shown:
+            shown += terminal.read(1000)
+        assert process.wait(DEADLINE) == 0
+    lines = shown.decode().split("\r\n")
+    assert lines[0] == "[worker:0] columns 48"
+    bars = [f"[worker:0] {step} of 3 {'x' * 40}…" for step in range(3)]
+    assert lines[1] == "\r\x1b[J".join([*bars, "[worker:0] all of 3"])
+
+
+def test_what_a_bar_showed_before_is_not_kept():
+    lines = LineBuffer()
+    for step in range(3000):
+        assert lines.feed(b"\r%d%% " % step + b"=" * 100) == []
+    assert lines.state == b"2999% " + b"=" * 100 and lines.feed(b"\r") == []
+    assert lines.feed(b"\nnext") == [b"2999% " + b"=" * 100] and lines.state == b""
+
+
 @pytest.mark.parametrize(
     ("options", "name", "says"),
     [

@@ -310,7 +310,9 @@ def test_steps(row: dict[str, Any], place: Any) -> None:
         coord.request_stop()
         coord.join(stop_grace_period_secs=10)  # closes the queue
         for thread in pending.values():
-            assert isinstance(_returned(thread), tf.errors.OutOfRangeError)
+            assert not isinstance(_returned(thread), Exception)  # a last token
+        ends = [_returned(chief.call([0.1, 0.1])) for _ in range(4 * row["names"]["tokens_per_step"] + 1)]
+        assert isinstance(ends[-1], tf.errors.OutOfRangeError)
         for replica in replicas:
             replica.session.close()
         for thread in threads:
@@ -593,6 +595,45 @@ def test_a_supervisor_that_stops_closes_the_queue() -> None:
     session.close()
 
 
+def test_a_supervised_replica_that_stops_gives_its_token_back() -> None:
+    cluster = _cluster()
+    errors: list[BaseException] = []
+
+    def replica(task: int, server: Any, steps: int) -> None:
+        setter = tf.train.replica_device_setter(cluster=cluster, worker_device=f"/job:worker/task:{task}")
+        try:
+            with tf.Graph().as_default(), tf.device(setter):
+                step, w = tf.train.get_or_create_global_step(), tf.get_variable("w", [2])
+                rule = tf.train.SyncReplicasOptimizer(tf.train.GradientDescentOptimizer(1.0), 2)
+                train = rule.minimize(tf.reduce_sum(w), global_step=step)
+                supervisor = tf.train.Supervisor(
+                    is_chief=task == 0,
+                    local_init_op=rule.local_step_init_op if task else rule.chief_init_op,
+                    ready_for_local_init_op=rule.ready_for_local_init_op,
+                    summary_op=None,
+                    recovery_wait_secs=0.05,
+                )
+                with supervisor.managed_session(server.target) as session:
+                    if task == 0:
+                        supervisor.start_queue_runners(session, [rule.get_chief_queue_runner()])
+                    for _ in range(steps):
+                        session.run(train)
+        except BaseException as error:
+            errors.append(error)
+
+    with _servers(cluster, ("ps", 0), ("worker", 0), ("worker", 1)) as (_, *workers):
+        threads = [
+            threading.Thread(target=replica, args=(task, server, steps))
+            for task, (server, steps) in enumerate(zip(workers, (20, 3), strict=True))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(_DEADLINE)
+            assert not thread.is_alive(), "still waits for a token"
+    assert not errors, errors
+
+
 _CHIEF = """
 import sys
 import penstock.v1 as tf
@@ -626,8 +667,9 @@ def test_a_chief_that_just_exits_closes_the_queue() -> None:
         ready = chief.stdout.readline() if chief.stdout else ""
         assert ready == "ready\n"
         with tf.Session(server.target) as session:
-            tokens = [session.run(taken) for _ in range(2)]
-            assert tokens == [0, 0]
+            options = tf.RunOptions(timeout_in_ms=10_000)
+            assert [session.run(taken, options=options) for _ in range(2)] == [0, 0]
             chief.communicate("exit\n", timeout=_DEADLINE)
+            assert [session.run(taken, options=options) for _ in range(2)] == [0, 0]  # the last ones
             with pytest.raises(tf.errors.OutOfRangeError):
-                session.run(taken, options=tf.RunOptions(timeout_in_ms=10_000))
+                session.run(taken, options=options)

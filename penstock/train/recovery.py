@@ -1,0 +1,214 @@
+"""Recovery: how sessions get over tasks that die and come back.
+
+A step that loses a task fails with UnavailableError. A task that has come back without what it held gives AbortedError.
+Neither is the program's fault, and both pass: a new session finds the task again, or waits for it. What the parameter
+servers still hold is kept; if any of it is gone the chief restores the last checkpoint, or initialises, and the others
+wait until it has. The step that failed is then run again, so an update may count twice if only the answer to it was
+lost. A task that stays away for PENSTOCK_START_TIMEOUT_SECS is given up, with the error.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from penstock.errors import AbortedError, CancelledError, OpError, UnavailableError
+from penstock.face import logging
+from penstock.graph.graph import Graph
+from penstock.session import DeviceAttributes, Session
+
+LOST = (AbortedError, UnavailableError)
+_SAY_EVERY = 10.0  # seconds
+_LONGEST_PAUSE = 2.0
+
+T = TypeVar("T")
+
+
+class Patience:
+    """How long to go on trying: from now on for PENSTOCK_START_TIMEOUT_SECS.
+
+    >>> patience.spend(error)  # waits a moment, or raises the error if the time is over
+    """
+
+    def __init__(self) -> None:
+        from penstock.master.remote import start_timeout  # here: a program without a cluster does not load gRPC
+
+        self._limit = start_timeout()
+        self._began = time.monotonic()
+        self._said = -_SAY_EVERY
+        self._pause = 0.05
+
+    def spend(self, error: OpError, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Says what is waited for, and waits a little. Raises `error` when it is time to give up."""
+        spent = time.monotonic() - self._began
+        if spent >= self._limit or not goes_on():
+            raise error
+        if spent - self._said >= _SAY_EVERY:
+            self._said = spent
+            logging.warning(
+                "A task of the cluster is lost; a new session is being made (for %.0f s; gives up after %.0f s): %s",
+                spent, self._limit, error.message,
+            )  # fmt: skip
+        time.sleep(min(self._pause, self._limit))
+        self._pause = min(self._pause * 1.5, _LONGEST_PAUSE)
+
+
+def patiently(make: Callable[[], T], patience: Patience | None = None, goes_on: Callable[[], bool] = lambda: True) -> T:
+    """What `make` makes, tried again while a task is lost."""
+    patience = patience or Patience()
+    while True:
+        try:
+            return make()
+        except LOST as error:
+            patience.spend(error, goes_on)
+
+
+class _Synchronous:
+    """What recovery must know of a graph whose replicas go in step."""
+
+    def __init__(self) -> None:
+        self.chief_op: Any = None  # puts out tokens, which went with their queue
+
+
+_synchronous: weakref.WeakKeyDictionary[Graph, _Synchronous] = weakref.WeakKeyDictionary()
+
+
+def note_synchronous(graph: Graph, chief_op: Any = None) -> None:
+    """Notes that the steps of a graph wait for other replicas, and what the chief runs after it has recovered."""
+    noted = _synchronous.setdefault(graph, _Synchronous())
+    if chief_op is not None:
+        noted.chief_op = chief_op
+
+
+def is_synchronous(graph: Graph) -> bool:
+    """Whether the steps of a graph wait for other replicas."""
+    return graph in _synchronous
+
+
+def chief_recovery_op(graph: Graph) -> Any:
+    """What the chief must run after it has recovered, if anything."""
+    noted = _synchronous.get(graph)
+    return None if noted is None else noted.chief_op
+
+
+class WaitLog:
+    """Says now and then that a step waits, if it does so for long.
+
+    >>> with wait_log: sess.run(train)
+    """
+
+    def __init__(self) -> None:
+        from penstock.wire.channel import keepalive_secs
+
+        self._every = keepalive_secs()
+        self._steps: dict[int, float] = {}  # by thread: when they began
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> None:
+        self._steps[threading.get_ident()] = time.monotonic()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="penstock-waiting", daemon=True)
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._steps.pop(threading.get_ident(), None)
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._every):
+            now = time.monotonic()
+            longest = max((now - began for began in list(self._steps.values())), default=0.0)
+            if longest >= self._every:
+                logging.warning(
+                    "A step has been waiting for %.0f s. In synchronous training it ends when the gradients of enough "
+                    "replicas are there and the chief has applied them: are all of them running?", longest,
+                )  # fmt: skip
+
+    def close(self) -> None:
+        """Ends its thread."""
+        self._closed.set()
+
+
+class RecoveringSession(Session):
+    """A session of a cluster that gets over lost tasks: it makes a new session inside, and runs the step again.
+
+    Threads that share it wait while one of them does so. `make(again)` gives a plain session whose model is ready;
+    `goes_on` says whether recovery still makes sense. A step with a time limit of its own fails instead, as does
+    every step once the training is to stop.
+    """
+
+    def __init__(self, make: Callable[[bool], Session], goes_on: Callable[[], bool]) -> None:
+        # No super().__init__: the session inside is the one that connects.
+        self._make = make
+        self._goes_on = goes_on
+        self._contexts = []
+        self._closed = False
+        self._lost: Session | None = None  # its steps were cancelled for the sake of recovery
+        self._recovery = threading.Lock()
+        self._patience: Patience | None = None
+        self._inner = patiently(lambda: make(False), goes_on=self._may_recover)
+        self._target, self._config = self._inner._target, self._inner._config
+        self._graph, self._timeout_ms = self._inner._graph, self._inner._timeout_ms
+        self._wait_log = WaitLog() if is_synchronous(self._graph) else None
+
+    def _may_recover(self) -> bool:
+        return not self._closed and self._goes_on()
+
+    def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+        """Runs what `fetches` needs, if need be in a new session."""
+        if self._wait_log is None:
+            return self._run(fetches, feed_dict, options, run_metadata)
+        with self._wait_log:
+            return self._run(fetches, feed_dict, options, run_metadata)
+
+    def _run(self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
+        while True:
+            self._check_open()
+            session = self._inner
+            try:
+                values = session.run(fetches, feed_dict, options, run_metadata)
+            except LOST as error:
+                if (options is not None and options.timeout_in_ms) or self._timeout_ms or not self._may_recover():
+                    raise
+                self._recover(session, error)
+            except (CancelledError, RuntimeError):
+                # Another thread may have closed the session to make a new one.
+                if self._closed or (session is self._inner and session is not self._lost):
+                    raise
+                with self._recovery:
+                    if session is self._inner:
+                        raise  # which did not work out
+            else:
+                self._patience = None
+                return values
+
+    def _recover(self, session: Session, error: OpError) -> None:
+        """Replaces `session`, unless another thread has done so. Raises an error when it gives up."""
+        with self._recovery:
+            if session is not self._inner:
+                return
+            self._patience = self._patience or Patience()
+            self._lost = session
+            session.close()
+            self._patience.spend(error, self._may_recover)
+            fresh = patiently(lambda: self._make(True), self._patience, self._may_recover)
+            self._inner = fresh
+            if self._closed:
+                fresh.close()
+        logging.warning("The session is back.")
+
+    def list_devices(self) -> list[DeviceAttributes]:
+        """The devices that this session may use."""
+        self._check_open()
+        return self._inner.list_devices()
+
+    def close(self) -> None:
+        """Ends the session: steps in flight are cancelled."""
+        if not self._closed:
+            self._closed = True
+            self._inner.close()
+            if self._wait_log is not None:
+                self._wait_log.close()
