@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv test lint demo bench clean
+.PHONY: venv test lint demo bench bench-peers clean
 
 venv: $(STAMP)
 
@@ -29,6 +29,10 @@ demo: venv
 bench: venv
 	$(BIN)/python benchmarks/local_session.py
 	$(BIN)/python benchmarks/training.py
+
+# TENSORFLOW is a Python that has it, in an environment of its own: make bench-peers TENSORFLOW=/path/to/python
+bench-peers: venv
+	$(BIN)/python benchmarks/peers.py $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW))
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

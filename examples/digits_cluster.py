@@ -130,6 +130,10 @@ class Report:
         now = time.perf_counter()
         self._started = self._started or now
         self.seconds = now - self._started
+        # After the loss of a parameter server, training carries on from the last checkpoint: the curve does too.
+        while self.steps and self.steps[-1] > step:
+            self.steps.pop()
+            self.losses.pop()
         self.steps.append(int(step))
         self.losses.append(float(loss))
         self._bar.update(self._task, completed=int(step), loss=loss, rate=(len(self.steps) - 1) / (self.seconds or 1))

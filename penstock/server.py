@@ -73,6 +73,9 @@ def make_server_def(
     return definition
 
 
+_make_server_def = make_server_def  # what TensorFlow calls it
+
+
 class Server:
     """A task of a cluster in this process. Sessions reach it, and through it the cluster, by its `target`.
 
@@ -296,7 +299,7 @@ def connect_to(target: str, device_filters: list[str]) -> tuple[Tasks, Links | N
     limit = start_timeout()
 
     def say(why: str, seconds: float) -> None:
-        logging.info("Waiting for %s: %s (for %.0f s; gives up after %.0f s).", target, why, seconds, limit)
+        logging.warning("Waiting for %s: %s (for %.0f s; gives up after %.0f s).", target, why, seconds, limit)
 
     wait_until_listening(address, limit, say)
     client = ControlClient(address, credentials)

@@ -50,13 +50,11 @@ def descriptors() -> dict[int, str]:
 
 @contextlib.contextmanager
 def leak_check(deadline: float = DEADLINE) -> Iterator[None]:
-    """Fails if a process, thread or descriptor that was begun inside is still there `deadline` seconds after the end."""
-    gc.collect()
+    """Fails if a process, thread or descriptor begun inside is still there `deadline` seconds after the end."""
     before = children().keys(), threads(), set(descriptors().items())
     yield
     end = time.monotonic() + deadline
     while True:
-        gc.collect()  # shared memory goes with the arrays in it
         left = {
             "processes": {pid: state for pid, state in children().items() if pid not in before[0]},
             "threads": sorted(thread.name for thread in threads() - before[1]),
@@ -66,3 +64,4 @@ def leak_check(deadline: float = DEADLINE) -> Iterator[None]:
             return
         assert time.monotonic() < end, f"left behind: { {kind: what for kind, what in left.items() if what} }"
         time.sleep(0.02)
+        gc.collect()  # shared memory goes with the arrays in it

@@ -25,22 +25,53 @@ FALLS_TO = {
 }
 
 
+# The same for programs of a parameter server and two workers, with the arguments they are launched with.
+CLUSTERS = {
+    "replicated_mlp, freely": (0.5, ["--train_steps=150"]),
+    "replicated_mlp, in step": (0.5, ["--train_steps=100", "--sync"]),
+}
+
+
 def test_every_program_is_in_the_table():
-    assert {path.stem for path in PROGRAMS.glob("*.py")} == set(FALLS_TO)
+    launched = {name.partition(",")[0] for name in CLUSTERS}
+    assert {path.stem for path in PROGRAMS.glob("*.py")} == FALLS_TO.keys() | launched
 
 
-@pytest.mark.parametrize("program", sorted(FALLS_TO))
-def test_program(program, tmp_path):
+def output_of(command, program, folder, *args):
     paths = filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "penstock", "run", str(PROGRAMS / f"{program}.py"), f"--out={tmp_path}"],
-        cwd=tmp_path,
+        [sys.executable, "-m", "penstock", *command, str(PROGRAMS / f"{program}.py"), f"--out={folder}", *args],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
         timeout=90,
     )
-    assert done.returncode == 0, done.stderr
-    losses = [float(value) for value in re.findall(r"^loss ([-+.\de]+)", done.stdout, re.MULTILINE)]
-    assert len(losses) >= 2, done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def losses_in(output, task=""):
+    losses = [float(value) for value in re.findall(rf"^{task}loss ([-+.\de]+)", output, re.MULTILINE)]
+    assert len(losses) >= 2, output
+    return losses
+
+
+@pytest.mark.parametrize("program", sorted(FALLS_TO))
+def test_program(program, tmp_path):
+    losses = losses_in(output_of(["run"], program, tmp_path))
     assert losses[-1] < FALLS_TO[program] * losses[0], losses
+
+
+@pytest.mark.parametrize("case", CLUSTERS)
+def test_program_on_a_cluster(case, tmp_path):
+    most, args = CLUSTERS[case]
+    launch = ["launch", "--ps=1", "--workers=2", "--max-restarts=0", "--grace=20", f"--log-dir={tmp_path / 'logs'}"]
+    output = output_of(launch, case.partition(",")[0], tmp_path, *args)
+    losses = losses_in(output, r"\[worker:0\] ")
+    assert losses[-1] < most * losses[0], losses
+    wanted = int(re.search(r"\d+", args[0])[0])
+    steps = {int(task): int(step) for task, step in re.findall(r"worker (\d): \d+ steps .* global step (\d+)", output)}
+    # Two workers that run freely may both be in their last step.
+    assert set(steps) == {0, 1} and all(wanted <= step <= wanted + 1 for step in steps.values()), output
+    assert (tmp_path / "log" / "checkpoint").exists()

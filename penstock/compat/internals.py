@@ -199,7 +199,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.training.queue_runner_impl": (_TRAIN,),
     "python.training.rmsprop": (_TRAIN,),
     "python.training.saver": (_TRAIN, "penstock.train.saver"),
-    "python.training.server_lib": (_TRAIN,),
+    "python.training.server_lib": (_TRAIN, "penstock.server"),
     "python.training.session_manager": (_TRAIN,),
     "python.training.session_run_hook": (_TRAIN,),
     "python.training.slot_creator": ("penstock.optim.slots",),

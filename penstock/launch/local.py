@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO
 
-from penstock.launch.cluster import Cluster, LaunchError, Size, Task
+from penstock.launch.cluster import PS, Cluster, LaunchError, Size, Task
 from penstock.launch.flags import ClusterFlags
 from penstock.launch.job import Finish, Instruction, Job, Kill, Policy, Say, Start, Terminate
 from penstock.launch.output import Display, LineBuffer
@@ -49,7 +49,9 @@ class Commands:
         own = {"TF_CONFIG": self.cluster.tf_config(task), "PENSTOCK_LAUNCHED": "1", "PYTHONUNBUFFERED": "1"}
         # Tasks write to a pipe: without this they would not know that a progress bar is seen.
         terminal = {} if self.columns is None else {"PENSTOCK_TERMINAL_COLUMNS": str(self.columns)}
-        return {**os.environ, **own, **terminal}
+        # Parameter servers keep variables in the host's memory: the accelerators are left to the workers.
+        platform = {"JAX_PLATFORMS": "cpu"} if task.job == PS else {}
+        return {**platform, **os.environ, **own, **terminal}
 
 
 @dataclass
@@ -160,9 +162,10 @@ class Launcher:
             pipe.close()
             return False
         self._display.record(task, data)
-        whole = lines.feed(data)
+        if whole := lines.feed(data):
+            self._display.progress(task, stream, b"")  # its line is among them
+            self._display.show(task, stream, whole)
         self._display.progress(task, stream, lines.state)
-        self._display.show(task, stream, whole)
         return True
 
     def _flush(self, task: Task, stream: str, lines: LineBuffer) -> None:

@@ -19,7 +19,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.ops import shapes
-from penstock.ops.types import INDEX, INDEX32, NUMBERS, QUANTIZED, Array
+from penstock.ops.types import INDEX, INDEX32, NUMBERS, QUANTIZED, Array, xp
 
 UPDATABLE = Types(*NUMBERS, *QUANTIZED)
 
@@ -124,7 +124,7 @@ def resource_gather(
 ) -> Array:
     require_in_range(indices, resource.shape[batch_dims])
     if batch_dims == 0:
-        return jnp.take(resource, indices, axis=0, mode="clip")
+        return xp(resource, indices).take(resource, indices, axis=0, mode="clip")
     rest = resource.ndim - batch_dims - 1
     flat = indices.reshape(*indices.shape[:batch_dims], -1, *([1] * rest))
     rows = jnp.take_along_axis(resource, flat, axis=batch_dims, mode="clip")

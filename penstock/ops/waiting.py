@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -43,10 +44,12 @@ class Waitable:
         woken = True
         if not (self._gone or ready()):
             cancelled.on_cancel(self._wake)
+            began = time.perf_counter()
             try:
                 woken = self._changed.wait_for(lambda: self._gone or cancelled.is_set or ready(), ctx.remaining())
             finally:
                 cancelled.forget(self._wake)
+                ctx.waited += time.perf_counter() - began
         if self._gone:
             raise CancelledError(None, None, f"{self} was closed together with its session.")
         if not woken:

@@ -8,6 +8,8 @@ from penstock.errors import InvalidArgumentError
 from penstock.graph.device import DeviceSpecV2
 from penstock.passes.ir import Node, Subgraph
 
+_PARTS = ("job", "replica", "task", "device_type", "device_index")
+
 
 class _Groups:
     """Nodes that must share a device, as a union-find forest."""
@@ -106,27 +108,29 @@ def _wish(nodes: list[Node], soft: bool) -> tuple[DeviceSpecV2, Node]:
     """The merged wishes of a group, and the node to name in an error."""
     wish = DeviceSpecV2()
     asking = nodes[0]
-    for node in nodes:
+    # What takes the handle of a resource follows the resource, whatever it asked for itself.
+    for node in sorted(nodes, key=_takes_handle):
         if not node.device:
             continue
         spec = DeviceSpecV2.from_string(node.device)
-        for part in ("job", "replica", "task", "device_type", "device_index"):
-            mine, other = getattr(wish, part), getattr(spec, part)
-            if mine is not None and other is not None and mine != other:
-                if part.startswith("device") and soft:
-                    continue
-                raise InvalidArgumentError(
-                    None, node.name,
-                    f"Cannot colocate nodes '{node.name}' and '{asking.name}': they ask for {node.device} and "
-                    f"{asking.device}.",
-                )  # fmt: skip
+        parts = [p for p in _PARTS if None not in (getattr(wish, p), getattr(spec, p))]
+        conflicts = [p for p in parts if getattr(wish, p) != getattr(spec, p)]
+        if conflicts and _takes_handle(node):
+            continue
+        if any(not (part.startswith("device") and soft) for part in conflicts):
+            raise InvalidArgumentError(
+                None, node.name,
+                f"Cannot colocate nodes '{node.name}' and '{asking.name}': they ask for {node.device} and "
+                f"{asking.device}.",
+            )  # fmt: skip
         wish = spec.make_merged_spec(wish)
         asking = node
     return wish, asking
 
 
+def _takes_handle(node: Node) -> bool:
+    return any(source.dtypes[index].name == "resource" for source, index in node.inputs)
+
+
 def _fits(device: DeviceSpecV2, wish: DeviceSpecV2) -> bool:
-    return all(
-        getattr(wish, part) in (None, getattr(device, part))
-        for part in ("job", "replica", "task", "device_type", "device_index")
-    )
+    return all(getattr(wish, part) in (None, getattr(device, part)) for part in _PARTS)

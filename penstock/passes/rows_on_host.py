@@ -41,6 +41,11 @@ def ragged_nodes(nodes: list[Node]) -> set[int]:
 def rows_on_host(subgraph: Subgraph) -> frozenset[str]:
     """The names of pure nodes that are to run on the host. Rows of variables are taken from these directly."""
     ragged = ragged_nodes(subgraph.nodes)
+    # What is only handed on between host ops need not be compiled either, whatever its size.
+    for node in subgraph.nodes:
+        handed_on = node.op.name in _MOVES and node.op.numpy and node.inputs
+        if handed_on and all(s.op.host or id(s) in ragged for s, _ in node.inputs):
+            ragged.add(id(node))
     if not ragged:
         return frozenset()
     wanted: Counter[int] = Counter(id(n) for n, _ in subgraph.fetches)

@@ -22,6 +22,7 @@ from penstock.train.recovery import LOST, Patience, WaitLog, is_synchronous, pat
 from penstock.train.scaffold import Scaffold
 from penstock.train.session_manager import SessionManager
 from penstock.train.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from penstock.train.training_mark import TrainingMark
 
 _USE_DEFAULT: Any = object()
 
@@ -75,11 +76,15 @@ class ChiefSessionCreator(_ScaffoldedCreator):
         self._checkpoint_dir = checkpoint_dir
         self._checkpoint_filename_with_path = checkpoint_filename_with_path
         self._began = False
+        self._mark: TrainingMark | None = None
 
     def create_session(self) -> Any:
         manager, scaffold = self._manager(), self._scaffold
-        # What a server holds at first may be of another training; later it is ours.
-        prepare = manager.rejoin_session if self._began else manager.prepare_session
+        if self._mark is None:
+            self._mark = TrainingMark(self._master, self._checkpoint_dir, get_default_graph(), self._config)
+        # What a server holds at first may be of another training; later, or if it says so, it is ours.
+        ours = self._began or self._mark.is_there()
+        prepare = manager.rejoin_session if ours else manager.prepare_session
         session = prepare(
             self._master,
             saver=scaffold.saver,
@@ -91,7 +96,17 @@ class ChiefSessionCreator(_ScaffoldedCreator):
             init_fn=scaffold.init_fn,
         )
         self._began = True
+        try:
+            self._mark.put()
+        except BaseException:
+            session.close()
+            raise
         return session
+
+    def _end(self) -> None:
+        """The training has ended, well or not."""
+        if self._mark is not None:
+            self._mark.take_away()
 
 
 class WorkerSessionCreator(_ScaffoldedCreator):
@@ -447,6 +462,8 @@ class _MonitoredSession:
                     raise RuntimeError("Session is already closed.")
                 self._sess.close()
             finally:
+                if isinstance(self._coordinated_creator._session_creator, ChiefSessionCreator):
+                    self._coordinated_creator._session_creator._end()
                 self._sess = None
                 self._coordinated_creator.tf_sess = None
                 self._coordinated_creator.coord = None

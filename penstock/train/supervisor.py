@@ -26,6 +26,7 @@ from penstock.train.recovery import RecoveringSession, chief_recovery_op
 from penstock.train.saver import Saver
 from penstock.train.session_manager import SessionManager
 from penstock.train.sync_replicas import Departure
+from penstock.train.training_mark import TrainingMark
 from penstock.variables.global_step import get_global_step
 from penstock.variables.initialize import (
     global_variables,
@@ -81,6 +82,7 @@ class Supervisor:
         self._recovery_wait_secs = recovery_wait_secs
         self._stop_grace_secs = stop_grace_secs
         self._coord = Coordinator()
+        self._mark: TrainingMark | None = None
         self._started_threads: list[threading.Thread] = []
         self._init_feed_dict = init_feed_dict
         self._init_fn = init_fn
@@ -178,23 +180,27 @@ class Supervisor:
         manager = self._session_manager
         if not self._is_chief:
             return manager.wait_for_session(master, config=config, max_wait_secs=max_wait_secs)
-        if not again:
-            return manager.prepare_session(
+        if self._mark is None:
+            self._mark = TrainingMark(master, self._logdir, self._graph, config)
+        if again or self._mark.is_there():
+            session = manager.rejoin_session(
+                master, init_op=self._init_op, saver=self._saver, checkpoint_dir=self._logdir, config=config,
+                init_feed_dict=self._init_feed_dict, init_fn=self._init_fn,
+            )  # fmt: skip
+        else:
+            session = manager.prepare_session(
                 master, init_op=self._init_op, saver=self._saver, checkpoint_dir=self._logdir,
                 wait_for_checkpoint=wait_for_checkpoint, max_wait_secs=max_wait_secs, config=config,
                 init_feed_dict=self._init_feed_dict, init_fn=self._init_fn,
             )  # fmt: skip
-        session = manager.rejoin_session(
-            master, init_op=self._init_op, saver=self._saver, checkpoint_dir=self._logdir, config=config,
-            init_feed_dict=self._init_feed_dict, init_fn=self._init_fn,
-        )  # fmt: skip
-        tokens = chief_recovery_op(self._graph)
-        if tokens is not None:
-            try:
+        try:
+            self._mark.put()
+            tokens = chief_recovery_op(self._graph)
+            if again and tokens is not None:
                 session.run(tokens)
-            except BaseException:
-                session.close()
-                raise
+        except BaseException:
+            session.close()
+            raise
         return session
 
     def _write_graph(self) -> None:
@@ -307,6 +313,8 @@ class Supervisor:
                 self._summary_writer.add_session_log(log)
                 self._summary_writer.close()
             self._started_threads = []
+            if self._mark is not None:
+                self._mark.take_away()
 
     def request_stop(self, ex: Any = None) -> None:
         """Asks the threads to stop."""

@@ -55,9 +55,6 @@ from penstock.variables.variable import Variable
 _PATIENCE_MS = 10_000  # of one who leaves, with a parameter server that does not answer
 
 
-_made: weakref.WeakKeyDictionary[Graph, list[SyncReplicasOptimizer]] = weakref.WeakKeyDictionary()
-
-
 class SyncReplicasOptimizer(Optimizer):
     """Has `opt` apply the mean of `replicas_to_aggregate` gradients, which `total_num_replicas` replicas compute.
 
@@ -147,7 +144,7 @@ class SyncReplicasOptimizer(Optimizer):
                     told.append(accumulator.set_global_step(global_step, name="SetGlobalStep"))
             self.chief_init_op = group(self.local_step_init_op, *told)
         self._gradients_applied = True
-        _made.setdefault(self._local_step.graph, []).append(self)
+        _made_in(self._local_step.graph).append(self)
         note_synchronous(self._local_step.graph)
         return train
 
@@ -247,6 +244,12 @@ class SyncReplicasOptimizer(Optimizer):
         return self._opt.variables()
 
 
+def _made_in(graph: Graph) -> list[SyncReplicasOptimizer]:
+    """The optimizers of a graph. The graph has them, so that both go together."""
+    made: list[SyncReplicasOptimizer] = vars(graph).setdefault("_sync_replicas", [])
+    return made
+
+
 class Departure:
     """Gives the tokens of a replica back when it leaves; for programs that have no hook to do so.
 
@@ -254,7 +257,7 @@ class Departure:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self._operations = [rule._give_back() for rule in _made.get(graph, ())]
+        self._operations = [rule._give_back() for rule in _made_in(graph)]
         self._session: weakref.ref[Any] | None = None
 
     def begin(self, sess: Any) -> None:

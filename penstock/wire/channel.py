@@ -398,9 +398,8 @@ class _Pulse:
                     self._thread = None
                     return
                 channels = list(self._channels)
-            for channel in channels:
-                channel.beat()
-            del channels, channel
+            while channels:  # none is held while this waits
+                channels.pop().beat()
 
 
 _pulse = _Pulse()

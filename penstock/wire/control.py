@@ -5,6 +5,7 @@ Health (`grpc.health.v1`) and reflection are served at the same address, so that
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -82,6 +83,10 @@ class ControlServer:
     """Serves a task's control plane at an address; `port` is the one it got."""
 
     def __init__(self, address: str, service: Service, credentials: Credentials | None = None) -> None:
+        if not re.fullmatch(r".*:[0-9]{1,5}", address) or int(address.rpartition(":")[2]) > 65535:
+            raise InvalidArgumentError(
+                None, None, f"A server's address must be of the form 'host:port', received '{address[:200]}'."
+            )
         from grpc_health.v1 import health, health_pb2, health_pb2_grpc
         from grpc_reflection.v1alpha import reflection
 

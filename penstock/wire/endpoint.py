@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import selectors
 import socket
@@ -20,6 +21,7 @@ from penstock.wire.stream import Stream, TlsStream
 
 HANDSHAKE_SECS = 10.0  # in which a peer must have said who it is
 MAX_SILENT = 1024  # connections that have said nothing yet; the oldest goes when there are more
+HANDS = 128  # threads at most, each for a peer that is saying who it is
 MAX_HELLO = 1 << 16  # bytes: more than a peer needs to say who it is
 MAX_NAME = 1024  # characters of a task's name
 
@@ -52,8 +54,8 @@ class Listener:
         self._wake, self._waker = socket.socketpair()
         self._closing = False
         self._lock = threading.Lock()
-        self._greeting: dict[socket.socket, float] = {}  # with their deadlines, the oldest first
-        self._hands = ThreadPoolExecutor(64, "penstock-handshake")
+        self._greeting: dict[socket.socket, float] = {}  # those who have begun to speak, with their deadlines
+        self._hands = ThreadPoolExecutor(HANDS, "penstock-handshake")
         self._thread = threading.Thread(target=self._accept_all, name="penstock-accept", daemon=True)
         self._thread.start()
 
@@ -77,9 +79,7 @@ class Listener:
                 sock.setblocking(False)
                 selector.register(sock, selectors.EVENT_READ)
             while not self._closing:
-                with self._lock:
-                    ends = [end for waiting in (silent, self._greeting) for end in list(waiting.values())[:1]]
-                for key, _ in selector.select(max(0.0, min(ends) - time.monotonic()) if ends else None):
+                for key, _ in selector.select(self._patience(silent)):
                     ready: Any = key.fileobj
                     if ready in self._sockets:
                         accepted = self._accept(ready)
@@ -88,8 +88,9 @@ class Listener:
                             selector.register(accepted, selectors.EVENT_READ)
                     elif ready in silent:
                         selector.unregister(ready)
+                        del silent[ready]
                         with self._lock:
-                            self._greeting[ready] = silent.pop(ready)
+                            self._greeting[ready] = math.inf
                         self._hands.submit(self._greet, ready)
                 now = time.monotonic()
                 for sock in _overdue(silent, now, len(silent) - MAX_SILENT):
@@ -102,6 +103,15 @@ class Listener:
                         self._interrupt(sock)
         for sock in silent:
             sock.close()
+
+    def _patience(self, silent: dict[socket.socket, float]) -> float | None:
+        """Seconds until somebody's time may be up."""
+        with self._lock:
+            ends = [*silent.values(), *self._greeting.values()]
+        if not ends:
+            return None
+        # Those who wait for a hand have no deadline yet, and get one meanwhile.
+        return min(max(0.0, min(ends) - time.monotonic()), HANDSHAKE_SECS / 4)
 
     def _interrupt(self, sock: socket.socket) -> None:
         """Wakes who waits for what a peer has to say; it finds that the socket is none of ours any more."""
@@ -124,13 +134,17 @@ class Listener:
         """Hears who has connected, and hands the channel over if it may."""
         name = _name(sock)
         channel: Channel | None = None
+        in_time = False
+        with self._lock:
+            if sock in self._greeting:  # else the listener has closed
+                self._greeting[sock] = time.monotonic() + HANDSHAKE_SECS
         try:
-            sock.settimeout(HANDSHAKE_SECS)
             channel = Channel(_stream(sock, self._context, True), name)
             hello = channel.receive(MAX_HELLO)
             with self._lock:
-                if self._greeting.pop(sock, None) is None:
-                    raise DataLossError(None, None, "it took too long to say who it is")
+                in_time = self._greeting.pop(sock, None) is not None
+            if not in_time:
+                raise EOFError  # nothing more is heard or said over it
             if not isinstance(hello, Hello):
                 raise DataLossError(None, None, f"it began with a {type(hello).__name__}")
             if self._credentials is not None and not self._credentials.token_matches(hello.token):
@@ -139,14 +153,14 @@ class Listener:
                 return
             if len(hello.task) > MAX_NAME or not hello.task.isprintable():
                 raise DataLossError(None, None, "it has a name that no task has")
-            sock.settimeout(None)
             channel.peer = hello.task or name
             channel.send(self._welcome)
             self._on_channel(channel, hello)
         except Exception as error:  # whatever it is, this peer's end is not ours
             with self._lock:
-                self._greeting.pop(sock, None)
-            self._refusals.refused(name, f"{type(error).__name__}: {error}")
+                in_time = in_time or self._greeting.pop(sock, None) is not None
+            why = f"{type(error).__name__}: {error}" if in_time else "it took too long to say who it is"
+            self._refusals.refused(name, why)
             if channel is None:
                 sock.close()
             else:

@@ -19,6 +19,7 @@ from penstock.errors import DataLossError
 _BUFFER = 4 << 20  # bytes that the kernel may hold for each direction
 _MAX_BUFFERS = 512  # in one call; the kernel takes 1024
 _MAX_DESCRIPTORS = 16
+_CHUNK = 1 << 18  # bytes that are encrypted at a time
 
 
 class Stream:
@@ -144,7 +145,18 @@ class TlsStream(Stream):
 
     def write(self, buffers: Sequence[Any], descriptors: Sequence[int] = ()) -> int:
         with self._lock:
-            sent = self._tls.write(memoryview(buffers[0])[: 1 << 18])
+            sent = self._tls.write(_first(buffers))
             data = self._outgoing.read()
         self.socket.sendall(data)
         return sent
+
+
+def _first(buffers: Sequence[Any]) -> Any:
+    """The first bytes of `buffers`, up to a limit: a part of a large one, or small ones copied together."""
+    size = count = 0
+    for buffer in buffers:
+        size += memoryview(buffer).nbytes
+        if size > _CHUNK:
+            break
+        count += 1
+    return b"".join(buffers[:count]) if count else memoryview(buffers[0])[:_CHUNK]

@@ -56,7 +56,7 @@ class Step:
         self.rendezvous: Rendezvous = _NOWHERE  # where tensors of other tasks arrive
         self.send: Callable[[str, Sequence[int], Sequence[Any]], None] = _to_nobody
         self.timings: list[tuple[str, str, str, float, float]] | None = [] if trace else None
-        self.waited = 0.0  # seconds, for tensors of other tasks
+        self.waited = 0.0  # seconds, for tensors of other tasks and in queues
 
     def check(self, where: str) -> None:
         """Raises if the step was cancelled or is past its deadline."""
@@ -218,9 +218,9 @@ class Executable:
         return values
 
     def proceed(
-        self, values: list[Any], step: Step, at: int = 0, stop: Callable[[int, RecvCall], bool] | None = None
+        self, values: list[Any], step: Step, at: int = 0, stop: Callable[[int, Any], bool] | None = None
     ) -> bool:
-        """Runs instructions from `at` on, to the end unless `stop(at, recv)` has it stop at a Recv.
+        """Runs instructions from `at` on, to the end unless `stop(at, instruction)` says to stop before one that waits.
 
         Without `stop` it waits there itself.
         """
@@ -229,7 +229,7 @@ class Executable:
             instruction = instructions[at]
             if step.deadline is not None or step.cancelled.is_set:
                 step.check(instruction.name)
-            if stop is not None and instruction.receives and stop(at, instruction):
+            if stop is not None and instruction.waits and stop(at, instruction):
                 return False
             if step.timings is None:
                 instruction(values, step)
@@ -243,10 +243,6 @@ class Executable:
         segments = [i.segment for i in self.instructions if isinstance(i, SegmentCall)]
         plain = [i for i in self.instructions if isinstance(i, PlainCall)]
         return any(s.updated or s.assigned for s in segments) or any(i.written for i in plain)
-
-    def may_block(self) -> bool:
-        """Whether a step may wait for something other than a tensor, such as a queue."""
-        return any(_may_block(i.node) for i in self.instructions if isinstance(i, NodeCall))
 
     def results(self, values: list[Any]) -> list[Any]:
         """What is fetched, after the last instruction."""
@@ -276,7 +272,7 @@ def timed(instruction: Any, values: list[Any], step: Step) -> None:
 class SegmentCall:
     """Runs a compiled segment. What proves not to compile as a whole is cut once more, around the node in the way."""
 
-    receives = False
+    waits = False
 
     def __init__(self, owner: Executable, plan: SegmentPlan) -> None:
         device = owner.context.devices[plan.device]
@@ -362,11 +358,10 @@ def subgraph_of(plan: SegmentPlan, owner: Executable) -> tuple[Subgraph, dict[in
 class NodeCall:
     """An instruction that runs one node on the host."""
 
-    receives = False
-
     def __init__(self, owner: Executable, node: Node) -> None:
         self.owner = owner
         self.node = node
+        self.waits = _may_block(node)
         self.name = node.name
         self.device = node.device
         self.label = f"{node.name} = {node.op.name}({', '.join(s.name for s, _ in node.inputs)})"
@@ -443,6 +438,11 @@ class HostCall(NodeCall):
 
             self.attrs["functions"] = functools.partial(callable_body, owner.context, node.device)
         self.wants_context = "ctx" in node.op.wants
+        self.takes_lists = any(arg.is_list for arg in node.op.inputs)
+        # The handle of a queue, a table... is the same in each step: what it stands for outlives them.
+        kinds = [t.name == "resource" or t._is_ref_dtype for t in node.dtypes]
+        self.is_handle = "resource" in node.op.wants and not node.inputs and bool(kinds) and all(kinds)
+        self.handle: list[Any] | None = None
         self.read = self._values_of_variables()
 
     def _values_of_variables(self) -> frozenset[int]:
@@ -463,7 +463,9 @@ class HostCall(NodeCall):
         if node.op.random:
             attrs = {**attrs, "key": self.owner.context.random_state.keys([node], step.drawn)[0]}
         try:
-            result = node.op.kernel(*grouped(node.op, node.attrs, arguments), **attrs)
+            if self.takes_lists:
+                arguments = grouped(node.op, node.attrs, arguments)
+            result = node.op.kernel(*arguments, **attrs)
         except OpError as error:
             raise type(error)(None, node.name, f"{error.message} [node '{node.name}']") from error
         except (ValueError, IndexError) as error:
@@ -473,10 +475,16 @@ class HostCall(NodeCall):
         return list(result) if isinstance(result, (tuple, list)) else [] if result is None else [result]
 
     def __call__(self, values: list[Any], step: Step) -> None:
+        if self.handle is not None:
+            self.store(values, self.handle)
+            return
         arguments = [_host_value(values[i]) if isinstance(i, int) else i for i in self.inputs]
         for i in self.read:
             arguments[i] = self.inputs[i].snapshot()  # type: ignore[union-attr]
-        self.store(values, self.call(arguments, step))
+        results = self.call(arguments, step)
+        if self.is_handle:
+            self.handle = results
+        self.store(values, results)
 
 
 class PlainCall(HostCall):

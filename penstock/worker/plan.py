@@ -20,6 +20,7 @@ from penstock.passes.prune import body_of
 
 _HOST_TYPES = frozenset(("string",))
 _HANDLES = frozenset(("VarHandleOp",))
+_READS = frozenset(("Identity", "ReadVariableOp"))
 _WAVE = 1 << 20  # levels: what depends on a later wave of tensors is never in one segment with what does not
 BIG_CONSTANT = 1024  # elements: larger ones are arguments of the compiled code, not literals in it
 
@@ -195,14 +196,27 @@ def _scheduled(segments: list[SegmentPlan], hosts: list[Node], analysis: _Analys
             heapq.heappush(ready, rank(number))
     order: list[SegmentPlan | Node] = []
     while ready:
-        number = heapq.heappop(ready)[2]
-        order.append(steps[number])
-        for other in dependents[number]:
-            waiting[other] -= 1
-            if waiting[other] == 0:
-                heapq.heappush(ready, rank(other))
+        for number in _popped_together(ready, steps):
+            order.append(steps[number])
+            for other in dependents[number]:
+                waiting[other] -= 1
+                if waiting[other] == 0:
+                    heapq.heappush(ready, rank(other))
     assert len(order) == len(steps), "segments depend on each other in a circle"
     return order
+
+
+def _popped_together(ready: list[tuple[int, int, int]], steps: list[SegmentPlan | Node]) -> list[int]:
+    """The next step; if it is a Recv, with those of the same wave from the same task: they arrive together."""
+    first = heapq.heappop(ready)
+    popped = [first[2]]
+    node = steps[first[2]]
+    while isinstance(node, Node) and node.op.name == "_Recv" and ready and ready[0][:2] == first[:2]:
+        other = steps[ready[0][2]]
+        if not isinstance(other, Node) or other.attrs.get("send_task") != node.attrs["send_task"]:
+            break
+        popped.append(heapq.heappop(ready)[2])
+    return popped
 
 
 class _Analysis:
@@ -221,6 +235,40 @@ class _Analysis:
         self._variable: dict[int, Node] = {}
         for node in subgraph.nodes:
             self._visit(node)
+        self._read_where_used()
+
+    def _read_where_used(self) -> None:
+        """Moves reads of variables to the segment that takes them, if it is one: values between segments are copies."""
+        levels: dict[int, set[int]] = defaultdict(set)  # of a read: where it is used, -1 for other uses
+        reads = {id(n): n for n in self.subgraph.nodes if n.op.name in _READS and not n.controls and self._is_read(n)}
+        if not reads:
+            return
+        changed: dict[int, int] = {}  # the lowest level at which a variable is written
+        for node in self.subgraph.nodes:
+            compiled = id(node) not in self.host and id(node) not in self.folding
+            for source, _ in node.inputs:
+                if id(source) in reads:
+                    same = compiled and source.device == node.device
+                    levels[id(source)].add(self.level[id(node)] if same else -1)
+            for source in node.controls:
+                levels[id(source)].add(-1)
+            if node.op.writes and node.inputs:
+                variable = self.variable_of(node.inputs[0])
+                if variable is not None:
+                    level = self.level[id(node)]
+                    changed[id(variable)] = min(level, changed.get(id(variable), level))
+        for node, _ in self.subgraph.fetches:
+            levels[id(node)].add(-1)
+        for key, read in reads.items():
+            used = levels[key]
+            variable = self.variable_of(read.inputs[0])
+            if len(used) == 1 and -1 not in used and variable is not None:
+                (level,) = used
+                if changed.get(id(variable), level) >= level:
+                    self.level[key] = level
+
+    def _is_read(self, node: Node) -> bool:
+        return id(node) not in self.host and self.variable_of(node.inputs[0]) is not None
 
     def _visit(self, node: Node) -> None:
         key = id(node)

@@ -17,7 +17,7 @@ from penstock.worker.resources import Variable
 class SendCall:
     """Sends values, or what variables hold, to one task."""
 
-    receives = False
+    waits = False
     out_slots: tuple[int, ...] = ()
 
     def __init__(self, owner: Any, nodes: list[Node]) -> None:
@@ -40,7 +40,7 @@ class SendCall:
 class RecvCall:
     """Waits for values from other tasks."""
 
-    receives = True
+    waits = True
     in_slots: tuple[int, ...] = ()
 
     def __init__(self, owner: Any, nodes: list[Node]) -> None:

@@ -47,7 +47,6 @@ class Registered:
     executable: Executable
     session: str
     writes: bool
-    may_block: bool
     cost: float = float("inf")  # seconds that it took last
     runs: int = 0
 
@@ -59,7 +58,7 @@ class Counters:
     steps: int = 0
     failed: int = 0
     updates: int = 0
-    busy: float = 0.0  # seconds in which steps ran, not those in which they waited for tensors
+    busy: float = 0.0  # seconds of processor time in the threads that ran steps
     staleness: dict[int, int] = field(default_factory=dict)  # updates of others between read and write: how often
 
     def note(self, writes: bool, seen: int, spent: float) -> None:
@@ -107,7 +106,7 @@ class Worker:
         with self._lock:
             random_state = self._random.setdefault(session, RandomState())
         executable = Executable(subgraph, Context(self._by_name, random_state), for_client=True)
-        registered = Registered(executable, session, executable.writes(), executable.may_block())
+        registered = Registered(executable, session, executable.writes())
         with self._lock:
             handle = next(self._handles)
             self._graphs[handle] = registered
@@ -140,8 +139,8 @@ class Worker:
 
     def runner(self, handle: int) -> Callable[[Sequence[Any], Step], list[Any]]:
         """What runs a step of a graph that is all in this task."""
-        graph = self._graph(handle)
-        return functools.partial(self._run_counted, graph) if self.watched else graph.executable.run
+        # What a server's task holds may be reset by others: each step looks whether the graph is still there.
+        return functools.partial(self.run_graph, handle) if self.watched else self._graph(handle).executable.run
 
     def run_graph(self, handle: int, fed: Sequence[Any], step: Step) -> list[Any]:
         """Runs one step of a registered partition, and waits where it has to."""
@@ -149,13 +148,13 @@ class Worker:
 
     def _run_counted(self, graph: Registered, fed: Sequence[Any], step: Step) -> list[Any]:
         counters = self.counters
-        seen, began = counters.updates, time.perf_counter()
+        seen, began = counters.updates, time.thread_time()
         try:
             results = graph.executable.run(fed, step)
         except BaseException:
             counters.failed += 1
             raise
-        counters.note(graph.writes, seen, time.perf_counter() - began - step.waited)
+        counters.note(graph.writes, seen, time.thread_time() - began)
         return results
 
     def open_step(self, number: int, timeout: float | None = None, trace: bool = False) -> Step:
@@ -224,6 +223,7 @@ class Worker:
         """Runs one step of a partition without waiting: `done` gets the results, or the error.
 
         Quick graphs run in this thread, up to where they wait for a tensor, and then in the thread that brings it.
+        What waits for something else, such as a queue, goes on in a thread of the pool.
         """
         try:
             graph = self._graph(handle)
@@ -236,10 +236,14 @@ class Worker:
             done(None, error, Step(Cancellation()))
             return
         execution = Execution(self, graph, number, step, done)
-        if graph.cost < QUICK and not graph.may_block:
+        if graph.cost < QUICK:
             execution.start(fed)
         else:
-            self._pool.submit(execution.run_through, fed)
+            self.submit(execution.run_through, fed)
+
+    def submit(self, act: Callable[..., None], *args: Any) -> None:
+        """Has a thread of the pool do something that may take long or wait."""
+        self._pool.submit(act, *args)
 
     def reset(self, containers: list[str] | None = None) -> None:
         """Gives up the resources of the given containers, or all, and the graphs that may hold some of them."""
@@ -259,7 +263,10 @@ class Worker:
 class Execution:
     """One step of one partition, on behalf of a master elsewhere."""
 
-    __slots__ = ("_at", "_began", "_done", "_graph", "_number", "_seen", "_spent", "_step", "_values", "_worker")
+    __slots__ = (
+        "_at", "_began", "_busy", "_busy_before", "_done", "_graph", "_number", "_seen", "_spent", "_step", "_values",
+        "_worker",
+    )  # fmt: skip
 
     def __init__(self, worker: Worker, graph: Registered, number: int, step: Step, done: Done) -> None:
         self._worker = worker
@@ -268,8 +275,8 @@ class Execution:
         self._step = step
         self._done = done
         self._at = 0
-        self._began = 0.0  # when this thread took over
-        self._spent = 0.0
+        self._began = self._busy_before = 0.0  # when this thread took over, and its processor time then
+        self._spent = self._busy = 0.0  # seconds so far, and of processor time
         self._values: list[Any] = []
         self._seen = worker.counters.updates
 
@@ -280,21 +287,32 @@ class Execution:
 
     def run_through(self, fed: Sequence[Any]) -> None:
         """Runs to the end, and waits for tensors in this thread."""
+        self._values = self._graph.executable.begin(fed)
+        self._run_rest()
+
+    def _take_over(self) -> None:
+        self._began, self._busy_before = time.perf_counter(), time.thread_time()
+
+    def _hand_over(self) -> None:
+        self._spent += time.perf_counter() - self._began
+        self._busy += time.thread_time() - self._busy_before
+
+    def _run_rest(self) -> None:
         executable = self._graph.executable
-        began = time.perf_counter()
+        self._take_over()
         try:
-            self._values = executable.begin(fed)
-            executable.proceed(self._values, self._step)
+            executable.proceed(self._values, self._step, self._at)
             results = executable.results(self._values)
         except BaseException as error:
             self._finish(None, _as_op_error(error))
             return
-        self._spent += time.perf_counter() - began - self._step.waited
+        self._hand_over()
+        self._spent -= self._step.waited
         self._finish(results, None)
 
     def _go_on(self) -> None:
         executable = self._graph.executable
-        self._began = time.perf_counter()
+        self._take_over()
         try:
             if not executable.proceed(self._values, self._step, self._at, self._stop):
                 return  # and touch nothing: another thread may be going on already
@@ -302,16 +320,19 @@ class Execution:
         except BaseException as error:
             self._finish(None, _as_op_error(error))
             return
-        self._spent += time.perf_counter() - self._began
+        self._hand_over()
         self._finish(results, None)
 
-    def _stop(self, at: int, recv: RecvCall) -> bool:
+    def _stop(self, at: int, instruction: Any) -> bool:
         """Stops at a Recv whose tensors are not there, to go on in the thread that brings the last of them."""
         self._at = at
-        self._spent += time.perf_counter() - self._began
-        if not self._step.rendezvous.ready(recv.keys, self._go_on):
+        self._hand_over()
+        if not isinstance(instruction, RecvCall):
+            self._worker.submit(self._run_rest)
             return True
-        self._began = time.perf_counter()
+        if not self._step.rendezvous.ready(instruction.keys, self._go_on):
+            return True
+        self._take_over()
         return False
 
     def _finish(self, results: list[Any] | None, error: OpError | None) -> None:
@@ -319,7 +340,7 @@ class Execution:
         worker.end_step(self._number)
         self._values = []
         if error is None:
-            counters.note(graph.writes, self._seen, self._spent)
+            counters.note(graph.writes, self._seen, self._busy)
             # The first run compiles, and what blocks spends its time waiting.
             if graph.runs:
                 graph.cost = self._spent

@@ -56,8 +56,67 @@ def test_batches_go_through_all_examples_each_epoch():
     assert seen[:10].tolist() != seen[10:].tolist() and data.epochs_completed == 1
     ordered = DataSet(np.zeros((4, 1), np.float32), np.arange(4))
     assert [ordered.next_batch(3, shuffle=False)[1].tolist() for _ in range(2)] == [[0, 1, 2], [3, 0, 1]]
-    with pytest.raises(ValueError, match=r"batch_size must be in 1..10, received 11"):
-        data.next_batch(11)
+    assert [len(part) for part in ordered.next_batch(0)] == [0, 0]
+    with pytest.raises(ValueError, match=r"batch_size must not be negative, .* received -1 for 10 examples"):
+        data.next_batch(-1)
+    with pytest.raises(ValueError, match="received 5 for 0 examples"):
+        DataSet(np.zeros((0, 1), np.float32), np.zeros(0)).next_batch(5)
+
+
+def test_a_batch_may_be_larger_than_the_data():
+    """As `mnist.test.next_batch(1000)` is where the 297 digits of penstock take the place of MNIST's 10,000."""
+    data = DataSet(np.zeros((4, 1), np.float32), np.arange(4), seed=0)
+    labels = data.next_batch(10)[1].tolist()
+    assert sorted(labels[:4]) == sorted(labels[4:8]) == [0, 1, 2, 3] and data.epochs_completed == 2
+    assert sorted([*labels[8:], *data.next_batch(2)[1]]) == [0, 1, 2, 3] and data.epochs_completed == 2
+
+
+ARGUMENTS = [
+    ({}, (784,), np.float32, (), np.uint8),
+    ({"one_hot": True}, (784,), np.float32, (10,), np.float64),
+    ({"reshape": False, "dtype": tf.uint8}, (28, 28, 1), np.uint8, (), np.uint8),
+    ({"dtype": np.uint8, "one_hot": True, "seed": 3}, (784,), np.uint8, (10,), np.float64),
+    ({"source_url": "http://example.org/mnist/", "dtype": tf.float32}, (784,), np.float32, (), np.uint8),
+    ({"fake_data": True, "one_hot": True}, (784,), np.float32, (10,), np.float64),
+]
+
+
+@pytest.mark.parametrize("shipped", [False, True], ids=["files", "shipped"])
+@pytest.mark.parametrize(("arguments", "image", "image_type", "label", "label_type"), ARGUMENTS)
+def test_arguments(request, tmp_path, shipped, arguments, image, image_type, label, label_type):
+    source = tmp_path / "none" if shipped else request.getfixturevalue("folder")
+    mnist = read_data_sets(str(source), validation_size=5, **arguments)
+    for part in mnist:
+        images, labels = part.next_batch(5)
+        assert part.images.shape == (part.num_examples, *image) and images.shape == (5, *image)
+        assert part.labels.shape == (part.num_examples, *label) and labels.shape == (5, *label)
+        assert part.images.dtype == images.dtype == image_type and part.labels.dtype == labels.dtype == label_type
+        assert images.max() == (1 if image_type == np.float32 else 255)
+    sizes = [10000] * 3 if "fake_data" in arguments else [1495, 5, 297] if shipped else [25, 5, 12]
+    assert [part.num_examples for part in mnist] == sizes
+
+
+def test_fake_batches_of_real_data(folder):
+    images, labels = read_data_sets(str(folder), one_hot=True, validation_size=0).train.next_batch(3, fake_data=True)
+    assert np.shape(images) == (3, 784) and np.all(np.equal(images, 1))
+    assert np.argmax(labels, 1).tolist() == [0, 0, 0]
+
+
+def test_reading_leaves_the_folder_alone(folder):
+    """So that all tasks of a cluster may read at once, from a folder that they may not write to."""
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    folder.chmod(0o555)
+    read_data_sets(folder, validation_size=0)
+    folder.chmod(0o755)
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    read_data_sets(folder / "none")
+    assert not (folder / "none").exists()
+
+
+@pytest.mark.parametrize("size", [-1, 31])
+def test_validation_sizes(folder, size):
+    with pytest.raises(ValueError, match=rf"validation_size must be in 0\.\.30, received {size}"):
+        read_data_sets(str(folder), validation_size=size)
 
 
 def damaged(folder, file, change):

@@ -567,7 +567,10 @@ if index == 0:
     lines = shown.decode().split("\r\n")
     assert lines[0] == "[worker:0] columns 48"
     bars = [f"[worker:0] {step} of 3 {'x' * 40}…" for step in range(3)]
-    assert lines[1] == "\r\x1b[J".join([*bars, "[worker:0] all of 3"])
+    *seen, last = lines[1].split("\r\x1b[J")
+    assert last == "[worker:0] all of 3"
+    # A busy machine may take in two states at once.
+    assert seen and seen == [bar for bar in bars if bar in seen]
 
 
 def test_what_a_bar_showed_before_is_not_kept():

@@ -1,0 +1,214 @@
+"""One parameter server and more and more workers: how many steps they make together, and what a step costs the server.
+
+    python benchmarks/saturation.py --seconds=3 --plot=docs/saturation.png
+
+A step pulls a small variable from the parameter server and pushes a small update. Workers are servers in threads of
+this process, each with a link of its own to the parameter server, which is a process of its own. They run in two ways:
+paced, each computes for some time that here is slept (as on a machine of its own), so that their steps add up; and flat
+out, without a pause, which shows how many steps the machine makes at most.
+
+The parameter server scales if its cost per step does not grow with the number of workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+import penstock.v1 as tf
+from penstock.launch.cluster import Cluster, Size
+from penstock.launch.local import reserve
+from penstock.summary.plot import Plot, save
+from penstock.wire.control import ControlClient
+
+ELEMENTS = 256  # of the variable: 1 kB
+SETTLE = 0.5  # seconds that are not measured
+PACED, FLAT_OUT = "paced", "flat out"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was measured with a number of workers."""
+
+    way: str
+    workers: int
+    steps_per_s: float
+    cpu_us: float  # processor time of the parameter server's process per step: sockets, threads and all else included
+    busy_us: float  # its time in a step: steps that run at once wait for one another, so this is no cost
+
+
+class ParameterServer:
+    """The process of a parameter server."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        command = [sys.executable, __file__, "--serve", json.dumps(cluster.addresses)]
+        self.process = subprocess.Popen(command)
+        self._control = ControlClient(cluster.addresses["ps"][0])
+
+    def close(self) -> None:
+        """End it."""
+        self._control.close()
+        self.process.terminate()
+        self.process.wait()
+
+    def spent(self) -> tuple[float, float]:
+        """Seconds of work and of processor time so far."""
+        user, system = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return self._control.get_status(details=True).busy, (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def serve(cluster: dict[str, list[str]]) -> None:
+    """What the process of the parameter server does."""
+    tf.train.Server(cluster, job_name="ps", task_index=0).join()
+
+
+def worker_step(cluster: Cluster, index: int) -> Callable[[], object]:
+    """A step of worker `index`."""
+    server = tf.train.Server(dict(cluster.addresses), job_name="worker", task_index=index)
+    with tf.Graph().as_default() as graph:
+        with tf.device("/job:ps/task:0/cpu:0"):
+            step = tf.Variable(0, name="step")
+            weights = tf.Variable(tf.ones([ELEMENTS]), name="weights")
+        with tf.device(f"/job:worker/task:{index}/cpu:0"):
+            update = weights * 1e-6
+        with tf.device("/job:ps/task:0/cpu:0"):
+            train = tf.group(tf.assign_sub(weights, update), tf.assign_add(step, 1))
+        session = tf.Session(server.target, graph=graph)
+        if index == 0:
+            session.run(tf.global_variables_initializer())
+    run = session.make_callable(train)
+    for _ in range(10):
+        run()
+    return run
+
+
+class Crew:
+    """Workers that step in threads until they are stopped."""
+
+    def __init__(self, steps: list[Callable[[], object]], pause: float) -> None:
+        self._over = threading.Event()
+        self._done = [0] * len(steps)
+        self._threads = [
+            threading.Thread(target=self._work, args=(place, step, pause)) for place, step in enumerate(steps)
+        ]
+
+    def __enter__(self) -> Crew:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def done(self) -> int:
+        """How many steps they made."""
+        return sum(self._done)
+
+    def _work(self, place: int, step: Callable[[], object], pause: float) -> None:
+        time.sleep(pause * place / len(self._done))  # not all at once
+        while not self._over.is_set():
+            step()
+            self._done[place] += 1
+            if pause:
+                time.sleep(pause)
+
+
+def measure(ps: ParameterServer, steps: list[Callable[[], object]], pause: float, seconds: float) -> Result:
+    """Steps of all workers at once, and what they cost the parameter server."""
+    with Crew(steps, pause) as crew:
+        time.sleep(SETTLE)
+        (busy, cpu), done, start = ps.spent(), crew.done, time.perf_counter()
+        time.sleep(seconds)
+        (busy_now, cpu_now), made, elapsed = ps.spent(), crew.done - done, time.perf_counter() - start
+    way = PACED if pause else FLAT_OUT
+    made = max(made, 1)
+    return Result(way, len(steps), made / elapsed, 1e6 * (cpu_now - cpu) / made, 1e6 * (busy_now - busy) / made)
+
+
+def measure_all(counts: list[int], pause: float, seconds: float) -> Iterator[Result]:
+    """One result for each number of workers, paced and flat out."""
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(reserve(Size(ps=1, workers=max(counts))))
+        ps = ParameterServer(cluster)
+        stack.callback(ps.close)
+        steps: list[Callable[[], object]] = []
+        for count in sorted(counts):
+            steps += [worker_step(cluster, index) for index in range(len(steps), count)]
+            for each in (pause, 0.0):
+                yield measure(ps, steps, each, seconds)
+
+
+def draw(path: Path, results: list[Result]) -> None:
+    """The results as a picture."""
+
+    def line(way: str, of: str) -> tuple[list[float], list[float]]:
+        chosen = [each for each in results if each.way == way]
+        return [each.workers for each in chosen], [getattr(each, of) for each in chosen]
+
+    ticks = sorted({each.workers for each in results})
+    save(
+        path,
+        Plot("Steps of all workers", {way: line(way, "steps_per_s") for way in (PACED, FLAT_OUT)},
+             "workers", "steps per second", marks=True, from_zero=True, x_ticks=ticks),
+        Plot("What a step costs the parameter server", {way: line(way, "cpu_us") for way in (PACED, FLAT_OUT)},
+             "workers", "microseconds of processor time", marks=True, from_zero=True, x_ticks=ticks),
+    )  # fmt: skip
+
+
+def markdown(results: list[Result]) -> str:
+    """The results as a table for docs/performance.md."""
+    rows = ["| workers | | steps/s | processor time per step | time in a step |", "|---|---|---|---|---|"]
+    rows += [
+        f"| {each.workers} | {each.way} | {each.steps_per_s:,.0f} | {each.cpu_us:.0f} us | {each.busy_us:.0f} us |"
+        for each in sorted(results, key=lambda each: (each.way == FLAT_OUT, each.workers))
+    ]
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Measures, prints and draws."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--workers", default="1,2,4,8,16", help="numbers of workers")
+    parser.add_argument("--pause", type=float, default=20.0, help="milliseconds that a paced worker computes")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long each measurement takes")
+    parser.add_argument("--plot", type=Path, help="where to draw them, as a PNG file")
+    parser.add_argument("--json", action="store_true", help="one JSON object per result")
+    parser.add_argument("--markdown", action="store_true", help="a table for docs/performance.md")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        serve(json.loads(args.serve))
+        return
+    results = list(measure_all([int(each) for each in args.workers.split(",")], args.pause / 1e3, args.seconds))
+    if args.plot:
+        draw(args.plot, results)
+    if args.json:
+        for result in results:
+            print(json.dumps(asdict(result)))
+    elif args.markdown:
+        print(markdown(results))
+    else:
+        table = Table("way", "workers", "steps/s", "ps: CPU us per step", "ps: us in a step")
+        for each in results:
+            figures = f"{each.steps_per_s:,.0f}", f"{each.cpu_us:.0f}", f"{each.busy_us:.0f}"
+            table.add_row(each.way, str(each.workers), *figures)
+        Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Tasks that are killed or frozen in the middle of training, and come back: it goes on, and ends as it should."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster.processes import Cluster
+from leaks import leak_check
+
+import penstock.v1 as tf
+
+FAULTS = ("kill", "freeze")
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    with leak_check():
+        yield
+
+
+def strike(cluster: Cluster, victim: str, fault: str, worker: str = "worker1") -> None:
+    """Has a task go, and come back once another, `worker` or the parameter server, has noticed."""
+    witness, sign = "ps0", f"the link to /job:worker/.*{victim[-1]} has"
+    if victim == "ps0":
+        witness, sign = worker, "is lost"
+    seen = len(cluster[witness].find(sign))
+    if fault == "kill":
+        cluster.kill(victim)
+        cluster.start(victim)
+    else:
+        cluster.freeze(victim)
+        cluster[witness].wait_for(sign, seen + 1)
+        cluster.thaw(victim)
+
+
+def goes_on(cluster: Cluster, *workers: str) -> None:
+    """Waits until the workers have had more steps acknowledged."""
+    for worker in workers:
+        cluster[worker].wait_for_more("^ack", 5)
+
+
+def ends(cluster: Cluster, steps: int = 10) -> list[float]:
+    """Has the training end some steps later; the last global step, total and weight."""
+    step = cluster.probe(lambda: _shared("global_step"))
+    cluster.write("finish", str(step + steps))
+    for worker in ("worker0", "worker1"):
+        assert cluster[worker].end() == 0, cluster[worker].tail()
+    last = cluster["worker0"].wait_for(r"end step (\d+) total (\d+) w -([\d.]+)")
+    assert int(last[1]) >= step + steps
+    return [float(value) for value in last.groups()]
+
+
+def _shared(name: str) -> Any:
+    """A variable of the parameter server, as a session of the test sees it."""
+    variable = tf.get_variable(name, [], tf.int64, trainable=False)
+    return variable._ref() if hasattr(variable, "_ref") else variable
+
+
+def counted(cluster: Cluster, pattern: str) -> int:
+    """How often all workers have said something, in all their lives."""
+    return sum(len(p.find(pattern)) for name in ("worker0", "worker1") for p in cluster.of(name))
+
+
+def gated(cluster: Cluster, worker: str, moment: str, victim: str, fault: str) -> None:
+    """A fault while a step of `worker` is at a gate; the step is tried again unless the worker itself was killed."""
+    cluster.write(f"{worker}.moment", moment)
+    cluster.at_gate(moment)
+    strike(cluster, victim, fault, worker)
+    if (victim, fault) != (worker, "kill"):
+        cluster.at_gate(moment)
+        cluster.open_gate(moment)
+
+
+def test_a_worker_rejoins(tmp_path: Path) -> None:
+    """Killed while it waits for the chief, and killed or frozen in a pull and in a push: no update is lost."""
+    with Cluster(tmp_path) as cluster:
+        cluster.write("hold.worker0.start")
+        cluster.start("ps0", "worker0", "worker1", mode="monitored")
+        cluster["worker1"].wait_for("Waiting until the chief has initialised the model .*not initialized: global_step")
+        strike(cluster, "worker1", "kill")
+        cluster["worker1"].wait_for("Waiting until the chief has initialised the model")
+        (tmp_path / "hold.worker0.start").unlink()
+        goes_on(cluster, "worker0", "worker1")
+        for fault in FAULTS:
+            for moment in ("pull", "push"):
+                gated(cluster, "worker1", moment, "worker1", fault)
+                goes_on(cluster, "worker0", "worker1")
+        step, total, w = ends(cluster)
+        assert step == total == w
+        assert counted(cluster, "^ack") <= step <= counted(cluster, "^try") + counted(cluster, "is lost")
+
+
+def test_the_chief_comes_back(tmp_path: Path) -> None:
+    """Killed or frozen in a push and in a save: the others go on meanwhile, and no update is lost."""
+    with Cluster(tmp_path) as cluster:
+        cluster.start("ps0", "worker0", "worker1", mode="monitored")
+        goes_on(cluster, "worker0", "worker1")
+        for fault in FAULTS:
+            for moment in ("push", "save"):
+                gated(cluster, "worker0", moment, "worker0", fault)
+                goes_on(cluster, "worker0", "worker1")
+        step, total, w = ends(cluster)
+        assert step == total == w
+        assert counted(cluster, "^ack") <= step <= counted(cluster, "^try") + counted(cluster, "is lost")
+        # One that ended by itself has left nothing: the next begins at the checkpoint.
+        cluster.start("worker0")
+        assert int(cluster["worker0"].wait_for(r"session at step (\d+)")[1]) == step
+        assert not cluster["worker0"].find("is kept")
+
+
+@pytest.mark.parametrize("mode", ["monitored", "supervised"])
+def test_the_parameter_server_comes_back_empty(tmp_path: Path, mode: str) -> None:
+    """Killed or frozen at the start, in a pull, a push and a save: nobody is restarted, and nothing begins anew."""
+    with Cluster(tmp_path) as cluster:
+        cluster.write("hold.worker0.start")
+        cluster.start("ps0", "worker0", "worker1", mode=mode)
+        cluster["worker1"].wait_for("Waiting until the chief has initialised the model")
+        strike(cluster, "ps0", "kill")
+        (tmp_path / "hold.worker0.start").unlink()
+        goes_on(cluster, "worker0", "worker1")
+        for fault, moment, worker in (
+            ("kill", "pull", "worker1"), ("kill", "save", "worker0"), ("freeze", "push", "worker1"),
+        ):  # fmt: skip
+            cluster["worker0"].wait_for_more("Saving checkpoint", 2)  # when a second begins, one is complete
+            before = int(re.findall(r"\d+$", tf.train.latest_checkpoint(tmp_path / "train"))[0])
+            gated(cluster, worker, moment, "ps0", fault)
+            assert cluster.probe(lambda: _shared("global_step")) >= before > 0
+            goes_on(cluster, "worker0", "worker1")
+        ends(cluster)
+        assert len(cluster.of("worker0")) == len(cluster.of("worker1")) == 1
+
+
+@pytest.mark.parametrize(("mode", "victims"), [("monitored", ["worker1", "worker0", "ps0"]), ("supervised", ["ps0"])])
+def test_synchronous_training_goes_on(tmp_path: Path, mode: str, victims: list[str]) -> None:
+    """Killed or frozen while a replica waits for a token: whoever waits says so, and goes on when all are back."""
+    with Cluster(tmp_path) as cluster:
+        cluster.start("ps0", "worker0", "worker1", mode=mode, sync=1)
+        goes_on(cluster, "worker0", "worker1")
+        for victim in victims:
+            for fault in FAULTS:
+                # One replica does not take part, the other waits for it.
+                idle, waiting = ("worker0", "worker1") if victim == "worker1" else ("worker1", "worker0")
+                cluster.write(f"hold.{idle}.step")
+                cluster[idle].wait_for_more("held at step")
+                cluster.until(lambda: _accumulator().num_accumulated(), lambda count: count == 1)
+                cluster[waiting].wait_for_more("A step has been waiting")
+                strike(cluster, victim, fault, waiting)
+                (tmp_path / f"hold.{idle}.step").unlink()
+                goes_on(cluster, "worker0", "worker1")
+        if "worker0" in victims:
+            cluster.kill("worker0")
+            cluster["worker1"].wait_for_more("A step has been waiting")
+            cluster.start("worker0")
+            goes_on(cluster, "worker0", "worker1")
+        ends(cluster)
+        assert all(len(cluster.of(w)) == 1 for w in ("worker0", "worker1") if w not in victims)
+
+
+def test_synchronous_training_ends_with_the_data(tmp_path: Path) -> None:
+    """Whichever replica runs out first: the rest of them does its share, or ends with the chief."""
+    with Cluster(tmp_path) as cluster:
+        for records, steps in (("24,6", range(12, 19)), ("6,24", range(5, 8))):
+            cluster.start(*(["worker0", "worker1"] if cluster.of("ps0") else ["ps0", "worker0", "worker1"]),
+                          mode="monitored", sync=1, records=records)  # fmt: skip
+            assert [cluster[w].end() for w in ("worker0", "worker1")] == [0, 0]
+            assert int(cluster["worker0"].wait_for(r"end step (\d+)")[1]) in steps
+            tf.Session.reset(cluster.target("ps0"))
+            shutil.rmtree(tmp_path / "train")
+
+
+def _accumulator() -> Any:
+    return tf.ConditionalAccumulator(tf.float32, shape=[1 << 16], shared_name="w:0/grad_accum")

@@ -1,0 +1,148 @@
+"""Servers that only serve: sessions of clients that share what is there, vanish, clear it, count, and wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster.processes import DEADLINE, Cluster, gate_queues
+from leaks import leak_check
+
+import penstock.v1 as tf
+from penstock.wire.control import ControlClient
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A parameter server and two workers that do nothing by themselves."""
+    with leak_check(), Cluster(tmp_path_factory.mktemp("servers")) as cluster:
+        cluster.start("ps0", "worker0", "worker1", mode="join")
+        for name in ("ps0", "worker0", "worker1"):
+            cluster[name].wait_for("serves")
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    with leak_check(), tf.Graph().as_default():
+        yield
+
+
+def test_sessions_share_variables_and_workers_have_their_own(servers: Cluster) -> None:
+    with tf.device("/job:ps/task:0"):
+        shared = tf.get_variable("shared", initializer=1.0)
+        with tf.container("other"):
+            aside = tf.get_variable("aside", initializer=2.0)
+    own = tf.get_variable("own", initializer=0, collections=[tf.GraphKeys.LOCAL_VARIABLES], trainable=False)
+    sessions = [tf.Session(servers.target(name)) for name in ("worker0", "worker1")]
+    first, second = sessions
+    first.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+    second.run(tf.local_variables_initializer())
+    assert first.run(tf.assign_add(shared, 4.0)) == second.run(shared) == 5.0
+    assert (first.run(tf.assign_add(own, 7)), second.run(own)) == (7, 0)
+    first.close()
+    # What a server holds outlives sessions, until somebody clears it.
+    assert second.run([shared, aside]) == [5.0, 2.0]
+    tf.Session.reset(servers.target("ps0"), ["other"])
+    with pytest.raises(tf.errors.AbortedError, match="was closed or reset"):
+        second.run(shared)
+    second.close()
+    with tf.Session(servers.target("worker0")) as third:
+        assert third.run(shared) == 5.0
+        with pytest.raises(tf.errors.FailedPreconditionError, match="uninitialized value aside"):
+            third.run(aside)
+    tf.Session.reset(servers.target("worker1"))
+    with tf.Session(servers.target("worker1")) as fourth:
+        assert set(fourth.run(tf.report_uninitialized_variables([shared, aside, own]))) == {b"shared", b"aside", b"own"}
+
+
+def test_a_server_can_be_one_device_among_others(servers: Cluster) -> None:
+    parts = []
+    for task in ("ps/task:0", "worker/task:0", "worker/task:1"):
+        with tf.device(f"/job:{task}"):
+            parts.append(tf.reduce_sum(tf.ones([1000]) * (parts[-1] if parts else 1.0)))
+    with tf.Session(servers.target("worker1")) as session:
+        assert session.run(parts) == [1e3, 1e6, 1e9]
+        assert len({d.name.partition("/device")[0] for d in session.list_devices()}) == 3
+
+
+@pytest.mark.parametrize("fault", ["kill", "freeze"])
+def test_a_client_vanishes_while_it_waits_in_a_queue(servers: Cluster, fault: str) -> None:
+    client = servers.run("client")
+    servers.at_gate("client")
+    assert _sessions(servers, at_least=1)
+    gone = len(servers["ps0"].find("link to client .* has ended"))
+    getattr(servers, fault)("client")
+    # The session of the probe has ended before.
+    servers["ps0"].wait_for("link to client .* has ended", gone + 1, DEADLINE)
+    _sessions(servers, at_least=0)
+    servers.open_gate("client")
+    # Nobody but us has taken it.
+    assert servers.probe(lambda: gate_queues("client")[1].dequeue())
+    held = servers.probe(lambda: tf.get_variable("held", [1 << 16])._ref())
+    np.testing.assert_array_equal(held, np.zeros(1 << 16))
+    if fault == "freeze":
+        # It may go on waiting, but in a session that begins anew.
+        servers.thaw("client")
+        assert client.end() == 1
+        assert client.find("UnavailableError.*(Lost the connection|No connection)")
+
+
+def _sessions(servers: Cluster, at_least: int) -> list[Any]:
+    """The sessions that the parameter server knows of, once there are `at_least`, or none if that is 0."""
+    control = ControlClient(servers.spec["ps"][0])
+    try:
+        for _ in range(1000):
+            found = list(control.get_status(details=True).sessions)
+            if len(found) >= at_least and (at_least or not found):
+                return found
+        raise AssertionError(f"still {found}")
+    finally:
+        control.close()
+
+
+def test_every_acknowledged_update_counts(tmp_path: Path) -> None:
+    def counter() -> int:
+        return int(cluster.probe(lambda: tf.get_variable("counter", [], tf.int64, use_resource=True).read_value()))
+
+    def said(what: str) -> int:
+        return sum(len(p.find(what)) for worker in ("worker0", "worker1") for p in cluster.of(worker))
+
+    with Cluster(tmp_path) as cluster:
+        cluster.start("ps0", "worker0", "worker1", mode="count", steps=200)
+        assert [cluster[worker].end() for worker in ("worker0", "worker1")] == [0, 0]
+        assert counter() == said("^ack") == 400
+        cluster.start("worker0", "worker1", mode="count", steps=600)
+        cluster["worker1"].wait_for("^ack", 50)
+        cluster.kill("worker1")
+        cluster.start("worker1")
+        cluster["worker1"].wait_for("^ack", 50)
+        cluster.freeze("worker1")
+        cluster["ps0"].wait_for("link to /job:worker/.*1 has ended", 2)
+        cluster.thaw("worker1")
+        cluster["worker1"].wait_for_more("^ack", 10)
+        assert [cluster[worker].end() for worker in ("worker0", "worker1")] == [0, 0]
+        assert said("^ack") <= counter() <= said("^try")
+        assert said("^lost") <= 1  # it may have been frozen between two steps
+
+
+def test_what_does_not_come_is_named_and_given_up(tmp_path: Path) -> None:
+    with Cluster(tmp_path, workers=1, PENSTOCK_START_TIMEOUT_SECS="11") as cluster:
+        where = f"/job:ps/replica:0/task:0 at {cluster.spec['ps'][0]}"
+        cluster.start("worker0", mode="monitored")
+        cluster["worker0"].wait_for(f"Waiting for {where}: .* refused .for 10 s; gives up after 11 s")
+        assert cluster["worker0"].end() == 1
+        assert "UnavailableError" in cluster["worker0"].tail() and "Is the task running" in cluster["worker0"].tail()
+        cluster.settings["PENSTOCK_START_TIMEOUT_SECS"] = "3"
+        cluster.start("ps0", mode="supervised")
+        cluster["ps0"].wait_for("serves")
+        cluster.start("worker0")
+        cluster["worker0"].wait_for("^ack", 5)
+        cluster.kill("ps0")
+        assert cluster["worker0"].end() == 1
+        assert "UnavailableError" in cluster["worker0"].tail() and "Is the task running" in cluster["worker0"].tail()
