@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -132,7 +133,7 @@ def read(path: str) -> bytes:
 
 def write_whole(path: str, data: bytes) -> None:
     """Replaces a file by one with these contents: written aside, then renamed."""
-    aside = f"{path}.tmp{os.getpid()}"
+    aside = f"{path}.tmp{secrets.token_hex(8)}"  # two threads, or hosts, may write the same file at once
     file = create(aside)
     try:
         write(file, data)

@@ -100,6 +100,7 @@ class OpDef:
     random: bool = False  # the kernel takes `key=`, fresh on every run
     control_flow: bool = False
     blocking: bool = False  # waits for others: it runs as late as possible
+    gives_way: bool = False  # a blocking op that heeds `ctx.give_way`: it need not wait in its thread
     takes_variables: bool = False  # a host op that gets variables among its values as they are, and reads them itself
     default_name: str = ""
     static_of: Callable[[dict[str, Any]], frozenset[int]] | None = None  # as `static`, where it depends on the attrs
@@ -235,6 +236,7 @@ def op(
     random: bool = False,
     control_flow: bool = False,
     blocking: bool = False,
+    gives_way: bool = False,
     takes_variables: bool = False,
     default_name: str = "",
     static_of: Callable[[dict[str, Any]], frozenset[int]] | None = None,
@@ -274,7 +276,7 @@ def op(
             shape=shape, grad=grad, no_gradient=no_gradient, host=host,
             stateful=stateful or bool(writes) or random, numpy=numpy,
             static=tuple(static.split()), writes=tuple(writes.split()), overwrites=overwrites, random=random,
-            control_flow=control_flow, blocking=blocking, takes_variables=takes_variables,
+            control_flow=control_flow, blocking=blocking, gives_way=gives_way, takes_variables=takes_variables,
             default_name=default_name or name, static_of=static_of, wants=frozenset(wants),
         )  # fmt: skip
         assert name not in _REGISTRY, f"{name} is declared twice"

@@ -47,24 +47,25 @@ class Accumulator(Waitable):
 
     def set_global_step(self, step: int) -> None:
         """Gradients of earlier steps are dropped from now on; those that are in stay."""
-        with self._changed:
+        with self._held():
             self.global_step = step
 
     def apply(self, local_step: int, *gradient: np.ndarray) -> None:
         """Adds a gradient that was computed at `local_step`."""
-        with self._changed:
+        with self._held():
             if local_step < self.global_step:
                 return
             self._add(*gradient)
             self.count += 1
-            self._changed.notify_all()
+            self._notify()
 
     def take(self, required: int, ctx: Any) -> Any:
         """All that was gathered, once there are `required` gradients; the next ones belong to the next step."""
         if required < 1:
             raise InvalidArgumentError(None, None, f"{self}: num_required must be >= 1, received {required}.")
-        with self._changed:
-            self._wait(lambda: self.count >= required, ctx)
+        with self._held():
+            ready = lambda: self.count >= required  # noqa: E731
+            self._wait(ready, ctx, again=ready)
             result = self._result()
             self.count, self._sum = 0, None
             self.global_step += 1
@@ -75,7 +76,10 @@ class Accumulator(Waitable):
         seen = self.shape if self._sum is None else TensorShape(self._sum.shape)
         if not seen.is_compatible_with(gradient.shape):
             _refuse(f"{self} takes gradients of shape {seen}, received {list(gradient.shape)}.")
-        self._sum = np.array(gradient) if self._sum is None else self._sum + gradient
+        if self._sum is None:
+            self._sum = np.array(gradient)
+        else:
+            self._sum += gradient
 
     def _result(self) -> Any:
         return np.asarray(self._sum if self.reduction == "SUM" else _divided(self._sum, self.count))
@@ -238,13 +242,13 @@ def sparse_accumulator_apply_gradient(
 
 
 @op("ResourceAccumulatorTakeGradient", "resource, int32 -> average: dtype", host=True, stateful=True, blocking=True,
-    no_gradient=True, shape=_gradient_shape, dtype=_TYPES)  # fmt: skip
+    gives_way=True, no_gradient=True, shape=_gradient_shape, dtype=_TYPES)  # fmt: skip
 def resource_accumulator_take_gradient(handle: Any, num_required: np.ndarray, *, dtype: DType, ctx: Any) -> Any:
     return behind(handle).take(int(num_required), ctx)
 
 
 @op("SparseAccumulatorTakeGradient", "&string, int32 -> indices: int64, values: dtype, shape: int64", host=True,
-    stateful=True, blocking=True, no_gradient=True, shape=_unknown, dtype=_TYPES)  # fmt: skip
+    stateful=True, blocking=True, gives_way=True, no_gradient=True, shape=_unknown, dtype=_TYPES)  # fmt: skip
 def sparse_accumulator_take_gradient(handle: Any, num_required: np.ndarray, *, dtype: DType, ctx: Any) -> Any:
     return behind(handle).take(int(num_required), ctx)
 

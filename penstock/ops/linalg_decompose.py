@@ -298,7 +298,7 @@ def _each(function: Any, input: Array) -> np.ndarray:
 @op("MatrixLogarithm", "T -> output: T", host=True, shape=rules.square, grad=refuse_gradient, T=COMPLEX)
 def matrix_logarithm(input: Array) -> Array:
     """The principal logarithms of complex matrices."""
-    import scipy.linalg  # type: ignore[import-untyped]
+    import scipy.linalg
 
     return _each(scipy.linalg.logm, input)
 

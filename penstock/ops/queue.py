@@ -75,7 +75,8 @@ def priority_queue_v2(
     return _found(resource, queue_kinds.SortedQueue, dtypes, [TensorShape.of(()), *shapes], capacity)
 
 
-@op("QueueEnqueueV2", "resource, list(Tcomponents) ->", host=True, stateful=True, blocking=True, no_gradient=True)
+@op("QueueEnqueueV2", "resource, list(Tcomponents) ->", host=True, stateful=True, blocking=True, gives_way=True,
+    no_gradient=True)  # fmt: skip
 def queue_enqueue_v2(
     handle: Any, components: list[np.ndarray], *, Tcomponents: list[DType], timeout_ms: int = -1, ctx: Any
 ) -> None:
@@ -85,7 +86,8 @@ def queue_enqueue_v2(
     queue.enqueue([tuple(np.array(c) for c in components)], ctx)
 
 
-@op("QueueEnqueueManyV2", "resource, list(Tcomponents) ->", host=True, stateful=True, blocking=True, no_gradient=True)
+@op("QueueEnqueueManyV2", "resource, list(Tcomponents) ->", host=True, stateful=True, blocking=True, gives_way=True,
+    no_gradient=True)  # fmt: skip
 def queue_enqueue_many_v2(
     handle: Any, components: list[np.ndarray], *, Tcomponents: list[DType], timeout_ms: int = -1, ctx: Any
 ) -> None:
@@ -110,7 +112,7 @@ def _batch_shapes(op: Operation) -> list[TensorShape]:
 
 
 @op("QueueDequeueV2", "resource -> components: list(component_types)", host=True, stateful=True, blocking=True,
-    no_gradient=True, shape=_element_shapes)  # fmt: skip
+    gives_way=True, no_gradient=True, shape=_element_shapes)  # fmt: skip
 def queue_dequeue_v2(handle: Any, *, component_types: list[DType], timeout_ms: int = -1, ctx: Any) -> list[np.ndarray]:
     queue = behind(handle)
     queue.check(component_types, (), many=False)
@@ -118,7 +120,7 @@ def queue_dequeue_v2(handle: Any, *, component_types: list[DType], timeout_ms: i
 
 
 @op("QueueDequeueManyV2", "resource, int32 -> components: list(component_types)", host=True, stateful=True,
-    blocking=True, no_gradient=True, shape=_batch_shapes)  # fmt: skip
+    blocking=True, gives_way=True, no_gradient=True, shape=_batch_shapes)  # fmt: skip
 def queue_dequeue_many_v2(
     handle: Any, n: np.ndarray, *, component_types: list[DType], timeout_ms: int = -1, ctx: Any
 ) -> list[np.ndarray]:
@@ -126,7 +128,7 @@ def queue_dequeue_many_v2(
 
 
 @op("QueueDequeueUpToV2", "resource, int32 -> components: list(component_types)", host=True, stateful=True,
-    blocking=True, no_gradient=True, shape=_batch_shapes)  # fmt: skip
+    blocking=True, gives_way=True, no_gradient=True, shape=_batch_shapes)  # fmt: skip
 def queue_dequeue_up_to_v2(
     handle: Any, n: np.ndarray, *, component_types: list[DType], timeout_ms: int = -1, ctx: Any
 ) -> list[np.ndarray]:

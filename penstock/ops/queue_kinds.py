@@ -18,7 +18,7 @@ import numpy as np
 from penstock.errors import CancelledError, InvalidArgumentError, OpError, OutOfRangeError
 from penstock.graph.dtype import DType
 from penstock.graph.shape import TensorShape
-from penstock.ops.waiting import Waitable
+from penstock.ops.waiting import GivesWay, NeedsThread, Waitable
 
 Element = tuple[np.ndarray, ...]
 
@@ -59,26 +59,34 @@ class Queue(Waitable):
 
     def enqueue(self, elements: Sequence[Element], ctx: Any) -> None:
         """Puts the elements in, each as soon as there is room."""
-        with self._changed, self._in_line(self._enqueuers) as turn:
+        with self._held(), self._in_line(self._enqueuers) as turn:
 
             def ready() -> bool:
                 return turn.cancelled or (self._enqueuers[0] is turn and (self.is_closed or self._has_room()))
 
+            fits = self.capacity < 0 or len(self._elements) + len(elements) <= self.capacity
+            if ctx.give_way is not None and not (fits and ready()):
+                raise NeedsThread  # half of them may be in when it has to wait
             for element in elements:
                 self._wait(ready, ctx)
                 if turn.cancelled or self.is_closed:
                     raise CancelledError(None, None, f"{self} is closed.")
                 self._put(element)
-                self._changed.notify_all()
+                self._notify()
 
     def dequeue(self, count: int, ctx: Any, up_to: bool = False) -> list[Element]:
         """Takes `count` elements out, or with `up_to` those that a closed queue still has. All or, on error, none."""
         taken: list[Element] = []
-        with self._changed, self._in_line(self._dequeuers) as turn:
+        with self._held(), self._in_line(self._dequeuers) as turn:
 
             def ready() -> bool:
                 return self._dequeuers[0] is turn and (self.is_closed or self._available() > 0)
 
+            def again() -> bool:
+                return self.is_closed or self._available() >= count
+
+            if ctx.give_way is not None and not again() and not ctx.cancelled.is_set and not self._gone:
+                self._wait(again, ctx, again)
             try:
                 while len(taken) < count:
                     self._wait(ready, ctx)
@@ -93,19 +101,19 @@ class Queue(Waitable):
                         if len(taken) == count:
                             break
                     taken.append(self._get())
-                    self._changed.notify_all()
-            except OpError:
+                    self._notify()
+            except (OpError, GivesWay):
                 self._put_back(taken)
                 raise
         return taken
 
     def seal(self, cancel_pending_enqueues: bool, ctx: Any) -> None:
         """No more elements after those that are being put in now, which are waited for or cancelled."""
-        with self._changed:
+        with self._held():
             if cancel_pending_enqueues:
                 for pending in self._enqueuers:
                     pending.cancelled = True
-                self._changed.notify_all()
+                self._notify()
             with self._in_line(self._enqueuers) as turn:
                 self._wait(lambda: turn.cancelled or self._enqueuers[0] is turn, ctx)
                 if self.is_closed:
@@ -146,7 +154,7 @@ class Queue(Waitable):
             yield turn
         finally:
             line.remove(turn)
-            self._changed.notify_all()
+            self._notify()
 
     def _has_room(self) -> bool:
         return self.capacity < 0 or len(self._elements) < self.capacity
@@ -163,7 +171,7 @@ class Queue(Waitable):
 
     def _put_back(self, elements: Sequence[Element]) -> None:
         self._elements.extendleft(reversed(elements))
-        self._changed.notify_all()
+        self._notify()
 
 
 class ShuffledQueue(Queue):
@@ -189,7 +197,7 @@ class ShuffledQueue(Queue):
 
     def _put_back(self, elements: Sequence[Element]) -> None:
         self._elements.extend(elements)
-        self._changed.notify_all()
+        self._notify()
 
 
 class PaddedQueue(Queue):
@@ -223,7 +231,7 @@ class SortedQueue(Queue):
     def _put_back(self, elements: Sequence[Element]) -> None:
         for element in elements:
             self._put(element)
-        self._changed.notify_all()
+        self._notify()
 
 
 def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:

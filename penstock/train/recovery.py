@@ -104,12 +104,13 @@ class WaitLog:
         from penstock.wire.channel import keepalive_secs
 
         self._every = keepalive_secs()
-        self._steps: dict[int, float] = {}  # by thread: when they began
+        self._steps: dict[int, list[float]] = {}  # by thread: when they began, and when to speak of them
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> None:
-        self._steps[threading.get_ident()] = time.monotonic()
+        now = time.monotonic()
+        self._steps[threading.get_ident()] = [now, now + self._every]
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="penstock-waiting", daemon=True)
             self._thread.start()
@@ -120,12 +121,14 @@ class WaitLog:
     def _watch(self) -> None:
         while not self._closed.wait(self._every):
             now = time.monotonic()
-            longest = max((now - began for began in list(self._steps.values())), default=0.0)
-            if longest >= self._every:
-                logging.warning(
-                    "A step has been waiting for %.0f s. In synchronous training it ends when the gradients of enough "
-                    "replicas are there and the chief has applied them: are all of them running?", longest,
-                )  # fmt: skip
+            for step in list(self._steps.values()):
+                if now >= step[1]:
+                    step[1] = now + (now - step[0])  # the longer it takes, the less news it is
+                    logging.warning(
+                        "A step has been waiting for %.0f s. In synchronous training it ends when the gradients of "
+                        "enough replicas are there and the chief has applied them: are all of them running?",
+                        now - step[0],
+                    )  # fmt: skip
 
     def close(self) -> None:
         """Ends its thread."""
@@ -147,8 +150,9 @@ class RecoveringSession(Session):
         self._contexts = []
         self._closed = False
         self._lost: Session | None = None  # its steps were cancelled for the sake of recovery
-        self._recovery = threading.Lock()
+        self._recovery = threading.RLock()
         self._patience: Patience | None = None
+        self._given_up: OpError | None = None
         self._inner = patiently(lambda: make(False), goes_on=self._may_recover)
         self._target, self._config = self._inner._target, self._inner._config
         self._graph, self._timeout_ms = self._inner._graph, self._inner._timeout_ms
@@ -174,13 +178,13 @@ class RecoveringSession(Session):
                 if (options is not None and options.timeout_in_ms) or self._timeout_ms or not self._may_recover():
                     raise
                 self._recover(session, error)
-            except (CancelledError, RuntimeError):
+            except (CancelledError, RuntimeError) as error:
                 # Another thread may have closed the session to make a new one.
                 if self._closed or (session is self._inner and session is not self._lost):
                     raise
                 with self._recovery:
-                    if session is self._inner:
-                        raise  # which did not work out
+                    if session is self._inner:  # which did not work out
+                        raise self._given_up or error from None
             else:
                 self._patience = None
                 return values
@@ -190,11 +194,17 @@ class RecoveringSession(Session):
         with self._recovery:
             if session is not self._inner:
                 return
+            if self._given_up is not None:
+                raise self._given_up
             self._patience = self._patience or Patience()
             self._lost = session
             session.close()
-            self._patience.spend(error, self._may_recover)
-            fresh = patiently(lambda: self._make(True), self._patience, self._may_recover)
+            try:
+                self._patience.spend(error, self._may_recover)
+                fresh = patiently(lambda: self._make(True), self._patience, self._may_recover)
+            except OpError as last:
+                self._given_up = last
+                raise
             self._inner = fresh
             if self._closed:
                 fresh.close()

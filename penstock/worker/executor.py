@@ -24,6 +24,7 @@ from penstock.graph.checks import NotTraceable
 from penstock.graph.function import Function
 from penstock.graph.opdef import grouped, registered
 from penstock.ops.functional import as_predicate
+from penstock.ops.waiting import GivesWay
 from penstock.passes.ir import Edge, Node, Subgraph
 from penstock.passes.late_reads import read_late
 from penstock.passes.prune import body_of
@@ -47,12 +48,14 @@ FEW_VALUES = 2  # of a slice's bounds: once a segment is compiled for more, the 
 class Step:
     """What instructions of one step share: cancellation, deadline, tensors from other tasks, and what is traced."""
 
-    __slots__ = ("cancelled", "deadline", "drawn", "rendezvous", "send", "timings", "waited")
+    __slots__ = ("cancelled", "deadline", "drawn", "give_way", "rendezvous", "send", "timings", "waited")
 
     def __init__(self, cancelled: Cancellation, deadline: float | None = None, trace: bool = False) -> None:
         self.cancelled = cancelled
         self.deadline = deadline  # by time.monotonic()
         self.drawn: dict[str, np.ndarray] = {}
+        # What an op calls that would have to wait, if the step may be left there; it gives what goes on with the step.
+        self.give_way: Callable[[], Callable[[], None]] | None = None
         self.rendezvous: Rendezvous = _NOWHERE  # where tensors of other tasks arrive
         self.send: Callable[[str, Sequence[int], Sequence[Any]], None] = _to_nobody
         self.timings: list[tuple[str, str, str, float, float]] | None = [] if trace else None
@@ -466,6 +469,8 @@ class HostCall(NodeCall):
             if self.takes_lists:
                 arguments = grouped(node.op, node.attrs, arguments)
             result = node.op.kernel(*arguments, **attrs)
+        except GivesWay:
+            raise
         except OpError as error:
             raise type(error)(None, node.name, f"{error.message} [node '{node.name}']") from error
         except (ValueError, IndexError) as error:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+_NEVER = -1  # no tensor has this key
+
 
 class Rendezvous:
     """Tensors by key, each put once and taken once. One taker at a time may wait, and is woken once.
@@ -38,6 +40,11 @@ class Rendezvous:
                 return True
             self._wanted, self._wake = keys, wake
             return False
+
+    def park(self, wake: Callable[[], None]) -> None:
+        """Has `wake` called by the next `give_up`: the step waits for something else than tensors."""
+        with self._lock:
+            self._wanted, self._wake = (_NEVER,), wake
 
     def take(self, keys: Sequence[int]) -> list[Any]:
         """The tensors of `keys`, which are all there."""

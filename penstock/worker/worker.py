@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from penstock.errors import AbortedError, InternalError, InvalidArgumentError, OpError
 from penstock.face import logging
+from penstock.ops.waiting import GivesWay, NeedsThread
 from penstock.passes.ir import Subgraph
 from penstock.passes.partition import task_of
 from penstock.worker.cancellation import Cancellation
@@ -299,6 +300,7 @@ class Execution:
 
     def _run_rest(self) -> None:
         executable = self._graph.executable
+        self._step.give_way = None
         self._take_over()
         try:
             executable.proceed(self._values, self._step, self._at)
@@ -317,19 +319,35 @@ class Execution:
             if not executable.proceed(self._values, self._step, self._at, self._stop):
                 return  # and touch nothing: another thread may be going on already
             results = executable.results(self._values)
+        except NeedsThread:
+            self._hand_over()
+            self._worker.submit(self._run_rest)
+            return
+        except GivesWay:
+            return  # likewise
         except BaseException as error:
             self._finish(None, _as_op_error(error))
             return
         self._hand_over()
         self._finish(results, None)
 
+    def _park(self) -> Callable[[], None]:
+        """Leaves the step where it is; what is returned goes on with it, as does whoever gives it up."""
+        self._hand_over()
+        self._step.rendezvous.park(self._go_on)
+        return self._step.rendezvous.give_up
+
     def _stop(self, at: int, instruction: Any) -> bool:
         """Stops at a Recv whose tensors are not there, to go on in the thread that brings the last of them."""
         self._at = at
-        self._hand_over()
         if not isinstance(instruction, RecvCall):
+            if instruction.node.op.gives_way:
+                self._step.give_way = self._park
+                return False
+            self._hand_over()
             self._worker.submit(self._run_rest)
             return True
+        self._hand_over()
         if not self._step.rendezvous.ready(instruction.keys, self._go_on):
             return True
         self._take_over()

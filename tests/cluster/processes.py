@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -212,8 +213,14 @@ def gate(moment: str) -> Any:
 
 
 def _free_addresses(count: int) -> list[str]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-    for each in sockets:
-        each.close()
+    """Addresses that nothing listens at, and that no outgoing connection will take while a task is down."""
+    addresses: list[str] = []
+    while len(addresses) < count:
+        port = random.randrange(15000, 32000)  # below the ports that systems give to connections
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        if f"127.0.0.1:{port}" not in addresses:
+            addresses.append(f"127.0.0.1:{port}")
     return addresses

@@ -56,7 +56,8 @@ class Model:
         with tf.device(worker):
             # A queue of the worker's own, whose filling needs the parameter server: it must outlive lost sessions.
             queue = tf.FIFOQueue(4, tf.float32, shapes=[()], shared_name=f"input{args.task}")
-            tf.train.add_queue_runner(tf.train.QueueRunner(queue, [queue.enqueue(tf.cast(self.step * 0 + 1, tf.float32))]))
+            enqueue = queue.enqueue(tf.cast(self.step * 0 + 1, tf.float32))
+            tf.train.add_queue_runner(tf.train.QueueRunner(queue, [enqueue]))
             self.one = queue.dequeue()
             if args.records:
                 count = int(args.records.split(",")[args.task])
@@ -168,7 +169,7 @@ def monitored(task: Task, model: Model, server: Any) -> None:
     if model.rule is not None:
         hooks.append(model.rule.make_session_run_hook(task.is_chief))
     saver = tf.train.Saver(sharded=True)
-    scaffold = tf.train.Scaffold(saver=saver)
+    scaffold = tf.train.Scaffold(init_fn=lambda scaffold, session: task.held("init"), saver=saver)
     with tf.train.MonitoredTrainingSession(
         server.target, task.is_chief, task.logdir, hooks=hooks, scaffold=scaffold, save_checkpoint_steps=20,
         save_checkpoint_secs=None, save_summaries_steps=None, save_summaries_secs=None, log_step_count_steps=None,
@@ -197,7 +198,7 @@ def supervised(task: Task, model: Model, server: Any) -> None:
         runner, tokens = rule.get_chief_queue_runner(), rule.get_init_tokens_op()
     supervisor = tf.train.Supervisor(
         is_chief=task.is_chief, logdir=task.logdir, global_step=model.step, save_model_secs=1, recovery_wait_secs=1,
-        save_summaries_secs=1, **settings,
+        save_summaries_secs=1, init_fn=lambda session: task.held("init"), **settings,
     )  # fmt: skip
     session = supervisor.prepare_or_wait_for_session(server.target, config=filters(task))
     say(f"session at step {session.run(model.step)}")

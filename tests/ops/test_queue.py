@@ -14,6 +14,8 @@ import penstock.v1 as tf
 from penstock.errors import CancelledError, InvalidArgumentError
 from penstock.ops.queue_kinds import Queue
 from penstock.ops.staging import StagingArea
+from penstock.worker.cancellation import Cancellation
+from penstock.worker.executor import Step
 
 
 @pytest.mark.parametrize("row", parameters("semantics/queues.json", {}))
@@ -66,13 +68,10 @@ def test_closing_the_session_wakes_whoever_waits(waiting: threading.Semaphore) -
 
 
 def test_a_queue_that_is_gone_refuses() -> None:
-    class Step:
-        cancelled = None
-
     queue = Queue("q", [tf.float32], [], 1)
     queue.close()
     with pytest.raises(CancelledError, match="FIFOQueue 'q' was closed"):
-        queue.dequeue(1, Step())
+        queue.dequeue(1, Step(Cancellation()))
 
 
 def test_dequeue_in_a_branch() -> None:

@@ -1,0 +1,146 @@
+"""Sessions that get over lost tasks, without any task: what they try again, for how long, and who waits for whom."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import penstock.v1 as tf
+from penstock.train.recovery import Patience, RecoveringSession, patiently
+
+LOST = (tf.errors.AbortedError, tf.errors.UnavailableError)
+
+
+@pytest.fixture(autouse=True)
+def a_graph() -> Iterator[None]:
+    with tf.Graph().as_default():
+        yield
+
+
+class Losing(tf.Session):
+    """A session that loses its cluster in some of its steps."""
+
+    def __init__(self, errors: list[Exception]) -> None:
+        super().__init__()
+        self._errors = errors
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_open()
+        if self._errors:
+            raise self._errors.pop(0)
+        return super().run(*args, **kwargs)
+
+
+def _sessions(errors: list[Exception], again: list[bool]) -> Callable[[bool], tf.Session]:
+    def make(recovers: bool) -> tf.Session:
+        again.append(recovers)
+        return Losing(errors)
+
+    return make
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_step_is_run_again_in_a_new_session(lost: type[tf.errors.OpError]) -> None:
+    made: list[bool] = []
+    x = tf.placeholder(tf.float32)
+    errors: list[Exception] = [lost(None, None, "gone"), lost(None, None, "gone again")]
+    with RecoveringSession(_sessions(errors, made), lambda: True) as session:
+        assert isinstance(session, tf.Session) and tf.get_default_session() is session
+        assert session.graph is tf.get_default_graph() and session.sess_str == b""
+        assert session.run(x * 2.0, {x: 3.0}) == (x * 2.0).eval({x: 3.0}) == 6.0
+        assert session.make_callable(x + 1.0, [x])(1.0) == 2.0
+        assert len(session.list_devices()) >= 1
+        inner = session._inner
+    assert made == [False, True, True]
+    assert inner._closed
+    with pytest.raises(RuntimeError, match="closed Session"):
+        session.run(x, {x: 1.0})
+
+
+def test_other_errors_and_steps_with_a_limit_are_the_callers_matter() -> None:
+    made: list[bool] = []
+    gone = tf.errors.UnavailableError(None, None, "gone")
+    errors = [ValueError("mine"), tf.errors.CancelledError(None, None, "mine"), gone]
+    with RecoveringSession(_sessions(errors, made), lambda: True) as session:
+        one = tf.constant(1.0)
+        for kind in (ValueError, tf.errors.CancelledError):
+            with pytest.raises(kind, match="mine"):
+                session.run(one)
+        with pytest.raises(tf.errors.UnavailableError):
+            session.run(one, options=tf.RunOptions(timeout_in_ms=1000))
+        assert session.run(one) == 1.0
+    assert made == [False]
+
+
+def test_nobody_recovers_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_START_TIMEOUT_SECS", "0.3")
+    tries = []
+
+    def make() -> None:
+        tries.append(1)
+        raise tf.errors.UnavailableError(None, None, "gone")
+
+    with pytest.raises(tf.errors.UnavailableError, match="gone"):
+        patiently(make)
+    assert len(tries) > 2
+    # Once the training is to stop, nothing is tried again.
+    with pytest.raises(tf.errors.UnavailableError, match="gone"):
+        patiently(make, Patience(), lambda: False)
+
+    def make_once(again: bool) -> tf.Session:
+        if again:
+            make()
+        return Losing([tf.errors.AbortedError(None, None, "was restarted")])
+
+    with RecoveringSession(make_once, lambda: True) as session:
+        for _ in range(2):
+            with pytest.raises(tf.errors.UnavailableError, match="gone"):
+                session.run(tf.constant(1.0))
+
+
+def test_threads_wait_while_one_of_them_recovers() -> None:
+    queue = tf.FIFOQueue(1, tf.float32)
+    wait, put = queue.dequeue(), queue.enqueue(7.0)
+    errors: list[Exception] = []
+    made: list[bool] = []
+    got: list[Any] = []
+    with RecoveringSession(_sessions(errors, made), lambda: True) as session:
+        session.run(put)
+        assert session.run(wait) == 7.0
+        thread = threading.Thread(target=lambda: got.append(session.run(wait)))
+        thread.start()
+        while not session._inner._master._running:  # it waits in the queue, which goes with its session
+            threading.Event().wait(0.001)
+        errors.append(tf.errors.AbortedError(None, None, "was restarted"))
+        session.run(put)
+        thread.join(30)
+    assert got == [7.0] and made == [False, True]
+
+
+def test_a_session_that_is_closed_does_not_come_back() -> None:
+    recovering, closed = threading.Event(), threading.Event()
+    made = []
+
+    def make(again: bool) -> tf.Session:
+        if again:
+            recovering.set()
+            assert closed.wait(30)
+        made.append(Losing([tf.errors.AbortedError(None, None, "was restarted")] * (not again)))
+        return made[-1]
+
+    def run() -> None:
+        with pytest.raises(RuntimeError, match="closed Session"):
+            session.run(one)
+
+    one = tf.constant(1.0)
+    session = RecoveringSession(make, lambda: True)
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert recovering.wait(30)
+    session.close()
+    closed.set()
+    thread.join(30)
+    assert [s._closed for s in made] == [True, True]
