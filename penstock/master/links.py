@@ -43,22 +43,25 @@ class Link:
     # What we ask of the peer
 
     def run(
-        self, step: int, handle: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer
+        self, step: int, handle: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer, more: bool
     ) -> None:
-        """Asks the peer to run a graph; `answer` is called once, from another thread."""
+        """Asks the peer to run a graph; `answer` is called once, from another thread.
+
+        With `more`, tensors for it follow at once.
+        """
         with self._lock:
             self._asked[step] = answer
         try:
             limit = -1.0 if timeout is None else timeout
-            self.channel.send(RunGraph(step, handle, limit, trace, range(len(fed)), fed))
+            self.channel.send(RunGraph(step, handle, limit, trace, range(len(fed)), fed), more)
         except OpError:
             with self._lock:
                 self._asked.pop(step, None)
             raise
 
-    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
+    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any], more: bool = False) -> None:
         """Sends tensors of a step."""
-        self.channel.send(Tensors(step, keys, values))
+        self.channel.send(Tensors(step, keys, values), more)
 
     def abort(self, step: int, why: OpError) -> None:
         """Tells the peer to give a step up."""
@@ -120,7 +123,7 @@ class Link:
         with self._lock:
             self._running.add(step)
         timeout = None if request.timeout < 0 else request.timeout
-        self._worker.start_graph(request.handle, step, request.values, timeout, request.trace, done)
+        self._worker.start_graph(request.handle, step, request.values, timeout, request.trace, done, self)
 
     def on_close(self, channel: Channel, reason: OpError) -> None:
         """Fails what we have asked, and gives up what the peer has asked."""

@@ -110,15 +110,16 @@ class RemoteTask:
         graph.link = link
 
     def start(
-        self, graph: _RemoteGraph, step: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer
-    ) -> None:
+        self, graph: _RemoteGraph, step: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer,
+        more: bool = False,
+    ) -> None:  # fmt: skip
         """Asks the task to run a step; `answer` is called when it has, or when it is lost."""
         link = self._link
         if link is None or not link.channel.is_open:
             link = self.connect(RECONNECT_SECS)
         if graph.link is not link:
             self._register(graph, link)  # the task has forgotten it when the connection was lost
-        link.run(step, graph.handle, fed, timeout, trace, answer)
+        link.run(step, graph.handle, fed, timeout, trace, answer, more)
 
     def abort(self, step: int, why: OpError) -> None:
         """Tells the task to give a step up."""

@@ -26,8 +26,9 @@ class Task(Protocol):
     def device_names(self) -> list[str]: ...
     def register(self, subgraph: Subgraph, session: str) -> Any: ...
     def start(
-        self, graph: Any, step: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer
-    ) -> None: ...
+        self, graph: Any, step: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer,
+        more: bool = False,
+    ) -> None: ...  # fmt: skip
     def abort(self, step: int, why: OpError) -> None: ...
     def close_session(self, session: str) -> None: ...
     def reset(self, containers: list[str]) -> None: ...
@@ -47,8 +48,9 @@ class LocalTask:
         return self.worker.register_graph(subgraph, session)
 
     def start(
-        self, graph: int, step: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer
-    ) -> None:
+        self, graph: int, step: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer,
+        more: bool = False,
+    ) -> None:  # fmt: skip
         """Runs a step; `answer` is called when it is over."""
 
         def done(values: list[Any] | None, error: OpError | None, ran: Step) -> None:

@@ -61,6 +61,7 @@ class Channel:
         self._arena = Arena() if share else None
         self._leases = Leases() if share else None
         self._lock = threading.Lock()
+        self._kept: list[tuple[list[Any], list[int]]] = []  # to go out with the next message
         self._waiting: deque[tuple[list[Any], list[int]]] = deque()
         self._work = threading.Condition(self._lock)
         self._writer: threading.Thread | None = None
@@ -70,8 +71,11 @@ class Channel:
 
     # Sending
 
-    def send(self, message: Message) -> None:
-        """Sends a message, after those sent before. Its tensors must not change until it is received."""
+    def send(self, message: Message, more: bool = False) -> None:
+        """Sends a message, after those sent before. Its tensors must not change until it is received.
+
+        With `more` it waits for the next one, which must follow at once, and goes out together with it.
+        """
         batches: list[tuple[list[Any], list[int]]] = []
         arena = self._arena  # once: it goes when the channel closes
         placed: list[int] = []
@@ -84,14 +88,20 @@ class Channel:
             raise
         self._sent += sum(map(_size, buffers))
         batches.append((buffers, []))
-        self._send(batches)
+        self._send(batches, more)
 
-    def _send(self, batches: list[tuple[list[Any], list[int]]]) -> None:
+    def _send(self, batches: list[tuple[list[Any], list[int]]], more: bool = False) -> None:
         with self._lock:
+            if self._kept:
+                batches = self._kept + batches
+                self._kept = []
             if self._reason is not None:
                 for _, descriptors in batches:
                     _close_all(descriptors)
                 raise self.closed_error()
+            if more:
+                self._kept = batches
+                return
             if self._leases is not None:
                 released = self._leases.released()
                 if released:

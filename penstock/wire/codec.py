@@ -10,6 +10,7 @@ array([1., 1., 1.])
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ HEADER = struct.Struct("<2sBBIQ")  # magic, version, kind, bytes of meta, bytes 
 _TENSOR = struct.Struct("<IHBBQQ")  # key, place, type, rank, offset or segment, bytes; then the dimensions
 _INLINE, _SHARED, _STRINGS = range(3)
 _ZEROS = bytes(ALIGNMENT)
+_SMALL = 4096  # bytes: as many are copied faster than they are written from where they lie
 
 
 @dataclass(slots=True)
@@ -229,20 +231,26 @@ def _encode_tensors(message: Any, meta: bytearray, payload: list[Any], share: Sh
             data = array if array.flags.c_contiguous else np.ascontiguousarray(array)
             segment = share(data) if share is not None else None
             if segment is not None:
-                meta += _TENSOR.pack(key, _SHARED, enum, array.ndim, segment, data.nbytes)
-                meta += struct.pack(f"<{array.ndim}Q", *array.shape)
+                meta += _TENSOR.pack(key, _SHARED, enum, array.ndim, segment, data.nbytes) + _dimensions(array.shape)
                 continue
             place, where = _INLINE, offset
-            data = data.reshape(-1).view(np.uint8)
-        meta += _TENSOR.pack(key, place, enum, array.ndim, where, data.nbytes)
-        meta += struct.pack(f"<{array.ndim}Q", *array.shape)
-        if data.nbytes:
-            payload.append(data)
-            padding = -data.nbytes % ALIGNMENT
-            if padding:
-                payload.append(_ZEROS[:padding])
-            offset += data.nbytes + padding
+            if data.nbytes > _SMALL:
+                data = data.reshape(-1).view(np.uint8)
+        nbytes = data.nbytes
+        meta += _TENSOR.pack(key, place, enum, array.ndim, where, nbytes) + _dimensions(array.shape)
+        if nbytes:
+            padding = -nbytes % ALIGNMENT
+            if nbytes <= _SMALL:
+                payload.append(data.tobytes() + _ZEROS[:padding])
+            else:
+                payload += (data, _ZEROS[:padding]) if padding else (data,)
+            offset += nbytes + padding
     return offset
+
+
+@functools.lru_cache(4096)
+def _dimensions(shape: tuple[int, ...]) -> bytes:
+    return struct.pack(f"<{len(shape)}Q", *shape)
 
 
 def _strings(array: np.ndarray) -> np.ndarray:

@@ -48,7 +48,7 @@ FEW_VALUES = 2  # of a slice's bounds: once a segment is compiled for more, the 
 class Step:
     """What instructions of one step share: cancellation, deadline, tensors from other tasks, and what is traced."""
 
-    __slots__ = ("cancelled", "deadline", "drawn", "give_way", "rendezvous", "send", "timings", "waited")
+    __slots__ = ("asked_by", "cancelled", "deadline", "drawn", "give_way", "rendezvous", "send", "timings", "waited")
 
     def __init__(self, cancelled: Cancellation, deadline: float | None = None, trace: bool = False) -> None:
         self.cancelled = cancelled
@@ -57,7 +57,8 @@ class Step:
         # What an op calls that would have to wait, if the step may be left there; it gives what goes on with the step.
         self.give_way: Callable[[], Callable[[], None]] | None = None
         self.rendezvous: Rendezvous = _NOWHERE  # where tensors of other tasks arrive
-        self.send: Callable[[str, Sequence[int], Sequence[Any]], None] = _to_nobody
+        self.send: Callable[[str, Sequence[int], Sequence[Any], bool], None] = _to_nobody
+        self.asked_by: Any = None  # the way back to who asked for it, if that is another process
         self.timings: list[tuple[str, str, str, float, float]] | None = [] if trace else None
         self.waited = 0.0  # seconds, for tensors of other tasks and in queues
 
@@ -94,7 +95,7 @@ class Step:
         return None if self.deadline is None else self.deadline - time.monotonic()
 
 
-def _to_nobody(task: str, keys: Sequence[int], values: Sequence[Any]) -> None:
+def _to_nobody(task: str, keys: Sequence[int], values: Sequence[Any], is_last: bool) -> None:
     raise InternalError(None, None, f"A step of one task was to send to {task}.")
 
 
@@ -156,6 +157,8 @@ class Executable:
         self.empty: list[Any] = [_UNSET] * len(self._slots)  # the values of a step before it begins
         for slot, value in constants:
             self.empty[slot] = value
+        if self.instructions and isinstance(self.instructions[-1], SendCall):
+            self.instructions[-1].is_last = True
         if for_client:
             self._mark_fetched()
         segments = [i.segment for i in self.instructions if isinstance(i, SegmentCall)]
@@ -509,6 +512,8 @@ class PlainCall(HostCall):
             results = self.call([self._argument(i, values) for i in range(len(self.inputs))], step)
             for variable, value in zip(variables, results, strict=False):
                 variable.require_shape(value, self.name)
+                if isinstance(value, np.ndarray) and not value.flags.writeable:
+                    value = value.copy()  # it lies in memory that is shared with who sent it
                 # On a CPU that is the same memory, if it is aligned as what is read from checkpoints is.
                 variable.value = value if value.dtype == object else jax.device_put(value, self.jax_device)
         # A reference that a write gives is followed to the variable, and needs no slot.

@@ -71,10 +71,12 @@ def is_host(node: Node) -> bool:
 
 
 def _is_restored(node: Node) -> bool:
-    """Whether a node hands on, or puts into a variable, a tensor just as it was read from a checkpoint."""
+    """Whether a node hands on, or puts into a variable, a tensor just as it came from a checkpoint or another task."""
     if node.op.name not in ("Identity", "Assign", "AssignVariableOp"):
         return False
     source = node.inputs[-1][0]
+    if source.op.name == "_Recv":
+        return node.op.name != "Identity"
     return source.op.name == "RestoreV2" or (source.op.name == "Identity" and _is_restored(source))
 
 

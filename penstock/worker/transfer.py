@@ -22,6 +22,7 @@ class SendCall:
 
     def __init__(self, owner: Any, nodes: list[Node]) -> None:
         self.task: str = nodes[0].attrs["recv_task"]
+        self.is_last = False  # of what a step does
         self.keys = [n.attrs["key"] for n in nodes]
         self.sources: list[int | Variable] = [owner.source(n.inputs[0]) for n in nodes]
         self.in_slots = [s for s in self.sources if isinstance(s, int)]
@@ -34,7 +35,7 @@ class SendCall:
         for source in self.sources:
             value = values[source] if isinstance(source, int) else source.snapshot()
             sent.append(np.asarray(value) if isinstance(value, jax.Array) else value)
-        step.send(self.task, self.keys, sent)
+        step.send(self.task, self.keys, sent, self.is_last)
 
 
 class RecvCall:

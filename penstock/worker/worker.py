@@ -22,7 +22,7 @@ from penstock.worker.devices import Device
 from penstock.worker.executor import Context, Executable, Step
 from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
-from penstock.worker.transfer import RecvCall
+from penstock.worker.transfer import RecvCall, SendCall
 
 QUICK = 0.02  # seconds: a graph that takes no longer runs in the thread that brings its tensors
 MAX_THREADS = 1024  # of steps that wait in queues or take long
@@ -34,8 +34,8 @@ MAX_ENDED = 4096  # steps remembered, so that what still comes for them is dropp
 class Route(Protocol):
     """A way to another task."""
 
-    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
-        """Hands over tensors of a step."""
+    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any], more: bool = False) -> None:
+        """Hands over tensors of a step. `more`: something else goes the same way at once."""
 
 
 Done = Callable[[list[Any] | None, OpError | None, Step], None]
@@ -143,6 +143,11 @@ class Worker:
         # What a server's task holds may be reset by others: each step looks whether the graph is still there.
         return functools.partial(self.run_graph, handle) if self.watched else self._graph(handle).executable.run
 
+    def sends_first_to(self, handle: int) -> str | None:
+        """The task that the first thing a graph does is to send something to, if so."""
+        instructions = self._graph(handle).executable.instructions
+        return instructions[0].task if instructions and isinstance(instructions[0], SendCall) else None
+
     def run_graph(self, handle: int, fed: Sequence[Any], step: Step) -> list[Any]:
         """Runs one step of a registered partition, and waits where it has to."""
         return self._run_counted(self._graph(handle), fed, step)
@@ -176,7 +181,13 @@ class Worker:
         step = Step(Cancellation())
         step.rendezvous = Rendezvous()
         step.cancelled.on_cancel(step.rendezvous.give_up)
-        step.send = lambda task, keys, values: self.route(task).deliver(number, keys, values)
+
+        def send(task: str, keys: Sequence[int], values: Sequence[Any], is_last: bool) -> None:
+            route = self.route(task)
+            # The answer to whoever asked for the step follows what it sends last: it goes out with it.
+            route.deliver(number, keys, values, is_last and route is step.asked_by)
+
+        step.send = send
         return step
 
     def end_step(self, number: int) -> None:
@@ -188,7 +199,7 @@ class Worker:
             if len(self._ended) > MAX_ENDED:
                 self._ended.popitem(last=False)
 
-    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
+    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any], more: bool = False) -> None:
         """Takes tensors of a step from another task. They may come before the step begins here."""
         found = self._steps.get(step)
         if found is None:
@@ -219,8 +230,9 @@ class Worker:
             found.cancelled.set()
 
     def start_graph(
-        self, handle: int, number: int, fed: Sequence[Any], timeout: float | None, trace: bool, done: Done
-    ) -> None:
+        self, handle: int, number: int, fed: Sequence[Any], timeout: float | None, trace: bool, done: Done,
+        asked_by: Route | None = None,
+    ) -> None:  # fmt: skip
         """Runs one step of a partition without waiting: `done` gets the results, or the error.
 
         Quick graphs run in this thread, up to where they wait for a tensor, and then in the thread that brings it.
@@ -233,6 +245,7 @@ class Worker:
                     None, None, f"{len(fed)} values are fed to a graph that takes {len(graph.executable.feed_slots)}."
                 )
             step = self.open_step(number, timeout, trace)
+            step.asked_by = asked_by
         except OpError as error:
             done(None, error, Step(Cancellation()))
             return
