@@ -43,8 +43,9 @@ class Link:
     # What we ask of the peer
 
     def run(
-        self, step: int, handle: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer, more: bool
-    ) -> None:
+        self, step: int, handle: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer,
+        more: bool = False,
+    ) -> None:  # fmt: skip
         """Asks the peer to run a graph; `answer` is called once, from another thread.
 
         With `more`, tensors for it follow at once.

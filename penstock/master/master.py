@@ -136,6 +136,7 @@ class Master:
             return run(fed)
         finally:
             self._running.discard(run.cancelled)
+            run.cancelled.clear()
 
     def close(self) -> None:
         """Cancels the steps in flight, takes no more, and has all tasks forget the session."""

@@ -35,6 +35,10 @@ class Cancellation:
                 at = self._callbacks.index(callback)
                 self._callbacks = self._callbacks[:at] + self._callbacks[at + 1 :]
 
+    def clear(self) -> None:
+        """Forgets all callbacks: the step is over, and should not be kept alive by what it waited for."""
+        self._callbacks = ()
+
     def set(self) -> None:
         """Cancels the step."""
         with _lock:

@@ -57,7 +57,8 @@ class Step:
         # What an op calls that would have to wait, if the step may be left there; it gives what goes on with the step.
         self.give_way: Callable[[], Callable[[], None]] | None = None
         self.rendezvous: Rendezvous = _NOWHERE  # where tensors of other tasks arrive
-        self.send: Callable[[str, Sequence[int], Sequence[Any], bool], None] = _to_nobody
+        # To a task, keys and values; last the way by which the answer to who asked for the step follows at once, if so.
+        self.send: Callable[[str, Sequence[int], Sequence[Any], Any], None] = _to_nobody
         self.asked_by: Any = None  # the way back to who asked for it, if that is another process
         self.timings: list[tuple[str, str, str, float, float]] | None = [] if trace else None
         self.waited = 0.0  # seconds, for tensors of other tasks and in queues
@@ -95,7 +96,7 @@ class Step:
         return None if self.deadline is None else self.deadline - time.monotonic()
 
 
-def _to_nobody(task: str, keys: Sequence[int], values: Sequence[Any], is_last: bool) -> None:
+def _to_nobody(task: str, keys: Sequence[int], values: Sequence[Any], answers: Any) -> None:
     raise InternalError(None, None, f"A step of one task was to send to {task}.")
 
 

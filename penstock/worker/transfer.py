@@ -35,7 +35,7 @@ class SendCall:
         for source in self.sources:
             value = values[source] if isinstance(source, int) else source.snapshot()
             sent.append(np.asarray(value) if isinstance(value, jax.Array) else value)
-        step.send(self.task, self.keys, sent, self.is_last)
+        step.send(self.task, self.keys, sent, step.asked_by if self.is_last else None)
 
 
 class RecvCall:

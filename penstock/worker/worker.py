@@ -182,10 +182,9 @@ class Worker:
         step.rendezvous = Rendezvous()
         step.cancelled.on_cancel(step.rendezvous.give_up)
 
-        def send(task: str, keys: Sequence[int], values: Sequence[Any], is_last: bool) -> None:
+        def send(task: str, keys: Sequence[int], values: Sequence[Any], answers: Route | None) -> None:
             route = self.route(task)
-            # The answer to whoever asked for the step follows what it sends last: it goes out with it.
-            route.deliver(number, keys, values, is_last and route is step.asked_by)
+            route.deliver(number, keys, values, route is answers)
 
         step.send = send
         return step

@@ -435,7 +435,7 @@ def test_an_error_as_long_as_a_book(
 ) -> None:
     """It arrives, if not all of it: whoever asked would wait for ever."""
     book = DataLossError(None, "op", "\udcff" + "x" * (20 << 20))
-    monkeypatch.setattr(server.worker, "start_graph", lambda *args: args[-1](None, book, Step(Cancellation())))
+    monkeypatch.setattr(server.worker, "start_graph", lambda *args: args[5](None, book, Step(Cancellation())))
     answer = answer_of(client[1], 1, 1, [])
     assert isinstance(answer, DataLossError)
     assert answer.op_name == "op"
