@@ -80,9 +80,13 @@ class ClusterSpec:
         return [tasks.get(number) for number in range(max(tasks, default=-1) + 1)]
 
     def share_of_cores(self, address: str) -> int:
-        """How many cores a task may use, if those of its host are dealt out to the tasks that are there."""
+        """How many cores a task may use, if those of its host are dealt out to the tasks that compute there.
+
+        Parameter servers do not count: they work while workers wait for them.
+        """
         host = address.rpartition(":")[0]
-        near = sum(at.rpartition(":")[0] == host for tasks in self._jobs.values() for at in tasks.values())
+        computing = [at for job, tasks in self._jobs.items() if job.lower() != "ps" for at in tasks.values()]
+        near = sum(at.rpartition(":")[0] == host for at in computing)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, cores // max(1, near))
 

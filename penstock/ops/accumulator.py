@@ -171,7 +171,7 @@ def _begins(shape: TensorShape, dims: Sequence[int | None]) -> bool:
 def _divided(total: np.ndarray, count: Any) -> Any:
     if total.dtype.kind in "iu":
         return (total / count).astype(total.dtype)
-    return total / np.asarray(count).astype(total.dtype)
+    return np.divide(total, np.asarray(count).astype(total.dtype), out=total)  # nobody else has it
 
 
 def _refuse(message: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from penstock.graph.dtype import DType
 from penstock.passes.ir import Node, Subgraph
 
 # Host ops that give as many elements as the values say.
@@ -46,20 +47,20 @@ def rows_on_host(subgraph: Subgraph) -> frozenset[str]:
         handed_on = node.op.name in _MOVES and node.op.numpy and node.inputs
         if handed_on and all(s.op.host or id(s) in ragged for s, _ in node.inputs):
             ragged.add(id(node))
-    if not ragged:
-        return frozenset()
+    on_host = ragged | {id(n) for n in subgraph.nodes if _is_index_arithmetic(n)}
     wanted: Counter[int] = Counter(id(n) for n, _ in subgraph.fetches)
-    by_compiled: set[int] = set()  # nodes that compiled code takes something from
+    by_compiled = set(wanted) - ragged  # nodes that compiled code takes something from, or the client
+    by_host = {id(n) for n in subgraph.nodes if id(n) in ragged}
     moved: list[Node] = []
     for node in reversed(subgraph.nodes):
         here = node.op.host
-        if not here and id(node) in ragged and id(node) not in by_compiled and "CPU" in node.device:
+        movable = id(node) in on_host and id(node) in by_host and id(node) not in by_compiled
+        if not here and movable and "CPU" in node.device:
             moved.append(node)
             here = True
         for source, _ in node.inputs:
             wanted[id(source)] += 1
-            if not here:
-                by_compiled.add(id(source))
+            (by_host if here else by_compiled).add(id(source))
         for source in node.controls:
             wanted[id(source)] += 1
     for node in moved:
@@ -69,6 +70,16 @@ def rows_on_host(subgraph: Subgraph) -> frozenset[str]:
             node.controls += [c for c in read.controls if c not in node.controls]
             subgraph.nodes.remove(read)
     return frozenset(node.name for node in moved)
+
+
+def _is_index_arithmetic(node: Node) -> bool:
+    """Whether a node computes integers of integers: XLA divides these ten times more slowly than NumPy."""
+    types = [*node.dtypes, *(source.dtypes[i] for source, i in node.inputs)]
+    return node.op.numpy and bool(node.inputs) and all(_is_whole(t) for t in types) and not node.op.stateful
+
+
+def _is_whole(dtype: DType) -> bool:
+    return (dtype.is_integer or dtype.is_bool) and not dtype._is_ref_dtype
 
 
 def _reads_variable(node: Node) -> bool:

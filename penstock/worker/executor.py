@@ -42,6 +42,7 @@ from penstock.worker.transfer import RecvCall, SendCall, together
 
 _UNSET: Any = None
 _NOWHERE = Rendezvous()  # of steps that are in one task
+SMALL = 4096  # bytes
 FEW_VALUES = 2  # of a slice's bounds: once a segment is compiled for more, the slice is taken out of it
 
 
@@ -513,13 +514,21 @@ class PlainCall(HostCall):
             results = self.call([self._argument(i, values) for i in range(len(self.inputs))], step)
             for variable, value in zip(variables, results, strict=False):
                 variable.require_shape(value, self.name)
-                if isinstance(value, np.ndarray) and not value.flags.writeable:
-                    value = value.copy()  # it lies in memory that is shared with who sent it
-                # On a CPU that is the same memory, if it is aligned as what is read from checkpoints is.
-                variable.value = value if value.dtype == object else jax.device_put(value, self.jax_device)
+                variable.value = self._kept(value)
         # A reference that a write gives is followed to the variable, and needs no slot.
         if not self.written:
             self.store(values, results)
+
+    def _kept(self, value: Any) -> Any:
+        """A value as a variable keeps it."""
+        if value.dtype == object:
+            return value
+        if isinstance(value, np.ndarray) and not value.flags.writeable:
+            value = value.copy()  # it lies in memory that is shared with who sent it
+        if self.on_cpu and value.nbytes <= SMALL:
+            return np.asarray(value)  # jax takes it as it is; making an array of it takes longer than most updates
+        # On a CPU that is the same memory, if it is aligned as what is read from checkpoints is.
+        return jax.device_put(value, self.jax_device)
 
     def _argument(self, position: int, values: list[Any]) -> Any:
         source = self.inputs[position]

@@ -193,7 +193,7 @@ class Segment:
     def _forget_lost(self, old: list[Any]) -> None:
         """A call that failed while it ran (out of memory, say) has used up the buffers donated to it."""
         for variable, value in zip(self.updated_variables, old, strict=True):
-            if value is not None and value.is_deleted():
+            if _is_used_up(value):
                 variable.value = None
 
     def _assign(self, values: list[Any]) -> None:
@@ -212,7 +212,7 @@ class Segment:
         except (OpError, NotTraceable):
             raise
         except Exception as error:  # of jax and XLA, of many kinds
-            if any(r is not None and r.is_deleted() for r in read):
+            if any(map(_is_used_up, read)):
                 raise _Stale from error
             raise self._error(error) from error
 
@@ -220,6 +220,11 @@ class Segment:
         text = str(error)
         kind = ResourceExhaustedError if "RESOURCE_EXHAUSTED" in text else InternalError
         return kind(None, self.name, f"Segment at '{self.name}': {text}")
+
+
+def _is_used_up(value: Any) -> bool:
+    """Whether the buffer of a variable's value has been donated."""
+    return isinstance(value, jax.Array) and value.is_deleted()
 
 
 def _output(value: Any, taken: set[int]) -> Any:
