@@ -21,6 +21,7 @@ from penstock.passes.optimize import optimize
 from penstock.passes.partition import Partition, partition
 from penstock.passes.place import place
 from penstock.passes.prune import prune
+from penstock.passes.sparse_updates import sum_before_sending
 from penstock.wire.codec import Done
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.executor import Step
@@ -101,7 +102,7 @@ class Master:
         if self.log_placement:
             for node in subgraph.nodes:
                 print(f"{node.name}: ({node.op.name}): {node.device}", flush=True)
-        return Signature([self._register(p) for p in partition(subgraph)], len(fetches))
+        return Signature([self._register(p) for p in partition(sum_before_sending(subgraph))], len(fetches))
 
     def _register(self, part: Partition) -> _Part:
         task = self.tasks[part.task] if part.task else self.tasks.default

@@ -9,9 +9,13 @@ each index, with the rows left over going nowhere.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
 from penstock.ops.training import sum_duplicate_rows, sum_duplicate_rows_on_host, with_distinct_indices
 from penstock.passes.ir import Edge, Node, Subgraph
+from penstock.passes.partition import task_of
+
+_SUMMED = "_summed"  # the attr of an update whose rows were summed in the task that sent them
 
 # What may happen to the sums on their way: each row by itself.
 _ROW_BY_ROW = frozenset((
@@ -22,6 +26,28 @@ _ROW_BY_ROW = frozenset((
 
 def fuse_sparse_updates(subgraph: Subgraph) -> Subgraph:
     """The subgraph with fixed numbers of rows in its sparse updates, where that changes no result."""
+    for node in subgraph.nodes:
+        if node.attrs.get(_SUMMED):
+            node.op = with_distinct_indices(node.op)
+    return _with_sums(subgraph, lambda total: total.device)
+
+
+def sum_before_sending(subgraph: Subgraph) -> Subgraph:
+    """Has a placed subgraph sum the rows of each index in the task that they come from, before they travel.
+
+    Fewer rows go over the wire, and what all workers would have one parameter server do is done by each of them.
+    """
+
+    def place(total: Node) -> str | None:
+        (values, _), (indices, _) = total.inputs[0], total.inputs[1][0].inputs[0]
+        there = task_of(values.device)
+        return values.device if there == task_of(indices.device) != task_of(total.device) else None
+
+    return _with_sums(subgraph, place, on_host=True)
+
+
+def _with_sums(subgraph: Subgraph, place: Callable[[Node], str | None], on_host: bool = False) -> Subgraph:
+    """The subgraph with one node for each sum of duplicates, on the device that `place` gives for it."""
     if not any(node.op.name == "Unique" for node in subgraph.nodes):
         return subgraph
     uses: dict[int, list[tuple[Node, int, int]]] = defaultdict(list)  # of a node: (consumer, its input, our output)
@@ -33,12 +59,15 @@ def fuse_sparse_updates(subgraph: Subgraph) -> Subgraph:
     replaced: dict[int, Node | None] = {}
     for node in subgraph.nodes:
         if node.op.name == "Unique":
-            replaced.update(_fused(node, uses, kept_as_they_are))
+            replaced.update(_fused(node, uses, kept_as_they_are, place, on_host))
     nodes = [replaced.get(id(n), n) for n in subgraph.nodes]
     return Subgraph([n for n in nodes if n is not None], subgraph.feeds, subgraph.fetches, subgraph.targets)
 
 
-def _fused(unique: Node, uses: dict[int, list[tuple[Node, int, int]]], kept: set[int]) -> dict[int, Node | None]:
+def _fused(
+    unique: Node, uses: dict[int, list[tuple[Node, int, int]]], kept: set[int], place: Callable[[Node], str | None],
+    on_host: bool,
+) -> dict[int, Node | None]:  # fmt: skip
     """What stands in for the nodes that sum duplicates, None for nothing; empty where they must stay."""
     sums = [(node, i) for node, i, output in uses[id(unique)] if output == 1]
     shapes = [node for node, _, output in uses[id(unique)] if output == 0 and node.op.name == "Shape"]
@@ -59,21 +88,28 @@ def _fused(unique: Node, uses: dict[int, list[tuple[Node, int, int]]], kept: set
         node is not shape and node not in updates for node, _, output in uses[id(unique)] if output == 0
     ):
         return {}
+    device = place(total)
+    if device is None:
+        return {}
     indices: Edge = unique.inputs[0]
     values: Edge = total.inputs[0]
     types = {"T": total.attrs["T"], "Tindices": unique.attrs["T"]}
-    on_host = "CPU" in total.device and all(source.op.host for source, _ in (values, indices))
+    elsewhere = on_host
+    on_host = on_host or ("CPU" in device and all(source.op.host for source, _ in (values, indices)))
     fused = Node(
         total.name, sum_duplicate_rows_on_host if on_host else sum_duplicate_rows, types,
         (types["T"], types["Tindices"]), [values, indices],
         list(dict.fromkeys([*unique.controls, *shape.controls, *count.controls, *total.controls])),
-        total.device, total.order,
+        device, total.order,
     )  # fmt: skip
     for node, i, _ in uses[id(total)]:
         node.inputs[i] = (fused, 0)
     for node in updates:
         node.inputs[node.op.input_index("indices")] = (fused, 1)
-        node.op = with_distinct_indices(node.op)
+        if elsewhere:
+            node.attrs = {**node.attrs, _SUMMED: True}
+        else:
+            node.op = with_distinct_indices(node.op)
     return {id(unique): None, id(shape): None, id(count): None, id(total): fused}
 
 

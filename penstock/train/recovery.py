@@ -66,21 +66,16 @@ def patiently(make: Callable[[], T], patience: Patience | None = None, goes_on: 
             patience.spend(error, goes_on)
 
 
-class _Synchronous:
-    """What recovery must know of a graph whose replicas go in step."""
-
-    def __init__(self) -> None:
-        self.chief_op: Any = None  # puts out tokens, which went with their queue
-
-
-_synchronous: weakref.WeakKeyDictionary[Graph, _Synchronous] = weakref.WeakKeyDictionary()
+# Graphs whose replicas go in step, with the name of the op that puts out tokens, which went with their queue. The
+# operation itself would keep its graph alive.
+_synchronous: weakref.WeakKeyDictionary[Graph, str] = weakref.WeakKeyDictionary()
 
 
 def note_synchronous(graph: Graph, chief_op: Any = None) -> None:
     """Notes that the steps of a graph wait for other replicas, and what the chief runs after it has recovered."""
-    noted = _synchronous.setdefault(graph, _Synchronous())
+    _synchronous.setdefault(graph, "")
     if chief_op is not None:
-        noted.chief_op = chief_op
+        _synchronous[graph] = chief_op.name
 
 
 def is_synchronous(graph: Graph) -> bool:
@@ -90,8 +85,8 @@ def is_synchronous(graph: Graph) -> bool:
 
 def chief_recovery_op(graph: Graph) -> Any:
     """What the chief must run after it has recovered, if anything."""
-    noted = _synchronous.get(graph)
-    return None if noted is None else noted.chief_op
+    name = _synchronous.get(graph)
+    return graph.get_operation_by_name(name) if name else None
 
 
 class WaitLog:
