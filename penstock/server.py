@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 import threading
 import time
 from typing import Any
@@ -25,6 +26,8 @@ from penstock.wire.credentials import Credentials, is_loopback, require_safe
 from penstock.wire.endpoint import Listener
 from penstock.worker.devices import local_devices, use_threads
 from penstock.worker.worker import Route, Worker
+
+SWITCH_SECS = 1e-4  # after which a thread makes way for another one of its process
 
 _defs = make_messages(
     "penstock/server_def.proto", "penstock.server",
@@ -163,6 +166,8 @@ class Server:
         self._listener = Listener(self._host, Welcome(self.name, self.incarnation), self.links.accept, self.credentials)
         with _in_process_lock:
             _in_process[self.address] = self
+        # Threads that bring tensors should not wait long for one that computes in Python: Python's 5 ms are two steps.
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_SECS))
         self._control.start()
         logging.info("Started %s at %s", self.name, self.target)
 
