@@ -26,6 +26,7 @@ from penstock.wire.stream import Stream
 _STAGING = 1 << 16  # bytes: frames up to this size are read in one go
 _MANY_RELEASED = 8  # segments: as many are given back even if there is nothing else to send
 _BEATS = 4  # without a sign of life of the peer: then it is given up
+_SMALL = 4096  # bytes
 _LONGEST_REASON = 1 << 12  # characters of why a channel is closed
 
 
@@ -37,7 +38,7 @@ def keepalive_secs() -> float:
 def aligned_buffer(size: int) -> np.ndarray:
     """Memory for `size` bytes, aligned so that XLA can use it where it is."""
     memory = np.empty(size + codec.ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % codec.ALIGNMENT
+    start = -memory.__array_interface__["data"][0] % codec.ALIGNMENT
     return memory[start : start + size]
 
 
@@ -207,7 +208,9 @@ class Channel:
             meta = self._taken(meta_size)
             payload: Any = b""
             if payload_size:
-                payload = memoryview(aligned_buffer(payload_size).data)
+                # XLA copies small arrays in any case.
+                small = payload_size <= _SMALL
+                payload = memoryview(bytearray(payload_size) if small else aligned_buffer(payload_size).data)
                 self._read_into(payload)
             self._received += codec.HEADER.size + meta_size + payload_size
             message = codec.decode(kind, meta, payload, None if self._leases is None else self._leases.take)

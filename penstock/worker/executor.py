@@ -126,7 +126,8 @@ class Context:
     def variable(self, node: Node) -> Variable:
         """The variable that a VariableV2 or VarHandleOp node stands for."""
         attrs = node.attrs
-        variable: Variable = self.resource(node, lambda name: Variable(name, attrs["dtype"], attrs["shape"]))
+        on_cpu = self.device(node).jax_device.platform == "cpu"
+        variable: Variable = self.resource(node, lambda name: Variable(name, attrs["dtype"], attrs["shape"], on_cpu))
         return variable
 
 
@@ -540,4 +541,6 @@ class PlainCall(HostCall):
 
 
 def _host_value(value: Any) -> Any:
+    if value.__class__ is np.ndarray:
+        return value  # at once: to ask whether something is a jax.Array takes longer
     return np.asarray(value) if isinstance(value, jax.Array) else value

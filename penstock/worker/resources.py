@@ -25,10 +25,11 @@ class Variable:
     Locks are taken in the order of `order`.
     """
 
-    __slots__ = ("dtype", "lock", "name", "order", "shape", "value")
+    __slots__ = ("dtype", "lock", "name", "on_cpu", "order", "shape", "value")
 
-    def __init__(self, name: str, dtype: DType, shape: TensorShape) -> None:
+    def __init__(self, name: str, dtype: DType, shape: TensorShape, on_cpu: bool = False) -> None:
         self.name = name
+        self.on_cpu = on_cpu  # its values are in the host's memory
         self.dtype = dtype
         self.shape = shape
         self.value: Any = None
@@ -63,10 +64,16 @@ class Variable:
     def snapshot(self) -> np.ndarray:
         """The current value where it lies in the host's memory. While the array lives, updates use other memory."""
         try:
-            return _on_host(self.read())
+            return self._on_host(self.read())
         except RuntimeError:  # an update has used up the buffer
             with self.lock:
-                return _on_host(self.read())
+                return self._on_host(self.read())
+
+    def _on_host(self, value: Any) -> np.ndarray:
+        if not self.on_cpu and isinstance(value, jax.Array):
+            # `value` itself would keep what was transferred, as long as it lives.
+            value = jax.device_put(value, jax.devices("cpu")[0])
+        return np.asarray(value)
 
     def settle(self) -> None:
         """Waits until the current value is computed."""
@@ -85,13 +92,6 @@ class Variable:
     def close(self) -> None:
         """Gives the value up."""
         self.value = None
-
-
-def _on_host(value: Any) -> np.ndarray:
-    if isinstance(value, jax.Array) and next(iter(value.devices())).platform != "cpu":
-        # `value` itself would keep what was transferred, as long as it lives.
-        value = jax.device_put(value, jax.devices("cpu")[0])
-    return np.asarray(value)
 
 
 class ResourceManager:

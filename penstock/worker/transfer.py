@@ -34,7 +34,9 @@ class SendCall:
         sent = []
         for source in self.sources:
             value = values[source] if isinstance(source, int) else source.snapshot()
-            sent.append(np.asarray(value) if isinstance(value, jax.Array) else value)
+            if value.__class__ is not np.ndarray and isinstance(value, jax.Array):
+                value = np.asarray(value)
+            sent.append(value)
         step.send(self.task, self.keys, sent, step.asked_by if self.is_last else None)
 
 

@@ -57,7 +57,8 @@ def test_as_in_one_task(rule: str, use_resource: bool) -> None:
     with ExitStack() as servers:
         addresses = _free(3)
         cluster = tf.train.ClusterSpec({"ps": addresses[:2], "worker": addresses[2:]})
-        made = [servers.enter_context(tf.train.Server(cluster, *task)) for task in (("ps", 0), ("ps", 1), ("worker", 0))]
+        for task in (("ps", 0), ("ps", 1), ("worker", 0)):
+            server = servers.enter_context(tf.train.Server(cluster, *task))
         setter = tf.train.replica_device_setter(cluster=cluster)
-        over_tasks = _trained(made[2].target, setter, rule, use_resource)
+        over_tasks = _trained(server.target, setter, rule, use_resource)
     np.testing.assert_allclose(over_tasks, _trained("", None, rule, use_resource), rtol=2e-5, atol=1e-6)
