@@ -4,71 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tensorboard.compat.proto import tensor_shape_pb2, versions_pb2
 
-_Field = descriptor_pb2.FieldDescriptorProto
+from penstock.graph.protos import make_messages
 
-# message: (field, number, type, repeated, message type)
-_MESSAGES: dict[str, list[tuple[str, int, int, bool, str]]] = {
-    "BundleHeaderProto": [
-        ("num_shards", 1, _Field.TYPE_INT32, False, ""),
-        ("endianness", 2, _Field.TYPE_INT32, False, ""),  # 0 is little
-        ("version", 3, _Field.TYPE_MESSAGE, False, ".tensorboard.VersionDef"),
-    ],
-    "Extent": [
-        ("start", 1, _Field.TYPE_INT64, False, ""),
-        ("length", 2, _Field.TYPE_INT64, False, ""),
-    ],
-    "TensorSliceProto": [("extent", 1, _Field.TYPE_MESSAGE, True, ".penstock.checkpoint.Extent")],
-    "BundleEntryProto": [
-        ("dtype", 1, _Field.TYPE_INT32, False, ""),
-        ("shape", 2, _Field.TYPE_MESSAGE, False, ".tensorboard.TensorShapeProto"),
-        ("shard_id", 3, _Field.TYPE_INT32, False, ""),
-        ("offset", 4, _Field.TYPE_INT64, False, ""),
-        ("size", 5, _Field.TYPE_INT64, False, ""),
-        ("crc32c", 6, _Field.TYPE_FIXED32, False, ""),
-        ("slices", 7, _Field.TYPE_MESSAGE, True, ".penstock.checkpoint.TensorSliceProto"),
-    ],
-    "CheckpointState": [
-        ("model_checkpoint_path", 1, _Field.TYPE_STRING, False, ""),
-        ("all_model_checkpoint_paths", 2, _Field.TYPE_STRING, True, ""),
-        ("all_model_checkpoint_timestamps", 3, _Field.TYPE_DOUBLE, True, ""),
-        ("last_preserved_timestamp", 4, _Field.TYPE_DOUBLE, False, ""),
-    ],
-    "QueueRunnerDef": [
-        ("queue_name", 1, _Field.TYPE_STRING, False, ""),
-        ("enqueue_op_name", 2, _Field.TYPE_STRING, True, ""),
-        ("close_op_name", 3, _Field.TYPE_STRING, False, ""),
-        ("cancel_op_name", 4, _Field.TYPE_STRING, False, ""),
-        ("queue_closed_exception_types", 5, _Field.TYPE_INT32, True, ""),  # status codes
-    ],
+_MESSAGES = {
+    "BundleHeaderProto": "int32 num_shards; int32 endianness; tensorboard.VersionDef version",  # endianness 0 is little
+    # Without a length: all of the dimension, so it must be told from 0.
+    "Extent": "int64 start; oneof int64 length",
+    "TensorSliceProto": "repeated Extent extent",
+    "BundleEntryProto": """
+        int32 dtype; tensorboard.TensorShapeProto shape; int32 shard_id; int64 offset; int64 size; fixed32 crc32c;
+        repeated TensorSliceProto slices
+    """,
+    "CheckpointState": """
+        string model_checkpoint_path; repeated string all_model_checkpoint_paths;
+        repeated double all_model_checkpoint_timestamps; double last_preserved_timestamp
+    """,
+    "QueueRunnerDef": """
+        string queue_name; repeated string enqueue_op_name; string close_op_name; string cancel_op_name;
+        repeated int32 queue_closed_exception_types
+    """,  # status codes
 }
 
-
-def _make() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="penstock/checkpoint.proto", package="penstock.checkpoint", syntax="proto3",
-        dependency=[tensor_shape_pb2.DESCRIPTOR.name, versions_pb2.DESCRIPTOR.name],
-    )  # fmt: skip
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for field, number, kind, repeated, of in fields:
-            label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
-            declared = message.field.add(name=field, number=number, type=kind, label=label, type_name=of or None)
-            if name == "Extent" and field == "length":
-                # Absent means all of the dimension, so it must be told from 0.
-                message.oneof_decl.add(name="has_length")
-                declared.oneof_index = 0
-    pool = descriptor_pool.Default()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"penstock.checkpoint.{name}"))
-        for name in _MESSAGES
-    }
-
-
-_classes = _make()
+_classes = make_messages(
+    "penstock/checkpoint.proto", "penstock.checkpoint", _MESSAGES,
+    imports=[tensor_shape_pb2.DESCRIPTOR, versions_pb2.DESCRIPTOR],
+)  # fmt: skip
 BundleHeaderProto: Any = _classes["BundleHeaderProto"]
 BundleEntryProto: Any = _classes["BundleEntryProto"]
 TensorSliceProto: Any = _classes["TensorSliceProto"]

@@ -19,7 +19,8 @@ def make_messages(
 ) -> dict[str, Any]:
     """The classes of messages whose fields are written as in a .proto file, numbered in their order.
 
-    `imports` are descriptors of files whose messages are used; `services` are methods with what they take and give.
+    `oneof` before a field tells its absence from its default. `imports` are descriptors of files whose messages are
+    used; `services` are methods with what they take and give.
 
     >>> make_messages("a.proto", "a", {"Point": "double x; double y", "Line": "repeated Point points"})["Line"]()
     """
@@ -29,9 +30,11 @@ def make_messages(
         message = proto.message_type.add(name=name)
         for number, declaration in enumerate(filter(None, (f.strip() for f in fields.split(";"))), 1):
             *label, kind, field = declaration.split()
-            added = message.field.add(
-                name=field, number=number, label=_Field.LABEL_REPEATED if label else _Field.LABEL_OPTIONAL
-            )
+            several = _Field.LABEL_REPEATED if label == ["repeated"] else _Field.LABEL_OPTIONAL
+            added = message.field.add(name=field, number=number, label=several)
+            if label == ["oneof"]:
+                added.oneof_index = len(message.oneof_decl)
+                message.oneof_decl.add(name=f"has_{field}")
             scalar = getattr(_Field, f"TYPE_{kind.upper()}", None)
             if scalar is not None:
                 added.type = scalar

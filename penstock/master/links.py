@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.errors import AbortedError, DataLossError, OpError, UnavailableError, error_from_code
 from penstock.face import logging
+from penstock.master.tasks import Answer
 from penstock.wire import endpoint
 from penstock.wire.channel import Channel
 from penstock.wire.codec import Abort, Done, Failed, Hello, Message, RunGraph, Tensors
@@ -24,8 +25,6 @@ from penstock.worker.worker import Worker
 
 MAX_REPLACED = 1024  # incarnations of tasks that are remembered after another has taken their place
 LONGEST_MESSAGE = 1 << 16  # characters of an error that travel
-
-Answer = Callable[[Done | OpError], None]
 
 
 class Link:
@@ -70,11 +69,6 @@ class Link:
             self.channel.send(Abort(step, why.error_code, why.message[:LONGEST_MESSAGE]))
         except UnavailableError:
             pass  # it gives up all of our steps when the connection is gone
-
-    def forget(self, step: int) -> None:
-        """Waits no more for the answer to a step."""
-        with self._lock:
-            self._asked.pop(step, None)
 
     # What the peer says
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from penstock.errors import AbortedError, DeadlineExceededError, OpError, UnavailableError
 from penstock.face import logging
-from penstock.master.links import Answer, Link, Links
+from penstock.master.links import Link, Links
+from penstock.master.tasks import Answer
 from penstock.passes.ir import Subgraph
 from penstock.passes.portable import to_graph_def
 from penstock.wire.control import ControlClient, wait_until_listening

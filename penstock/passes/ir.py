@@ -31,6 +31,13 @@ class Node:
 
 Edge = tuple[Node, int]
 
+_READS = {"ReadVariableOp": ("VarHandleOp",), "Identity": ("VariableV2", "Variable")}
+
+
+def reads_variable(node: Node) -> bool:
+    """Whether a node does nothing but read a variable."""
+    return node.op.name in _READS and node.inputs[0][0].op.name in _READS[node.op.name]
+
 
 @dataclass(slots=True)
 class Subgraph:

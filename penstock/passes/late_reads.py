@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from penstock.passes.ir import Subgraph
-
-_READS = frozenset(("Identity", "ReadVariableOp"))
-_VARIABLES = frozenset(("Variable", "VariableV2", "VarHandleOp"))
+from penstock.passes.ir import Subgraph, reads_variable
 
 
 def read_late(subgraph: Subgraph) -> Subgraph:
@@ -24,7 +21,7 @@ def read_late(subgraph: Subgraph) -> Subgraph:
     passed_over: set[int] = set()
     for node in takers:
         for i, (source, _) in enumerate(node.inputs):
-            if source.op.name not in _READS or source.inputs[0][0].op.name not in _VARIABLES:
+            if not reads_variable(source):
                 continue
             if node.op.name == "_Send" and uses[id(source)] > 1:
                 continue  # others see the value that was read, and so must the receiver

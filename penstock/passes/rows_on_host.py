@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from penstock.graph.dtype import DType
-from penstock.passes.ir import Node, Subgraph
+from penstock.passes.ir import Node, Subgraph, reads_variable
 
 # Host ops that give as many elements as the values say.
 _RAGGED = frozenset((
@@ -21,7 +21,6 @@ _PICKS = {"Gather": 1, "GatherV2": 1, "ResourceGather": 1}  # which input decide
 _MOVES = frozenset((
     "Cast", "ConcatV2", "ExpandDims", "Identity", "Pack", "Reshape", "Shape", "Size", "Squeeze", "StridedSlice",
 ))  # fmt: skip
-_READS = {"ReadVariableOp": ("VarHandleOp",), "Identity": ("VariableV2", "Variable")}
 
 
 def ragged_nodes(nodes: list[Node]) -> set[int]:
@@ -50,7 +49,7 @@ def rows_on_host(subgraph: Subgraph) -> frozenset[str]:
     on_host = ragged | {id(n) for n in subgraph.nodes if _is_index_arithmetic(n)}
     wanted: Counter[int] = Counter(id(n) for n, _ in subgraph.fetches)
     by_compiled = set(wanted) - ragged  # nodes that compiled code takes something from, or the client
-    by_host = {id(n) for n in subgraph.nodes if id(n) in ragged}
+    by_host = set(ragged)
     moved: list[Node] = []
     for node in reversed(subgraph.nodes):
         here = node.op.host
@@ -65,7 +64,7 @@ def rows_on_host(subgraph: Subgraph) -> frozenset[str]:
             wanted[id(source)] += 1
     for node in moved:
         read = node.inputs[0][0] if node.op.name in _PICKS else None
-        if read is not None and wanted[id(read)] == 1 and _reads_variable(read):
+        if read is not None and wanted[id(read)] == 1 and reads_variable(read):
             node.inputs[0] = read.inputs[0]
             node.controls += [c for c in read.controls if c not in node.controls]
             subgraph.nodes.remove(read)
@@ -80,7 +79,3 @@ def _is_index_arithmetic(node: Node) -> bool:
 
 def _is_whole(dtype: DType) -> bool:
     return (dtype.is_integer or dtype.is_bool) and not dtype._is_ref_dtype
-
-
-def _reads_variable(node: Node) -> bool:
-    return node.op.name in _READS and node.inputs[0][0].op.name in _READS[node.op.name]

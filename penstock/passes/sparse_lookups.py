@@ -9,7 +9,7 @@ table is read in the same piece of compiled code as they are.
 from __future__ import annotations
 
 from penstock.graph.opdef import op_of
-from penstock.passes.ir import Edge, Node, Subgraph
+from penstock.passes.ir import Edge, Node, Subgraph, reads_variable
 
 # Which op gives the same from gathered rows.
 _OF_ROWS = {
@@ -17,10 +17,11 @@ _OF_ROWS = {
     "SparseSegmentMean": "SegmentMean",
     "SparseSegmentSqrtN": "SegmentSqrtN",
 }
-_READS = {"ReadVariableOp": ("VarHandleOp",), "Identity": ("VariableV2", "Variable")}
 _GATHERS = ("Gather", "GatherV2")
 # What takes a variable and changes nothing.
-_HARMLESS = frozenset((*_READS, "ResourceGather", "VariableShape", "VarIsInitializedOp", "IsVariableInitialized"))
+_HARMLESS = frozenset((
+    "Identity", "ReadVariableOp", "ResourceGather", "VariableShape", "VarIsInitializedOp", "IsVariableInitialized",
+))  # fmt: skip
 
 
 def gather_before_segments(subgraph: Subgraph) -> Subgraph:
@@ -61,7 +62,7 @@ def _with_own_reads(nodes: list[Node], gathers: list[Node], subgraph: Subgraph) 
     before: dict[int, Node] = {}
     for gather in gathers:
         read, indices = gather.inputs[0][0], gather.inputs[1][0]
-        if not _reads_variable(read) or indices.op.name in ("_Arg", "Const"):
+        if not reads_variable(read) or indices.op.name in ("_Arg", "Const"):
             continue
         if not _only_changed_after(gather, read.inputs[0], nodes):
             continue
@@ -76,11 +77,7 @@ def _with_own_reads(nodes: list[Node], gathers: list[Node], subgraph: Subgraph) 
         result += [before[id(node)], node] if id(node) in before else [node]
     wanted = {id(source) for node in result for source in (*(s for s, _ in node.inputs), *node.controls)}
     wanted.update(id(node) for node in (*(n for n, _ in subgraph.fetches), *subgraph.targets))
-    return [node for node in result if id(node) in wanted or not _reads_variable(node)]
-
-
-def _reads_variable(node: Node) -> bool:
-    return node.op.name in _READS and node.inputs[0][0].op.name in _READS[node.op.name]
+    return [node for node in result if id(node) in wanted or not reads_variable(node)]
 
 
 def _only_changed_after(gather: Node, variable: Edge, nodes: list[Node]) -> bool:

@@ -306,9 +306,10 @@ class Channel:
                 except OSError:
                     pass  # nobody is there to be told
             self._reason = error_from_code(code, message)
-            for _, descriptors in self._waiting:
+            for _, descriptors in (*self._waiting, *self._kept):
                 _close_all(descriptors)
             self._waiting.clear()
+            self._kept = []
             self._work.notify_all()
         self._stream.close()
         if self._reader is None:

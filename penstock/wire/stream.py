@@ -96,7 +96,6 @@ class TlsStream(Stream):
         name = None if server_side else "penstock"
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side, server_hostname=name)
         self._lock = threading.Lock()
-        self._pending = b""  # encrypted and not written yet
         self._shake_hands()
 
     def _shake_hands(self) -> None:

@@ -150,10 +150,7 @@ class Worker:
 
     def run_graph(self, handle: int, fed: Sequence[Any], step: Step) -> list[Any]:
         """Runs one step of a registered partition, and waits where it has to."""
-        return self._run_counted(self._graph(handle), fed, step)
-
-    def _run_counted(self, graph: Registered, fed: Sequence[Any], step: Step) -> list[Any]:
-        counters = self.counters
+        graph, counters = self._graph(handle), self.counters
         seen, began = counters.updates, time.thread_time()
         try:
             results = graph.executable.run(fed, step)
@@ -235,7 +232,7 @@ class Worker:
         """Runs one step of a partition without waiting: `done` gets the results, or the error.
 
         Quick graphs run in this thread, up to where they wait for a tensor, and then in the thread that brings it.
-        What waits for something else, such as a queue, goes on in a thread of the pool.
+        What waits in a queue or for an accumulator goes on in the thread that changes it; the rest gets a thread.
         """
         try:
             graph = self._graph(handle)

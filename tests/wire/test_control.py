@@ -30,7 +30,7 @@ from penstock.passes.portable import to_graph_def
 from penstock.passes.prune import prune
 from penstock.server import Server
 from penstock.wire.control import SERVICE, ControlClient, wait_until_listening
-from penstock.wire.credentials import Credentials, create_credentials
+from penstock.wire.credentials import Credentials
 
 DEADLINE = 60.0
 CPU = "/job:ps/replica:0/task:0/device:CPU:0"
@@ -46,22 +46,6 @@ def _nothing_is_left() -> Iterator[None]:
 def over_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions use sockets, though the server is of this process."""
     monkeypatch.setattr(server_module, "server_at", lambda address: None)
-
-
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
-    return create_credentials(tmp_path_factory.mktemp("job") / "a")
-
-
-@pytest.fixture(scope="module")
-def other_job(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
-    return create_credentials(tmp_path_factory.mktemp("job") / "b")
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with Server({"ps": ["127.0.0.1:0"]}) as running:
-        yield running
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from penstock.wire import endpoint
 from penstock.wire.channel import Channel
 from penstock.wire.codec import Abort, Hello, RunGraph, Segment, Tensors, encode
 from penstock.wire.control import ControlClient
-from penstock.wire.credentials import Credentials, create_credentials
+from penstock.wire.credentials import Credentials
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.executor import Step
 from penstock.worker.worker import MAX_EARLY, MAX_ENDED
@@ -51,22 +51,6 @@ def _nothing_is_left() -> Iterator[None]:
 def _over_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions use sockets, though the server is of this process."""
     monkeypatch.setattr(server_module, "server_at", lambda address: None)
-
-
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
-    return create_credentials(tmp_path_factory.mktemp("job") / "a")
-
-
-@pytest.fixture(scope="module")
-def other_job(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
-    return create_credentials(tmp_path_factory.mktemp("job") / "b")
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with Server({"ps": ["127.0.0.1:0"]}) as running:
-        yield running
 
 
 @pytest.fixture
