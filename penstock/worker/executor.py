@@ -160,8 +160,10 @@ class Executable:
         self.empty: list[Any] = [_UNSET] * len(self._slots)  # the values of a step before it begins
         for slot, value in constants:
             self.empty[slot] = value
-        if self.instructions and isinstance(self.instructions[-1], SendCall):
-            self.instructions[-1].is_last = True
+        last = self.instructions[-1] if self.instructions else None
+        self.ends_with_send = isinstance(last, SendCall)
+        if isinstance(last, SendCall):
+            last.is_last = True
         if for_client:
             self._mark_fetched()
         segments = [i.segment for i in self.instructions if isinstance(i, SegmentCall)]

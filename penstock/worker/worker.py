@@ -6,7 +6,7 @@ import functools
 import itertools
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -270,6 +270,27 @@ class Worker:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
+class _Turns(threading.local):
+    """What a thread that runs steps for others does next. A step whose turn has come does not begin within another."""
+
+    waiting: deque[Callable[[], None]] | None = None  # None: the thread runs none
+
+    def take(self, act: Callable[[], None]) -> None:
+        """Does `act` and all that it gives cause to; if this thread is at that already, `act` comes after the rest."""
+        if self.waiting is not None:
+            self.waiting.append(act)
+            return
+        self.waiting = deque((act,))
+        try:
+            while self.waiting:
+                self.waiting.popleft()()
+        finally:
+            self.waiting = None
+
+
+_turns = _Turns()
+
+
 class Execution:
     """One step of one partition, on behalf of a master elsewhere."""
 
@@ -322,6 +343,9 @@ class Execution:
         self._finish(results, None)
 
     def _go_on(self) -> None:
+        _turns.take(self._proceed)
+
+    def _proceed(self) -> None:
         executable = self._graph.executable
         self._take_over()
         try:
@@ -338,7 +362,10 @@ class Execution:
             self._finish(None, _as_op_error(error))
             return
         self._hand_over()
-        self._finish(results, None)
+        if results or executable.ends_with_send:
+            self._finish(results, None)
+        else:  # nobody waits for more than to hear that it is over: the steps that it lets go on come first
+            _turns.take(lambda: self._finish(results, None))
 
     def _park(self) -> Callable[[], None]:
         """Leaves the step where it is; what is returned goes on with it, as does whoever gives it up."""
