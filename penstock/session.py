@@ -110,10 +110,14 @@ class BaseSession:
 
     # Running
 
-    def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+    def run(
+        self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None, *, _times: int = 1
+    ) -> Any:
         """Runs what `fetches` needs and returns their values in the same structure.
 
         >>> sess.run({"loss": loss, "step": train_op}, feed_dict={x: batch})
+
+        With `_times`, a step that is all in one other task is run up to that many times there.
         """
         if self._closed:
             self._check_open()
@@ -130,7 +134,7 @@ class BaseSession:
             feed.append_to(fed, value)
         if options is None and run_metadata is None and not self._timeout_ms:
             try:
-                values = self._master.run(run.signature, fed)[0]
+                values = self._master.run(run.signature, fed, times=_times)[0]
             except OpError as error:
                 raise self._located(error) from error
         else:

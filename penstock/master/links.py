@@ -19,6 +19,7 @@ from penstock.wire.channel import Channel
 from penstock.wire.codec import Abort, Done, Failed, Hello, Message, RunGraph, Tensors
 from penstock.wire.control import ControlClient
 from penstock.wire.credentials import Credentials
+from penstock.wire.loop import Loop
 from penstock.worker.executor import Step
 from penstock.worker.timeline import encoded
 from penstock.worker.worker import Worker
@@ -41,27 +42,20 @@ class Link:
 
     # What we ask of the peer
 
-    def run(
-        self, step: int, handle: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer,
-        more: bool = False,
-    ) -> None:  # fmt: skip
-        """Asks the peer to run a graph; `answer` is called once, from another thread.
-
-        With `more`, tensors for it follow at once.
-        """
+    def run(self, request: RunGraph, answer: Answer) -> None:
+        """Asks the peer to run a graph; `answer` is called once, from another thread."""
         with self._lock:
-            self._asked[step] = answer
+            self._asked[request.step] = answer
         try:
-            limit = -1.0 if timeout is None else timeout
-            self.channel.send(RunGraph(step, handle, limit, trace, range(len(fed)), fed), more)
+            self.channel.send(request)
         except OpError:
             with self._lock:
-                self._asked.pop(step, None)
+                self._asked.pop(request.step, None)
             raise
 
-    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any], more: bool = False) -> None:
+    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
         """Sends tensors of a step."""
-        self.channel.send(Tensors(step, keys, values), more)
+        self.channel.send(Tensors(step, keys, values))
 
     def abort(self, step: int, why: OpError) -> None:
         """Tells the peer to give a step up."""
@@ -80,6 +74,10 @@ class Link:
         elif isinstance(message, RunGraph):
             self._start(message)
         elif isinstance(message, Done):
+            count = message.fetched
+            if self._worker is not None and len(message.values) > count:
+                self._worker.deliver(message.step, message.keys[count:], message.values[count:])
+                message.values = message.values[:count]
             self._answered(message.step, message)
         elif isinstance(message, Failed):
             self._answered(message.step, error_from_code(message.code, message.message, message.op or None))
@@ -108,8 +106,9 @@ class Link:
                 self.channel.send(_failed(step, error, error.op_name))
                 return
             trace = b"" if ran.timings is None else encoded(ran.timings)
+            keys, tensors = ran.parting
             try:
-                self.channel.send(Done(step, trace, range(len(values)), values))
+                self.channel.send(Done(step, trace, len(values), [*range(len(values)), *keys], [*values, *tensors]))
             except UnavailableError:
                 raise
             except OpError as unsendable:
@@ -117,8 +116,7 @@ class Link:
 
         with self._lock:
             self._running.add(step)
-        timeout = None if request.timeout < 0 else request.timeout
-        self._worker.start_graph(request.handle, step, request.values, timeout, request.trace, done, self)
+        self._worker.start_graph(request, done, self)
 
     def on_close(self, channel: Channel, reason: OpError) -> None:
         """Fails what we have asked, and gives up what the peer has asked."""
@@ -145,6 +143,7 @@ class Links:
         self.incarnation = incarnation
         self.worker = worker
         self.credentials = credentials
+        self.loop = Loop(task)
         self.on_lost: Callable[[int], None] = lambda incarnation: None  # a peer has gone that may have sessions here
         self._lock = threading.Lock()
         self._links: dict[str, Link] = {}
@@ -231,7 +230,7 @@ class Links:
 
         if stale is not None:
             stale.channel.close(message=f"{link.peer} has come back as another incarnation")
-        link.channel.start(link.on_message, lost)
+        link.channel.start(link.on_message, lost, self.loop)
         return link
 
     def all(self) -> list[Link]:

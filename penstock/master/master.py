@@ -22,9 +22,11 @@ from penstock.passes.partition import Partition, partition
 from penstock.passes.place import place
 from penstock.passes.prune import prune
 from penstock.passes.sparse_updates import sum_before_sending
-from penstock.wire.codec import Done
+from penstock.wire.codec import Done, RunGraph
+from penstock.wire.loop import Signal
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.executor import Step
+from penstock.worker.transfer import SendCall
 from penstock.worker.worker import Worker
 
 GRACE_SECS = 1.0  # for the other parts of a step that has failed to say that they have stopped
@@ -41,20 +43,24 @@ class _Part:
 class Signature:
     """A graph compiled for one set of feeds and fetches."""
 
-    __slots__ = ("fetch_count", "here", "others", "run_whole", "sends_first_to")
+    __slots__ = ("fetch_count", "here", "opened", "opening", "others", "run_whole", "wait")
 
     def __init__(self, parts: list[_Part], fetch_count: int) -> None:
         # A part of this process runs in the thread that asks for the step.
         self.here = next((p for p in parts if isinstance(p.task, LocalTask)), None)
         self.others = [p for p in parts if p is not self.here]
         self.fetch_count = fetch_count
-        # What goes to that part goes out together with the request to run it.
-        self.sends_first_to: _Part | None = None
+        # What a part of this process sends first goes out together with the request to run the part that it is for.
+        self.opening: SendCall | None = None
+        self.opened: _Part | None = None
         if self.here is not None and self.others:
             assert isinstance(self.here.task, LocalTask)
-            name = self.here.task.worker.sends_first_to(self.here.graph)
-            self.sends_first_to = next((p for p in self.others if p.task.name == name), None)
-            self.others.sort(key=lambda part: part is self.sends_first_to)  # it comes last
+            self.opening = self.here.task.worker.opening(self.here.graph)
+            if self.opening is not None:
+                self.opened = next(p for p in self.others if p.task.name == self.opening.task)
+        # Whoever waits for tasks of other processes reads what they send, if they share a loop.
+        loops = {id(p.task.loop): p.task.loop for p in self.others if p.task.loop is not None}
+        self.wait = next(iter(loops.values())).wait if len(loops) == 1 else Signal.wait
         # One task, no Send or Recv: the step is a plain call.
         self.run_whole: Callable[[Sequence[Any], Step], list[Any]] | None = None
         if self.here is not None and not self.others:
@@ -111,11 +117,15 @@ class Master:
     # Steps
 
     def run(
-        self, signature: Signature, fed: Sequence[Any], timeout: float | None = None, trace: bool = False
-    ) -> tuple[list[Any], Step, list[bytes]]:
-        """Runs one step in all tasks. Returns what is fetched, the step, and what other tasks have traced."""
+        self, signature: Signature, fed: Sequence[Any], timeout: float | None = None, trace: bool = False,
+        times: int = 1,
+    ) -> tuple[list[Any], Step, list[bytes]]:  # fmt: skip
+        """Runs one step in all tasks. Returns what is fetched, the step, and what other tasks have traced.
+
+        A step that is all in one other task may be run up to `times` times there before it answers.
+        """
         if signature.run_whole is None:
-            return self._run_parts(signature, fed, timeout, trace)
+            return self._run_parts(signature, fed, timeout, trace, times)
         cancelled = Cancellation()
         step = Step(cancelled, None if timeout is None else time.monotonic() + timeout, trace)
         self._running.add(cancelled)
@@ -127,9 +137,11 @@ class Master:
             self._running.discard(cancelled)
 
     def _run_parts(
-        self, signature: Signature, fed: Sequence[Any], timeout: float | None, trace: bool
+        self, signature: Signature, fed: Sequence[Any], timeout: float | None, trace: bool, times: int
     ) -> tuple[list[Any], Step, list[bytes]]:
-        run = _StepRun(next(self._numbers), signature, timeout, trace)
+        if signature.here is not None or len(signature.others) > 1:
+            times = 1
+        run = _StepRun(next(self._numbers), signature, timeout, trace, times)
         self._running.add(run.cancelled)
         try:
             if self._closed:
@@ -148,32 +160,12 @@ class Master:
             task.close_session(self.session)
 
 
-class _Signal:
-    """An event that one thread waits for: a fifth of the cost of a threading.Event, of which a step needs two."""
-
-    __slots__ = ("_lock", "is_set")
-
-    def __init__(self) -> None:
-        self.is_set = False
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def set(self) -> None:
-        """Wakes the one who waits, with the lock of the step held."""
-        if not self.is_set:
-            self.is_set = True
-            self._lock.release()
-
-    def wait(self, timeout: float | None) -> bool:
-        """Whether it was set within `timeout` seconds."""
-        return self.is_set or self._lock.acquire(timeout=-1 if timeout is None else timeout)
-
-
 class _StepRun:
     """One step over several tasks: the acting side of a StepState."""
 
-    def __init__(self, number: int, signature: Signature, timeout: float | None, trace: bool) -> None:
+    def __init__(self, number: int, signature: Signature, timeout: float | None, trace: bool, times: int) -> None:
         self._number = number
+        self._times = times
         self._signature = signature
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
@@ -182,7 +174,7 @@ class _StepRun:
         here = signature.here
         self._state = StepState(signature.others if here is None else [here, *signature.others])
         self._lock = threading.Lock()
-        self._news, self._over = _Signal(), _Signal()  # an error or the end; the end
+        self._news, self._over = Signal(), Signal()  # an error or the end; the end
         self.cancelled = Cancellation()
         self.cancelled.on_cancel(self._cancel)
 
@@ -193,9 +185,11 @@ class _StepRun:
         if here is not None:
             assert isinstance(here.task, LocalTask)
             step = here.task.worker.open_step(self._number, self._timeout, self._trace)
+            step.wait = self._signature.wait
         try:
+            opened = self._open(fed)
             for part in others:
-                self._start(part, [fed[i] for i in part.feeds])
+                self._start(part, [fed[i] for i in part.feeds], opened if part is self._signature.opened else ())
             if here is not None:
                 self._run_here(here, [fed[i] for i in here.feeds], step)
             self._wait()
@@ -214,7 +208,19 @@ class _StepRun:
                 results[position] = value.copy() if borrowed else value
         return results, step, self._traces
 
-    def _start(self, part: _Part, fed: list[Any]) -> None:
+    def _open(self, fed: Sequence[Any]) -> Sequence[Any]:
+        """What the part of this process sends first."""
+        here, opening = self._signature.here, self._signature.opening
+        if here is None or opening is None:
+            return ()
+        try:
+            return here.task.worker.opened(here.graph, opening, [fed[i] for i in here.feeds])  # type: ignore[attr-defined, no-any-return]
+        except OpError as error:
+            failure = error
+            self._act(lambda state: state.failed(here, failure))
+            return ()
+
+    def _start(self, part: _Part, fed: list[Any], opened: Sequence[Any]) -> None:
         def answer(result: Done | OpError) -> None:
             if isinstance(result, OpError):
                 self._act(lambda state: state.failed(part, result))
@@ -233,9 +239,13 @@ class _StepRun:
         if failure is not None:
             answer(failure)  # another part could not even begin
             return
+        timeout, count = -1.0 if self._timeout is None else self._timeout, len(fed)
+        request = RunGraph(self._number, 0, timeout, self._trace, self._times, count, range(count), fed)
+        if opened:
+            assert self._signature.opening is not None
+            request.keys, request.values = [*range(count), *self._signature.opening.keys], [*fed, *opened]
         try:
-            more = part is self._signature.sends_first_to
-            part.task.start(part.graph, self._number, fed, self._timeout, self._trace, answer, more)
+            part.task.start(part.graph, request, answer)
         except OpError as error:
             answer(error)
 
@@ -245,7 +255,8 @@ class _StepRun:
             self._act(lambda state: state.failed(part, before))
             return
         try:
-            values = part.task.worker.run_graph(part.graph, fed, step)  # type: ignore[attr-defined]
+            first = 0 if self._signature.opening is None else 1
+            values = part.task.worker.run_graph(part.graph, fed, step, first)  # type: ignore[attr-defined]
         except OpError as error:
             failure = error
             self._act(lambda state: state.failed(part, failure))
@@ -278,9 +289,9 @@ class _StepRun:
         state = self._state
         remaining = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
         # Without a deadline: a task that is lost answers with an error, and a task that is silent is lost.
-        if not self._news.wait(remaining):
+        if not self._signature.wait(self._news, remaining):
             late = ", ".join(p.task.name for p in state.waiting)  # type: ignore[attr-defined]
             error = DeadlineExceededError(None, None, f"Timed out after {self._timeout} s waiting for {late}.")
             self._act(lambda state: state.given_up(error))
-        elif not state.ended and not self._over.wait(GRACE_SECS):
+        elif not state.ended and not self._signature.wait(self._over, GRACE_SECS):
             self._act(lambda state: state.given_up(state.error or InternalError(None, None, "no error")))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 from penstock.errors import AbortedError, DeadlineExceededError, OpError, UnavailableError
@@ -13,6 +12,7 @@ from penstock.master.links import Link, Links
 from penstock.master.tasks import Answer
 from penstock.passes.ir import Subgraph
 from penstock.passes.portable import to_graph_def
+from penstock.wire.codec import RunGraph
 from penstock.wire.control import ControlClient, wait_until_listening
 
 RECONNECT_SECS = 5.0  # for which a task that was there before is waited for
@@ -42,6 +42,7 @@ class RemoteTask:
         self.name = name
         self.address = address
         self.devices: list[Any] = []
+        self.loop = links.loop
         self._links = links
         self._incarnation = 0
         self._control: ControlClient | None = None
@@ -110,17 +111,15 @@ class RemoteTask:
         graph.handle = self._control.register_graph(graph.session, client, graph.definition)
         graph.link = link
 
-    def start(
-        self, graph: _RemoteGraph, step: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer,
-        more: bool = False,
-    ) -> None:  # fmt: skip
+    def start(self, graph: _RemoteGraph, request: RunGraph, answer: Answer) -> None:
         """Asks the task to run a step; `answer` is called when it has, or when it is lost."""
         link = self._link
         if link is None or not link.channel.is_open:
             link = self.connect(RECONNECT_SECS)
         if graph.link is not link:
             self._register(graph, link)  # the task has forgotten it when the connection was lost
-        link.run(step, graph.handle, fed, timeout, trace, answer, more)
+        request.handle = graph.handle
+        link.run(request, answer)
 
     def abort(self, step: int, why: OpError) -> None:
         """Tells the task to give a step up."""

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from penstock.errors import OpError
 from penstock.graph.device import DeviceSpecV2
 from penstock.passes.ir import Subgraph
-from penstock.wire.codec import Done
+from penstock.wire.codec import Done, RunGraph
+from penstock.wire.loop import Loop
 from penstock.worker.executor import Step
 from penstock.worker.timeline import encoded
 from penstock.worker.worker import Worker
@@ -23,12 +24,13 @@ class Task(Protocol):
     name: str
 
     @property
+    def loop(self) -> Loop | None:
+        """Reads what the task sends, if that is in another process."""
+
+    @property
     def device_names(self) -> list[str]: ...
     def register(self, subgraph: Subgraph, session: str) -> Any: ...
-    def start(
-        self, graph: Any, step: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer,
-        more: bool = False,
-    ) -> None: ...  # fmt: skip
+    def start(self, graph: Any, request: RunGraph, answer: Answer) -> None: ...
     def abort(self, step: int, why: OpError) -> None: ...
     def close_session(self, session: str) -> None: ...
     def reset(self, containers: list[str]) -> None: ...
@@ -36,6 +38,8 @@ class Task(Protocol):
 
 class LocalTask:
     """A task of this process: no socket, no bytes."""
+
+    loop = None
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -47,20 +51,19 @@ class LocalTask:
         """The handle of a partition."""
         return self.worker.register_graph(subgraph, session)
 
-    def start(
-        self, graph: int, step: int, fed: Sequence[Any], timeout: float | None, trace: bool, answer: Answer,
-        more: bool = False,
-    ) -> None:  # fmt: skip
+    def start(self, graph: int, request: RunGraph, answer: Answer) -> None:
         """Runs a step; `answer` is called when it is over."""
+        request.handle = graph
 
         def done(values: list[Any] | None, error: OpError | None, ran: Step) -> None:
             if error is not None or values is None:
                 assert error is not None
                 answer(error)
                 return
-            answer(Done(step, b"" if ran.timings is None else encoded(ran.timings), (), values))
+            trace = b"" if ran.timings is None else encoded(ran.timings)
+            answer(Done(request.step, trace, len(values), (), values))
 
-        self.worker.start_graph(graph, step, fed, timeout, trace, done)
+        self.worker.start_graph(request, done)
 
     def abort(self, step: int, why: OpError) -> None:
         """Gives a step up."""

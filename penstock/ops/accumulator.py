@@ -77,9 +77,12 @@ class Accumulator(Waitable):
         if not seen.is_compatible_with(gradient.shape):
             _refuse(f"{self} takes gradients of shape {seen}, received {list(gradient.shape)}.")
         if self._sum is None:
-            self._sum = np.array(gradient)
-        else:
+            # What nobody may change, as a tensor of another process, is taken as it is.
+            self._sum = gradient.copy() if gradient.flags.writeable else gradient
+        elif self._sum.flags.writeable:
             self._sum += gradient
+        else:
+            self._sum = self._sum + gradient
 
     def _result(self) -> Any:
         return np.asarray(self._sum if self.reduction == "SUM" else _divided(self._sum, self.count))
@@ -171,7 +174,8 @@ def _begins(shape: TensorShape, dims: Sequence[int | None]) -> bool:
 def _divided(total: np.ndarray, count: Any) -> Any:
     if total.dtype.kind in "iu":
         return (total / count).astype(total.dtype)
-    return np.divide(total, np.asarray(count).astype(total.dtype), out=total)  # nobody else has it
+    # What may be written to is ours alone.
+    return np.divide(total, np.asarray(count).astype(total.dtype), out=total if total.flags.writeable else None)
 
 
 def _refuse(message: str) -> None:

@@ -18,7 +18,10 @@ from penstock.face import logging
 from penstock.graph.graph import get_default_graph, get_default_session
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import control_dependencies
+from penstock.session import BaseSession
 from penstock.train.coordinator import Coordinator
+
+TIMES = 64  # that an op is run in another task, between two looks whether to stop
 
 
 class QueueRunner:
@@ -140,10 +143,12 @@ class QueueRunner:
 
     def _run(self, sess: Any, enqueue_op: Any, coord: Coordinator | None) -> None:
         counted = True
+        # An op that is all in one other task is repeated there: asking for each time costs both sides more than it does.
+        often = {"_times": TIMES} if isinstance(sess, BaseSession) else {}
         try:
             while coord is None or not coord.should_stop():
                 try:
-                    sess.run(enqueue_op)
+                    sess.run(enqueue_op, **often)
                 except self._closed_by:
                     counted = False
                     self._end(sess)

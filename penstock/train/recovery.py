@@ -156,19 +156,21 @@ class RecoveringSession(Session):
     def _may_recover(self) -> bool:
         return not self._closed and self._goes_on()
 
-    def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+    def run(
+        self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None, *, _times: int = 1
+    ) -> Any:
         """Runs what `fetches` needs, if need be in a new session."""
-        if self._wait_log is None:
-            return self._run(fetches, feed_dict, options, run_metadata)
+        if self._wait_log is None or _times > 1:
+            return self._run(fetches, feed_dict, options, run_metadata, _times)
         with self._wait_log:
             return self._run(fetches, feed_dict, options, run_metadata)
 
-    def _run(self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
+    def _run(self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any, times: int = 1) -> Any:
         while True:
             self._check_open()
             session = self._inner
             try:
-                values = session.run(fetches, feed_dict, options, run_metadata)
+                values = session.run(fetches, feed_dict, options, run_metadata, _times=times)
             except LOST as error:
                 if (options is not None and options.timeout_in_ms) or self._timeout_ms or not self._may_recover():
                     raise

@@ -1,12 +1,13 @@
 """Channel: a connection between two processes that carries messages both ways.
 
-Sending never waits: what the socket does not take at once goes out from a thread. One thread reads and hands each
-message to the handler. A peer that gives no sign of life for a while is given up.
+Sending never waits: what the socket does not take at once goes out from a thread. A loop reads, and each message is
+handed to the handler in the thread that does so. A peer that gives no sign of life for a while is given up.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 import weakref
@@ -20,6 +21,7 @@ from penstock.errors import INTERNAL, UNAVAILABLE, DataLossError, OpError, Unava
 from penstock.face import logging
 from penstock.wire import codec
 from penstock.wire.codec import Goodbye, Message, Ping, Pong, Released, Segment
+from penstock.wire.loop import Loop
 from penstock.wire.shared_memory import SUPPORTED, Arena, Leases
 from penstock.wire.stream import Stream
 
@@ -43,9 +45,9 @@ def aligned_buffer(size: int) -> np.ndarray:
 
 
 class Channel:
-    """Messages over a stream. `start` begins to read; `on_close` is called once, with the reason.
+    """Messages over a stream. `start` has a loop read; `on_close` is called once, with the reason.
 
-    >>> channel = Channel(stream, "worker:0"); channel.start(handle, lambda channel, reason: print(reason))
+    >>> channel = Channel(stream, "worker:0"); channel.start(handle, lambda channel, reason: print(reason), Loop())
     >>> channel.send(Ping())
     """
 
@@ -58,25 +60,27 @@ class Channel:
         self._stream = stream
         self._buffer = memoryview(bytearray(_STAGING))
         self._start = self._end = 0  # of what is read and not used yet
+        self._frame: tuple[int, Any] | None = None  # kind and fields of a frame whose tensors are not all there yet,
+        self._payload: Any = b""  # the memory for them,
+        self._missing = 0  # and how many bytes are still to come
         share = stream.is_unix and SUPPORTED
         self._arena = Arena() if share else None
         self._leases = Leases() if share else None
         self._lock = threading.Lock()
-        self._kept: list[tuple[list[Any], list[int]]] = []  # to go out with the next message
         self._waiting: deque[tuple[list[Any], list[int]]] = deque()
         self._work = threading.Condition(self._lock)
         self._writer: threading.Thread | None = None
-        self._reader: threading.Thread | None = None
+        self._loop: Loop | None = None
+        self._is_read = False  # by the loop
         self._reason: OpError | None = None
-        self._on_close: Callable[[Channel, OpError], None] | None = None
+        self._on_message: Callable[[Channel, Message], None] = _ignore
+        self._on_close: Callable[[Channel, OpError], None] = _ignore
+        self._finished = threading.Event()
 
     # Sending
 
-    def send(self, message: Message, more: bool = False) -> None:
-        """Sends a message, after those sent before. Its tensors must not change until it is received.
-
-        With `more` it waits for the next one, which must follow at once, and goes out together with it.
-        """
+    def send(self, message: Message) -> None:
+        """Sends a message, after those sent before. Its tensors must not change until it is received."""
         batches: list[tuple[list[Any], list[int]]] = []
         arena = self._arena  # once: it goes when the channel closes
         placed: list[int] = []
@@ -89,20 +93,14 @@ class Channel:
             raise
         self._sent += sum(map(_size, buffers))
         batches.append((buffers, []))
-        self._send(batches, more)
+        self._send(batches)
 
-    def _send(self, batches: list[tuple[list[Any], list[int]]], more: bool = False) -> None:
+    def _send(self, batches: list[tuple[list[Any], list[int]]]) -> None:
         with self._lock:
-            if self._kept:
-                batches = self._kept + batches
-                self._kept = []
             if self._reason is not None:
                 for _, descriptors in batches:
                     _close_all(descriptors)
                 raise self.closed_error()
-            if more:
-                self._kept = batches
-                return
             if self._leases is not None:
                 released = self._leases.released()
                 if released:
@@ -123,7 +121,9 @@ class Channel:
                     buffers = rest
                 self._waiting.append((buffers, descriptors))
             if self._waiting and self._writer is None:
-                self._writer = self._thread(self._write_all, "write")
+                name = f"penstock-write-{self.peer}"
+                self._writer = threading.Thread(target=self._write_all, name=name, daemon=True)
+                self._writer.start()
             if self._waiting:
                 self._work.notify_all()
 
@@ -156,63 +156,77 @@ class Channel:
     # Receiving
 
     def start(
-        self, on_message: Callable[[Channel, Message], None], on_close: Callable[[Channel, OpError], None]
+        self,
+        on_message: Callable[[Channel, Message], None],
+        on_close: Callable[[Channel, OpError], None],
+        loop: Loop,
     ) -> None:
-        """Begins to hand over messages, in a thread of its own."""
-        self._on_close = on_close
+        """Begins to hand over messages, in the thread that reads the loop."""
+        self._on_message, self._on_close = on_message, on_close
+        self._stream.read_flags = socket.MSG_DONTWAIT
         with self._lock:  # whoever closes the channel meanwhile must see that somebody reads
-            self._reader = self._thread(lambda: self._read_all(on_message), "read")
-        _pulse.watch(self)
+            self._loop = loop
+        self.read(came=True)  # more than the first message may have come by now
+        if not self._finished.is_set():
+            _pulse.watch(self)
+            self._is_read = True
+            loop.add(self)
 
-    def _thread(self, target: Callable[[], None], what: str) -> threading.Thread:
-        thread = threading.Thread(target=target, name=f"penstock-{what}-{self.peer}", daemon=True)
-        thread.start()
-        return thread
+    def fileno(self) -> int:
+        """The descriptor of its socket."""
+        return self._stream.socket.fileno()
 
-    def _read_all(self, on_message: Callable[[Channel, Message], None]) -> None:
+    def read(self, came: bool = False) -> None:
+        """Reads what is there unless it came before, and hands over the messages that are complete."""
         try:
-            while self._reason is None:
-                message = self.receive()
+            came = came or self._read_more()
+            while came and self._reason is None:
+                message = self._next()
+                if message is None:
+                    came = self._stream.has_more() and self._read_more()
+                    continue
                 kind = message.__class__
                 if kind is Ping:
                     self.send(Pong())
                 elif kind is Goodbye:
                     self.close(message.code, message.message, say=False)  # type: ignore[union-attr]
                 elif kind is not Pong:
-                    on_message(self, message)
+                    self._on_message(self, message)
                 del message  # it may hold a lease
-                leases = self._leases
-                if leases is not None and len(leases._released) > _MANY_RELEASED:
-                    self._send([])
-        except DataLossError as error:
-            logging.warning("%s sent what is no message, and was disconnected: %s", self.peer, error.message)
-            self.close(error.error_code, error.message)
-        except OpError as error:
-            self.close(error.error_code, error.message, say=False)
-        except (OSError, EOFError, ValueError) as error:
-            self.close(UNAVAILABLE, f"the connection to {self.peer} was lost: {error}", say=False)
+            leases = self._leases
+            if leases is not None and len(leases._released) > _MANY_RELEASED:
+                self._send([])
         except Exception as error:
-            logging.error("penstock: while handling a message of %s", self.peer, exc_info=error)
-            self.close(INTERNAL, f"while handling a message of {self.peer}: {error!r}")
-        finally:
+            self._close_for(error)
+        if self._reason is not None:
             self._finish()
 
+    def _close_for(self, error: Exception) -> None:
+        if isinstance(error, DataLossError):
+            logging.warning("%s sent what is no message, and was disconnected: %s", self.peer, error.message)
+            self.close(error.error_code, error.message)
+        elif isinstance(error, OpError):
+            self.close(error.error_code, error.message, say=False)
+        elif isinstance(error, (OSError, EOFError, ValueError)):
+            self.close(UNAVAILABLE, f"the connection to {self.peer} was lost: {error}", say=False)
+        else:
+            logging.error("penstock: while handling a message of %s", self.peer, exc_info=error)
+            self.close(INTERNAL, f"while handling a message of {self.peer}: {error!r}")
+
     def receive(self, most: int | None = None) -> Message:
-        """Waits for the next message, of at most `most` bytes. EOFError when the peer has closed."""
+        """Waits for the first message, of at most `most` bytes; before `start`. EOFError when the peer has closed."""
         while True:
-            self._fill(codec.HEADER.size)
-            kind, meta_size, payload_size = codec.decode_header(self._buffer[self._start : self._end])
-            if most is not None and meta_size + payload_size > most:
-                raise DataLossError(None, None, f"A frame announces {meta_size} + {payload_size} bytes, not {most}.")
-            self._start += codec.HEADER.size
-            meta = self._taken(meta_size)
-            payload: Any = b""
-            if payload_size:
-                # XLA copies small arrays in any case.
-                small = payload_size <= _SMALL
-                payload = memoryview(bytearray(payload_size) if small else aligned_buffer(payload_size).data)
-                self._read_into(payload)
-            self._received += codec.HEADER.size + meta_size + payload_size
+            message = self._next(most)
+            if message is not None:
+                return message
+            self._read_more()
+
+    def _next(self, most: int | None = None) -> Message | None:
+        """The next message of what was read, if it is complete."""
+        while (self._frame is not None or self._begin_frame(most)) and not self._missing:
+            assert self._frame is not None
+            (kind, meta), payload = self._frame, self._payload
+            self._frame, self._payload = None, b""
             message = codec.decode(kind, meta, payload, None if self._leases is None else self._leases.take)
             if message.__class__ is Segment:
                 self._announced(message)
@@ -222,38 +236,61 @@ class Channel:
                 self._arena.release(message.segments)  # type: ignore[arg-type]
             else:
                 return message
+        return None
+
+    def _begin_frame(self, most: int | None) -> bool:
+        """Whether the fields of the next frame are all there; its tensors may not be."""
+        there = self._end - self._start
+        if there < codec.HEADER.size:
+            return False
+        kind, meta_size, payload_size = codec.decode_header(self._buffer[self._start : self._end])
+        if most is not None and meta_size + payload_size > most:
+            raise DataLossError(None, None, f"A frame announces {meta_size} + {payload_size} bytes, not {most}.")
+        begin = self._start + codec.HEADER.size
+        if begin + meta_size > self._end:
+            self._make_room(codec.HEADER.size + meta_size)
+            return False
+        self._start = begin + meta_size
+        self._frame = kind, self._buffer[begin : self._start]  # valid until more is read into the buffer
+        self._received += codec.HEADER.size + meta_size + payload_size
+        if payload_size:
+            # XLA copies small arrays in any case.
+            small = payload_size <= _SMALL
+            self._payload = payload = memoryview(
+                bytearray(payload_size) if small else aligned_buffer(payload_size).data
+            )
+            there = min(payload_size, self._end - self._start)
+            payload[:there] = self._buffer[self._start : self._start + there]
+            self._start += there
+            self._missing = payload_size - there
+        return True
+
+    def _make_room(self, size: int) -> None:
+        """Sees to it that the next `size` bytes fit in the buffer."""
+        buffer, rest = self._buffer, self._end - self._start
+        if not self._start and size <= len(buffer):
+            return
+        if size > len(buffer) or max(size, rest) <= _STAGING < len(buffer):
+            self._buffer = memoryview(bytearray(max(size, _STAGING)))
+        self._buffer[:rest] = buffer[self._start : self._end]
+        self._start, self._end = 0, rest
+
+    def _read_more(self) -> bool:
+        """Whether there was something to read."""
+        try:
+            if self._missing:
+                self._missing -= self._count(self._stream.read_bulk(self._payload[-self._missing :]))
+            else:
+                self._make_room(1)
+                self._end += self._count(self._stream.read_some(self._buffer[self._end :]))
+        except BlockingIOError:
+            return False
+        return True
 
     def _announced(self, message: Any) -> None:
         if self._leases is None or not self._stream.descriptors:
             raise DataLossError(None, None, "A segment was announced without its descriptor.")
         self._leases.announced(message.segment, message.size, self._stream.descriptors.pop(0))
-
-    def _fill(self, size: int) -> None:
-        """Reads until `size` bytes are in the buffer."""
-        if self._end - self._start >= size:
-            return
-        rest = self._end - self._start
-        self._buffer[:rest] = self._buffer[self._start : self._end]
-        self._start, self._end = 0, rest
-        while self._end < size:
-            self._end += self._count(self._stream.read_some(self._buffer[self._end :]))
-
-    def _taken(self, size: int) -> Any:
-        """The next `size` bytes, valid until more are read."""
-        if size > len(self._buffer):
-            large = memoryview(bytearray(size))
-            self._read_into(large)
-            return large
-        self._fill(size)
-        self._start += size
-        return self._buffer[self._start - size : self._start]
-
-    def _read_into(self, view: Any) -> None:
-        there = min(len(view), self._end - self._start)
-        view[:there] = self._buffer[self._start : self._start + there]
-        self._start += there
-        while there < len(view):
-            there += self._count(self._stream.read_bulk(view[there:]))
 
     def _count(self, size: int) -> int:
         if size == 0:
@@ -306,30 +343,39 @@ class Channel:
                 except OSError:
                     pass  # nobody is there to be told
             self._reason = error_from_code(code, message)
-            for _, descriptors in (*self._waiting, *self._kept):
+            for _, descriptors in self._waiting:
                 _close_all(descriptors)
             self._waiting.clear()
-            self._kept = []
             self._work.notify_all()
         self._stream.close()
-        if self._reader is None:
+        if self._loop is None:
             self._finish()
 
     def _finish(self) -> None:
+        """The end, in the thread that reads if there is one."""
         _pulse.forget(self)
+        if self._loop is not None and self._is_read:
+            self._loop.remove(self)
         if self._writer is not None and self._writer is not threading.current_thread():
             self._writer.join()
         self._stream.free()
         self._arena = self._leases = None
-        if self._on_close is not None:
-            reason = self._reason
-            assert reason is not None
+        reason = self._reason
+        assert reason is not None
+        try:
             self._on_close(self, reason)
+        finally:
+            self._on_message, self._on_close = _ignore, _ignore
+            self._finished.set()
 
     def join(self, timeout: float) -> None:
-        """Waits until the threads of a closed channel have ended."""
-        if self._reader is not None and self._reader is not threading.current_thread():
-            self._reader.join(timeout)
+        """Waits until all that a closed channel has to do is done."""
+        if self._loop is None or not self._loop.is_read_here():
+            self._finished.wait(timeout)
+
+
+def _ignore(*_: object) -> None:
+    """Nobody is there to be told."""
 
 
 def _sharer(arena: Arena, batches: list[tuple[list[Any], list[int]]], placed: list[int]) -> codec.Share:

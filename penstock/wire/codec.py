@@ -22,7 +22,7 @@ from penstock.errors import DataLossError, InvalidArgumentError, UnimplementedEr
 from penstock.graph import dtype as dt
 
 MAGIC = b"PS"
-VERSION = 1
+VERSION = 2
 ALIGNMENT = 64  # bytes: XLA reads memory where it lies if it is aligned so
 MAX_META = 1 << 24  # bytes: fields and tensor table of one frame
 MAX_PAYLOAD = 1 << 33  # bytes: tensors of one frame
@@ -61,14 +61,16 @@ class Goodbye:
 
 @dataclass(slots=True)
 class RunGraph:
-    """Runs a step of a registered graph. `timeout` in seconds, negative for none."""
+    """Runs a step of a registered graph, some times over. `timeout` in seconds, negative for none."""
 
     step: int
     handle: int
     timeout: float = -1.0
     trace: bool = False
+    times: int = 1
+    fed: int = 0  # how many of the values are fed; the others are tensors of the step, as in Tensors
     keys: Sequence[int] = ()
-    values: Sequence[Any] = ()  # what is fed
+    values: Sequence[Any] = ()
 
 
 @dataclass(slots=True)
@@ -86,6 +88,7 @@ class Done:
 
     step: int
     trace: bytes = b""
+    fetched: int = 0  # how many of the values are; the others are tensors of the step, as in Tensors
     keys: Sequence[int] = ()
     values: Sequence[Any] = ()
 
@@ -141,9 +144,9 @@ _LAYOUT: dict[type[Any], tuple[tuple[str, str], ...]] = {
     Hello: (("token", "b"), ("task", "s"), ("incarnation", "Q")),
     Welcome: (("task", "s"), ("incarnation", "Q")),
     Goodbye: (("code", "I"), ("message", "s")),
-    RunGraph: (("step", "Q"), ("handle", "Q"), ("timeout", "d"), ("trace", "?")),
+    RunGraph: (("step", "Q"), ("handle", "Q"), ("timeout", "d"), ("trace", "?"), ("times", "I"), ("fed", "I")),
     Tensors: (("step", "Q"),),
-    Done: (("step", "Q"), ("trace", "b")),
+    Done: (("step", "Q"), ("trace", "b"), ("fetched", "I")),
     Failed: (("step", "Q"), ("code", "I"), ("op", "s"), ("message", "s")),
     Abort: (("step", "Q"), ("code", "I"), ("message", "s")),
     Ping: (),
@@ -303,6 +306,8 @@ def decode(kind: int, meta: Any, payload: Any = b"", shared: Shared | None = Non
             values, at = _fields(cls, meta)
         if cls in _CARRIES_TENSORS:
             keys, tensors, at = _decode_tensors(meta, at, payload, shared)
+            if cls is not Tensors and values[-1] > len(tensors):
+                raise ValueError(f"{values[-1]} of {len(tensors)} values are fed or fetched")
             values += [keys, tensors]
         elif cls is Released:
             values, at = [list(struct.unpack(f"<{len(meta) // 8}Q", meta))], len(meta)

@@ -1,7 +1,7 @@
 """Streams: connected sockets as the channel uses them, plain or under TLS.
 
-Reading blocks; writing can also be tried: `write_some` writes what goes out at once. One thread reads, and writers
-take turns.
+Reading waits unless `read_flags` say otherwise; `write_some` writes what goes out at once. One thread at a time reads,
+and writers take turns.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from penstock.errors import DataLossError
 _BUFFER = 4 << 20  # bytes that the kernel may hold for each direction
 _MAX_BUFFERS = 512  # in one call; the kernel takes 1024
 _MAX_DESCRIPTORS = 16
+_ANCILLARY = socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS)
 _CHUNK = 1 << 18  # bytes that are encrypted at a time
 
 
@@ -29,6 +30,7 @@ class Stream:
         self.socket = sock
         self.is_unix = sock.family == getattr(socket, "AF_UNIX", None)
         self.descriptors: list[int] = []  # received and not taken yet
+        self.read_flags = 0  # MSG_DONTWAIT: BlockingIOError where there is nothing to read
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
         if not self.is_unix:
@@ -37,8 +39,8 @@ class Stream:
     def read_some(self, view: Any) -> int:
         """Waits for bytes and reads as many as there are, with descriptors; 0 at the end of the stream."""
         if not self.is_unix:
-            return self.socket.recv_into(view)
-        size, ancillary, _, _ = self.socket.recvmsg_into([view], socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS))
+            return self.socket.recv_into(view, 0, self.read_flags)
+        size, ancillary, _, _ = self.socket.recvmsg_into([view], _ANCILLARY, self.read_flags)
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 received = array.array("i")
@@ -50,7 +52,11 @@ class Stream:
 
     def read_bulk(self, view: Any) -> int:
         """Like `read_some`, for bytes that no descriptors come with."""
-        return self.socket.recv_into(view)
+        return self.socket.recv_into(view, 0, self.read_flags)
+
+    def has_more(self) -> bool:
+        """Whether something is left to read that the system does not know of."""
+        return False
 
     def write_some(self, buffers: Sequence[Any], descriptors: Sequence[int] = ()) -> int:
         """Writes what can be written without waiting, and says how many bytes that was."""
@@ -113,7 +119,7 @@ class TlsStream(Stream):
         self.socket.sendall(self._outgoing.read())
 
     def _receive(self) -> None:
-        data = self.socket.recv(1 << 18)
+        data = self.socket.recv(1 << 18, self.read_flags)
         with self._lock:
             if data:
                 self._incoming.write(data)
@@ -131,6 +137,9 @@ class TlsStream(Stream):
                 return 0
 
     read_bulk = read_some
+
+    def has_more(self) -> bool:
+        return bool(self._tls.pending() or self._incoming.pending)
 
     def write_some(self, buffers: Sequence[Any], descriptors: Sequence[int] = ()) -> int:
         return 0  # encrypting is left to the thread that writes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -31,6 +30,7 @@ from penstock.passes.prune import body_of
 from penstock.passes.rows_on_host import rows_on_host
 from penstock.passes.sparse_lookups import gather_before_segments
 from penstock.passes.sparse_updates import fuse_sparse_updates
+from penstock.wire.loop import Signal
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.devices import Device
 from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, body, functions_of, is_variable, make_plan
@@ -49,7 +49,8 @@ FEW_VALUES = 2  # of a slice's bounds: once a segment is compiled for more, the 
 class Step:
     """What instructions of one step share: cancellation, deadline, tensors from other tasks, and what is traced."""
 
-    __slots__ = ("asked_by", "cancelled", "deadline", "drawn", "give_way", "rendezvous", "send", "timings", "waited")
+    __slots__ = ("asked_by", "cancelled", "deadline", "drawn", "give_way", "parting", "rendezvous", "send", "timings",
+                 "wait", "waited")  # fmt: skip
 
     def __init__(self, cancelled: Cancellation, deadline: float | None = None, trace: bool = False) -> None:
         self.cancelled = cancelled
@@ -58,9 +59,11 @@ class Step:
         # What an op calls that would have to wait, if the step may be left there; it gives what goes on with the step.
         self.give_way: Callable[[], Callable[[], None]] | None = None
         self.rendezvous: Rendezvous = _NOWHERE  # where tensors of other tasks arrive
-        # To a task, keys and values; last the way by which the answer to who asked for the step follows at once, if so.
-        self.send: Callable[[str, Sequence[int], Sequence[Any], Any], None] = _to_nobody
+        # To a task, keys and values, unless the way there is the last argument; whether they were sent.
+        self.send: Callable[[str, Sequence[int], Sequence[Any], Any], bool] = _to_nobody
         self.asked_by: Any = None  # the way back to who asked for it, if that is another process
+        self.parting: tuple[Sequence[int], Sequence[Any]] = (), ()  # tensors that go there together with the answer
+        self.wait: Callable[[Signal, float | None], bool] = Signal.wait
         self.timings: list[tuple[str, str, str, float, float]] | None = [] if trace else None
         self.waited = 0.0  # seconds, for tensors of other tasks and in queues
 
@@ -74,18 +77,16 @@ class Step:
     def inner(self) -> Step:
         """A step for a body: the same, but random numbers are drawn anew."""
         step = Step(self.cancelled, self.deadline)
-        step.rendezvous, step.send, step.timings = self.rendezvous, self.send, self.timings
+        step.rendezvous, step.send, step.wait, step.timings = self.rendezvous, self.send, self.wait, self.timings
         return step
 
     def wait_for(self, recv: RecvCall) -> None:
         """Waits until all tensors of a Recv are there, the step is cancelled, or its deadline has passed."""
-        arrived = threading.Lock()
-        arrived.acquire()
-        if self.rendezvous.ready(recv.keys, arrived.release):
+        arrived = Signal()
+        if self.rendezvous.ready(recv.keys, arrived.set):
             return
-        remaining = self.remaining()
         began = time.perf_counter()
-        in_time = arrived.acquire(timeout=-1 if remaining is None else max(0.0, remaining))
+        in_time = self.wait(arrived, self.remaining())
         self.waited += time.perf_counter() - began
         if not in_time:
             awaited = ", ".join(recv.tensors[key] for key in self.rendezvous.missing(recv.keys))
@@ -97,7 +98,7 @@ class Step:
         return None if self.deadline is None else self.deadline - time.monotonic()
 
 
-def _to_nobody(task: str, keys: Sequence[int], values: Sequence[Any], answers: Any) -> None:
+def _to_nobody(task: str, keys: Sequence[int], values: Sequence[Any], kept_for: Any) -> bool:
     raise InternalError(None, None, f"A step of one task was to send to {task}.")
 
 
@@ -154,7 +155,9 @@ class Executable:
         self._variable_of = plan.variable_of
         self._first_node: dict[Variable, Node] = {}
         self.feed_slots = [self.slot((node, 0)) for node in subgraph.feeds]
-        self.instructions = [self._instruction(s) for s in together(plan.steps) if not _does_nothing(s)]
+        every = [self._instruction(s) for s in together(plan.steps) if not _does_nothing(s)]
+        self._to_find = [i for i in every if isinstance(i, HostCall) and i.is_handle]
+        self.instructions = [i for i in every if i not in self._to_find]
         self.fetches = [self.source(edge) for edge in subgraph.fetches]
         constants = [(self.slot((node, 0)), node.attrs["value"]) for node in plan.constants]
         self.empty: list[Any] = [_UNSET] * len(self._slots)  # the values of a step before it begins
@@ -213,16 +216,21 @@ class Executable:
         kind = {"If": BranchCall, "While": LoopCall}.get(step.op.name, HostCall if step.op.host else PlainCall)
         return kind(self, step)
 
-    def run(self, fed: Sequence[Any], step: Step) -> list[Any]:
-        """Runs one step. Values are jax or NumPy arrays; what a variable holds is given as a copy."""
+    def run(self, fed: Sequence[Any], step: Step, at: int = 0) -> list[Any]:
+        """Runs one step, from an instruction on. Values are arrays; what a variable holds is given as a copy."""
         values = self.begin(fed)
-        self.proceed(values, step)
+        self.proceed(values, step, at)
         for variable in self.written:
             variable.settle()
         return self.results(values)
 
     def begin(self, fed: Sequence[Any]) -> list[Any]:
         """The values of a step before its first instruction."""
+        if self._to_find:
+            # The handle of a queue, a table... is the same in each step: what it stands for outlives them.
+            for call in self._to_find:
+                call.store(self.empty, call.call((), Step(Cancellation())))
+            self._to_find = []
         values = self.empty.copy()
         for slot, value in zip(self.feed_slots, fed, strict=True):
             values[slot] = value
@@ -450,10 +458,9 @@ class HostCall(NodeCall):
             self.attrs["functions"] = functools.partial(callable_body, owner.context, node.device)
         self.wants_context = "ctx" in node.op.wants
         self.takes_lists = any(arg.is_list for arg in node.op.inputs)
-        # The handle of a queue, a table... is the same in each step: what it stands for outlives them.
         kinds = [t.name == "resource" or t._is_ref_dtype for t in node.dtypes]
-        self.is_handle = "resource" in node.op.wants and not node.inputs and bool(kinds) and all(kinds)
-        self.handle: list[Any] | None = None
+        finds = "resource" in node.op.wants and not self.wants_context
+        self.is_handle = finds and not node.inputs and bool(kinds) and all(kinds)
         self.read = self._values_of_variables()
 
     def _values_of_variables(self) -> frozenset[int]:
@@ -488,16 +495,10 @@ class HostCall(NodeCall):
         return list(result) if isinstance(result, (tuple, list)) else [] if result is None else [result]
 
     def __call__(self, values: list[Any], step: Step) -> None:
-        if self.handle is not None:
-            self.store(values, self.handle)
-            return
         arguments = [_host_value(values[i]) if isinstance(i, int) else i for i in self.inputs]
         for i in self.read:
             arguments[i] = self.inputs[i].snapshot()  # type: ignore[union-attr]
-        results = self.call(arguments, step)
-        if self.is_handle:
-            self.handle = results
-        self.store(values, results)
+        self.store(values, self.call(arguments, step))
 
 
 class PlainCall(HostCall):

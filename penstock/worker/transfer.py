@@ -30,14 +30,20 @@ class SendCall:
         self.device = nodes[0].device
         self.label = f"{self.name} = Send({', '.join(n.attrs['tensor_name'] for n in nodes)})"
 
-    def __call__(self, values: list[Any], step: Any) -> None:
+    def gathered(self, values: list[Any]) -> list[Any]:
+        """What is sent, on the host."""
         sent = []
         for source in self.sources:
             value = values[source] if isinstance(source, int) else source.snapshot()
             if value.__class__ is not np.ndarray and isinstance(value, jax.Array):
                 value = np.asarray(value)
             sent.append(value)
-        step.send(self.task, self.keys, sent, step.asked_by if self.is_last else None)
+        return sent
+
+    def __call__(self, values: list[Any], step: Any) -> None:
+        tensors = self.gathered(values)
+        if not step.send(self.task, self.keys, tensors, step.asked_by if self.is_last else None):
+            step.parting = self.keys, tensors
 
 
 class RecvCall:

@@ -17,6 +17,7 @@ from penstock.face import logging
 from penstock.ops.waiting import GivesWay, NeedsThread
 from penstock.passes.ir import Subgraph
 from penstock.passes.partition import task_of
+from penstock.wire.codec import RunGraph
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.devices import Device
 from penstock.worker.executor import Context, Executable, Step
@@ -34,8 +35,8 @@ MAX_ENDED = 4096  # steps remembered, so that what still comes for them is dropp
 class Route(Protocol):
     """A way to another task."""
 
-    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any], more: bool = False) -> None:
-        """Hands over tensors of a step. `more`: something else goes the same way at once."""
+    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
+        """Hands over tensors of a step."""
 
 
 Done = Callable[[list[Any] | None, OpError | None, Step], None]
@@ -143,17 +144,21 @@ class Worker:
         # What a server's task holds may be reset by others: each step looks whether the graph is still there.
         return functools.partial(self.run_graph, handle) if self.watched else self._graph(handle).executable.run
 
-    def sends_first_to(self, handle: int) -> str | None:
-        """The task that the first thing a graph does is to send something to, if so."""
+    def opening(self, handle: int) -> SendCall | None:
+        """The first thing that a graph does, if that is to send something."""
         instructions = self._graph(handle).executable.instructions
-        return instructions[0].task if instructions and isinstance(instructions[0], SendCall) else None
+        return instructions[0] if instructions and isinstance(instructions[0], SendCall) else None
 
-    def run_graph(self, handle: int, fed: Sequence[Any], step: Step) -> list[Any]:
-        """Runs one step of a registered partition, and waits where it has to."""
+    def opened(self, handle: int, opening: SendCall, fed: Sequence[Any]) -> list[Any]:
+        """What the opening of a graph sends."""
+        return opening.gathered(self._graph(handle).executable.begin(fed))
+
+    def run_graph(self, handle: int, fed: Sequence[Any], step: Step, at: int = 0) -> list[Any]:
+        """Runs one step of a registered partition, from an instruction on, and waits where it has to."""
         graph, counters = self._graph(handle), self.counters
         seen, began = counters.updates, time.thread_time()
         try:
-            results = graph.executable.run(fed, step)
+            results = graph.executable.run(fed, step, at)
         except BaseException:
             counters.failed += 1
             raise
@@ -179,9 +184,12 @@ class Worker:
         step.rendezvous = Rendezvous()
         step.cancelled.on_cancel(step.rendezvous.give_up)
 
-        def send(task: str, keys: Sequence[int], values: Sequence[Any], answers: Route | None) -> None:
+        def send(task: str, keys: Sequence[int], values: Sequence[Any], kept_for: Route | None) -> bool:
             route = self.route(task)
-            route.deliver(number, keys, values, route is answers)
+            if route is kept_for:
+                return False
+            route.deliver(number, keys, values)
+            return True
 
         step.send = send
         return step
@@ -195,7 +203,7 @@ class Worker:
             if len(self._ended) > MAX_ENDED:
                 self._ended.popitem(last=False)
 
-    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any], more: bool = False) -> None:
+    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
         """Takes tensors of a step from another task. They may come before the step begins here."""
         found = self._steps.get(step)
         if found is None:
@@ -225,31 +233,31 @@ class Worker:
         if found is not None:
             found.cancelled.set()
 
-    def start_graph(
-        self, handle: int, number: int, fed: Sequence[Any], timeout: float | None, trace: bool, done: Done,
-        asked_by: Route | None = None,
-    ) -> None:  # fmt: skip
+    def start_graph(self, request: RunGraph, done: Done, asked_by: Route | None = None) -> None:
         """Runs one step of a partition without waiting: `done` gets the results, or the error.
 
         Quick graphs run in this thread, up to where they wait for a tensor, and then in the thread that brings it.
         What waits in a queue or for an accumulator goes on in the thread that changes it; the rest gets a thread.
         """
+        number, values, count = request.step, request.values, request.fed
         try:
-            graph = self._graph(handle)
-            if len(fed) != len(graph.executable.feed_slots):
+            graph = self._graph(request.handle)
+            if count != len(graph.executable.feed_slots):
                 raise InvalidArgumentError(
-                    None, None, f"{len(fed)} values are fed to a graph that takes {len(graph.executable.feed_slots)}."
+                    None, None, f"{count} values are fed to a graph that takes {len(graph.executable.feed_slots)}."
                 )
-            step = self.open_step(number, timeout, trace)
+            step = self.open_step(number, None if request.timeout < 0 else request.timeout, request.trace)
             step.asked_by = asked_by
         except OpError as error:
             done(None, error, Step(Cancellation()))
             return
-        execution = Execution(self, graph, number, step, done)
+        if len(values) > count:
+            step.rendezvous.put(request.keys[count:], values[count:])
+        execution = Execution(self, graph, request, step, done)
         if graph.cost < QUICK:
-            execution.start(fed)
+            execution.go_on()
         else:
-            self.submit(execution.run_through, fed)
+            self.submit(execution.run_through)
 
     def submit(self, act: Callable[..., None], *args: Any) -> None:
         """Has a thread of the pool do something that may take long or wait."""
@@ -295,31 +303,23 @@ class Execution:
     """One step of one partition, on behalf of a master elsewhere."""
 
     __slots__ = (
-        "_at", "_began", "_busy", "_busy_before", "_done", "_graph", "_number", "_seen", "_spent", "_step", "_values",
-        "_worker",
+        "_at", "_began", "_busy", "_busy_before", "_done", "_fed", "_graph", "_number", "_seen", "_spent", "_step",
+        "_times", "_values", "_worker",
     )  # fmt: skip
 
-    def __init__(self, worker: Worker, graph: Registered, number: int, step: Step, done: Done) -> None:
+    def __init__(self, worker: Worker, graph: Registered, request: RunGraph, step: Step, done: Done) -> None:
         self._worker = worker
         self._graph = graph
-        self._number = number
+        self._number = request.step
+        self._times = request.times
         self._step = step
         self._done = done
         self._at = 0
         self._began = self._busy_before = 0.0  # when this thread took over, and its processor time then
         self._spent = self._busy = 0.0  # seconds so far, and of processor time
-        self._values: list[Any] = []
+        self._fed = request.values[: request.fed]
+        self._values: list[Any] = []  # until it begins
         self._seen = worker.counters.updates
-
-    def start(self, fed: Sequence[Any]) -> None:
-        """Runs until it has to wait for a tensor."""
-        self._values = self._graph.executable.begin(fed)
-        self._go_on()
-
-    def run_through(self, fed: Sequence[Any]) -> None:
-        """Runs to the end, and waits for tensors in this thread."""
-        self._values = self._graph.executable.begin(fed)
-        self._run_rest()
 
     def _take_over(self) -> None:
         self._began, self._busy_before = time.perf_counter(), time.thread_time()
@@ -328,33 +328,40 @@ class Execution:
         self._spent += time.perf_counter() - self._began
         self._busy += time.thread_time() - self._busy_before
 
-    def _run_rest(self) -> None:
+    def run_through(self) -> None:
+        """Runs to the end, and waits in this thread where it has to."""
         executable = self._graph.executable
         self._step.give_way = None
         self._take_over()
         try:
-            executable.proceed(self._values, self._step, self._at)
+            executable.proceed(self._begun(executable), self._step, self._at)
             results = executable.results(self._values)
         except BaseException as error:
             self._finish(None, _as_op_error(error))
             return
         self._hand_over()
         self._spent -= self._step.waited
-        self._finish(results, None)
+        self._end(results)
 
-    def _go_on(self) -> None:
+    def _begun(self, executable: Executable) -> list[Any]:
+        if not self._values:
+            self._values = executable.begin(self._fed)
+        return self._values
+
+    def go_on(self) -> None:
+        """Runs until it has to wait for something."""
         _turns.take(self._proceed)
 
     def _proceed(self) -> None:
         executable = self._graph.executable
         self._take_over()
         try:
-            if not executable.proceed(self._values, self._step, self._at, self._stop):
+            if not executable.proceed(self._begun(executable), self._step, self._at, self._stop):
                 return  # and touch nothing: another thread may be going on already
             results = executable.results(self._values)
         except NeedsThread:
             self._hand_over()
-            self._worker.submit(self._run_rest)
+            self._worker.submit(self.run_through)
             return
         except GivesWay:
             return  # likewise
@@ -362,7 +369,22 @@ class Execution:
             self._finish(None, _as_op_error(error))
             return
         self._hand_over()
-        if results or executable.ends_with_send:
+        self._end(results)
+
+    def _end(self, results: list[Any]) -> None:
+        """The step has run; it begins anew if it was asked for more than once."""
+        graph, counters = self._graph, self._worker.counters
+        counters.note(graph.writes, self._seen, self._busy)
+        # The first run compiles, and what blocks spends its time waiting.
+        if graph.runs:
+            graph.cost = self._spent
+        graph.runs += 1
+        if self._times > 1:
+            self._times -= 1
+            self._at, self._values, self._seen, self._spent, self._busy = 0, [], counters.updates, 0.0, 0.0
+            self._step.drawn, self._step.waited = {}, 0.0
+            self.go_on()
+        elif results or graph.executable.ends_with_send:
             self._finish(results, None)
         else:  # nobody waits for more than to hear that it is over: the steps that it lets go on come first
             _turns.take(lambda: self._finish(results, None))
@@ -370,7 +392,7 @@ class Execution:
     def _park(self) -> Callable[[], None]:
         """Leaves the step where it is; what is returned goes on with it, as does whoever gives it up."""
         self._hand_over()
-        self._step.rendezvous.park(self._go_on)
+        self._step.rendezvous.park(self.go_on)
         return self._step.rendezvous.give_up
 
     def _stop(self, at: int, instruction: Any) -> bool:
@@ -381,26 +403,19 @@ class Execution:
                 self._step.give_way = self._park
                 return False
             self._hand_over()
-            self._worker.submit(self._run_rest)
+            self._worker.submit(self.run_through)
             return True
         self._hand_over()
-        if not self._step.rendezvous.ready(instruction.keys, self._go_on):
+        if not self._step.rendezvous.ready(instruction.keys, self.go_on):
             return True
         self._take_over()
         return False
 
     def _finish(self, results: list[Any] | None, error: OpError | None) -> None:
-        worker, graph, counters = self._worker, self._graph, self._worker.counters
-        worker.end_step(self._number)
-        self._values = []
-        if error is None:
-            counters.note(graph.writes, self._seen, self._busy)
-            # The first run compiles, and what blocks spends its time waiting.
-            if graph.runs:
-                graph.cost = self._spent
-            graph.runs += 1
-        else:
-            counters.failed += 1
+        self._worker.end_step(self._number)
+        self._values, self._fed = [], ()
+        if error is not None:
+            self._worker.counters.failed += 1
         try:
             self._done(results, error, self._step)
         except OpError as gone:  # whoever asked is not there any more

@@ -32,6 +32,7 @@ from penstock.wire import codec, shared_memory
 from penstock.wire.channel import Channel
 from penstock.wire.codec import HEADER, Abort, Done, Ping, Released, Segment, Tensors, encode
 from penstock.wire.credentials import Credentials, create_credentials
+from penstock.wire.loop import Loop
 from penstock.wire.shared_memory import SMALLEST
 from penstock.wire.stream import Stream, TlsStream
 
@@ -54,7 +55,7 @@ class Peer:
         self.handle: Callable[[Any], None] = self.received.put
 
     def start(self) -> Peer:
-        self.channel.start(lambda channel, message: self.handle(message), self._on_close)
+        self.channel.start(lambda channel, message: self.handle(message), self._on_close, Loop())
         return self
 
     def _on_close(self, channel: Channel, reason: OpError) -> None:
@@ -165,7 +166,7 @@ def test_there_and_back(pair: Pair, size: int) -> None:
     arrived = other.get()
     assert (arrived.step, arrived.keys) == (7, [3])
     np.testing.assert_array_equal(arrived.values[0], value)
-    other.channel.send(Done(8, b"trace", [0, 1], [arrived.values[0], np.array([b"text", b""], object)]))
+    other.channel.send(Done(8, b"trace", 2, [0, 1], [arrived.values[0], np.array([b"text", b""], object)]))
     back = one.get()
     np.testing.assert_array_equal(back.values[0], value)
     assert back.values[1].tolist() == [b"text", b""]

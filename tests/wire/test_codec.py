@@ -98,7 +98,7 @@ U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=50)
 SOME = st.lists(st.tuples(U32, tensors()), max_size=5)
 CARRIED = {
-    RunGraph: st.tuples(U64, U64, st.floats(), st.booleans()),
+    RunGraph: st.tuples(U64, U64, st.floats(), st.booleans(), U32),
     Tensors: st.tuples(U64),
     Done: st.tuples(U64, st.binary(max_size=100)),
 }
@@ -113,10 +113,18 @@ PLAIN = {
     Segment: st.tuples(U64, U64),
     Released: st.tuples(st.lists(U64, max_size=20)),
 }
+
+
+def carrying(kind: type[Any], fields: tuple[Any, ...], some: list[tuple[int, np.ndarray]], count: int) -> Any:
+    """A message with tensors, of which the first `count` are fed or fetched."""
+    counted = () if kind is Tensors else (min(count, len(some)),)
+    return kind(*fields, *counted, [k for k, _ in some], [v for _, v in some])
+
+
 MESSAGES = st.one_of(
     *(fields.map(lambda values, kind=kind: kind(*values)) for kind, fields in PLAIN.items()),
     *(
-        st.tuples(fields, SOME).map(lambda x, kind=kind: kind(*x[0], [k for k, _ in x[1]], [v for _, v in x[1]]))
+        st.tuples(fields, SOME, st.integers(0, 5)).map(lambda x, kind=kind: carrying(kind, *x))
         for kind, fields in CARRIED.items()
     ),
 )
@@ -283,6 +291,8 @@ HOSTILE = {
     "huge payload": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Tensors], 12, HUGE) + bytes(12),
     "payload of a Ping": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Ping], 0, 64) + FOUR,
     "many tensors": tensor_frame(count=2**32 - 1),
+    "more fed than there is": frame(RunGraph(1, 2, fed=1)),
+    "more fetched than there is": frame(Done(1, fetched=2, keys=[0], values=[np.ones(1)])),
     "rank beyond the bytes": tensor_frame(entry(INLINE, F4, (), 0, 4, rank=254), payload=FOUR),
     "rank 255": tensor_frame(entry(INLINE, F4, (1,) * 255, 0, 4), payload=FOUR),
     "more dimensions than NumPy has": tensor_frame(entry(INLINE, F4, (1,) * 200, 0, 4), payload=FOUR),

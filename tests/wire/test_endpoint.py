@@ -33,6 +33,7 @@ from penstock.wire.channel import Channel
 from penstock.wire.codec import Abort, Hello, RunGraph, Segment, Tensors, encode
 from penstock.wire.control import ControlClient
 from penstock.wire.credentials import Credentials
+from penstock.wire.loop import Loop
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.executor import Step
 from penstock.worker.worker import MAX_EARLY, MAX_ENDED
@@ -276,7 +277,7 @@ def started(channel: Channel) -> tuple[threading.Event, list[OpError]]:
         why.append(reason)
         ended.set()
 
-    channel.start(lambda channel, message: None, on_close)
+    channel.start(lambda channel, message: None, on_close, Loop())
     return ended, why
 
 
@@ -373,7 +374,8 @@ def client(server: Server) -> Iterator[tuple[Links, Link, ControlClient]]:
 def answer_of(link: Link, step: int, handle: int, fed: list[Any]) -> Any:
     answers: list[Any] = []
     came = threading.Event()
-    link.run(step, handle, fed, None, False, lambda answer: (answers.append(answer), came.set()))  # type: ignore[func-returns-value]
+    request = RunGraph(step, handle, fed=len(fed), keys=range(len(fed)), values=fed)
+    link.run(request, lambda answer: (answers.append(answer), came.set()))  # type: ignore[func-returns-value]
     assert came.wait(DEADLINE)
     return answers[0]
 
@@ -419,7 +421,7 @@ def test_an_error_as_long_as_a_book(
 ) -> None:
     """It arrives, if not all of it: whoever asked would wait for ever."""
     book = DataLossError(None, "op", "\udcff" + "x" * (20 << 20))
-    monkeypatch.setattr(server.worker, "start_graph", lambda *args: args[5](None, book, Step(Cancellation())))
+    monkeypatch.setattr(server.worker, "start_graph", lambda *args: args[1](None, book, Step(Cancellation())))
     answer = answer_of(client[1], 1, 1, [])
     assert isinstance(answer, DataLossError)
     assert answer.op_name == "op"
