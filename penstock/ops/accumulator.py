@@ -40,6 +40,7 @@ class Accumulator(Waitable):
         self.global_step = 0
         self.count = 0
         self._sum: Any = None
+        self._usual: Any = None  # the shape of the gradients that were added last
 
     def size(self) -> int:
         """How many gradients are in it now."""
@@ -73,9 +74,12 @@ class Accumulator(Waitable):
 
     def _add(self, *parts: Any) -> None:
         (gradient,) = parts
-        seen = self.shape if self._sum is None else TensorShape(self._sum.shape)
-        if not seen.is_compatible_with(gradient.shape):
-            _refuse(f"{self} takes gradients of shape {seen}, received {list(gradient.shape)}.")
+        if self._sum is None:
+            if gradient.shape != self._usual and not self.shape.is_compatible_with(gradient.shape):
+                _refuse(f"{self} takes gradients of shape {self.shape}, received {list(gradient.shape)}.")
+            self._usual = gradient.shape
+        elif gradient.shape != self._usual:
+            _refuse(f"{self} takes gradients of shape {list(self._usual)}, received {list(gradient.shape)}.")
         if self._sum is None:
             # What nobody may change, as a tensor of another process, is taken as it is.
             self._sum = gradient.copy() if gradient.flags.writeable else gradient

@@ -143,7 +143,7 @@ class QueueRunner:
 
     def _run(self, sess: Any, enqueue_op: Any, coord: Coordinator | None) -> None:
         counted = True
-        # An op that is all in one other task is repeated there: asking for each time costs both sides more than it does.
+        # An op that is all in one other task is repeated there: to ask for it anew would cost more than it does.
         often = {"_times": TIMES} if isinstance(sess, BaseSession) else {}
         try:
             while coord is None or not coord.should_stop():

@@ -28,7 +28,7 @@ from penstock.wire.stream import Stream
 _STAGING = 1 << 16  # bytes: frames up to this size are read in one go
 _MANY_RELEASED = 8  # segments: as many are given back even if there is nothing else to send
 _BEATS = 4  # without a sign of life of the peer: then it is given up
-_SMALL = 4096  # bytes
+_SMALL = 1 << 14  # bytes: XLA copies arrays up to this size sooner than they are aligned
 _LONGEST_REASON = 1 << 12  # characters of why a channel is closed
 
 
@@ -254,11 +254,8 @@ class Channel:
         self._frame = kind, self._buffer[begin : self._start]  # valid until more is read into the buffer
         self._received += codec.HEADER.size + meta_size + payload_size
         if payload_size:
-            # XLA copies small arrays in any case.
-            small = payload_size <= _SMALL
-            self._payload = payload = memoryview(
-                bytearray(payload_size) if small else aligned_buffer(payload_size).data
-            )
+            memory = bytearray(payload_size) if payload_size <= _SMALL else aligned_buffer(payload_size).data
+            self._payload = payload = memoryview(memory)
             there = min(payload_size, self._end - self._start)
             payload[:there] = self._buffer[self._start : self._start + there]
             self._start += there

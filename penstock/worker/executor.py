@@ -509,8 +509,12 @@ class PlainCall(HostCall):
         self.written = [node.op.input_index(name) for name in node.op.writes]
         self.jax_device = owner.context.device(node).jax_device
         self.on_cpu = self.jax_device.platform == "cpu"
+        self.plain_slots = [] if any(isinstance(i, Variable) for i in self.inputs) else self.in_slots
 
     def __call__(self, values: list[Any], step: Step) -> None:
+        if self.plain_slots:
+            self.store(values, self.call([_host_value(values[slot]) for slot in self.plain_slots], step))
+            return
         variables = [v for v in (self.inputs[i] for i in self.written) if isinstance(v, Variable)]
         with ExitStack() as locks:
             for variable in sorted(variables, key=lambda v: v.order):

@@ -63,10 +63,9 @@ class Counters:
     busy: float = 0.0  # seconds of processor time in the threads that ran steps
     staleness: dict[int, int] = field(default_factory=dict)  # updates of others between read and write: how often
 
-    def note(self, writes: bool, seen: int, spent: float) -> None:
+    def note(self, writes: bool, seen: int) -> None:
         """Counts a step that began when there were `seen` updates."""
         self.steps += 1
-        self.busy += spent
         if writes:
             stale = self.updates - seen
             self.updates += 1
@@ -162,7 +161,9 @@ class Worker:
         except BaseException:
             counters.failed += 1
             raise
-        counters.note(graph.writes, seen, time.thread_time() - began)
+        finally:
+            counters.busy += time.thread_time() - began
+        counters.note(graph.writes, seen)
         return results
 
     def open_step(self, number: int, timeout: float | None = None, trace: bool = False) -> Step:
@@ -283,17 +284,19 @@ class _Turns(threading.local):
 
     waiting: deque[Callable[[], None]] | None = None  # None: the thread runs none
 
-    def take(self, act: Callable[[], None]) -> None:
+    def take(self, act: Callable[[], None], counters: Counters) -> None:
         """Does `act` and all that it gives cause to; if this thread is at that already, `act` comes after the rest."""
         if self.waiting is not None:
             self.waiting.append(act)
             return
         self.waiting = deque((act,))
+        began = time.thread_time()
         try:
             while self.waiting:
                 self.waiting.popleft()()
         finally:
             self.waiting = None
+            counters.busy += time.thread_time() - began
 
 
 _turns = _Turns()
@@ -303,8 +306,8 @@ class Execution:
     """One step of one partition, on behalf of a master elsewhere."""
 
     __slots__ = (
-        "_at", "_began", "_busy", "_busy_before", "_done", "_fed", "_graph", "_number", "_seen", "_spent", "_step",
-        "_times", "_values", "_worker",
+        "_at", "_began", "_done", "_fed", "_graph", "_number", "_seen", "_spent", "_step", "_times", "_values",
+        "_worker",
     )  # fmt: skip
 
     def __init__(self, worker: Worker, graph: Registered, request: RunGraph, step: Step, done: Done) -> None:
@@ -315,30 +318,32 @@ class Execution:
         self._step = step
         self._done = done
         self._at = 0
-        self._began = self._busy_before = 0.0  # when this thread took over, and its processor time then
-        self._spent = self._busy = 0.0  # seconds so far, and of processor time
+        self._began = 0.0  # when this thread took over
+        self._spent = 0.0  # seconds so far
         self._fed = request.values[: request.fed]
         self._values: list[Any] = []  # until it begins
         self._seen = worker.counters.updates
 
     def _take_over(self) -> None:
-        self._began, self._busy_before = time.perf_counter(), time.thread_time()
+        self._began = time.perf_counter()
 
     def _hand_over(self) -> None:
         self._spent += time.perf_counter() - self._began
-        self._busy += time.thread_time() - self._busy_before
 
     def run_through(self) -> None:
         """Runs to the end, and waits in this thread where it has to."""
-        executable = self._graph.executable
+        executable, counters = self._graph.executable, self._worker.counters
         self._step.give_way = None
         self._take_over()
+        began = time.thread_time()
         try:
             executable.proceed(self._begun(executable), self._step, self._at)
             results = executable.results(self._values)
         except BaseException as error:
             self._finish(None, _as_op_error(error))
             return
+        finally:
+            counters.busy += time.thread_time() - began
         self._hand_over()
         self._spent -= self._step.waited
         self._end(results)
@@ -350,7 +355,7 @@ class Execution:
 
     def go_on(self) -> None:
         """Runs until it has to wait for something."""
-        _turns.take(self._proceed)
+        _turns.take(self._proceed, self._worker.counters)
 
     def _proceed(self) -> None:
         executable = self._graph.executable
@@ -374,20 +379,20 @@ class Execution:
     def _end(self, results: list[Any]) -> None:
         """The step has run; it begins anew if it was asked for more than once."""
         graph, counters = self._graph, self._worker.counters
-        counters.note(graph.writes, self._seen, self._busy)
+        counters.note(graph.writes, self._seen)
         # The first run compiles, and what blocks spends its time waiting.
         if graph.runs:
             graph.cost = self._spent
         graph.runs += 1
         if self._times > 1:
             self._times -= 1
-            self._at, self._values, self._seen, self._spent, self._busy = 0, [], counters.updates, 0.0, 0.0
+            self._at, self._values, self._seen, self._spent = 0, [], counters.updates, 0.0
             self._step.drawn, self._step.waited = {}, 0.0
             self.go_on()
         elif results or graph.executable.ends_with_send:
             self._finish(results, None)
         else:  # nobody waits for more than to hear that it is over: the steps that it lets go on come first
-            _turns.take(lambda: self._finish(results, None))
+            _turns.take(lambda: self._finish(results, None), counters)
 
     def _park(self) -> Callable[[], None]:
         """Leaves the step where it is; what is returned goes on with it, as does whoever gives it up."""
