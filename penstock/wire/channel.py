@@ -91,7 +91,6 @@ class Channel:
                 self._send(batches)  # the segments are there, whether the message is or not
                 arena.release(placed)
             raise
-        self._sent += sum(map(_size, buffers))
         batches.append((buffers, []))
         self._send(batches)
 
@@ -101,16 +100,15 @@ class Channel:
                 for _, descriptors in batches:
                     _close_all(descriptors)
                 raise self.closed_error()
-            if self._leases is not None:
-                released = self._leases.released()
-                if released:
-                    batches.insert(0, (codec.encode(Released(released)), []))
+            released = self._leases.released() if self._leases is not None else None
+            if released:
+                batches.insert(0, (codec.encode(Released(released)), []))
             if len(batches) > 1:
                 batches = _joined(batches)
             for buffers, descriptors in batches:
                 if not self._waiting:
                     try:
-                        rest = _rest(buffers, self._stream.write_some(buffers, descriptors))
+                        rest = self._rest(buffers, self._stream.write_some(buffers, descriptors))
                     except OSError:
                         rest = buffers  # the writer meets the error again, and closes
                     if rest is not buffers:
@@ -127,6 +125,18 @@ class Channel:
             if self._waiting:
                 self._work.notify_all()
 
+    def _rest(self, buffers: list[Any], sent: int) -> list[Any]:
+        """What is left of `buffers` after `sent` bytes; `buffers` itself if nothing was sent."""
+        if sent == 0:
+            return buffers
+        self._sent += sent
+        for i, buffer in enumerate(buffers):
+            size = _size(buffer)
+            if sent < size:
+                return [memoryview(buffer)[sent:], *buffers[i + 1 :]]
+            sent -= size
+        return []
+
     def _write_all(self) -> None:
         """Writes what did not go out at once, in a thread of its own."""
         try:
@@ -140,7 +150,7 @@ class Channel:
                     self._waiting[0] = (buffers, [])  # whoever closes the channel leaves our descriptors to us
                 try:
                     while buffers:
-                        rest = _rest(buffers, self._stream.write(buffers, descriptors))
+                        rest = self._rest(buffers, self._stream.write(buffers, descriptors))
                         _close_all(descriptors)
                         descriptors = []
                         buffers = rest
@@ -243,7 +253,7 @@ class Channel:
         there = self._end - self._start
         if there < codec.HEADER.size:
             return False
-        kind, meta_size, payload_size = codec.decode_header(self._buffer[self._start : self._end])
+        kind, meta_size, payload_size = codec.decode_header(self._buffer, self._start)
         if most is not None and meta_size + payload_size > most:
             raise DataLossError(None, None, f"A frame announces {meta_size} + {payload_size} bytes, not {most}.")
         begin = self._start + codec.HEADER.size
@@ -402,21 +412,8 @@ def _joined(batches: list[tuple[list[Any], list[int]]]) -> list[tuple[list[Any],
     return joined
 
 
-def _rest(buffers: list[Any], sent: int) -> list[Any]:
-    """What is left of `buffers` after `sent` bytes; `buffers` itself if nothing was sent."""
-    if sent == 0:
-        return buffers
-    for i, buffer in enumerate(buffers):
-        size = _size(buffer)
-        if sent < size:
-            return [memoryview(buffer)[sent:], *buffers[i + 1 :]]
-        sent -= size
-    return []
-
-
 def _size(buffer: Any) -> int:
-    size: int = buffer.nbytes if isinstance(buffer, (np.ndarray, memoryview)) else len(buffer)
-    return size
+    return len(buffer) if buffer.__class__ is bytes else int(buffer.nbytes)
 
 
 def _close_all(descriptors: list[int]) -> None:

@@ -11,6 +11,7 @@ array([1., 1., 1.])
 from __future__ import annotations
 
 import functools
+import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -179,7 +180,7 @@ _ENUM_OF = {numpy: enum for enum, numpy in _NUMPY_OF.items()}
 _STRING = dt.string.as_datatype_enum
 
 Share = Callable[[np.ndarray], int | None]
-Shared = Callable[[int, int], np.ndarray]
+Shared = Callable[[int, int, np.dtype[Any], tuple[int, ...]], np.ndarray]
 
 
 # To bytes
@@ -216,44 +217,46 @@ def encode(message: Message, share: Share | None = None) -> list[Any]:
             f"A message of {len(meta)} + {size} bytes is too large to send: at most {MAX_META} + {MAX_PAYLOAD} bytes "
             "fit. Split the tensors, for instance with a partitioner.",
         )  # fmt: skip
-    return [HEADER.pack(MAGIC, VERSION, _KIND_OF[kind], len(meta), size) + meta, *payload]
+    head = HEADER.pack(MAGIC, VERSION, _KIND_OF[kind], len(meta), size)
+    return [b"".join((head, meta, *payload))] if size <= 4 * _SMALL else [head + meta, *payload]
 
 
 def _encode_tensors(message: Any, meta: bytearray, payload: list[Any], share: Share | None) -> int:
     offset = 0
     meta += _U32.pack(len(message.values))
     for key, value in zip(message.keys, message.values, strict=True):
-        array = np.asarray(value)
+        array = value if value.__class__ is np.ndarray else np.asarray(value)
         enum = _ENUM_OF.get(array.dtype)
         if enum is None and not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
             enum = _ENUM_OF.get(array.dtype)
+        shape = array.shape
         if enum is None:
-            place, enum, data, where = _STRINGS, _STRING, _strings(array), offset
+            place, enum, data = _STRINGS, _STRING, _strings(array)
         else:
-            data = array if array.flags.c_contiguous else np.ascontiguousarray(array)
-            segment = share(data) if share is not None else None
-            if segment is not None:
-                meta += _TENSOR.pack(key, _SHARED, enum, array.ndim, segment, data.nbytes) + _dimensions(array.shape)
-                continue
-            place, where = _INLINE, offset
-            if data.nbytes > _SMALL:
-                data = data.reshape(-1).view(np.uint8)
+            place, data = _INLINE, array if array.flags.c_contiguous else np.ascontiguousarray(array)
         nbytes = data.nbytes
-        meta += _TENSOR.pack(key, place, enum, array.ndim, where, nbytes) + _dimensions(array.shape)
-        if nbytes:
+        if nbytes <= _SMALL:
+            meta += _entry(key, place, enum, shape, offset, nbytes)
             padding = -nbytes % ALIGNMENT
-            if nbytes <= _SMALL:
-                payload.append(data.tobytes() + _ZEROS[:padding])
-            else:
-                payload += (data, _ZEROS[:padding]) if padding else (data,)
+            payload.append(data.tobytes() + _ZEROS[:padding])
             offset += nbytes + padding
+            continue
+        segment = share(data) if share is not None and place == _INLINE else None
+        if segment is not None:
+            meta += _entry(key, _SHARED, enum, shape, segment, nbytes)
+            continue
+        meta += _entry(key, place, enum, shape, offset, nbytes)
+        padding = -nbytes % ALIGNMENT
+        payload += (data.reshape(-1).view(np.uint8), _ZEROS[:padding])
+        offset += nbytes + padding
     return offset
 
 
 @functools.lru_cache(4096)
-def _dimensions(shape: tuple[int, ...]) -> bytes:
-    return struct.pack(f"<{len(shape)}Q", *shape)
+def _entry(key: int, place: int, enum: int, shape: tuple[int, ...], where: int, nbytes: int) -> bytes:
+    """A tensor in the table of a message."""
+    return _TENSOR.pack(key, place, enum, len(shape), where, nbytes) + struct.pack(f"<{len(shape)}Q", *shape)
 
 
 def _strings(array: np.ndarray) -> np.ndarray:
@@ -276,9 +279,9 @@ def _strings(array: np.ndarray) -> np.ndarray:
 # From bytes
 
 
-def decode_header(header: Any) -> tuple[int, int, int]:
+def decode_header(buffer: Any, at: int = 0) -> tuple[int, int, int]:
     """Kind, bytes of meta and bytes of payload that a frame's header announces; DataLossError if it is none."""
-    magic, version, kind, meta, payload = HEADER.unpack_from(header)
+    magic, version, kind, meta, payload = HEADER.unpack_from(buffer, at)
     if magic != MAGIC:
         raise DataLossError(None, None, f"A frame begins with {magic!r}, not with {MAGIC!r}: the peer is no penstock.")
     if version != VERSION:
@@ -295,7 +298,7 @@ def decode_header(header: Any) -> tuple[int, int, int]:
 def decode(kind: int, meta: Any, payload: Any = b"", shared: Shared | None = None) -> Message:
     """The message of a frame whose header said `kind`; DataLossError if its bytes are no such message.
 
-    Tensors are views of `payload`, or what `shared(segment, bytes)` gives.
+    Tensors are views of `payload`, or what `shared(segment, bytes, dtype, shape)` gives.
     """
     cls = _KINDS[kind]
     try:
@@ -305,7 +308,8 @@ def decode(kind: int, meta: Any, payload: Any = b"", shared: Shared | None = Non
         else:
             values, at = _fields(cls, meta)
         if cls in _CARRIES_TENSORS:
-            keys, tensors, at = _decode_tensors(meta, at, payload, shared)
+            keys, tensors = _decode_tensors(meta[at:], payload, shared)
+            at = len(meta)
             if cls is not Tensors and values[-1] > len(tensors):
                 raise ValueError(f"{values[-1]} of {len(tensors)} values are fed or fetched")
             values += [keys, tensors]
@@ -337,49 +341,60 @@ def _fields(cls: type[Any], meta: Any) -> tuple[list[Any], int]:
     return values, at
 
 
-def _decode_tensors(meta: Any, at: int, payload: Any, shared: Shared | None) -> tuple[list[int], list[Any], int]:
-    (count,) = _U32.unpack_from(meta, at)
-    at += _U32.size
-    if count * _TENSOR.size > len(meta) - at:
-        raise ValueError(f"{count} tensors in {len(meta) - at} bytes")
-    keys: list[int] = []
+def _decode_tensors(table: Any, payload: Any, shared: Shared | None) -> tuple[list[int], list[Any]]:
+    read = _read_table if len(table) <= _SMALL else _read_table.__wrapped__
+    keys, entries, end = read(bytes(table))
+    if end != len(payload):
+        raise ValueError(f"{len(payload)} bytes of tensors, of which {end} are used")
     tensors: list[Any] = []
+    for place, dtype, shape, elements, where, size in entries:
+        if place == _INLINE:
+            tensors.append(np.ndarray(shape, dtype, payload, where))
+        elif place == _SHARED:
+            if shared is None:
+                raise ValueError("a tensor in shared memory, which this connection does not have")
+            tensors.append(shared(where, size, dtype, shape))
+        else:
+            tensors.append(_decode_strings(payload[where : where + size], elements).reshape(shape))
+    return list(keys), tensors
+
+
+_Entry = tuple[int, Any, tuple[int, ...], int, int, int]  # place, type, shape, elements, offset or segment, bytes
+
+
+# Most tables are those of the step before.
+@functools.lru_cache(1024)
+def _read_table(table: bytes) -> tuple[tuple[int, ...], tuple[_Entry, ...], int]:
+    """The keys, the entries, and the bytes of payload that a table of tensors speaks of."""
+    (count,) = _U32.unpack_from(table)
+    at = _U32.size
+    if count * _TENSOR.size > len(table) - at:
+        raise ValueError(f"{count} tensors in {len(table) - at} bytes")
+    keys: list[int] = []
+    entries: list[_Entry] = []
     end = 0  # of the tensors in the payload so far: each has bytes of its own, else a few could become many
     for _ in range(count):
-        key, place, enum, rank, where, size = _TENSOR.unpack_from(meta, at)
+        key, place, enum, rank, where, size = _TENSOR.unpack_from(table, at)
         at += _TENSOR.size
         if rank > MAX_RANK:
             raise ValueError(f"a tensor of rank {rank}")
-        shape = struct.unpack_from(f"<{rank}Q", meta, at)
+        shape = struct.unpack_from(f"<{rank}Q", table, at)
         at += 8 * rank
-        elements = 1
-        for dimension in shape:
-            elements *= dimension
-        keys.append(key)
-        if place == _SHARED:
-            if shared is None:
-                raise ValueError("a tensor in shared memory, which this connection does not have")
-            data = shared(where, size)
-        else:
-            data = payload
-            if where != end or where + size > len(payload):
-                raise ValueError(f"a tensor of {size} bytes at {where}, where {end} to {len(payload)} are left")
+        elements = math.prod(shape)
+        if place != _SHARED:
+            if where != end:
+                raise ValueError(f"a tensor of {size} bytes at {where}, after {end}")
             end += size + -size % ALIGNMENT
-        if place == _STRINGS and enum == _STRING:
-            tensors.append(_decode_strings(data[where : where + size], elements).reshape(shape))
-            continue
-        if place not in (_INLINE, _SHARED):
-            raise ValueError(f"a tensor of type {enum} in place {place}")
         dtype = _NUMPY_OF.get(enum)
-        if dtype is None or elements * dtype.itemsize != size:
-            raise ValueError(f"a tensor of type {enum} and shape {list(shape)[:8]} in {size} bytes")
-        if place == _SHARED:
-            tensors.append(data.view(dtype).reshape(shape))
-        else:
-            tensors.append(np.frombuffer(data, dtype, elements, where).reshape(shape))
-    if end != len(payload):
-        raise ValueError(f"{len(payload)} bytes of tensors, of which {end} are used")
-    return keys, tensors, at
+        if (place, enum) == (_STRINGS, _STRING):
+            dtype = np.dtype(object)
+        elif place not in (_INLINE, _SHARED) or dtype is None or elements * dtype.itemsize != size:
+            raise ValueError(f"a tensor of type {enum} and shape {list(shape)[:8]} in {size} bytes, in place {place}")
+        keys.append(key)
+        entries.append((place, dtype, shape, elements, where, size))
+    if at != len(table):
+        raise ValueError(f"{len(table) - at} bytes too many")
+    return tuple(keys), tuple(entries), end
 
 
 def _decode_strings(data: Any, count: int) -> np.ndarray:

@@ -108,12 +108,16 @@ def _new_memory(size: int) -> tuple[int, np.ndarray]:
 class _Lease:
     """A tensor's bytes in a segment. NumPy arrays over it keep it alive; its end releases the segment."""
 
-    def __init__(self, memory: np.ndarray, segment: int, size: int, released: deque[int]) -> None:
+    __slots__ = ("__array_interface__", "_memory", "_released", "_segment")
+
+    def __init__(
+        self, memory: np.ndarray, segment: int, typestr: str, shape: tuple[int, ...], released: deque[int]
+    ) -> None:
         self._memory = memory
         self._segment = segment
         self._released = released
         address = memory.__array_interface__["data"][0]
-        self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
+        self.__array_interface__ = {"data": (address, True), "shape": shape, "typestr": typestr, "version": 3}
 
     def __del__(self) -> None:
         self._released.append(self._segment)  # nothing more: this may run at any moment, in any thread
@@ -146,17 +150,22 @@ class Leases:
         self._memory[segment] = np.frombuffer(memory, np.uint8)
         self._bytes += size
 
-    def take(self, segment: int, size: int) -> Any:
+    def take(self, segment: int, size: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
         """The first `size` bytes of a segment, as an array that releases it when it is gone."""
         memory = self._memory.get(segment)
         if memory is None or size > memory.nbytes or segment in self._leased:
             raise ValueError(f"{size} bytes in the segment {segment}, which is not there, too small or in use")
         self._leased.add(segment)
         self.taken += size
-        return np.asarray(_Lease(memory, segment, size, self._released))
+        if dtype.kind == "V":  # NumPy has no name for bfloat16
+            plain = np.asarray(_Lease(memory, segment, "|u1", (size,), self._released))
+            return plain.view(dtype).reshape(shape)
+        return np.asarray(_Lease(memory, segment, dtype.str, shape, self._released))
 
     def released(self) -> list[int]:
         """The segments that nothing refers to any more, since this was asked last."""
+        if not self._released:
+            return []
         gone = [self._released.popleft() for _ in range(len(self._released))]
         self._leased.difference_update(gone)
         return gone
