@@ -15,7 +15,7 @@ from penstock.graph.checks import NotTraceable
 from penstock.ops.convolution import cpu_compiler_options
 from penstock.ops.types import on_platform
 from penstock.passes.ir import Edge, Node
-from penstock.worker.borrowing import LARGE, Borrowed, borrowed
+from penstock.worker.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed
 from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
 from penstock.worker.randomness import RandomState, is_random
 from penstock.worker.resources import Variable
@@ -151,8 +151,8 @@ class Segment:
         inputs = [values[s] for s in self.in_slots]
         if self.platform == "cpu":
             for i, value in enumerate(inputs):
-                if value.__class__ is np.ndarray and value.nbytes >= LARGE:
-                    inputs[i] = borrowed(value)
+                if value.__class__ is np.ndarray and value.nbytes >= MIDDLE:
+                    inputs[i] = aligned(value) if value.nbytes < LARGE else borrowed(value)
         keys = self.random_state.keys(self.random, drawn) if self.random else None
         try:
             outputs, failed = self._run(self.locks, compiled, inputs, keys)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import penstock.v1 as tf
-from penstock.worker.borrowing import Borrowed, borrowed
+from penstock.worker.borrowing import Borrowed, aligned, borrowed
 
 
 def placed(shape, offset, dtype=np.float32, page=False):
@@ -32,6 +32,19 @@ def test_what_cannot_be_borrowed_stays_as_it_is():
     whole = placed((64, 50), 16)
     for array in (placed((64, 50), 0, page=True), whole[:, ::2], placed((3, 5), 16)):
         assert borrowed(array) is array
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64, np.bool_])
+def test_aligned_arrays_are_what_they_were(dtype):
+    for offset in (0, 16, 48):
+        whole = placed((64, 50), offset, dtype)
+        whole[...] = np.random.RandomState(0).randint(0, 2, whole.shape)
+        assert (aligned(whole) is whole) == (offset == 0)
+        for array in (whole, whole[:, ::2], whole.T):
+            copy = aligned(array)
+            assert copy.ctypes.data % 64 == 0
+            assert copy.dtype == dtype
+            np.testing.assert_array_equal(copy, array)
 
 
 def test_a_fed_array_may_lie_anywhere_and_be_changed_after_the_run():
