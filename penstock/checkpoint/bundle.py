@@ -22,11 +22,11 @@ from penstock.checkpoint.messages import BundleEntryProto, BundleHeaderProto
 from penstock.checkpoint.slices import Slice
 from penstock.errors import DataLossError, InvalidArgumentError, NotFoundError
 from penstock.graph.dtype import DType, as_dtype, string
+from penstock.memory import aligned_empty
 
 _PRODUCER = 1
 _MAX_ELEMENTS = 1 << 48  # a shape with more is damage
 _VARIANT = 21
-_ALIGNMENT = 64  # bytes
 
 
 def index_path(prefix: str) -> str:
@@ -289,7 +289,7 @@ class BundleReader:
                 available = os.fstat(file.fileno()).st_size
                 if entry.offset < 0 or entry.size < 0 or entry.offset + entry.size > available:
                     raise ValueError(f"it ends at {available}, before {entry.offset + entry.size}")
-                data = _aligned(entry.size)
+                data = aligned_empty(entry.size)
                 file.seek(entry.offset)
                 total = crc.Sum()
                 if not files.read_into(file, data, total.add):
@@ -306,13 +306,6 @@ class BundleReader:
             raise DataLossError(None, None, f"'{path}', which holds '{name}', is missing.") from error
         except (ValueError, TypeError) as error:
             raise DataLossError(None, None, f"'{path}' is damaged at '{name}': {error}.") from error
-
-
-def _aligned(size: int) -> np.ndarray:
-    """Memory that XLA takes for an array of its own without a copy."""
-    data = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -data.ctypes.data % _ALIGNMENT
-    return data[start : start + size]
 
 
 def _numpy(entry: Any) -> Any:

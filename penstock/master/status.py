@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from penstock.master.links import Links
@@ -21,7 +22,8 @@ def fill_status(status: Any, worker: Worker, links: Links, details: bool) -> Non
         return
     counters = worker.counters
     status.steps, status.failed_steps, status.updates = counters.steps, counters.failed, counters.updates
-    status.busy = counters.busy
+    # Of the whole process, and read only here: the system takes a look at a thread's clock as a chance to stop it.
+    status.busy = time.process_time()
     for updates, count in sorted(counters.staleness.copy().items()):
         status.staleness.add(updates=updates, count=count)
     for link in links.all():

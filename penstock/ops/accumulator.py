@@ -16,6 +16,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.tensor import IndexedSlices, Tensor
+from penstock.memory import aligned_empty
 from penstock.ops import casting, shapes
 from penstock.ops.types import NUMBERS, QUANTIZED
 from penstock.ops.waiting import Waitable, as_handle, behind
@@ -82,11 +83,14 @@ class Accumulator(Waitable):
             _refuse(f"{self} takes gradients of shape {list(self._usual)}, received {list(gradient.shape)}.")
         if self._sum is None:
             # What nobody may change, as a tensor of another process, is taken as it is.
-            self._sum = gradient.copy() if gradient.flags.writeable else gradient
+            self._sum = gradient
+            if gradient.flags.writeable:
+                self._sum = aligned_empty(gradient.shape, gradient.dtype)
+                np.copyto(self._sum, gradient)
         elif self._sum.flags.writeable:
             self._sum += gradient
         else:
-            self._sum = self._sum + gradient
+            self._sum = np.add(self._sum, gradient, out=aligned_empty(gradient.shape, gradient.dtype))
 
     def _result(self) -> Any:
         return np.asarray(self._sum if self.reduction == "SUM" else _divided(self._sum, self.count))

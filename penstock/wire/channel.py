@@ -19,6 +19,7 @@ import numpy as np
 
 from penstock.errors import INTERNAL, UNAVAILABLE, DataLossError, OpError, UnavailableError, error_from_code
 from penstock.face import logging
+from penstock.memory import aligned_empty
 from penstock.wire import codec
 from penstock.wire.codec import Goodbye, Message, Ping, Pong, Released, Segment
 from penstock.wire.loop import Loop
@@ -35,13 +36,6 @@ _LONGEST_REASON = 1 << 12  # characters of why a channel is closed
 def keepalive_secs() -> float:
     """After how many seconds without a sign of life a peer is given up (PENSTOCK_KEEPALIVE_SECS)."""
     return float(os.environ.get("PENSTOCK_KEEPALIVE_SECS", "30"))
-
-
-def aligned_buffer(size: int) -> np.ndarray:
-    """Memory for `size` bytes, aligned so that XLA can use it where it is."""
-    memory = np.empty(size + codec.ALIGNMENT, np.uint8)
-    start = -memory.__array_interface__["data"][0] % codec.ALIGNMENT
-    return memory[start : start + size]
 
 
 class Channel:
@@ -264,7 +258,7 @@ class Channel:
         self._frame = kind, self._buffer[begin : self._start]  # valid until more is read into the buffer
         self._received += codec.HEADER.size + meta_size + payload_size
         if payload_size:
-            memory = bytearray(payload_size) if payload_size <= _SMALL else aligned_buffer(payload_size).data
+            memory = bytearray(payload_size) if payload_size <= _SMALL else aligned_empty(payload_size).data
             self._payload = payload = memoryview(memory)
             there = min(payload_size, self._end - self._start)
             payload[:there] = self._buffer[self._start : self._start + there]

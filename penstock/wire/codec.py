@@ -21,10 +21,10 @@ import numpy as np
 
 from penstock.errors import DataLossError, InvalidArgumentError, UnimplementedError
 from penstock.graph import dtype as dt
+from penstock.memory import ALIGNMENT
 
 MAGIC = b"PS"
 VERSION = 2
-ALIGNMENT = 64  # bytes: XLA reads memory where it lies if it is aligned so
 MAX_META = 1 << 24  # bytes: fields and tensor table of one frame
 MAX_PAYLOAD = 1 << 33  # bytes: tensors of one frame
 MAX_RANK = 254

@@ -15,9 +15,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from penstock.memory import ALIGNMENT, aligned_empty, is_aligned
+
 MIDDLE = 100 << 10  # bytes: from here on XLA copies in a thread of its own
 LARGE = 1 << 20  # bytes: below this the copy costs less than a window
-_BLOCK = 64  # bytes: the alignment that XLA wants
+_BLOCK = ALIGNMENT
 _PAGE = 4096
 
 
@@ -70,10 +72,8 @@ def borrowed(array: np.ndarray) -> np.ndarray | Borrowed:
 
 def aligned(array: np.ndarray) -> np.ndarray:
     """`array`, or a copy of it that XLA reads where it lies."""
-    if array.__array_interface__["data"][0] % _BLOCK == 0 and array.flags.c_contiguous:
+    if is_aligned(array):
         return array
-    memory = np.empty(array.nbytes + _BLOCK, np.uint8)
-    start = -memory.__array_interface__["data"][0] % _BLOCK
-    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy = aligned_empty(array.shape, array.dtype)
     np.copyto(copy, array)
     return copy

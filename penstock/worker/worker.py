@@ -60,7 +60,6 @@ class Counters:
     steps: int = 0
     failed: int = 0
     updates: int = 0
-    busy: float = 0.0  # seconds of processor time in the threads that ran steps
     staleness: dict[int, int] = field(default_factory=dict)  # updates of others between read and write: how often
 
     def note(self, writes: bool, seen: int) -> None:
@@ -155,14 +154,12 @@ class Worker:
     def run_graph(self, handle: int, fed: Sequence[Any], step: Step, at: int = 0) -> list[Any]:
         """Runs one step of a registered partition, from an instruction on, and waits where it has to."""
         graph, counters = self._graph(handle), self.counters
-        seen, began = counters.updates, time.thread_time()
+        seen = counters.updates
         try:
             results = graph.executable.run(fed, step, at)
         except BaseException:
             counters.failed += 1
             raise
-        finally:
-            counters.busy += time.thread_time() - began
         counters.note(graph.writes, seen)
         return results
 
@@ -284,19 +281,17 @@ class _Turns(threading.local):
 
     waiting: deque[Callable[[], None]] | None = None  # None: the thread runs none
 
-    def take(self, act: Callable[[], None], counters: Counters) -> None:
+    def take(self, act: Callable[[], None]) -> None:
         """Does `act` and all that it gives cause to; if this thread is at that already, `act` comes after the rest."""
         if self.waiting is not None:
             self.waiting.append(act)
             return
         self.waiting = deque((act,))
-        began = time.thread_time()
         try:
             while self.waiting:
                 self.waiting.popleft()()
         finally:
             self.waiting = None
-            counters.busy += time.thread_time() - began
 
 
 _turns = _Turns()
@@ -332,18 +327,15 @@ class Execution:
 
     def run_through(self) -> None:
         """Runs to the end, and waits in this thread where it has to."""
-        executable, counters = self._graph.executable, self._worker.counters
+        executable = self._graph.executable
         self._step.give_way = None
         self._take_over()
-        began = time.thread_time()
         try:
             executable.proceed(self._begun(executable), self._step, self._at)
             results = executable.results(self._values)
         except BaseException as error:
             self._finish(None, _as_op_error(error))
             return
-        finally:
-            counters.busy += time.thread_time() - began
         self._hand_over()
         self._spent -= self._step.waited
         self._end(results)
@@ -355,7 +347,7 @@ class Execution:
 
     def go_on(self) -> None:
         """Runs until it has to wait for something."""
-        _turns.take(self._proceed, self._worker.counters)
+        _turns.take(self._proceed)
 
     def _proceed(self) -> None:
         executable = self._graph.executable
@@ -392,7 +384,7 @@ class Execution:
         elif results or graph.executable.ends_with_send:
             self._finish(results, None)
         else:  # nobody waits for more than to hear that it is over: the steps that it lets go on come first
-            _turns.take(lambda: self._finish(results, None), counters)
+            _turns.take(lambda: self._finish(results, None))
 
     def _park(self) -> Callable[[], None]:
         """Leaves the step where it is; what is returned goes on with it, as does whoever gives it up."""
