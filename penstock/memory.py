@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,13 @@ import numpy as np
 ALIGNMENT = 64  # bytes
 
 
-def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
+def aligned_empty(shape: tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
     """An array in aligned memory, with nothing in it yet.
 
     >>> np.copyto(aligned_empty((2, 3), np.float32), 1.0)
     """
     template = np.dtype(dtype)
-    size = int(np.prod(shape, dtype=np.int64)) * template.itemsize
+    size = math.prod(shape) * template.itemsize
     memory = np.empty(size + ALIGNMENT, np.uint8)
     start = -memory.__array_interface__["data"][0] % ALIGNMENT
     array: np.ndarray = memory[start : start + size].view(template).reshape(shape)

@@ -289,7 +289,7 @@ class BundleReader:
                 available = os.fstat(file.fileno()).st_size
                 if entry.offset < 0 or entry.size < 0 or entry.offset + entry.size > available:
                     raise ValueError(f"it ends at {available}, before {entry.offset + entry.size}")
-                data = aligned_empty(entry.size)
+                data = aligned_empty((entry.size,))
                 file.seek(entry.offset)
                 total = crc.Sum()
                 if not files.read_into(file, data, total.add):

@@ -23,6 +23,7 @@ from penstock.ops.waiting import Waitable, as_handle, behind
 
 _TYPES = Types(*NUMBERS, *QUANTIZED)
 _REDUCTIONS = ("MEAN", "SUM")
+_LARGE = 1 << 16  # bytes: a sum of more is put where the update can read it without a copy
 
 
 class Accumulator(Waitable):
@@ -83,14 +84,12 @@ class Accumulator(Waitable):
             _refuse(f"{self} takes gradients of shape {list(self._usual)}, received {list(gradient.shape)}.")
         if self._sum is None:
             # What nobody may change, as a tensor of another process, is taken as it is.
-            self._sum = gradient
-            if gradient.flags.writeable:
-                self._sum = aligned_empty(gradient.shape, gradient.dtype)
-                np.copyto(self._sum, gradient)
+            self._sum = gradient.copy() if gradient.flags.writeable else gradient
         elif self._sum.flags.writeable:
             self._sum += gradient
         else:
-            self._sum = np.add(self._sum, gradient, out=aligned_empty(gradient.shape, gradient.dtype))
+            place = aligned_empty(gradient.shape, gradient.dtype) if gradient.nbytes > _LARGE else None
+            self._sum = np.add(self._sum, gradient, out=place)
 
     def _result(self) -> Any:
         return np.asarray(self._sum if self.reduction == "SUM" else _divided(self._sum, self.count))

@@ -76,17 +76,25 @@ class Queue(Waitable):
 
     def dequeue(self, count: int, ctx: Any, up_to: bool = False) -> list[Element]:
         """Takes `count` elements out, or with `up_to` those that a closed queue still has. All or, on error, none."""
+        with self._held():
+            if self._available() >= count:
+                if not self._dequeuers and not self._gone:
+                    taken = [self._get() for _ in range(count)]
+                    self._notify()
+                    return taken
+            elif ctx.give_way is not None and not (self.is_closed or self._gone or ctx.cancelled.is_set):
+                again = lambda: self.is_closed or self._available() >= count  # noqa: E731
+                self._wait(again, ctx, again)
+            return self._dequeue_in_line(count, ctx, up_to)
+
+    def _dequeue_in_line(self, count: int, ctx: Any, up_to: bool) -> list[Element]:
+        """Takes elements out one after the other, when it is its turn."""
         taken: list[Element] = []
-        with self._held(), self._in_line(self._dequeuers) as turn:
+        with self._in_line(self._dequeuers) as turn:
 
             def ready() -> bool:
                 return self._dequeuers[0] is turn and (self.is_closed or self._available() > 0)
 
-            def again() -> bool:
-                return self.is_closed or self._available() >= count
-
-            if ctx.give_way is not None and not again() and not ctx.cancelled.is_set and not self._gone:
-                self._wait(again, ctx, again)
             try:
                 while len(taken) < count:
                     self._wait(ready, ctx)

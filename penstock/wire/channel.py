@@ -258,7 +258,7 @@ class Channel:
         self._frame = kind, self._buffer[begin : self._start]  # valid until more is read into the buffer
         self._received += codec.HEADER.size + meta_size + payload_size
         if payload_size:
-            memory = bytearray(payload_size) if payload_size <= _SMALL else aligned_empty(payload_size).data
+            memory = bytearray(payload_size) if payload_size <= _SMALL else aligned_empty((payload_size,)).data
             self._payload = payload = memoryview(memory)
             there = min(payload_size, self._end - self._start)
             payload[:there] = self._buffer[self._start : self._start + there]
