@@ -360,13 +360,19 @@ def _stitch_grad(op: Operation, grad: Tensor) -> list[Any]:
 
 
 def _stitch(indices: list[Array], data: list[Array]) -> Array:
-    length = max((int(np.max(i)) + 1 for i in indices if np.size(i)), default=0)
-    first_indices, first = np.asarray(indices[0]), np.asarray(data[0])
-    merged = np.zeros((length, *first.shape[first_indices.ndim :]), first.dtype)
-    for i, d in zip(indices, data, strict=True):
-        if np.size(i):
-            require_in_range(np.asarray(i), length, "indices")
-            merged[np.asarray(i)] = np.asarray(d)
+    places = [np.asarray(i) for i in indices]
+    length = max((int(i.max()) + 1 for i in places if i.size), default=0)
+    covered = np.zeros(length, bool)
+    for i in places:
+        require_in_range(i, length, "indices")
+        covered[i] = True
+    first = np.asarray(data[0])
+    dims = (length, *first.shape[places[0].ndim :])
+    # To fill what will be overwritten takes as long as to write it.
+    merged = np.empty(dims, first.dtype) if covered.all() else np.zeros(dims, first.dtype)
+    for i, d in zip(places, data, strict=True):
+        if i.size:
+            merged[i] = np.asarray(d)
     return merged
 
 

@@ -358,23 +358,25 @@ def sum_duplicate_rows_on_host(values: np.ndarray, indices: np.ndarray) -> Any:
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
     step = 1 << max(0, len(starts).bit_length() - 3)
     count = -(-len(starts) // step) * step
-    sums = np.zeros((count, *values.shape[1:]), values.dtype)
-    sums[: len(starts)] = _sums_of_runs(values.reshape(len(values), -1), order, starts).reshape(-1, *values.shape[1:])
+    sums = _sums_of_runs(values.reshape(len(values), -1), order, starts, count).reshape(-1, *values.shape[1:])
     rows = np.full(count, np.iinfo(indices.dtype).max, indices.dtype)
     rows[: len(starts)] = ordered[starts]
     return sums, rows
 
 
-def _sums_of_runs(values: np.ndarray, order: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Sums of runs of rows: run i is `values[order[starts[i] : starts[i + 1]]]`."""
+def _sums_of_runs(values: np.ndarray, order: np.ndarray, starts: np.ndarray, count: int) -> np.ndarray:
+    """Sums of runs of rows, zeros after the last: run i is `values[order[starts[i] : starts[i + 1]]]`."""
     if values.dtype.name not in ("float32", "float64"):
-        return np.asarray(np.add.reduceat(values[order], starts, axis=0))
+        sums = np.zeros((count, values.shape[1]), values.dtype)
+        sums[: len(starts)] = np.add.reduceat(values[order], starts, axis=0)
+        return sums
     # As a product with a sparse matrix of ones: ten times as fast, and no rows are moved before.
     from scipy.sparse import csr_matrix  # not at the start: few programs come here
 
-    ends = np.append(starts, len(order))
+    ends = np.full(count + 1, len(order), np.int32)
+    ends[: len(starts)] = starts
     ones = np.ones(len(order), values.dtype)
-    return np.asarray(csr_matrix((ones, order, ends), shape=(len(starts), len(values))) @ values)
+    return np.asarray(csr_matrix((ones, order.astype(np.int32), ends), shape=(count, len(values))) @ values)
 
 
 @functools.cache

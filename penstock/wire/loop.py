@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Protocol
 
-IDLE_SECS = 0.005  # without anybody reading, after which the loop's own thread does it again
+IDLE_SECS = 0.01  # without anybody reading, after which the loop's own thread does it again
 _SURE = 4  # waits more than all other threads together: then a thread reads itself
 _MOST = 8
 
