@@ -237,7 +237,7 @@ class Channel:
             elif message.__class__ is Released:
                 if self._arena is None:
                     raise DataLossError(None, None, "Segments were released, but none are shared here.")
-                self._arena.release(message.segments)  # type: ignore[arg-type]
+                self._arena.release(message.segments)
             else:
                 return message
         return None

@@ -192,6 +192,9 @@ def encode(message: Message, share: Share | None = None) -> list[Any]:
     `share` may put a tensor into a segment of shared memory; it returns the segment, or None to leave it in the frame.
     """
     kind = message.__class__
+    if kind is Released:  # almost every message has one before it
+        segments = struct.pack(f"<{len(message.segments)}Q", *message.segments)  # type: ignore[union-attr]
+        return [HEADER.pack(MAGIC, VERSION, _KIND_OF[kind], len(segments), 0) + segments]
     meta = bytearray()
     fixed = _FIXED[kind]
     if fixed is not None:
@@ -209,8 +212,6 @@ def encode(message: Message, share: Share | None = None) -> list[Any]:
     size = 0
     if kind in _CARRIES_TENSORS:
         size = _encode_tensors(message, meta, payload, share)
-    elif kind is Released:
-        meta += struct.pack(f"<{len(message.segments)}Q", *message.segments)  # type: ignore[union-attr]
     if len(meta) > MAX_META or size > MAX_PAYLOAD:
         raise InvalidArgumentError(
             None, None,
@@ -302,6 +303,8 @@ def decode(kind: int, meta: Any, payload: Any = b"", shared: Shared | None = Non
     """
     cls = _KINDS[kind]
     try:
+        if cls is Released:
+            return Released(struct.unpack(f"<{len(meta) // 8}Q", meta))
         fixed = _FIXED[cls]
         if fixed is not None:
             values, at = list(fixed.unpack_from(meta)), fixed.size
@@ -313,8 +316,6 @@ def decode(kind: int, meta: Any, payload: Any = b"", shared: Shared | None = Non
             if cls is not Tensors and values[-1] > len(tensors):
                 raise ValueError(f"{values[-1]} of {len(tensors)} values are fed or fetched")
             values += [keys, tensors]
-        elif cls is Released:
-            values, at = [list(struct.unpack(f"<{len(meta) // 8}Q", meta))], len(meta)
     except (struct.error, ValueError, OverflowError, UnicodeDecodeError) as error:
         raise DataLossError(None, None, f"A {cls.__name__} frame is malformed: {error}.") from error
     if at != len(meta):

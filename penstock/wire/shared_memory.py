@@ -12,6 +12,7 @@ import mmap
 import os
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ class Arena:
         self.copied += nbytes
         return segment, descriptor, size
 
-    def release(self, segments: list[int]) -> None:
+    def release(self, segments: Sequence[int]) -> None:
         """Takes segments back that the receiver has done with."""
         with self._lock:
             for segment in segments:
