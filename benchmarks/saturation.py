@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -46,7 +45,6 @@ class Result:
     workers: int
     steps_per_s: float
     cpu_us: float  # processor time of the parameter server's process per step: sockets, threads and all else included
-    busy_us: float  # its time in a step: steps that run at once wait for one another, so this is no cost
 
 
 class ParameterServer:
@@ -63,10 +61,9 @@ class ParameterServer:
         self.process.terminate()
         self.process.wait()
 
-    def spent(self) -> tuple[float, float]:
-        """Seconds of work and of processor time so far."""
-        user, system = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-        return self._control.get_status(details=True).busy, (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    def spent(self) -> float:
+        """Seconds of processor time so far."""
+        return float(self._control.get_status(details=True).busy)
 
 
 def serve(cluster: dict[str, list[str]]) -> None:
@@ -132,12 +129,12 @@ def measure(ps: ParameterServer, steps: list[Callable[[], object]], pause: float
     """Steps of all workers at once, and what they cost the parameter server."""
     with Crew(steps, pause) as crew:
         time.sleep(SETTLE)
-        (busy, cpu), done, start = ps.spent(), crew.done, time.perf_counter()
+        before, done, start = ps.spent(), crew.done, time.perf_counter()
         time.sleep(seconds)
-        (busy_now, cpu_now), made, elapsed = ps.spent(), crew.done - done, time.perf_counter() - start
+        spent, made, elapsed = ps.spent() - before, crew.done - done, time.perf_counter() - start
     way = PACED if pause else FLAT_OUT
     made = max(made, 1)
-    return Result(way, len(steps), made / elapsed, 1e6 * (cpu_now - cpu) / made, 1e6 * (busy_now - busy) / made)
+    return Result(way, len(steps), made / elapsed, 1e6 * spent / made)
 
 
 def measure_all(counts: list[int], pause: float, seconds: float) -> Iterator[Result]:
@@ -172,9 +169,9 @@ def draw(path: Path, results: list[Result]) -> None:
 
 def markdown(results: list[Result]) -> str:
     """The results as a table for docs/performance.md."""
-    rows = ["| workers | | steps/s | processor time per step | time in a step |", "|---|---|---|---|---|"]
+    rows = ["| workers | | steps/s | processor time per step |", "|---|---|---|---|"]
     rows += [
-        f"| {each.workers} | {each.way} | {each.steps_per_s:,.0f} | {each.cpu_us:.0f} us | {each.busy_us:.0f} us |"
+        f"| {each.workers} | {each.way} | {each.steps_per_s:,.0f} | {each.cpu_us:.0f} us |"
         for each in sorted(results, key=lambda each: (each.way == FLAT_OUT, each.workers))
     ]
     return "\n".join(rows)
@@ -203,10 +200,9 @@ def main() -> None:
     elif args.markdown:
         print(markdown(results))
     else:
-        table = Table("way", "workers", "steps/s", "ps: CPU us per step", "ps: us in a step")
+        table = Table("way", "workers", "steps/s", "ps: CPU us per step")
         for each in results:
-            figures = f"{each.steps_per_s:,.0f}", f"{each.cpu_us:.0f}", f"{each.busy_us:.0f}"
-            table.add_row(each.way, str(each.workers), *figures)
+            table.add_row(each.way, str(each.workers), f"{each.steps_per_s:,.0f}", f"{each.cpu_us:.0f}")
         Console().print(table)
 
 

@@ -268,7 +268,10 @@ def _give_way_to_none() -> None:
     """
     wanted = os.environ.get("PENSTOCK_BATCH_SCHEDULING", "1") != "0" and hasattr(os, "SCHED_BATCH")
     if wanted and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        try:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        except OSError as error:  # some containers do not allow it
+            logging.debug("The way that this task is scheduled cannot be chosen: %s", error)
 
 
 def server_at(address: str) -> Server | None:

@@ -25,7 +25,7 @@ from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
 from penstock.worker.transfer import RecvCall, SendCall
 
-QUICK = 0.02  # seconds: a graph that takes no longer runs in the thread that brings its tensors
+QUICK = 0.005  # seconds: a graph that takes no longer runs in the thread that brings its tensors
 MAX_THREADS = 1024  # of steps that wait in queues or take long
 EARLY_SECS = 60.0  # for which tensors are kept whose step has not begun here
 MAX_EARLY = 256  # steps whose tensors came first
@@ -288,10 +288,17 @@ class _Turns(threading.local):
             return
         self.waiting = deque((act,))
         try:
-            while self.waiting:
-                self.waiting.popleft()()
+            self._take_all(self.waiting)
         finally:
             self.waiting = None
+
+    def _take_all(self, waiting: deque[Callable[[], None]]) -> None:
+        try:
+            while waiting:
+                waiting.popleft()()
+        finally:
+            if waiting:  # one of them failed as none should: that is not the others' fault
+                self._take_all(waiting)
 
 
 _turns = _Turns()

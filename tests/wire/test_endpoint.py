@@ -23,6 +23,7 @@ from penstock.errors import (
     DataLossError,
     InvalidArgumentError,
     OpError,
+    OutOfRangeError,
     PermissionDeniedError,
     UnavailableError,
 )
@@ -371,10 +372,10 @@ def client(server: Server) -> Iterator[tuple[Links, Link, ControlClient]]:
     links.close()
 
 
-def answer_of(link: Link, step: int, handle: int, fed: list[Any]) -> Any:
+def answer_of(link: Link, step: int, handle: int, fed: list[Any], times: int = 1) -> Any:
     answers: list[Any] = []
     came = threading.Event()
-    request = RunGraph(step, handle, fed=len(fed), keys=range(len(fed)), values=fed)
+    request = RunGraph(step, handle, times=times, fed=len(fed), keys=range(len(fed)), values=fed)
     link.run(request, lambda answer: (answers.append(answer), came.set()))  # type: ignore[func-returns-value]
     assert came.wait(DEADLINE)
     return answers[0]
@@ -413,6 +414,33 @@ def test_values_that_do_not_fit(server: Server, client: tuple[Links, Link, Contr
             assert isinstance(answer, InvalidArgumentError)
         assert isinstance(answer_of(client[1], 3, handle, [np.array([b"a"], object)]), OpError)
         assert session.run(fetch, {x: [1, 2]}).tolist() == [2, 4]
+        wait_until(lambda: not server.worker._steps)
+
+
+def test_a_step_that_is_repeated(server: Server, client: tuple[Links, Link, ControlClient]) -> None:
+    """It answers once, after the last time or the first error, and gives way to those it waits for."""
+    count = tf.get_variable("count", initializer=0)
+    queue = tf.FIFOQueue(10, tf.int32, shapes=[()])
+    step = tf.assign_add(count, queue.dequeue()).op
+    fill, close = queue.enqueue_many([[1, 2, 3, 4, 5]]), queue.close()
+    with tf.Session(server.target) as session:
+        session.run([count.initializer, fill])
+        before = set(server.worker._graphs)
+        session.run(step)
+        (handle,) = set(server.worker._graphs) - before
+        steps = server.worker.counters.steps
+        assert answer_of(client[1], 1, handle, [], times=3).values == []
+        assert session.run(count) == 10
+        assert server.worker.counters.steps == steps + 4
+        answers: list[Any] = []
+        client[1].run(RunGraph(2, handle, times=100), answers.append)
+        wait_until(lambda: session.run(count) == 15)
+        session.run(fill)  # it still waits there
+        wait_until(lambda: session.run(count) == 30)
+        assert not answers
+        session.run(close)
+        wait_until(lambda: answers)
+        assert isinstance(answers[0], OutOfRangeError)
         wait_until(lambda: not server.worker._steps)
 
 

@@ -1,0 +1,168 @@
+"""Who reads the channels of a process: the loop's thread, or the thread that usually waits."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from leaks import leak_check
+
+from penstock.wire.loop import _SURE, IDLE_SECS, Loop, Signal
+
+DEADLINE = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    with leak_check():
+        yield
+
+
+class Reader:
+    """One end of a connection: each byte that comes sets a signal, in the thread that reads."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.end, self.other = socket.socketpair()
+        self.asked: list[Signal] = []
+        self.threads: list[int] = []
+        loop.add(self)
+
+    def fileno(self) -> int:
+        return self.end.fileno()
+
+    def read(self) -> None:
+        for _ in self.end.recv(100, socket.MSG_DONTWAIT):
+            self.threads.append(threading.get_ident())
+            self.asked.pop(0).set()
+
+    def ask(self) -> Signal:
+        self.asked.append(Signal())
+        return self.asked[-1]
+
+    def answer(self) -> None:
+        self.other.send(b"x")
+
+    def close(self) -> None:
+        self.loop.remove(self)
+        self.end.close()
+        self.other.close()
+
+
+@pytest.fixture
+def reader() -> Iterator[Reader]:
+    made = Reader(Loop())
+    yield made
+    made.close()
+
+
+def wait_often(reader: Reader, times: int) -> list[bool]:
+    """Waits again and again; whether each answer was read by this thread."""
+    del reader.threads[:]
+    for _ in range(times):
+        signal = reader.ask()
+        reader.answer()
+        assert reader.loop.wait(signal, DEADLINE)
+    return [thread == threading.get_ident() for thread in reader.threads]
+
+
+def test_who_usually_waits_reads(reader: Reader) -> None:
+    read_here = wait_often(reader, 200)
+    assert not any(read_here[: _SURE - 1])
+    assert any(read_here[_SURE:])
+    # While it does not wait, the loop's thread reads.
+    signal = reader.ask()
+    reader.answer()
+    assert signal.wait(DEADLINE)
+    assert reader.threads[-1] != threading.get_ident()
+
+
+def test_nobody_reads_for_long_who_waits_no_more_than_others(reader: Reader) -> None:
+    second = Reader(reader.loop)
+    ready, gone = threading.Barrier(2), threading.Barrier(2)
+    read: list[list[bool]] = []
+
+    def take_turns(mine: Reader) -> None:
+        for _ in range(50):
+            ready.wait(DEADLINE)
+            signal = mine.ask()
+            mine.answer()
+            assert mine.loop.wait(signal, DEADLINE)
+            gone.wait(DEADLINE)
+        read.append([thread == threading.get_ident() for thread in mine.threads])
+
+    other = threading.Thread(target=take_turns, args=(second,))
+    other.start()
+    take_turns(reader)
+    other.join(DEADLINE)
+    assert all(len(each) == 50 for each in read)  # every answer came, whoever read it
+    second.close()
+
+
+def test_a_signal_of_another_thread_wakes_who_reads(reader: Reader) -> None:
+    wait_often(reader, 50)
+    for _ in range(20):
+        signal = Signal()
+        timer = threading.Timer(0.002, signal.set)
+        timer.start()
+        assert reader.loop.wait(signal, DEADLINE)
+        timer.join(DEADLINE)
+
+
+def test_a_wait_ends_with_its_time(reader: Reader) -> None:
+    wait_often(reader, 50)
+    for timeout in (0.0, 0.03, -1.0):
+        began = time.monotonic()
+        assert not reader.loop.wait(Signal(), timeout)
+        assert time.monotonic() - began >= timeout
+    signal = Signal()
+    signal.set()
+    signal.set()
+    assert reader.loop.wait(signal, 0.0)
+
+
+def test_all_that_is_added_is_read(reader: Reader) -> None:
+    wait_often(reader, 20)
+    others = [Reader(reader.loop) for _ in range(20)]
+    for other in others:
+        signal = other.ask()
+        other.answer()
+        assert reader.loop.wait(signal, DEADLINE)
+    for other in others:
+        other.close()
+    wait_often(reader, 20)
+
+
+def test_a_loop_that_has_nothing_to_read_ends_and_begins_anew() -> None:
+    loop = Loop()
+    for _ in range(3):
+        first = Reader(loop)
+        wait_often(first, 20)
+        first.close()
+        end = time.monotonic() + DEADLINE
+        while loop._thread is not None:
+            assert time.monotonic() < end
+            time.sleep(IDLE_SECS)
+        assert not loop.wait(Signal(), 0.01)  # nothing to read: it waits all the same
+
+
+def test_what_is_closed_while_somebody_reads(reader: Reader) -> None:
+    """The thread that reads goes on with the others; no descriptor is read that is not there any more."""
+    wait_often(reader, 20)
+    signal = reader.ask()
+    other = Reader(reader.loop)
+
+    def close_and_answer() -> None:
+        other.close()
+        for descriptor in [os.dup(0) for _ in range(3)]:  # the same numbers, for something else
+            os.close(descriptor)
+        reader.answer()
+
+    timer = threading.Timer(0.01, close_and_answer)
+    timer.start()
+    assert reader.loop.wait(signal, DEADLINE)
+    timer.join(DEADLINE)
