@@ -85,6 +85,7 @@ class Channel:
                 self._send(batches)  # the segments are there, whether the message is or not
                 arena.release(placed)
             raise
+        self._sent += sum(map(_size, buffers))
         batches.append((buffers, []))
         self._send(batches)
 
@@ -102,7 +103,7 @@ class Channel:
             for buffers, descriptors in batches:
                 if not self._waiting:
                     try:
-                        rest = self._rest(buffers, self._stream.write_some(buffers, descriptors))
+                        rest = _rest(buffers, self._stream.write_some(buffers, descriptors))
                     except OSError:
                         rest = buffers  # the writer meets the error again, and closes
                     if rest is not buffers:
@@ -119,18 +120,6 @@ class Channel:
             if self._waiting:
                 self._work.notify_all()
 
-    def _rest(self, buffers: list[Any], sent: int) -> list[Any]:
-        """What is left of `buffers` after `sent` bytes; `buffers` itself if nothing was sent."""
-        if sent == 0:
-            return buffers
-        self._sent += sent
-        for i, buffer in enumerate(buffers):
-            size = _size(buffer)
-            if sent < size:
-                return [memoryview(buffer)[sent:], *buffers[i + 1 :]]
-            sent -= size
-        return []
-
     def _write_all(self) -> None:
         """Writes what did not go out at once, in a thread of its own."""
         try:
@@ -144,7 +133,7 @@ class Channel:
                     self._waiting[0] = (buffers, [])  # whoever closes the channel leaves our descriptors to us
                 try:
                     while buffers:
-                        rest = self._rest(buffers, self._stream.write(buffers, descriptors))
+                        rest = _rest(buffers, self._stream.write(buffers, descriptors))
                         _close_all(descriptors)
                         descriptors = []
                         buffers = rest
@@ -404,6 +393,18 @@ def _joined(batches: list[tuple[list[Any], list[int]]]) -> list[tuple[list[Any],
         else:
             joined[-1] = ([*joined[-1][0], *buffers], [])
     return joined
+
+
+def _rest(buffers: list[Any], sent: int) -> list[Any]:
+    """What is left of `buffers` after `sent` bytes; `buffers` itself if nothing was sent."""
+    if sent == 0:
+        return buffers
+    for i, buffer in enumerate(buffers):
+        size = _size(buffer)
+        if sent < size:
+            return [memoryview(buffer)[sent:], *buffers[i + 1 :]]
+        sent -= size
+    return []
 
 
 def _size(buffer: Any) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import jax
@@ -509,20 +508,24 @@ class PlainCall(HostCall):
         self.written = [node.op.input_index(name) for name in node.op.writes]
         self.jax_device = owner.context.device(node).jax_device
         self.on_cpu = self.jax_device.platform == "cpu"
+        self.changed = [v for v in (self.inputs[i] for i in self.written) if isinstance(v, Variable)]
+        self.locked = sorted(self.changed, key=lambda v: v.order)
         self.plain_slots = [] if any(isinstance(i, Variable) for i in self.inputs) else self.in_slots
 
     def __call__(self, values: list[Any], step: Step) -> None:
         if self.plain_slots:
             self.store(values, self.call([_host_value(values[slot]) for slot in self.plain_slots], step))
             return
-        variables = [v for v in (self.inputs[i] for i in self.written) if isinstance(v, Variable)]
-        with ExitStack() as locks:
-            for variable in sorted(variables, key=lambda v: v.order):
-                locks.enter_context(variable.lock)
+        for variable in self.locked:
+            variable.lock.acquire()
+        try:
             results = self.call([self._argument(i, values) for i in range(len(self.inputs))], step)
-            for variable, value in zip(variables, results, strict=False):
+            for variable, value in zip(self.changed, results, strict=False):
                 variable.require_shape(value, self.name)
                 variable.value = self._kept(value)
+        finally:
+            for variable in self.locked:
+                variable.lock.release()
         # A reference that a write gives is followed to the variable, and needs no slot.
         if not self.written:
             self.store(values, results)

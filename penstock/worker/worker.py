@@ -308,8 +308,8 @@ class Execution:
     """One step of one partition, on behalf of a master elsewhere."""
 
     __slots__ = (
-        "_at", "_began", "_done", "_fed", "_graph", "_number", "_seen", "_spent", "_step", "_times", "_values",
-        "_worker",
+        "_at", "_began", "_done", "_fed", "_graph", "_let_others_at", "_number", "_seen", "_spent", "_step", "_times",
+        "_values", "_worker",
     )  # fmt: skip
 
     def __init__(self, worker: Worker, graph: Registered, request: RunGraph, step: Step, done: Done) -> None:
@@ -320,6 +320,7 @@ class Execution:
         self._step = step
         self._done = done
         self._at = 0
+        self._let_others_at = -1  # where it let other steps of this thread go first
         self._began = 0.0  # when this thread took over
         self._spent = 0.0  # seconds so far
         self._fed = request.values[: request.fed]
@@ -385,7 +386,8 @@ class Execution:
         graph.runs += 1
         if self._times > 1:
             self._times -= 1
-            self._at, self._values, self._seen, self._spent = 0, [], counters.updates, 0.0
+            self._at, self._let_others_at, self._values = 0, -1, []
+            self._seen, self._spent = counters.updates, 0.0
             self._step.drawn, self._step.waited = {}, 0.0
             self.go_on()
         elif results or graph.executable.ends_with_send:
@@ -404,6 +406,11 @@ class Execution:
         self._at = at
         if not isinstance(instruction, RecvCall):
             if instruction.node.op.gives_way:
+                if _turns.waiting and self._let_others_at != at:
+                    self._let_others_at = at  # they may bring what it would wait for
+                    self._hand_over()
+                    _turns.take(self._proceed)
+                    return True
                 self._step.give_way = self._park
                 return False
             self._hand_over()
