@@ -16,6 +16,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.memory import aligned_empty
 from penstock.ops import shapes
 from penstock.ops.array import zeros_like
 from penstock.ops.gathering import gather
@@ -368,8 +369,9 @@ def _stitch(indices: list[Array], data: list[Array]) -> Array:
         covered[i] = True
     first = np.asarray(data[0])
     dims = (length, *first.shape[places[0].ndim :])
-    # To fill what will be overwritten takes as long as to write it.
-    merged = np.empty(dims, first.dtype) if covered.all() else np.zeros(dims, first.dtype)
+    # To fill what will be overwritten takes as long as to write it, and compiled code reads it where it lies.
+    new = aligned_empty if covered.all() and first.dtype != object else np.zeros
+    merged = new(dims, first.dtype)
     for i, d in zip(places, data, strict=True):
         if i.size:
             merged[i] = np.asarray(d)

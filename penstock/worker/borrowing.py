@@ -5,7 +5,8 @@ and fetched take 7 ms then, and 2 ms without the copy. NumPy aligns to 16. So XL
 aligned address before the array, and the compiled code begins to read a little later.
 
 Arrays of 100 KB and more XLA copies in another thread, where the computation then runs as well. Those that are not
-worth a window are copied here before, which keeps the computation in the thread that waits for it.
+worth a window, and what host ops have made, are copied here before, unless they are aligned already. That keeps the
+computation in the thread that waits for it.
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ class SegmentCall:
         self.owner = owner
         self.segment = Segment(
             plan, owner.slot, owner.variable_node, owner.variable,
-            device.device_type.lower(), device.jax_device, owner.context.random_state,
+            device.device_type.lower(), device.jax_device, owner.context.random_state, owner.feed_slots,
         )  # fmt: skip
         self.device = device.name
         self.name = self.segment.name

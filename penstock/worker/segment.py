@@ -41,6 +41,7 @@ class Segment:
         platform: str,
         jax_device: Any,
         random_state: RandomState,
+        feed_slots: Sequence[int],
     ) -> None:
         self.plan = plan
         self.platform = platform
@@ -50,6 +51,7 @@ class Segment:
         static = {(id(n), i) for n, i in plan.static}
         self.inputs = [e for e in plan.inputs if (id(e[0]), e[1]) not in static]
         self.in_slots = [slot_of(e) for e in self.inputs]
+        self.is_fed = [slot in feed_slots for slot in self.in_slots]
         self.static_slots = [slot_of(e) for e in plan.static]
         self.out_slots = [slot_of(e) for e in plan.outputs]
         self.variable_node = variable_node
@@ -152,7 +154,8 @@ class Segment:
         if self.platform == "cpu":
             for i, value in enumerate(inputs):
                 if value.__class__ is np.ndarray and value.nbytes >= MIDDLE:
-                    inputs[i] = aligned(value) if value.nbytes < LARGE else borrowed(value)
+                    lent = self.is_fed[i] and value.nbytes >= LARGE
+                    inputs[i] = borrowed(value) if lent else aligned(value)
         keys = self.random_state.keys(self.random, drawn) if self.random else None
         try:
             outputs, failed = self._run(self.locks, compiled, inputs, keys)

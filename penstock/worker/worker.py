@@ -25,7 +25,7 @@ from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
 from penstock.worker.transfer import RecvCall, SendCall
 
-QUICK = 0.005  # seconds: a graph that takes no longer runs in the thread that brings its tensors
+QUICK = 0.01  # seconds: a graph that takes no longer runs in the thread that brings its tensors
 MAX_THREADS = 1024  # of steps that wait in queues or take long
 EARLY_SECS = 60.0  # for which tensors are kept whose step has not begun here
 MAX_EARLY = 256  # steps whose tensors came first
