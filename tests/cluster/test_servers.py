@@ -132,10 +132,10 @@ def test_every_acknowledged_update_counts(tmp_path: Path) -> None:
 
 
 def test_what_does_not_come_is_named_and_given_up(tmp_path: Path) -> None:
-    with Cluster(tmp_path, workers=1, PENSTOCK_START_TIMEOUT_SECS="11") as cluster:
+    with Cluster(tmp_path, workers=1, PENSTOCK_START_TIMEOUT_SECS="15") as cluster:
         where = f"/job:ps/replica:0/task:0 at {cluster.spec['ps'][0]}"
         cluster.start("worker0", mode="monitored")
-        cluster["worker0"].wait_for(f"Waiting for {where}: .* refused .for 10 s; gives up after 11 s")
+        cluster["worker0"].wait_for(f"Waiting for {where}: .* refused .for 1\\d s; gives up after 15 s")
         assert cluster["worker0"].end() == 1
         assert "UnavailableError" in cluster["worker0"].tail() and "Is the task running" in cluster["worker0"].tail()
         cluster.settings["PENSTOCK_START_TIMEOUT_SECS"] = "3"
