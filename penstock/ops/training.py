@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -356,12 +358,29 @@ def sum_duplicate_rows_on_host(values: np.ndarray, indices: np.ndarray) -> Any:
     order = np.argsort(indices)
     ordered = indices[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    step = 1 << max(0, len(starts).bit_length() - 3)
-    count = -(-len(starts) // step) * step
+    count = _padded(len(starts), (values.shape[1:], values.dtype))
     sums = _sums_of_runs(values.reshape(len(values), -1), order, starts, count).reshape(-1, *values.shape[1:])
     rows = np.full(count, np.iinfo(indices.dtype).max, indices.dtype)
     rows[: len(starts)] = ordered[starts]
     return sums, rows
+
+
+_sizes: dict[Any, list[int]] = defaultdict(list)  # numbers of rows that were made so far, of one kind each
+_sizes_lock = threading.Lock()
+
+
+def _padded(count: int, kind: Any) -> int:
+    """At least `count`: a number that was used before if one is not much larger, else a new one with room to spare.
+
+    Batches differ a little from each other. Numbers rounded to fixed steps would differ whenever they lie at a step.
+    """
+    room = max(count // 8, 8 * math.isqrt(count))  # small ones differ by more than large ones
+    with _sizes_lock:
+        fitting = [size for size in _sizes[kind] if count <= size <= count + 2 * room]
+        if not fitting:
+            fitting = [count + room]
+            _sizes[kind] += fitting
+        return min(fitting)
 
 
 def _sums_of_runs(values: np.ndarray, order: np.ndarray, starts: np.ndarray, count: int) -> np.ndarray:
