@@ -237,19 +237,17 @@ def _encode_tensors(message: Any, meta: bytearray, payload: list[Any], share: Sh
         else:
             place, data = _INLINE, array if array.flags.c_contiguous else np.ascontiguousarray(array)
         nbytes = data.nbytes
-        if nbytes <= _SMALL:
-            meta += _entry(key, place, enum, shape, offset, nbytes)
-            padding = -nbytes % ALIGNMENT
-            payload.append(data.tobytes() + _ZEROS[:padding])
-            offset += nbytes + padding
-            continue
-        segment = share(data) if share is not None and place == _INLINE else None
+        large = nbytes > _SMALL
+        segment = share(data) if large and share is not None and place == _INLINE else None
         if segment is not None:
             meta += _entry(key, _SHARED, enum, shape, segment, nbytes)
             continue
         meta += _entry(key, place, enum, shape, offset, nbytes)
         padding = -nbytes % ALIGNMENT
-        payload += (data.reshape(-1).view(np.uint8), _ZEROS[:padding])
+        if large:
+            payload += (data.reshape(-1).view(np.uint8), _ZEROS[:padding])
+        else:
+            payload.append(data.tobytes() + _ZEROS[:padding])
         offset += nbytes + padding
     return offset
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from leaks import leak_check
 
-from penstock.wire.loop import _SURE, IDLE_SECS, Loop, Signal
+from penstock.wire.loop import _SURE, Loop, Signal
 
 DEADLINE = 30.0
 
@@ -142,11 +142,12 @@ def test_a_loop_that_has_nothing_to_read_ends_and_begins_anew() -> None:
     for _ in range(3):
         first = Reader(loop)
         wait_often(first, 20)
+        thread = loop._thread
+        assert thread is not None
         first.close()
-        end = time.monotonic() + DEADLINE
-        while loop._thread is not None:
-            assert time.monotonic() < end
-            time.sleep(IDLE_SECS)
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+        assert loop._thread is None
         assert not loop.wait(Signal(), 0.01)  # nothing to read: it waits all the same
 
 
