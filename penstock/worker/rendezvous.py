@@ -15,13 +15,14 @@ class Rendezvous:
     >>> rendezvous.ready([0, 1], wake) or wait_for_wake()
     """
 
-    __slots__ = ("_lock", "_tensors", "_wake", "_wanted")
+    __slots__ = ("_given_up", "_lock", "_tensors", "_wake", "_wanted")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tensors: dict[int, Any] = {}
         self._wanted: Sequence[int] = ()
         self._wake: Callable[[], None] | None = None
+        self._given_up = False
 
     def put(self, keys: Sequence[int], values: Sequence[Any]) -> None:
         """Leaves tensors, and wakes who waits for them if these were the last."""
@@ -38,13 +39,15 @@ class Rendezvous:
         with self._lock:
             if all(key in self._tensors for key in keys):
                 return True
-            self._wanted, self._wake = keys, wake
-            return False
+            if not self._given_up:
+                self._wanted, self._wake = keys, wake
+                return False
+        wake()
+        return False
 
     def park(self, wake: Callable[[], None]) -> None:
-        """Has `wake` called by the next `give_up`: the step waits for something else than tensors."""
-        with self._lock:
-            self._wanted, self._wake = (_NEVER,), wake
+        """Has `wake` called by `go_on`, or when the step is given up: it waits for something else than tensors."""
+        self.ready((_NEVER,), wake)
 
     def take(self, keys: Sequence[int]) -> list[Any]:
         """The tensors of `keys`, which are all there."""
@@ -56,9 +59,15 @@ class Rendezvous:
         with self._lock:
             return [key for key in keys if key not in self._tensors]
 
-    def give_up(self) -> None:
-        """Wakes who waits, though what it waits for will not come."""
+    def go_on(self) -> None:
+        """Wakes who waits, though not all that it waits for is there."""
         with self._lock:
             wake, self._wake = self._wake, None
         if wake is not None:
             wake()
+
+    def give_up(self) -> None:
+        """Wakes who waits, and from now on whoever begins to: nothing more will come."""
+        with self._lock:
+            self._given_up = True
+        self.go_on()

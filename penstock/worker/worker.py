@@ -399,7 +399,7 @@ class Execution:
         """Leaves the step where it is; what is returned goes on with it, as does whoever gives it up."""
         self._hand_over()
         self._step.rendezvous.park(self.go_on)
-        return self._step.rendezvous.give_up
+        return self._step.rendezvous.go_on
 
     def _stop(self, at: int, instruction: Any) -> bool:
         """Stops at a Recv whose tensors are not there, to go on in the thread that brings the last of them."""

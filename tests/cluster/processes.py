@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +13,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from cluster.gates import gate_queues
+from loopback import free_addresses
 
 import penstock.v1 as tf
 
@@ -105,7 +106,7 @@ class Cluster:
 
     def __init__(self, folder: Path, ps: int = 1, workers: int = 2, **settings: Any) -> None:
         self.folder = folder
-        self.addresses = _free_addresses(ps + workers)
+        self.addresses = free_addresses(ps + workers)
         jobs = {"ps": self.addresses[:ps], "worker": self.addresses[ps:]}
         self.spec = {job: addresses for job, addresses in jobs.items() if addresses}
         self.settings = {"PENSTOCK_KEEPALIVE_SECS": str(KEEPALIVE), **settings}
@@ -196,31 +197,3 @@ class Cluster:
     def open_gate(self, moment: str) -> None:
         """Lets one step through."""
         self.probe(lambda: gate_queues(moment)[1].enqueue(True))
-
-
-def gate_queues(moment: str) -> tuple[Any, Any]:
-    """The queue in which a step says that it is at a gate, and the one in which it waits there."""
-    return tuple(  # type: ignore[return-value]
-        tf.FIFOQueue(100, tf.bool, shapes=[()], shared_name=f"{moment}_{what}") for what in ("arrived", "gate")
-    )
-
-
-def gate(moment: str) -> Any:
-    """An operation that waits, on the device of the context, until the test opens the gate."""
-    arrived, opened = gate_queues(moment)
-    with tf.control_dependencies([arrived.enqueue(True)]):
-        return opened.dequeue().op
-
-
-def _free_addresses(count: int) -> list[str]:
-    """Addresses that nothing listens at, and that no outgoing connection will take while a task is down."""
-    addresses: list[str] = []
-    while len(addresses) < count:
-        port = random.randrange(15000, 32000)  # below the ports that systems give to connections
-        try:
-            socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        if f"127.0.0.1:{port}" not in addresses:
-            addresses.append(f"127.0.0.1:{port}")
-    return addresses

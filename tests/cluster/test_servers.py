@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster.processes import DEADLINE, Cluster, gate_queues
+from cluster.gates import gate_queues
+from cluster.processes import DEADLINE, Cluster
 from leaks import leak_check
 
 import penstock.v1 as tf

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from processes import gate
+from gates import gate
 
 import penstock.v1 as tf
 from penstock.ops.saveable import SaveableObject, SaveSpec

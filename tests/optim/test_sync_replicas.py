@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from golden_programs import load
+from loopback import free_addresses
 
 import penstock.v1 as tf
 
@@ -157,12 +157,6 @@ def one_session(row: dict[str, Any]) -> Iterator[list[Replica]]:
         yield replicas
 
 
-def _addresses(count: int) -> list[str]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-
-
 @contextlib.contextmanager
 def _servers(cluster: dict[str, list[str]], *tasks: tuple[str, int]) -> Iterator[list[Any]]:
     with contextlib.ExitStack() as started:
@@ -174,7 +168,7 @@ def _servers(cluster: dict[str, list[str]], *tasks: tuple[str, int]) -> Iterator
 
 
 def _cluster(workers: int = 2) -> dict[str, list[str]]:
-    ps, *rest = _addresses(1 + workers)
+    ps, *rest = free_addresses(1 + workers)
     return {"ps": [ps], "worker": rest}
 
 

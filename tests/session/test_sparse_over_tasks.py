@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import pytest
+from loopback import free_addresses
 
 import penstock.v1 as tf
 
@@ -19,14 +19,6 @@ RULES = {
     "gradient_descent": lambda: tf.train.GradientDescentOptimizer(0.5),
     "momentum": lambda: tf.train.MomentumOptimizer(0.1, 0.9),
 }
-
-
-def _free(count: int) -> list[str]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-    for each in sockets:
-        each.close()
-    return addresses
 
 
 def _trained(target: str, devices: Any, rule: str, use_resource: bool) -> np.ndarray:
@@ -55,7 +47,7 @@ def _trained(target: str, devices: Any, rule: str, use_resource: bool) -> np.nda
 )
 def test_as_in_one_task(rule: str, use_resource: bool) -> None:
     with ExitStack() as servers:
-        addresses = _free(3)
+        addresses = free_addresses(3)
         cluster = tf.train.ClusterSpec({"ps": addresses[:2], "worker": addresses[2:]})
         for task in (("ps", 0), ("ps", 1), ("worker", 0)):
             server = servers.enter_context(tf.train.Server(cluster, *task))

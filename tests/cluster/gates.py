@@ -1,0 +1,21 @@
+"""Gates: where a step waits until a test lets it through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import penstock.v1 as tf
+
+
+def gate_queues(moment: str) -> tuple[Any, Any]:
+    """The queue in which a step says that it is at a gate, and the one in which it waits there."""
+    return tuple(  # type: ignore[return-value]
+        tf.FIFOQueue(100, tf.bool, shapes=[()], shared_name=f"{moment}_{what}") for what in ("arrived", "gate")
+    )
+
+
+def gate(moment: str) -> Any:
+    """An operation that waits, on the device of the context, until the test opens the gate."""
+    arrived, opened = gate_queues(moment)
+    with tf.control_dependencies([arrived.enqueue(True)]):
+        return opened.dequeue().op

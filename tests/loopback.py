@@ -1,0 +1,22 @@
+"""Addresses on this machine for the servers of a test."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+_any = random.SystemRandom()  # tests of one process may be seeded like those of another
+
+
+def free_addresses(count: int) -> list[str]:
+    """Addresses that nothing listens at, and that no outgoing connection will take while a task is down."""
+    addresses: list[str] = []
+    while len(addresses) < count:
+        port = _any.randrange(15000, 32000)  # below the ports that systems give to connections
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        if f"127.0.0.1:{port}" not in addresses:
+            addresses.append(f"127.0.0.1:{port}")
+    return addresses

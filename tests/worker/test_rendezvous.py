@@ -1,0 +1,87 @@
+"""Rendezvous: who waits is woken once, whichever comes first, the wait, the tensors or the end of the step."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import CancelledError
+from penstock.worker.cancellation import Cancellation
+from penstock.worker.executor import Step
+from penstock.worker.rendezvous import Rendezvous
+
+
+class _Woken:
+    times = 0
+
+    def __call__(self) -> None:
+        self.times += 1
+
+
+@pytest.fixture
+def woken() -> _Woken:
+    return _Woken()
+
+
+@pytest.fixture
+def rendezvous() -> Rendezvous:
+    return Rendezvous()
+
+
+def test_tensors_that_are_there(rendezvous: Rendezvous, woken: _Woken) -> None:
+    rendezvous.put([1, 2], ["a", "b"])
+    assert rendezvous.ready([2, 1], woken)
+    assert rendezvous.take([2, 1]) == ["b", "a"]
+    assert not rendezvous.ready([1], woken), "each is taken once"
+    assert woken.times == 0
+
+
+def test_the_last_tensor_wakes(rendezvous: Rendezvous, woken: _Woken) -> None:
+    assert not rendezvous.ready([1, 2], woken)
+    rendezvous.put([1], ["a"])
+    assert (woken.times, rendezvous.missing([1, 2])) == (0, [2])
+    rendezvous.put([2], ["b"])
+    rendezvous.put([3], ["c"])
+    assert woken.times == 1
+
+
+@pytest.mark.parametrize("parked", [False, True])
+def test_the_end_of_the_step_wakes(rendezvous: Rendezvous, woken: _Woken, parked: bool) -> None:
+    rendezvous.park(woken) if parked else rendezvous.ready([1], woken)
+    rendezvous.give_up()
+    rendezvous.give_up()
+    assert woken.times == 1
+
+
+@pytest.mark.parametrize("parked", [False, True])
+def test_who_comes_after_the_end_of_the_step_is_woken_at_once(
+    rendezvous: Rendezvous, woken: _Woken, parked: bool
+) -> None:
+    rendezvous.give_up()
+    rendezvous.park(woken) if parked else rendezvous.ready([1], woken)
+    assert woken.times == 1
+
+
+def test_going_on_is_not_the_end(rendezvous: Rendezvous, woken: _Woken) -> None:
+    rendezvous.park(woken)
+    rendezvous.go_on()
+    assert woken.times == 1
+    rendezvous.park(woken)
+    assert woken.times == 1
+    rendezvous.go_on()
+    assert woken.times == 2
+
+
+class _Recv:
+    name, keys, tensors = "recv", [1], {1: "w:0"}
+
+
+@pytest.mark.timeout(10)
+def test_a_step_that_is_given_up_just_before_it_waits() -> None:
+    """It was not cancelled when it looked, and is by the time it has begun to wait."""
+    step = Step(Cancellation())
+    step.rendezvous = Rendezvous()
+    step.cancelled.on_cancel(step.rendezvous.give_up)
+    step.check("recv")
+    step.cancelled.set()
+    with pytest.raises(CancelledError, match="recv"):
+        step.wait_for(_Recv())  # type: ignore[arg-type]
