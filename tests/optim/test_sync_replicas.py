@@ -385,7 +385,7 @@ def test_a_replica_that_leaves_gives_its_token_back(row: dict[str, Any], place: 
             assert not isinstance(_returned(replica.call([0.1, 0.1])), Exception)
         hooks[1].end(other.session)
         before = _state(replicas)["global_step"]
-        for _ in range(12):
+        for _ in range(16):  # four for each of three steps; two tokens may be of a step that was over before
             assert not isinstance(_returned(chief.call([0.1, 0.1])), Exception)
         assert _state(replicas)["global_step"] >= before + 3
         # It comes back, as another session of the same task would.
