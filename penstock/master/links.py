@@ -20,7 +20,7 @@ from penstock.wire.codec import Abort, Done, Failed, Hello, Message, RunGraph, T
 from penstock.wire.control import ControlClient
 from penstock.wire.credentials import Credentials
 from penstock.wire.loop import Loop
-from penstock.worker.executor import Step
+from penstock.worker.step import Step
 from penstock.worker.timeline import encoded
 from penstock.worker.worker import Worker
 

@@ -25,7 +25,7 @@ from penstock.passes.sparse_updates import sum_before_sending
 from penstock.wire.codec import Done, RunGraph
 from penstock.wire.loop import Signal
 from penstock.worker.cancellation import Cancellation
-from penstock.worker.executor import Step
+from penstock.worker.step import Step
 from penstock.worker.transfer import SendCall
 from penstock.worker.worker import Worker
 

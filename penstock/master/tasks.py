@@ -11,7 +11,7 @@ from penstock.graph.device import DeviceSpecV2
 from penstock.passes.ir import Subgraph
 from penstock.wire.codec import Done, RunGraph
 from penstock.wire.loop import Loop
-from penstock.worker.executor import Step
+from penstock.worker.step import Step
 from penstock.worker.timeline import encoded
 from penstock.worker.worker import Worker
 

@@ -21,7 +21,9 @@ class GivesWay(Exception):
 
 
 class NeedsThread(GivesWay):
-    """The same for an op that cannot be tried again: it needs a thread to wait in."""
+    """A step is left before an instruction that would take long, or that has to wait and cannot be tried again."""
+
+    at = 0  # which instruction
 
 
 class Waitable:

@@ -13,10 +13,12 @@ from penstock.graph.function import Function
 from penstock.graph.opdef import grouped
 from penstock.passes.ir import Node
 from penstock.passes.prune import body_of
+from penstock.worker.calls import PlainCall, SegmentCall, host_value
 from penstock.worker.cancellation import Cancellation
-from penstock.worker.executor import Context, Executable, PlainCall, SegmentCall, Step, _host_value
+from penstock.worker.executor import Context, Executable
 from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, functions_of
 from penstock.worker.resources import Variable
+from penstock.worker.step import Step
 
 MAX_VERSIONS = 3  # of one body in compiled code, before NumPy takes over what it can
 MANY_NUMBERS = 32768  # in one call: more are left to compiled code
@@ -66,7 +68,7 @@ class _Body:
                 self._executable, self._may_change = self._made(_Compiled), True
         elif self._may_change and _versions(executable) > MAX_VERSIONS:
             self._executable, self._may_change = self._made(_InNumpy), False
-        return list(map(_host_value, executable.results(values)))
+        return list(map(host_value, executable.results(values)))
 
 
 def _versions(executable: Executable) -> int:
@@ -90,7 +92,7 @@ class _Compiled(Executable):
         fixed = [i for i in self.instructions if _is_fixed(i)]
         for instruction in fixed:
             instruction(self.empty, Step(Cancellation()))
-        self.empty = list(map(_host_value, self.empty))
+        self.empty = list(map(host_value, self.empty))
         self.instructions = [i for i in self.instructions if i not in fixed]
 
     def values(self, fed: Sequence[Any], step: Step) -> list[Any]:

@@ -14,6 +14,7 @@ from penstock.errors import InternalError, OpError, ResourceExhaustedError
 from penstock.graph.checks import NotTraceable
 from penstock.ops.convolution import cpu_compiler_options
 from penstock.ops.types import on_platform
+from penstock.ops.waiting import NeedsThread
 from penstock.passes.ir import Edge, Node
 from penstock.worker.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed
 from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
@@ -23,6 +24,15 @@ from penstock.worker.tracing import Checks, Trace, variables_in
 
 MAX_ON_HOST = 1 << 20  # bytes: up to this, what is fetched comes back in host memory that the device writes to
 MAX_SPECIALISED = 256  # values of shape-like inputs that a segment keeps compiled code for
+
+
+class _Here(threading.local):
+    """What the thread that calls compiled code may do."""
+
+    quick = False
+
+
+_here = _Here()
 
 
 class _Stale(Exception):
@@ -91,6 +101,8 @@ class Segment:
         return jax.jit(segment, donate_argnums=(0,), compiler_options=options)
 
     def _trace(self, updated: Any, read: Any, inputs: Any, constants: Any, keys: Any, static: Any) -> Any:
+        if _here.quick:
+            raise NeedsThread  # compiling takes long
         # An uninitialised variable is seen here and not on every call: None in place of an array traces anew.
         for (_, variable), value in (*zip(self.updated, updated, strict=True), *zip(self.read, read, strict=True)):
             if value is None:
@@ -148,7 +160,9 @@ class Segment:
 
     # Running
 
-    def __call__(self, values: list[Any], drawn: dict[str, np.ndarray]) -> None:
+    def __call__(self, values: list[Any], drawn: dict[str, np.ndarray], quick: bool = False) -> None:
+        """Runs in this thread, or, if it is to be quick and has to be compiled first, raises NeedsThread."""
+        _here.quick = quick
         compiled = self._compiled or self._specialise(values)
         inputs = [values[s] for s in self.in_slots]
         if self.platform == "cpu":
@@ -212,7 +226,7 @@ class Segment:
                 return compiled(updated, read, inputs, self.constants, keys)
             with jax.default_device(self.jax_device):
                 return compiled(updated, read, inputs, self.constants, keys)
-        except (OpError, NotTraceable):
+        except (OpError, NotTraceable, NeedsThread):
             raise
         except Exception as error:  # of jax and XLA, of many kinds
             if any(map(_is_used_up, read)):

@@ -6,7 +6,7 @@ import functools
 import itertools
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,10 +20,12 @@ from penstock.passes.partition import task_of
 from penstock.wire.codec import RunGraph
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.devices import Device
-from penstock.worker.executor import Context, Executable, Step
+from penstock.worker.executor import Context, Executable
 from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
+from penstock.worker.step import Step
 from penstock.worker.transfer import RecvCall, SendCall
+from penstock.worker.turns import turns
 
 QUICK = 0.01  # seconds: a graph that takes no longer runs in the thread that brings its tensors
 MAX_THREADS = 1024  # of steps that wait in queues or take long
@@ -276,34 +278,6 @@ class Worker:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class _Turns(threading.local):
-    """What a thread that runs steps for others does next. A step whose turn has come does not begin within another."""
-
-    waiting: deque[Callable[[], None]] | None = None  # None: the thread runs none
-
-    def take(self, act: Callable[[], None]) -> None:
-        """Does `act` and all that it gives cause to; if this thread is at that already, `act` comes after the rest."""
-        if self.waiting is not None:
-            self.waiting.append(act)
-            return
-        self.waiting = deque((act,))
-        try:
-            self._take_all(self.waiting)
-        finally:
-            self.waiting = None
-
-    def _take_all(self, waiting: deque[Callable[[], None]]) -> None:
-        try:
-            while waiting:
-                waiting.popleft()()
-        finally:
-            if waiting:  # one of them failed as none should: that is not the others' fault
-                self._take_all(waiting)
-
-
-_turns = _Turns()
-
-
 class Execution:
     """One step of one partition, on behalf of a master elsewhere."""
 
@@ -336,7 +310,7 @@ class Execution:
     def run_through(self) -> None:
         """Runs to the end, and waits in this thread where it has to."""
         executable = self._graph.executable
-        self._step.give_way = None
+        self._step.give_way, self._step.quick = None, False
         self._take_over()
         try:
             executable.proceed(self._begun(executable), self._step, self._at)
@@ -355,16 +329,18 @@ class Execution:
 
     def go_on(self) -> None:
         """Runs until it has to wait for something."""
-        _turns.take(self._proceed)
+        turns.take(self._proceed)
 
     def _proceed(self) -> None:
         executable = self._graph.executable
+        self._step.quick = True
         self._take_over()
         try:
             if not executable.proceed(self._begun(executable), self._step, self._at, self._stop):
                 return  # and touch nothing: another thread may be going on already
             results = executable.results(self._values)
-        except NeedsThread:
+        except NeedsThread as error:
+            self._at = error.at
             self._hand_over()
             self._worker.submit(self.run_through)
             return
@@ -393,7 +369,7 @@ class Execution:
         elif results or graph.executable.ends_with_send:
             self._finish(results, None)
         else:  # nobody waits for more than to hear that it is over: the steps that it lets go on come first
-            _turns.take(lambda: self._finish(results, None))
+            turns.take(lambda: self._finish(results, None))
 
     def _park(self) -> Callable[[], None]:
         """Leaves the step where it is; what is returned goes on with it, as does whoever gives it up."""
@@ -406,10 +382,10 @@ class Execution:
         self._at = at
         if not isinstance(instruction, RecvCall):
             if instruction.node.op.gives_way:
-                if _turns.waiting and self._let_others_at != at:
+                if turns.waiting and self._let_others_at != at:
                     self._let_others_at = at  # they may bring what it would wait for
                     self._hand_over()
-                    _turns.take(self._proceed)
+                    turns.take(self._proceed)
                     return True
                 self._step.give_way = self._park
                 return False

@@ -15,7 +15,7 @@ from penstock.errors import CancelledError, InvalidArgumentError
 from penstock.ops.queue_kinds import Queue
 from penstock.ops.staging import StagingArea
 from penstock.worker.cancellation import Cancellation
-from penstock.worker.executor import Step
+from penstock.worker.step import Step
 
 
 @pytest.mark.parametrize("row", parameters("semantics/queues.json", {}))

@@ -36,7 +36,7 @@ from penstock.wire.control import ControlClient
 from penstock.wire.credentials import Credentials
 from penstock.wire.loop import Loop
 from penstock.worker.cancellation import Cancellation
-from penstock.worker.executor import Step
+from penstock.worker.step import Step
 from penstock.worker.worker import MAX_EARLY, MAX_ENDED
 
 DEADLINE = 60.0

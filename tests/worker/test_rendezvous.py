@@ -6,8 +6,8 @@ import pytest
 
 from penstock.errors import CancelledError
 from penstock.worker.cancellation import Cancellation
-from penstock.worker.executor import Step
 from penstock.worker.rendezvous import Rendezvous
+from penstock.worker.step import Step
 
 
 class _Woken:

@@ -1,0 +1,304 @@
+"""Calls: the instructions that an executor walks through. Each runs one segment, or one node on the host."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from penstock.errors import InternalError, InvalidArgumentError, OpError, UnimplementedError
+from penstock.graph.checks import NotTraceable
+from penstock.graph.function import Function
+from penstock.graph.opdef import grouped, registered
+from penstock.ops.functional import as_predicate
+from penstock.ops.waiting import GivesWay, NeedsThread
+from penstock.passes.ir import Edge, Node, Subgraph
+from penstock.passes.prune import body_of
+from penstock.worker.plan import Cuts, SegmentPlan, body, functions_of
+from penstock.worker.resources import Variable
+from penstock.worker.segment import Segment
+from penstock.worker.step import Step
+
+if TYPE_CHECKING:
+    from penstock.worker.executor import Executable
+
+SMALL = 4096  # bytes
+FEW_VALUES = 2  # of a slice's bounds: once a segment is compiled for more, the slice is taken out of it
+
+
+class SegmentCall:
+    """Runs a compiled segment. What proves not to compile as a whole is cut once more, around the node in the way."""
+
+    waits = False
+
+    def __init__(self, owner: Executable, plan: SegmentPlan) -> None:
+        device = owner.context.devices[plan.device]
+        self.owner = owner
+        self.segment = Segment(
+            plan, owner.slot, owner.variable_node, owner.variable,
+            device.device_type.lower(), device.jax_device, owner.context.random_state, owner.feed_slots,
+        )  # fmt: skip
+        self.device = device.name
+        self.name = self.segment.name
+        self.label = f"{self.name} = Segment({', '.join(n.name for n in plan.nodes)})"
+        self.in_slots = [*self.segment.in_slots, *self.segment.static_slots]
+        self.out_slots = self.segment.out_slots
+        self._pieces: Executable | None = None
+        # Slices that may move on with each step, as along a text: compiled in, they have all compiled each time.
+        self._movable = frozenset(n.name for n in plan.nodes if n.op.numpy and n.name in owner.cuts.specialised)
+
+    def __call__(self, values: list[Any], step: Step) -> None:
+        if self._movable and len(self.segment.specialised) > FEW_VALUES:
+            cuts = self.owner.cuts
+            self._pieces = self._rebuilt(Cuts(cuts.on_host | self._movable, cuts.specialised - self._movable))
+            self._movable = frozenset()
+        if self._pieces is None:
+            try:
+                self.segment(values, step.drawn, step.quick)
+                return
+            except NotTraceable as error:
+                self._pieces = self._cut(error)
+        if step.quick:
+            raise NeedsThread  # pieces compile for each new value, and once begun they cannot begin anew
+        edges = self.segment.plan.inputs
+        results = self._pieces.run([values[self.owner.slot(e)] for e in edges], step)
+        for slot, value in zip(self.out_slots, results, strict=True):
+            values[slot] = value
+
+    def _cut(self, error: NotTraceable) -> Executable:
+        node, cuts = error.node, self.owner.cuts
+        if node.op.name in ("If", "While"):
+            cuts = Cuts(cuts.on_host | {node.name}, cuts.specialised)
+        elif node.name not in cuts.specialised and not node.op.control_flow:
+            cuts = Cuts(cuts.on_host, cuts.specialised | {node.name})
+        else:
+            raise UnimplementedError(None, node.name, f"'{node.name}' cannot be compiled: {error}.") from error
+        return self._rebuilt(cuts)
+
+    def _rebuilt(self, cuts: Cuts) -> Executable:
+        subgraph, bound = subgraph_of(self.segment.plan, self.owner)
+        return self.owner.inner(subgraph, bound, cuts)
+
+
+def subgraph_of(plan: SegmentPlan, owner: Executable) -> tuple[Subgraph, dict[int, Variable]]:
+    """A segment as a subgraph of its own, fed with what the segment takes from outside."""
+    arg = registered("_Arg")
+    assert arg is not None
+    feeds: list[Node] = []
+    copies: dict[tuple[int, int], Edge] = {}
+    for i, (source, index) in enumerate(plan.inputs):
+        dtype = source.dtypes[index].base_dtype
+        feed = Node(f"_arg/{source.name}:{index}", arg, {"T": dtype, "index": i}, (dtype,), device=plan.device)
+        feeds.append(feed)
+        copies[(id(source), index)] = (feed, 0)
+    bound: dict[int, Variable] = {}
+    variables: dict[int, Node] = {}
+    copied: dict[int, Node] = {}
+    for node in plan.nodes:
+        copy = Node(node.name, node.op, node.attrs, node.dtypes, device=node.device, order=node.order)
+        for source, index in node.inputs:
+            if (id(source), index) in copies:
+                copy.inputs.append(copies[(id(source), index)])
+            elif id(source) in copied:
+                copy.inputs.append((copied[id(source)], index))
+            else:
+                variable = owner.variable_node((source, index))
+                assert variable is not None
+                variables[id(variable)] = variable
+                bound[id(variable)] = owner.variable(variable)
+                copy.inputs.append((variable, 0))
+        copy.controls = [copied[id(c)] for c in node.controls if id(c) in copied]
+        copied[id(node)] = copy
+    fetches = [(copied[id(n)], i) for n, i in plan.outputs]
+    nodes = [*feeds, *variables.values(), *copied.values()]
+    return Subgraph(nodes, feeds, fetches, []), bound
+
+
+def _may_block(node: Node) -> bool:
+    return node.op.blocking or any(_may_block(n) for f in functions_of(node) for n in body(f).nodes)
+
+
+class NodeCall:
+    """An instruction that runs one node on the host."""
+
+    def __init__(self, owner: Executable, node: Node) -> None:
+        self.owner = owner
+        self.node = node
+        self.waits = _may_block(node)
+        self.name = node.name
+        self.device = node.device
+        self.label = f"{node.name} = {node.op.name}({', '.join(s.name for s, _ in node.inputs)})"
+        self.out_slots = [owner.slot((node, i)) for i in range(len(node.dtypes))]
+        self.inputs = [owner.source(edge) for edge in node.inputs]
+        self.in_slots = [s for s in self.inputs if isinstance(s, int)]
+
+    def store(self, values: list[Any], results: Sequence[Any]) -> None:
+        """Puts the node's outputs in place."""
+        for slot, value in zip(self.out_slots, results, strict=True):
+            values[slot] = value
+
+
+class _BodyCall(NodeCall):
+    """A control-flow node that runs on the host: its bodies are partitions of their own."""
+
+    def executable(self, function: Function, arguments: Sequence[int | Variable]) -> Executable:
+        """A body compiled on its own, on the device of the node."""
+        body = body_of(function)
+        for node in body.nodes:
+            node.device = self.device
+        bound = {id(p): a for p, a in zip(body.feeds, arguments, strict=True) if isinstance(a, Variable)}
+        return self.owner.inner(body, bound)
+
+    def arguments(self, values: list[Any], sources: Sequence[int | Variable]) -> list[Any]:
+        """The values for a body's parameters; a variable is bound already."""
+        return [values[s] if isinstance(s, int) else None for s in sources]
+
+
+class BranchCall(_BodyCall):
+    """Runs one of the branches of an If on the host."""
+
+    def __init__(self, owner: Executable, node: Node) -> None:
+        super().__init__(owner, node)
+        self.predicate, *self.sources = self.inputs
+        self.then_branch = self.executable(node.attrs["then_branch"], self.sources)
+        self.else_branch = self.executable(node.attrs["else_branch"], self.sources)
+
+    def __call__(self, values: list[Any], step: Step) -> None:
+        predicate = values[self.predicate] if isinstance(self.predicate, int) else self.predicate.copy()
+        branch = self.then_branch if as_predicate(np.asarray(predicate)) else self.else_branch
+        self.store(values, branch.run(self.arguments(values, self.sources), step.inner()))
+
+
+class LoopCall(_BodyCall):
+    """Runs a While on the host, one iteration at a time."""
+
+    def __init__(self, owner: Executable, node: Node) -> None:
+        super().__init__(owner, node)
+        self.cond = self.executable(node.attrs["cond"], self.inputs)
+        self.body = self.executable(node.attrs["body"], self.inputs)
+
+    def __call__(self, values: list[Any], step: Step) -> None:
+        current = self.arguments(values, self.inputs)
+        variables = [i for i, s in enumerate(self.inputs) if isinstance(s, Variable)]
+        while as_predicate(np.asarray(self.cond.run(current, step.inner())[0])):
+            current = self.body.run(current, step.inner())
+            for i in variables:
+                current[i] = None
+            step.check(self.name)
+        self.store(values, current)
+
+
+class HostCall(NodeCall):
+    """Runs a host op: its kernel takes and gives NumPy arrays, and resource objects for references."""
+
+    def __init__(self, owner: Executable, node: Node) -> None:
+        super().__init__(owner, node)
+        self.attrs = {k: v for k, v in node.attrs.items() if k in node.op.wants}
+        if "resource" in node.op.wants:
+            self.attrs["resource"] = functools.partial(owner.context.resource, node)
+        if "functions" in node.op.wants:
+            from penstock.worker.bodies import callable_body
+
+            self.attrs["functions"] = functools.partial(callable_body, owner.context, node.device)
+        self.wants_context = "ctx" in node.op.wants
+        self.takes_lists = any(arg.is_list for arg in node.op.inputs)
+        kinds = [t.name == "resource" or t._is_ref_dtype for t in node.dtypes]
+        finds = "resource" in node.op.wants and not self.wants_context
+        self.is_handle = finds and not node.inputs and bool(kinds) and all(kinds)
+        self.read = self._values_of_variables()
+
+    def _values_of_variables(self) -> frozenset[int]:
+        """The inputs that are references to variables of which the kernel wants the value."""
+        op = self.node.op
+        if op.takes_variables or "functions" in op.wants or not any(isinstance(i, Variable) for i in self.inputs):
+            return frozenset()
+        positions = grouped(op, self.node.attrs, range(len(self.inputs)))
+        values = [p for arg, p in zip(op.inputs, positions, strict=True) if not arg.is_ref]
+        edges = self.node.inputs
+        flat = (i for each in values for i in (each if isinstance(each, list) else [each]))
+        return frozenset(i for i in flat if edges[i][0].dtypes[edges[i][1]]._is_ref_dtype)
+
+    def call(self, arguments: Sequence[Any], step: Step) -> list[Any]:
+        """What the kernel gives; whatever it raises names the node."""
+        node = self.node
+        attrs = {**self.attrs, "ctx": step} if self.wants_context else self.attrs
+        if node.op.random:
+            attrs = {**attrs, "key": self.owner.context.random_state.keys([node], step.drawn)[0]}
+        try:
+            if self.takes_lists:
+                arguments = grouped(node.op, node.attrs, arguments)
+            result = node.op.kernel(*arguments, **attrs)
+        except GivesWay:
+            raise
+        except OpError as error:
+            raise type(error)(None, node.name, f"{error.message} [node '{node.name}']") from error
+        except (ValueError, IndexError) as error:
+            raise InvalidArgumentError(None, node.name, f"{node.op.name} '{node.name}': {error}") from error
+        except Exception as error:
+            raise InternalError(None, node.name, f"{node.op.name} '{node.name}' failed: {error!r}") from error
+        return list(result) if isinstance(result, (tuple, list)) else [] if result is None else [result]
+
+    def __call__(self, values: list[Any], step: Step) -> None:
+        arguments = [host_value(values[i]) if isinstance(i, int) else i for i in self.inputs]
+        for i in self.read:
+            arguments[i] = self.inputs[i].snapshot()  # type: ignore[union-attr]
+        self.store(values, self.call(arguments, step))
+
+
+class PlainCall(HostCall):
+    """Runs on the host what is no host op, for what its values are; a variable is what it holds."""
+
+    def __init__(self, owner: Executable, node: Node) -> None:
+        super().__init__(owner, node)
+        self.written = [node.op.input_index(name) for name in node.op.writes]
+        self.jax_device = owner.context.device(node).jax_device
+        self.on_cpu = self.jax_device.platform == "cpu"
+        self.changed = [v for v in (self.inputs[i] for i in self.written) if isinstance(v, Variable)]
+        self.locked = sorted(self.changed, key=lambda v: v.order)
+        self.plain_slots = [] if any(isinstance(i, Variable) for i in self.inputs) else self.in_slots
+
+    def __call__(self, values: list[Any], step: Step) -> None:
+        if self.plain_slots:
+            self.store(values, self.call([host_value(values[slot]) for slot in self.plain_slots], step))
+            return
+        for variable in self.locked:
+            variable.lock.acquire()
+        try:
+            results = self.call([self._argument(i, values) for i in range(len(self.inputs))], step)
+            for variable, value in zip(self.changed, results, strict=False):
+                variable.require_shape(value, self.name)
+                variable.value = self._kept(value)
+        finally:
+            for variable in self.locked:
+                variable.lock.release()
+        # A reference that a write gives is followed to the variable, and needs no slot.
+        if not self.written:
+            self.store(values, results)
+
+    def _kept(self, value: Any) -> Any:
+        """A value as a variable keeps it."""
+        if value.dtype == object:
+            return value
+        if isinstance(value, np.ndarray) and not value.flags.writeable:
+            value = value.copy()  # it lies in memory that is shared with who sent it
+        if self.on_cpu and value.nbytes <= SMALL:
+            return np.asarray(value)  # jax takes it as it is; making an array of it takes longer than most updates
+        # On a CPU that is the same memory, if it is aligned as what is read from checkpoints is.
+        return jax.device_put(value, self.jax_device)
+
+    def _argument(self, position: int, values: list[Any]) -> Any:
+        source = self.inputs[position]
+        if not isinstance(source, Variable):
+            return host_value(values[source])
+        if position in self.written:
+            return None if self.node.op.overwrites else source.read()
+        return source.snapshot() if self.on_cpu else source.read()
+
+
+def host_value(value: Any) -> Any:
+    if value.__class__ is np.ndarray:
+        return value  # at once: to ask whether something is a jax.Array takes longer
+    return np.asarray(value) if isinstance(value, jax.Array) else value
