@@ -193,12 +193,13 @@ class RecoveringSession(Session):
                 return
             if self._given_up is not None:
                 raise self._given_up
-            self._patience = self._patience or Patience()
+            # Kept here, too: a step of another thread may end well meanwhile, though it began before.
+            patience = self._patience = self._patience or Patience()
             self._lost = session
             session.close()
             try:
-                self._patience.spend(error, self._may_recover)
-                fresh = patiently(lambda: self._make(True), self._patience, self._may_recover)
+                patience.spend(error, self._may_recover)
+                fresh = patiently(lambda: self._make(True), patience, self._may_recover)
             except OpError as last:
                 self._given_up = last
                 raise

@@ -120,6 +120,34 @@ def test_threads_wait_while_one_of_them_recovers() -> None:
     assert got == [7.0] and made == [False, True]
 
 
+def test_a_step_that_ends_well_while_another_thread_begins_to_recover() -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    class Ending(Losing):
+        """The step of a slow thread ends in it just as it is closed."""
+
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            if threading.current_thread() is slow:
+                begun.set()
+                assert end.wait(30)
+                return 2.0
+            return super().run(*args, **kwargs)
+
+        def close(self) -> None:
+            end.set()
+            slow.join(30)
+            super().close()
+
+    one, got = tf.constant(1.0), []
+    errors: list[Exception] = [tf.errors.UnavailableError(None, None, "gone")]
+    with RecoveringSession(lambda again: Ending(errors), lambda: True) as session:
+        slow = threading.Thread(target=lambda: got.append(session.run(one)))
+        slow.start()
+        assert begun.wait(30)
+        assert session.run(one) == 1.0
+    assert got == [2.0]
+
+
 def test_a_session_that_is_closed_does_not_come_back() -> None:
     recovering, closed = threading.Event(), threading.Event()
     made = []
