@@ -17,8 +17,9 @@ from penstock.ops.passthrough import identity
 from penstock.summary.writer import FileWriterCache
 from penstock.train.checkpoint_state import latest_checkpoint
 from penstock.train.hooks import FinalOpsHook
-from penstock.train.monitored_session import ChiefSessionCreator, MonitoredSession
+from penstock.train.monitored_session import MonitoredSession
 from penstock.train.scaffold import Scaffold
+from penstock.train.session_creators import ChiefSessionCreator
 from penstock.train.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from penstock.variables.global_step import get_or_create_global_step
 from penstock.variables.initializers import zeros_initializer

@@ -66,20 +66,15 @@ from penstock.train.checkpoint_utils import (
 from penstock.train.coordinator import Coordinator, LooperThread
 from penstock.train.device_setter import replica_device_setter
 from penstock.train.evaluation import checkpoints_iterator
+from penstock.train.hook_timing import SecondOrStepTimer
 from penstock.train.hooks import (
-    CheckpointSaverHook,
-    CheckpointSaverListener,
     FeedFnHook,
     FinalOpsHook,
     GlobalStepWaiterHook,
     LoggingTensorHook,
     NanLossDuringTrainingError,
     NanTensorHook,
-    ProfilerHook,
-    SecondOrStepTimer,
-    StepCounterHook,
     StopAtStepHook,
-    SummarySaverHook,
 )
 from penstock.train.input import (
     batch,
@@ -98,21 +93,22 @@ from penstock.train.input import (
     string_input_producer,
 )
 from penstock.train.meta_graph import export_meta_graph, write_graph
-from penstock.train.monitored_session import (
-    ChiefSessionCreator,
-    MonitoredSession,
-    MonitoredTrainingSession,
-    SessionCreator,
-    SingularMonitoredSession,
-    WorkerSessionCreator,
-)
+from penstock.train.monitored_session import MonitoredSession, MonitoredTrainingSession, SingularMonitoredSession
 from penstock.train.queue_runner import QueueRunner, add_queue_runner, start_queue_runners
 from penstock.train.saver import Saver, import_meta_graph
 from penstock.train.scaffold import Scaffold
+from penstock.train.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from penstock.train.session_manager import SessionManager
 from penstock.train.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from penstock.train.supervisor import Supervisor
 from penstock.train.sync_replicas import SyncReplicasOptimizer
+from penstock.train.writing_hooks import (
+    CheckpointSaverHook,
+    CheckpointSaverListener,
+    ProfilerHook,
+    StepCounterHook,
+    SummarySaverHook,
+)
 from penstock.variables.global_step import (
     assert_global_step,
     create_global_step,

@@ -1,0 +1,68 @@
+"""When hooks act: every so many global steps or seconds."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from penstock.variables.global_step import get_global_step
+
+
+class SecondOrStepTimer:
+    """Says when it is time again: every so many steps or seconds.
+
+    >>> timer = tf.train.SecondOrStepTimer(every_steps=100)
+    """
+
+    def __init__(self, every_secs: float | None = None, every_steps: int | None = None) -> None:
+        if (every_secs is None) == (every_steps is None):
+            raise ValueError("Exactly one of every_secs and every_steps should be provided.")
+        self._every_secs = every_secs
+        self._every_steps = every_steps
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets when it was last time."""
+        self._last_step: int | None = None
+        self._last_time: float | None = None
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Whether it is time at this step; the first time it always is."""
+        if self._last_step is None:
+            return True
+        if self._last_step == step:
+            return False
+        if self._every_secs is not None:
+            assert self._last_time is not None
+            return time.time() >= self._last_time + self._every_secs
+        assert self._every_steps is not None
+        return step >= self._last_step + self._every_steps
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        """Notes that it was done at this step; seconds and steps since the time before."""
+        now = time.time()
+        since: tuple[float | None, int | None] = (None, None)
+        if self._last_time is not None and self._last_step is not None:
+            since = now - self._last_time, step - self._last_step
+        self._last_time, self._last_step = now, step
+        return since
+
+    def last_triggered_step(self) -> int | None:
+        """The step at which it was last done."""
+        return self._last_step
+
+
+class NeverTriggerTimer(SecondOrStepTimer):
+    def __init__(self) -> None:
+        self.reset()
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        return False
+
+
+def required_global_step(hook: str) -> Any:
+    """The global step, as a hook fetches it; RuntimeError if there is none."""
+    step = get_global_step()
+    if step is None:
+        raise RuntimeError(f"Global step should be created to use {hook}: call tf.train.get_or_create_global_step().")
+    return step._ref() if hasattr(step, "_ref") and not hasattr(step, "handle") else step
