@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Any
 
-from penstock.errors import AbortedError, DeadlineExceededError, OpError, UnavailableError
+from penstock.errors import AbortedError, CancelledError, DeadlineExceededError, OpError, UnavailableError
 from penstock.face import logging
 from penstock.master.links import Link, Links
 from penstock.master.tasks import Answer
@@ -46,8 +46,9 @@ class RemoteTask:
         self._links = links
         self._incarnation = 0
         self._control: ControlClient | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of whoever connects
         self._link: Link | None = None
+        self._closed = False
 
     @property
     def device_names(self) -> list[str]:
@@ -66,7 +67,23 @@ class RemoteTask:
             if self._link is not None and self._link.channel.is_open:
                 return self._link
             self._link = self._connected(timeout)
+            if self._closed:  # meanwhile
+                self._close_control()
+                raise _closed_error()
             return self._link
+
+    def _open_control(self) -> ControlClient:
+        control = self._control
+        if self._closed:
+            raise _closed_error()
+        if control is None:
+            control = self._control = ControlClient(self.address, self._links.credentials)
+        return control
+
+    def _close_control(self) -> None:
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
 
     def _connected(self, timeout: float) -> Link:
         def say(why: str, seconds: float) -> None:
@@ -77,9 +94,7 @@ class RemoteTask:
 
         try:
             wait_until_listening(self.address, timeout, say)
-            if self._control is None:
-                self._control = ControlClient(self.address, self._links.credentials)
-            status = self._control.get_status()
+            status = self._open_control().get_status()
         except (UnavailableError, DeadlineExceededError) as error:
             raise UnavailableError(
                 None, None, f"{self.name} cannot be reached: {error.message}. Is the task running at {self.address}?"
@@ -106,9 +121,8 @@ class RemoteTask:
         return graph
 
     def _register(self, graph: _RemoteGraph, link: Link) -> None:
-        assert self._control is not None
         client = self._links.incarnation
-        graph.handle = self._control.register_graph(graph.session, client, graph.definition)
+        graph.handle = self._open_control().register_graph(graph.session, client, graph.definition)
         graph.link = link
 
     def start(self, graph: _RemoteGraph, request: RunGraph, answer: Answer) -> None:
@@ -128,18 +142,20 @@ class RemoteTask:
 
     def close_session(self, session: str) -> None:
         """Has the task forget a session's graphs, if it still is there."""
-        if self._control is None:
-            return
+        control = self._control
+        self._closed = True  # for threads that run steps, and may be about to connect again
         try:
-            if self._link is not None and self._link.channel.is_open:
-                self._control.close_session(session)
+            if control is not None and self._link is not None and self._link.channel.is_open:
+                control.close_session(session)
         except OpError as error:
             logging.debug("%s: a session could not be closed: %s", self.name, error.message)
-        self._control.close()
-        self._control = None
+        self._close_control()
 
     def reset(self, containers: list[str]) -> None:
         """Clears containers, or all."""
         self.connect(RECONNECT_SECS)
-        assert self._control is not None
-        self._control.reset(containers)
+        self._open_control().reset(containers)
+
+
+def _closed_error() -> OpError:
+    return CancelledError(None, None, "The session has been closed.")

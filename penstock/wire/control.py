@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from tensorboard.compat.proto import cluster_pb2, graph_pb2
 
 from penstock.errors import (
+    CancelledError,
     DeadlineExceededError,
     InternalError,
     InvalidArgumentError,
@@ -206,6 +207,7 @@ class ControlClient:
 
     def __init__(self, address: str, credentials: Credentials | None = None) -> None:
         self.address = address
+        self._closed = False
         self._metadata = credentials.grpc_metadata() if credentials else None
         # A channel of its own: those that share one also share how long they wait before they try again.
         options: list[tuple[str, Any]] = [*_SIZES, ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
@@ -229,7 +231,8 @@ class ControlClient:
         except grpc.RpcError as error:
             raise self._error(name, error, timeout) from error
         except ValueError as error:  # the channel is closed, or the message is too large
-            raise InvalidArgumentError(None, None, f"{name} at {self.address}: {error}") from error
+            kind = CancelledError if self._closed else InvalidArgumentError
+            raise kind(None, None, f"{name} at {self.address}: {error}") from error
 
     def _error(self, name: str, error: Any, timeout: float) -> OpError:
         code, said = error.code().value[0], error.details() or ""
@@ -261,6 +264,7 @@ class ControlClient:
 
     def close(self) -> None:
         """Ends the connection."""
+        self._closed = True
         self._channel.close()
 
 
