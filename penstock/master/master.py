@@ -16,7 +16,7 @@ from penstock.errors import CancelledError, DeadlineExceededError, InternalError
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
 from penstock.master.step import AbortPart, Instruction, StepState
-from penstock.master.tasks import LocalTask, Task, Tasks
+from penstock.master.tasks import LocalTask, Task, Tasks, session_closed
 from penstock.passes.optimize import optimize
 from penstock.passes.partition import Partition, partition
 from penstock.passes.place import place
@@ -131,7 +131,7 @@ class Master:
         self._running.add(cancelled)
         try:
             if self._closed:
-                raise CancelledError(None, None, "The session has been closed.")
+                raise session_closed()
             return signature.run_whole(fed, step), step, []
         finally:
             self._running.discard(cancelled)
@@ -145,7 +145,7 @@ class Master:
         self._running.add(run.cancelled)
         try:
             if self._closed:
-                raise CancelledError(None, None, "The session has been closed.")
+                raise session_closed()
             return run(fed)
         finally:
             self._running.discard(run.cancelled)
@@ -282,7 +282,7 @@ class _StepRun:
                 self._news.set()
 
     def _cancel(self) -> None:
-        self._act(lambda state: state.given_up(CancelledError(None, None, "The session has been closed.")))
+        self._act(lambda state: state.given_up(session_closed()))
 
     def _wait(self) -> None:
         """Waits until all parts have answered. After the first error the others have a moment to do so."""

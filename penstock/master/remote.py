@@ -6,10 +6,10 @@ import os
 import threading
 from typing import Any
 
-from penstock.errors import AbortedError, CancelledError, DeadlineExceededError, OpError, UnavailableError
+from penstock.errors import AbortedError, DeadlineExceededError, OpError, UnavailableError
 from penstock.face import logging
 from penstock.master.links import Link, Links
-from penstock.master.tasks import Answer
+from penstock.master.tasks import Answer, session_closed
 from penstock.passes.ir import Subgraph
 from penstock.passes.portable import to_graph_def
 from penstock.wire.codec import RunGraph
@@ -69,13 +69,13 @@ class RemoteTask:
             self._link = self._connected(timeout)
             if self._closed:  # meanwhile
                 self._close_control()
-                raise _closed_error()
+                raise session_closed()
             return self._link
 
     def _open_control(self) -> ControlClient:
         control = self._control
         if self._closed:
-            raise _closed_error()
+            raise session_closed()
         if control is None:
             control = self._control = ControlClient(self.address, self._links.credentials)
         return control
@@ -155,7 +155,3 @@ class RemoteTask:
         """Clears containers, or all."""
         self.connect(RECONNECT_SECS)
         self._open_control().reset(containers)
-
-
-def _closed_error() -> OpError:
-    return CancelledError(None, None, "The session has been closed.")

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from penstock.errors import OpError
+from penstock.errors import CancelledError, OpError
 from penstock.graph.device import DeviceSpecV2
 from penstock.passes.ir import Subgraph
 from penstock.wire.codec import Done, RunGraph
@@ -16,6 +16,11 @@ from penstock.worker.timeline import encoded
 from penstock.worker.worker import Worker
 
 Answer = Callable[[Done | OpError], None]
+
+
+def session_closed() -> CancelledError:
+    """What a step gets whose session is closed, before it or meanwhile."""
+    return CancelledError(None, None, "The session has been closed.")
 
 
 class Task(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from penstock.train.session_run_hook import SessionRunContext, SessionRunValues
 from penstock.variables.global_step import get_global_step
 
 
@@ -53,11 +54,27 @@ class SecondOrStepTimer:
 
 
 class NeverTriggerTimer(SecondOrStepTimer):
+    """For a hook that acts at the end only."""
+
     def __init__(self) -> None:
         self.reset()
 
     def should_trigger_for_step(self, step: int) -> bool:
         return False
+
+
+def step_if_due(
+    timer: SecondOrStepTimer, global_step: Any, context: SessionRunContext, values: SessionRunValues
+) -> int | None:
+    """The global step, if it is time to act after a step that has fetched it; asked for anew only if it may be.
+
+    What came with the step may have been read before the step was counted.
+    """
+    if timer.should_trigger_for_step(int(values.results) + 1):
+        step = int(context.session.run(global_step))
+        if timer.should_trigger_for_step(step):
+            return step
+    return None
 
 
 def required_global_step(hook: str) -> Any:

@@ -13,7 +13,7 @@ from penstock.face import logging
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.summary.writer import FileWriterCache
-from penstock.train.hook_timing import SecondOrStepTimer, required_global_step
+from penstock.train.hook_timing import SecondOrStepTimer, required_global_step, step_if_due
 from penstock.train.meta_graph import export_meta_graph
 from penstock.train.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from penstock.variables.global_step import get_global_step
@@ -91,12 +91,11 @@ class CheckpointSaverHook(SessionRunHook):
         return SessionRunArgs(self._step)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        if self._timer.should_trigger_for_step(int(run_values.results) + 1):
-            step = int(run_context.session.run(self._step))
-            if self._timer.should_trigger_for_step(step):
-                self._timer.update_last_triggered_step(step)
-                if self._save(run_context.session, step):
-                    run_context.request_stop()
+        step = step_if_due(self._timer, self._step, run_context, run_values)
+        if step is not None:
+            self._timer.update_last_triggered_step(step)
+            if self._save(run_context.session, step):
+                run_context.request_stop()
 
     def end(self, session: Any) -> None:
         step = int(session.run(self._step))
@@ -164,12 +163,11 @@ class StepCounterHook(SessionRunHook):
         return SessionRunArgs(self._step)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        if self._timer.should_trigger_for_step(int(run_values.results) + 1):
-            step = int(run_context.session.run(self._step))
-            if self._timer.should_trigger_for_step(step):
-                seconds, steps = self._timer.update_last_triggered_step(step)
-                if seconds is not None and steps is not None:
-                    self._log_and_record(steps, seconds, step)
+        step = step_if_due(self._timer, self._step, run_context, run_values)
+        if step is not None:
+            seconds, steps = self._timer.update_last_triggered_step(step)
+            if seconds is not None and steps is not None:
+                self._log_and_record(steps, seconds, step)
 
     def _log_and_record(self, elapsed_steps: int, elapsed_time: float, global_step: int) -> None:
         rate = elapsed_steps / max(elapsed_time, 1e-9)
