@@ -270,6 +270,22 @@ def test_max_pool_of_other_types(rng: np.random.Generator, dtype: str, platform:
     np.testing.assert_array_equal(actual.astype("float32"), desired)
 
 
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("size", [2, 9])  # the second has too many taps for anything but XLA's own
+def test_nan_and_infinity_never_win(size: int, platform: str) -> None:
+    settings: Any = {"ksize": (size, size), "strides": (size, size), "padding": "VALID", "platform": platform}
+    x = np.full((3, size, size, 1), np.nan, np.float32)  # the first has nothing but NaN
+    x[1] = -np.inf
+    x[2, -1] = 3 - np.arange(size, dtype=np.float32)[:, None]
+    y = convolution.max_pool(x, **settings)
+    lowest = np.finfo(np.float32).min
+    np.testing.assert_array_equal(np.ravel(y), [lowest, lowest, 3])
+    dx = np.asarray(convolution.max_pool_grad(x, y, np.ones_like(y), **settings))[2]
+    desired = np.zeros_like(dx)
+    desired[-1, 0] = 1
+    np.testing.assert_array_equal(dx, desired)
+
+
 def test_padding_is_below_every_negative_value() -> None:
     x = np.full((1, 3, 3, 1), -5, np.float32)
     np.testing.assert_array_equal(convolution.max_pool(x, ksize=(2, 2), strides=(2, 2), padding="SAME"), x[:, :2, :2])
