@@ -43,6 +43,10 @@ def limit(terms: float, magnitude: Any, dtype: Any = np.float32, factors: float 
     return (2 * factors + count * unit_roundoff(dtype)) * float(np.max(np.abs(magnitude), initial=0))
 
 
+# The logarithm of gamma is 0 at 1 and 2, and XLA computes it there of five terms of up to 7.
+LOG_GAMMA = limit(5, 7.0, factors=0.0)
+
+
 def assert_near(found: Any, exact: Any, *, terms: float, magnitude: Any, what: str = "") -> None:
     """Asserts that a float result is the `exact` one up to the rounding of sums of `terms` products."""
     found = np.asarray(found)
