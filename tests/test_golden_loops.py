@@ -40,6 +40,7 @@ BETTER: dict[str, tuple[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
 @pytest.mark.parametrize("name", [name for name in ROWS if name not in BETTER])
 def test_as_tensorflow(name: str) -> None:
     check(ROWS[name], tf)

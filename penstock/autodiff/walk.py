@@ -141,7 +141,7 @@ class Walk:
         pending = list(zip(ys, grad_ys, strict=True))
         graphs = _inside_out({y.graph for y in ys})
         for x in xs:
-            if x.graph not in graphs:
+            if x.graph.is_function and x.graph not in graphs:
                 raise InaccessibleTensorError(
                     f"gradients: {x} is of another graph than the ys: it was made in a branch or "
                     "in the body of a loop, and has a value only there."

@@ -142,7 +142,15 @@ def max_pool_v2_op(
     return lowerings.max_pool(input, **pool_lowering(ksize.tolist(), strides.tolist(), padding, [], data_format))
 
 
-@op("MaxPoolGradV2", "T, T, T, int32, int32 -> output: T", static="ksize strides", shape=same_as(0), T=_REALS32)
+def _max_pool_grad_v2_gradient(op: Operation, dy: Tensor) -> list[Any]:
+    image, largest, _, ksize, strides = op.input_list
+    attrs = {name: op.attrs[name] for name in ("padding", "data_format")}
+    kept = max_pool_grad_grad_v2(image, largest, dy, ksize, strides, **attrs)
+    return [array.zeros_like(image), array.zeros_like(largest), kept, None, None]
+
+
+@op("MaxPoolGradV2", "T, T, T, int32, int32 -> output: T", static="ksize strides", shape=same_as(0),
+    grad=_max_pool_grad_v2_gradient, T=_REALS32)  # fmt: skip
 def max_pool_grad_v2(
     orig_input: Array, orig_output: Array, grad: Array, ksize: Array, strides: Array, *, padding: str,
     data_format: str = "NHWC",

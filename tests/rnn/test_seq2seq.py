@@ -47,7 +47,7 @@ def test_training_decoder(sess):
     reference, final = tf.nn.dynamic_rnn(cell, x, lengths, dtype=tf.float32)
     logits = tf.tensordot(reference, tf.global_variables()[-1], 1)
     assert [v.op.name for v in tf.global_variables()][-1] == "decoder/words/kernel"
-    assert outputs.rnn_output.shape.as_list() == [None, None, WORDS]
+    assert outputs.rnn_output.shape.as_list() == [BATCH, None, WORDS]
     loss, other = tf.reduce_sum(outputs.rnn_output**2.0), tf.reduce_sum(logits**2.0)
     sess.run(tf.global_variables_initializer())
     feed = {x: np.random.RandomState(0).randn(BATCH, TIME + 2, WORDS), lengths: LENGTHS}
