@@ -12,6 +12,7 @@ import penstock.data  # noqa: F401  declares the op types of datasets
 from penstock.client.feeds import Feed, feed_for
 from penstock.client.fetches import Fetch, fetch_for, to_numpy
 from penstock.errors import OpError
+from penstock.face.frames import user_cause
 from penstock.graph.graph import Graph, default_session_context, get_default_graph
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
@@ -136,7 +137,7 @@ class BaseSession:
             try:
                 values = self._master.run(run.signature, fed, times=_times)[0]
             except OpError as error:
-                raise self._located(error) from error
+                raise self._located(error) from user_cause(error)
         else:
             values = self._run_with_options(run, fed, options, run_metadata)
         return run.fetch.build([to_numpy(v) for v in values])
@@ -152,7 +153,7 @@ class BaseSession:
             timeout = timeout_ms / 1000 if timeout_ms else None
             values, step, traced = self._master.run(run.signature, fed, timeout, trace)
         except OpError as error:
-            raise self._located(error) from error
+            raise self._located(error) from user_cause(error)
         if run_metadata is not None:
             run_metadata.Clear()
             fill_run_metadata(run_metadata, step.timings or [])
@@ -173,7 +174,7 @@ class BaseSession:
         try:
             signature = self._master.signature(fed, fetch.tensors, fetch.operations, mutations)
         except OpError as error:
-            raise self._located(error) from error
+            raise self._located(error) from user_cause(error)
         run = _Run(fetch, feeds, signature, mutations)
         if key:
             with self._lock:
@@ -181,11 +182,9 @@ class BaseSession:
         return run
 
     def _located(self, error: OpError) -> OpError:
-        """The same error, with the operation of this graph that it speaks of."""
-        op = self._graph._ops.get(error.op_name) if error.op is None and error.op_name else error.op
-        located = type(error)(None if op is None else op.node_def, op, error.message)
-        located.__cause__ = error.__cause__
-        return located
+        """The same error, with the operation of this graph that it speaks of, which knows where it was defined."""
+        op = self._graph.find(error.op_name) if error.op is None and error.op_name else error.op
+        return type(error)(None if op is None else op.node_def, op, error.message)
 
     def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> Any:
         """A handle for a step that is run in pieces: `partial_run` feeds and fetches some of these each time.

@@ -10,7 +10,7 @@ from penstock.graph.function import Function
 from penstock.graph.opdef import OpDef, op
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
-from penstock.passes.ir import Node, Subgraph, sorted_nodes
+from penstock.passes.ir import NameInBody, Node, Subgraph, sorted_nodes
 
 
 @op("_Arg", "-> output: T", host=True, stateful=True)
@@ -25,7 +25,10 @@ def prune(feeds: Iterable[Tensor], fetches: Iterable[Tensor], targets: Iterable[
 
 def body_of(function: Function) -> Subgraph:
     """The body of a function as a Subgraph whose feeds are its parameters; references stay references."""
-    return _prune({t: t.dtype for t in function.inputs}, list(function.outputs), [])
+    body = _prune({t: t.dtype for t in function.inputs}, list(function.outputs), [])
+    for node in body.nodes:
+        node.name = NameInBody(node.name, function.graph.name)
+    return body
 
 
 def _prune(feeds: dict[Tensor, DType], wanted: list[Tensor], targets: list[Operation]) -> Subgraph:

@@ -1,0 +1,179 @@
+"""Which frames of a stack are the program's: where ops are defined, and tracebacks without the engine's frames.
+
+A frame counts as the engine's if its file belongs to penstock, to jax, or to what only stands between them and the
+program. PENSTOCK_FULL_TRACEBACK=1 leaves tracebacks whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import runpy
+import sys
+import threading
+import traceback
+from types import CodeType, TracebackType
+
+# The innermost frames are kept: a model that is built by deep recursion would cost its depth for each op.
+MOST_FRAMES = 20
+_MOST_SHOWN = 8
+_HINT = "(Frames of penstock and jax are left out. PENSTOCK_FULL_TRACEBACK=1 shows them.)"
+
+Frames = tuple[CodeType | int, ...]  # a code object and the offset of its instruction, innermost first, in turns
+
+
+def _folders() -> tuple[str, ...]:
+    own = os.path.dirname(os.path.dirname(__file__))
+    # Found without importing them: a program may need neither.
+    specs = [importlib.util.find_spec(name) for name in ("jax", "jaxlib", "absl")]
+    origins = [os.path.dirname(spec.origin) for spec in specs if spec is not None and spec.origin]
+    return tuple(folder + os.sep for folder in (own, *origins))
+
+
+_FOLDERS = _folders()
+_FILES = frozenset((contextlib.__file__, runpy.__file__))
+_engine_files: dict[str, bool] = {}
+
+
+def is_engine(filename: str) -> bool:
+    """Whether frames of a file are left out of what the user sees.
+
+    >>> is_engine(__file__), is_engine("train.py")
+    (True, False)
+    """
+    known = _engine_files.get(filename)
+    if known is None:
+        known = filename.startswith(("<frozen ", *_FOLDERS)) or filename in _FILES
+        _engine_files[filename] = known
+    return known
+
+
+def user_frames() -> Frames:
+    """The program's frames in the stack of the caller. It is called for each op, so nothing is formatted yet."""
+    found: list[CodeType | int] = []
+    frame = sys._getframe(1)
+    engine = _engine_files
+    while frame is not None:
+        code = frame.f_code
+        # The dict at once: the call would cost more than all else here.
+        known = engine.get(code.co_filename)
+        if not (is_engine(code.co_filename) if known is None else known):
+            found.append(code)
+            found.append(frame.f_lasti)
+            if len(found) >= 2 * MOST_FRAMES:
+                break
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(found)
+
+
+def summaries(frames: Frames) -> list[traceback.FrameSummary]:
+    """Frames as a traceback lists them, outermost first."""
+    found = []
+    for code, offset in zip(frames[::2], frames[1::2], strict=True):
+        assert isinstance(code, CodeType) and isinstance(offset, int)
+        line = next(itertools.islice(code.co_positions(), offset // 2, None))[0]
+        found.append(traceback.FrameSummary(code.co_filename, line, code.co_name, lookup_line=False))
+    return found[::-1]
+
+
+def place(frame: traceback.FrameSummary) -> str:
+    """A frame in one line: `train.py:29, in build_model`."""
+    near = os.path.relpath(frame.filename)
+    name = frame.filename if near.startswith(os.pardir) else near
+    return f"{name}:{frame.lineno}, in {frame.name}"
+
+
+def definition(frames: Frames) -> str:
+    """Where an op was defined: the line with its text, and the calls that led there; empty if nobody knows."""
+    if not frames:
+        return ""
+    *callers, last = summaries(frames)
+    text = [place(last), *([f"    {last.line}"] if last.line else [])]
+    text += [f"  called at {place(frame)}" for frame in callers[::-1][:_MOST_SHOWN]]
+    return "\n".join(text)
+
+
+# Tracebacks
+
+
+def wants_all() -> bool:
+    """Whether tracebacks are to be left whole."""
+    return os.environ.get("PENSTOCK_FULL_TRACEBACK", "0") not in ("", "0")
+
+
+def folded(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the engine's frames; None if there are no others."""
+    kept = []
+    while trace is not None:
+        if not is_engine(trace.tb_frame.f_code.co_filename):
+            kept.append(trace)
+        trace = trace.tb_next
+    result: TracebackType | None = None
+    for each in reversed(kept):
+        result = TracebackType(result, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return result
+
+
+def user_cause(error: BaseException) -> BaseException | None:
+    """The error of the program's own code that led to an error of the engine, such as one in a `py_func`.
+
+    With PENSTOCK_FULL_TRACEBACK it is the error itself, so that `raise other from user_cause(error)` hides nothing.
+    """
+    if wants_all():
+        return error
+    cause: BaseException | None = error
+    while cause is not None and _is_of_engine(cause):
+        cause = _next(cause)
+    return cause
+
+
+def fold(error: BaseException) -> bool:
+    """Takes the engine's frames out of an error, and its causes if they have no others; whether there were any."""
+    shortened = False
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        rest = folded(following.__traceback__)
+        if rest is not None:
+            shortened = shortened or _length(rest) < _length(following.__traceback__)
+            following.__traceback__ = rest
+        direct = _next(following)
+        if direct is not None and _is_of_engine(direct):
+            following.__cause__ = user_cause(direct)
+        following = _next(following)
+    return shortened
+
+
+def _next(error: BaseException) -> BaseException | None:
+    """The error that Python shows before this one."""
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _is_of_engine(error: BaseException) -> bool:
+    return error.__traceback__ is not None and folded(error.__traceback__) is None
+
+
+def _length(trace: TracebackType | None) -> int:
+    return sum(1 for _ in traceback.walk_tb(trace))
+
+
+def install() -> None:
+    """Has errors that nobody catches shown without the engine's frames. Hooks that are in place already stay so."""
+    before, before_in_thread = sys.excepthook, threading.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        shortened = not wants_all() and fold(error)
+        before(kind, error, error.__traceback__ if shortened else trace)
+        if shortened and sys.stderr is not None:
+            print(_HINT, file=sys.stderr)
+
+    def hook_in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None and not wants_all() and fold(args.exc_value):
+            found = (args.exc_type, args.exc_value, args.exc_value.__traceback__, args.thread)
+            args = threading.ExceptHookArgs(found)
+        before_in_thread(args)
+
+    sys.excepthook, threading.excepthook = hook, hook_in_thread
