@@ -13,6 +13,7 @@ from penstock.client.feeds import Feed, feed_for
 from penstock.client.fetches import Fetch, fetch_for, to_numpy
 from penstock.errors import OpError
 from penstock.face.frames import user_cause
+from penstock.face.progress import under_way
 from penstock.graph.graph import Graph, default_session_context, get_default_graph
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
@@ -25,13 +26,14 @@ from penstock.worker.worker import Worker
 class _Run:
     """What `run` prepares once for a form of call: which tensors are fed and fetched, and the compiled signature."""
 
-    __slots__ = ("feeds", "fetch", "mutations", "signature")
+    __slots__ = ("feeds", "fetch", "is_repeated", "mutations", "signature")
 
     def __init__(self, fetch: Fetch, feeds: list[Feed], signature: Signature, mutations: int) -> None:
         self.fetch = fetch
         self.feeds = feeds
         self.signature = signature
         self.mutations = mutations
+        self.is_repeated = False
 
 
 class _PartialRun:
@@ -130,6 +132,10 @@ class BaseSession:
             key, run = (), None  # something in it has no hash: no cache, and the slow path says what is wrong
         if run is None or run.mutations != self._graph.mutations:
             run = self._prepare(fetches, feed_dict, key)
+        elif not run.is_repeated:
+            # Initialisation runs once, a loop runs the same again.
+            run.is_repeated = True
+            under_way()
         fed: list[Any] = []
         for feed, value in zip(run.feeds, feed_dict.values(), strict=True):
             feed.append_to(fed, value)

@@ -130,7 +130,7 @@ def user_cause(error: BaseException) -> BaseException | None:
 
 
 def fold(error: BaseException) -> bool:
-    """Takes the engine's frames out of an error, and its causes if they have no others; whether there were any."""
+    """Takes the engine's frames out of an error, and its causes if they have no others; whether any were inside."""
     shortened = False
     seen: set[int] = set()
     following: BaseException | None = error
@@ -138,7 +138,7 @@ def fold(error: BaseException) -> bool:
         seen.add(id(following))
         rest = folded(following.__traceback__)
         if rest is not None:
-            shortened = shortened or _length(rest) < _length(following.__traceback__)
+            shortened = shortened or _has_engine_inside(following.__traceback__)
             following.__traceback__ = rest
         direct = _next(following)
         if direct is not None and _is_of_engine(direct):
@@ -156,8 +156,10 @@ def _is_of_engine(error: BaseException) -> bool:
     return error.__traceback__ is not None and folded(error.__traceback__) is None
 
 
-def _length(trace: TracebackType | None) -> int:
-    return sum(1 for _ in traceback.walk_tb(trace))
+def _has_engine_inside(trace: TracebackType | None) -> bool:
+    """Whether the program called the engine: that which runs the program, such as `penstock run`, is not meant."""
+    of_engine = (is_engine(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(trace))
+    return any(itertools.dropwhile(bool, of_engine))
 
 
 def install() -> None:
@@ -165,13 +167,20 @@ def install() -> None:
     before, before_in_thread = sys.excepthook, threading.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        shortened = not wants_all() and fold(error)
-        before(kind, error, error.__traceback__ if shortened else trace)
+        if wants_all():
+            before(kind, error, trace)
+            return
+        if kind is KeyboardInterrupt and error.args:
+            print(error, file=sys.stderr)  # it says all there is to say, as that of a server does
+            return
+        shortened = fold(error)
+        before(kind, error, error.__traceback__)
         if shortened and sys.stderr is not None:
             print(_HINT, file=sys.stderr)
 
     def hook_in_thread(args: threading.ExceptHookArgs) -> None:
-        if args.exc_value is not None and not wants_all() and fold(args.exc_value):
+        if args.exc_value is not None and not wants_all():
+            fold(args.exc_value)
             found = (args.exc_type, args.exc_value, args.exc_value.__traceback__, args.thread)
             args = threading.ExceptHookArgs(found)
         before_in_thread(args)
