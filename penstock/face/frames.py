@@ -14,12 +14,13 @@ import runpy
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from types import CodeType, TracebackType
 
 # The innermost frames are kept: a model that is built by deep recursion would cost its depth for each op.
 MOST_FRAMES = 20
 _MOST_SHOWN = 8
-_HINT = "(Frames of penstock and jax are left out. PENSTOCK_FULL_TRACEBACK=1 shows them.)"
+_NOTE = "(Frames of penstock and jax are left out. PENSTOCK_FULL_TRACEBACK=1 shows them.)"
 
 Frames = tuple[CodeType | int, ...]  # a code object and the offset of its instruction, innermost first, in turns
 
@@ -80,7 +81,10 @@ def summaries(frames: Frames) -> list[traceback.FrameSummary]:
 
 def place(frame: traceback.FrameSummary) -> str:
     """A frame in one line: `train.py:29, in build_model`."""
-    near = os.path.relpath(frame.filename)
+    try:
+        near = os.path.relpath(frame.filename)
+    except OSError:  # the directory that the process is in was removed
+        near = os.pardir
     name = frame.filename if near.startswith(os.pardir) else near
     return f"{name}:{frame.lineno}, in {frame.name}"
 
@@ -121,34 +125,46 @@ def user_cause(error: BaseException) -> BaseException | None:
 
     With PENSTOCK_FULL_TRACEBACK it is the error itself, so that `raise other from user_cause(error)` hides nothing.
     """
-    if wants_all():
-        return error
-    cause: BaseException | None = error
-    while cause is not None and _is_of_engine(cause):
-        cause = _next(cause)
-    return cause
+    return error if wants_all() else next((each for each in _chain(error) if not _is_of_engine(each)), None)
 
 
-def fold(error: BaseException) -> bool:
-    """Takes the engine's frames out of an error, and its causes if they have no others; whether any were inside."""
-    shortened = False
-    seen: set[int] = set()
-    following: BaseException | None = error
-    while following is not None and id(following) not in seen:
-        seen.add(id(following))
-        rest = folded(following.__traceback__)
+def leave_engine(error: BaseException) -> None:
+    """Leaves nothing but the program's frames in an error that is about to leave the engine."""
+    if not wants_all():
+        fold(error)
+        error.__traceback__ = folded(error.__traceback__)
+        _note(error)
+
+
+def fold(error: BaseException) -> None:
+    """Takes the engine's frames out of an error and its causes. A cause that has no others is dropped."""
+    for each in _chain(error):
+        rest = folded(each.__traceback__)
         if rest is not None:
-            shortened = shortened or _has_engine_inside(following.__traceback__)
-            following.__traceback__ = rest
-        direct = _next(following)
-        if direct is not None and _is_of_engine(direct):
-            following.__cause__ = user_cause(direct)
-        following = _next(following)
-    return shortened
+            if _has_engine_inside(each.__traceback__):
+                _note(error)
+            each.__traceback__ = rest
+        cause = _next(each)
+        if cause is not None and _is_of_engine(cause):
+            each.__cause__ = user_cause(cause)
+
+
+def _note(error: BaseException) -> None:
+    if _NOTE not in getattr(error, "__notes__", ()):
+        error.add_note(_NOTE)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and those that Python shows before it; the next one is looked for only when it is wanted."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = _next(each)
 
 
 def _next(error: BaseException) -> BaseException | None:
-    """The error that Python shows before this one."""
     return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
@@ -173,10 +189,8 @@ def install() -> None:
         if kind is KeyboardInterrupt and error.args:
             print(error, file=sys.stderr)  # it says all there is to say, as that of a server does
             return
-        shortened = fold(error)
+        fold(error)
         before(kind, error, error.__traceback__)
-        if shortened and sys.stderr is not None:
-            print(_HINT, file=sys.stderr)
 
     def hook_in_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is not None and not wants_all():

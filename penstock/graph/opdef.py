@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.face.frames import leave_engine
 from penstock.graph.dtype import DType, as_dtype
 
 MISSING: Any = object()
@@ -109,7 +110,11 @@ class OpDef:
     def __call__(self, *args: Any, name: str | None = None, **kwargs: Any) -> Any:
         from penstock.graph.build import build
 
-        return build(self, args, kwargs, name)
+        try:
+            return build(self, args, kwargs, name)
+        except Exception as error:
+            leave_engine(error)
+            raise
 
     def input_index(self, name: str) -> int:
         """Position of the input called `name` (only for ops without list inputs before it)."""

@@ -133,6 +133,25 @@ def test_a_gradient_names_the_forward_op() -> None:
     assert found.op._original_op is flat.op and flat.op._original_op is None
 
 
+def test_an_error_that_is_caught_has_few_frames_of_the_engine(monkeypatch: Any) -> None:
+    monkeypatch.setenv("PENSTOCK_FULL_TRACEBACK", "0")
+    x, w, feeds = matrices()
+    y = product(x, w)
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError) as run:
+        session.run(y, feeds)
+    assert [frame.name for frame in run.traceback[1:]] == [] and run.value.__cause__ is None
+
+    def broken(op: Any) -> str:
+        raise KeyError(op.name)
+
+    with pytest.raises(ValueError) as built:
+        tf.matmul(tf.ones([2, 3]), tf.ones([4, 5]))
+    assert [frame.name for frame in built.traceback[1:]] == ["matmul"] and built.value.__cause__ is None
+    with pytest.raises(KeyError) as inside, tf.device(broken):
+        tf.no_op()
+    assert [frame.name for frame in inside.traceback[-2:]] == ["no_op", "broken"]
+
+
 # ------------------------------------------------------------------------------- what a program prints when it fails
 
 SCRIPT = """\
