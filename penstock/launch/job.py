@@ -222,7 +222,7 @@ class Job:
         return [Say(f"{task} {what}: restart {self._restarts[task]} of {most} in {delay:g} s")]
 
     def _note_failure(self, task: Task, code: int, error: str) -> str:
-        what = how(code) + (f" ({error})" if error else "")
+        what = f"{how(code)} ({error})" if error and code > 0 else how(code)  # no error leads to a signal
         self._failures.setdefault(task, Counter())[what] += 1
         return what
 

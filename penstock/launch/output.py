@@ -92,7 +92,8 @@ class LastError:
                 self._in_traceback = True
             elif self._in_traceback and line and not line.startswith(b" "):
                 self._in_traceback = False
-                self.text = line.decode(errors="replace")[:LONGEST_ERROR]
+                text = line.decode(errors="replace")[:LONGEST_ERROR]
+                self.text = "".join(c if c.isprintable() else "?" for c in text)
 
 
 class Screen:

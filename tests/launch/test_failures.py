@@ -52,7 +52,8 @@ def test_the_last_lines_name_all_that_failed():
     job = Job([PS, W0, W1], Policy(max_restarts=5))
     job.start()
     job.under_way(W1)
-    for now, code, error in ((1, 1, "ValueError: boom"), (10, -signal.SIGKILL, ""), (20, 1, "ValueError: boom")):
+    boom = "ValueError: boom"
+    for now, code, error in ((1, 1, boom), (10, -signal.SIGKILL, "KeyError: of before"), (20, 1, boom)):
         job.ended(W1, code, now, error)
         assert job.due(now + 9) == [Start(W1, job._restarts[W1])]
     assert said(job.ended(W1, 0, 40)) == ["worker:1 is done"]
@@ -79,8 +80,8 @@ def test_the_last_line_of_a_traceback_is_found():
     found.feed(first[2:])
     assert found.text == "KeyError: 'a'"
     found.feed([b"", b"During handling of the above exception, another one occurred:", b""])
-    found.feed([*first[:3], b"a.B: \xff", b"C"])
-    assert found.text == "a.B: \ufffd"
+    found.feed([*first[:3], b"a.B: \xff\x1b[2J", b"C"])
+    assert found.text == "a.B: \ufffd?[2J"
 
 
 def test_a_task_that_fails_before_its_first_step_shows_its_error_once(launch):
