@@ -12,7 +12,7 @@ import penstock.data  # noqa: F401  declares the op types of datasets
 from penstock.client.feeds import Feed, feed_for
 from penstock.client.fetches import Fetch, fetch_for, to_numpy
 from penstock.errors import OpError
-from penstock.face.frames import leave_engine, user_cause
+from penstock.face.frames import leaves_engine
 from penstock.face.progress import under_way
 from penstock.graph.graph import Graph, default_session_context, get_default_graph
 from penstock.graph.operation import Operation
@@ -113,6 +113,7 @@ class BaseSession:
 
     # Running
 
+    @leaves_engine
     def run(
         self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None, *, _times: int = 1
     ) -> Any:
@@ -122,35 +123,31 @@ class BaseSession:
 
         With `_times`, a step that is all in one other task is run up to that many times there.
         """
+        if self._closed:
+            self._check_open()
+        feed_dict = feed_dict or {}
         try:
-            if self._closed:
-                self._check_open()
-            feed_dict = feed_dict or {}
+            key = (fetches if fetches.__class__ is Tensor else _structure(fetches), *feed_dict)
+            run = self._runs.get(key)
+        except (TypeError, AttributeError):
+            key, run = (), None  # something in it has no hash: no cache, and the slow path says what is wrong
+        if run is None or run.mutations != self._graph.mutations:
+            run = self._prepare(fetches, feed_dict, key)
+        elif not run.is_repeated:
+            # Initialisation runs once, a loop runs the same again.
+            run.is_repeated = True
+            under_way()
+        fed: list[Any] = []
+        for feed, value in zip(run.feeds, feed_dict.values(), strict=True):
+            feed.append_to(fed, value)
+        if options is None and run_metadata is None and not self._timeout_ms:
             try:
-                key = (fetches if fetches.__class__ is Tensor else _structure(fetches), *feed_dict)
-                run = self._runs.get(key)
-            except (TypeError, AttributeError):
-                key, run = (), None  # something in it has no hash: no cache, and the slow path says what is wrong
-            if run is None or run.mutations != self._graph.mutations:
-                run = self._prepare(fetches, feed_dict, key)
-            elif not run.is_repeated:
-                # Initialisation runs once, a loop runs the same again.
-                run.is_repeated = True
-                under_way()
-            fed: list[Any] = []
-            for feed, value in zip(run.feeds, feed_dict.values(), strict=True):
-                feed.append_to(fed, value)
-            if options is None and run_metadata is None and not self._timeout_ms:
-                try:
-                    values = self._master.run(run.signature, fed, times=_times)[0]
-                except OpError as error:
-                    raise self._located(error) from user_cause(error)
-            else:
-                values = self._run_with_options(run, fed, options, run_metadata)
-            return run.fetch.build([to_numpy(v) for v in values])
-        except Exception as error:
-            leave_engine(error)
-            raise
+                values = self._master.run(run.signature, fed, times=_times)[0]
+            except OpError as error:
+                raise self._located(error) from error
+        else:
+            values = self._run_with_options(run, fed, options, run_metadata)
+        return run.fetch.build([to_numpy(v) for v in values])
 
     def _run_with_options(self, run: _Run, fed: list[Any], options: Any, run_metadata: Any) -> list[Any]:
         if options is not None and not isinstance(options, config_pb2.RunOptions):
@@ -163,7 +160,7 @@ class BaseSession:
             timeout = timeout_ms / 1000 if timeout_ms else None
             values, step, traced = self._master.run(run.signature, fed, timeout, trace)
         except OpError as error:
-            raise self._located(error) from user_cause(error)
+            raise self._located(error) from error
         if run_metadata is not None:
             run_metadata.Clear()
             fill_run_metadata(run_metadata, step.timings or [])
@@ -184,7 +181,7 @@ class BaseSession:
         try:
             signature = self._master.signature(fed, fetch.tensors, fetch.operations, mutations)
         except OpError as error:
-            raise self._located(error) from user_cause(error)
+            raise self._located(error) from error
         run = _Run(fetch, feeds, signature, mutations)
         if key:
             with self._lock:

@@ -7,6 +7,7 @@ program. PENSTOCK_FULL_TRACEBACK=1 leaves tracebacks whole.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import itertools
 import os
@@ -14,8 +15,12 @@ import runpy
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, TracebackType
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # The innermost frames are kept: a model that is built by deep recursion would cost its depth for each op.
 MOST_FRAMES = 20
@@ -120,20 +125,21 @@ def folded(trace: TracebackType | None) -> TracebackType | None:
     return result
 
 
-def user_cause(error: BaseException) -> BaseException | None:
-    """The error of the program's own code that led to an error of the engine, such as one in a `py_func`.
+def leaves_engine(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator for a way into the engine: errors that leave it have no frames but the program's."""
 
-    With PENSTOCK_FULL_TRACEBACK it is the error itself, so that `raise other from user_cause(error)` hides nothing.
-    """
-    return error if wants_all() else next((each for each in _chain(error) if not _is_of_engine(each)), None)
+    @functools.wraps(function)
+    def entered(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            if not wants_all():
+                fold(error)
+                error.__traceback__ = folded(error.__traceback__)
+                _note(error)
+            raise  # this adds no frame of its own
 
-
-def leave_engine(error: BaseException) -> None:
-    """Leaves nothing but the program's frames in an error that is about to leave the engine."""
-    if not wants_all():
-        fold(error)
-        error.__traceback__ = folded(error.__traceback__)
-        _note(error)
+    return entered
 
 
 def fold(error: BaseException) -> None:
@@ -146,7 +152,8 @@ def fold(error: BaseException) -> None:
             each.__traceback__ = rest
         cause = _next(each)
         if cause is not None and _is_of_engine(cause):
-            each.__cause__ = user_cause(cause)
+            # One further back may be of the program's own code, such as that of a `py_func`.
+            each.__cause__ = next((one for one in _chain(cause) if not _is_of_engine(one)), None)
 
 
 def _note(error: BaseException) -> None:

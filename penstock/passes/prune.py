@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from penstock.errors import InvalidArgumentError
 from penstock.graph.dtype import DType
-from penstock.graph.function import Function
+from penstock.graph.function import FuncGraph, Function
 from penstock.graph.opdef import OpDef, op
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
@@ -25,10 +25,7 @@ def prune(feeds: Iterable[Tensor], fetches: Iterable[Tensor], targets: Iterable[
 
 def body_of(function: Function) -> Subgraph:
     """The body of a function as a Subgraph whose feeds are its parameters; references stay references."""
-    body = _prune({t: t.dtype for t in function.inputs}, list(function.outputs), [])
-    for node in body.nodes:
-        node.name = NameInBody(node.name, function.graph.name)
-    return body
+    return _prune({t: t.dtype for t in function.inputs}, list(function.outputs), [])
 
 
 def _prune(feeds: dict[Tensor, DType], wanted: list[Tensor], targets: list[Operation]) -> Subgraph:
@@ -70,4 +67,6 @@ def _node(operation: Operation) -> Node:
             f"{operation.outputs[0].shape}",
         )  # fmt: skip
     dtypes = tuple(t.dtype for t in operation.outputs)
-    return Node(operation.name, op_def, operation.attrs, dtypes, device=operation.device, order=operation._id)
+    graph = operation.graph
+    name = NameInBody(operation.name, graph.name) if isinstance(graph, FuncGraph) else operation.name
+    return Node(name, op_def, operation.attrs, dtypes, device=operation.device, order=operation._id)

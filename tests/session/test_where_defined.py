@@ -173,6 +173,12 @@ if sys.argv[1] == "build":
 elif sys.argv[1] == "monitored":
     with tf.train.MonitoredSession() as session:
         session.run(y, {x: np.ones([2, 3]), w: np.ones([4, 5])})
+elif sys.argv[1] == "thread":
+    from threading import Thread
+    thread = Thread(target=lambda: tf.get_variable("v", [2]) + tf.get_variable("v", [3]), name="worker")
+    thread.start()
+    thread.join()
+    sys.exit(1)
 with tf.Session() as session:
     if sys.argv[1] == "run":
         session.run(y, {x: np.ones([2, 3]), w: np.ones([4, 5])})
@@ -204,7 +210,7 @@ def run_script(tmp_path: Path, kind: str, full: str = "0", entry: tuple[str, ...
 def test_a_program_sees_its_own_lines_and_the_error(tmp_path: Path, entry: tuple[str, ...]) -> None:
     script = tmp_path / "train.py"
     call = "session.run(y, {x: np.ones([2, 3]), w: np.ones([4, 5])})"
-    assert run_script(tmp_path, "run", entry=entry) == trace(script, 21, call) + PRODUCT + HINT
+    assert run_script(tmp_path, "run", entry=entry) == trace(script, 27, call) + PRODUCT + HINT
 
 
 def test_a_monitored_session_and_a_build_error_show_their_lines(tmp_path: Path) -> None:
@@ -220,8 +226,15 @@ def test_an_error_of_the_program_inside_the_engine_keeps_its_lines(tmp_path: Pat
     script = tmp_path / "train.py"
     text = run_script(tmp_path, "python")
     assert text.startswith(trace(script, 9, 'raise KeyError("of the program")', "broken"))
-    assert trace(script, 22, 'session.run(tf.py_func(broken, [1.0], tf.float32, name="python"))') in text
+    assert trace(script, 28, 'session.run(tf.py_func(broken, [1.0], tf.float32, name="python"))') in text
     assert text.count("Traceback") == 2 and "penstock/" not in text.replace(str(tmp_path), "")
+
+
+def test_a_thread_shows_the_lines_of_the_program_too(tmp_path: Path) -> None:
+    text = run_script(tmp_path, "thread")
+    assert text.startswith("Exception in thread worker:\n") and text.endswith(HINT)
+    assert f'  File "{tmp_path / "train.py"}", line 21, in <lambda>\n' in text
+    assert "penstock/" not in text.replace(str(tmp_path), "")
 
 
 def test_all_frames_are_shown_if_asked_for(tmp_path: Path) -> None:
