@@ -1,24 +1,30 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+INSTALLED := $(VENV)/.installed
+INSTALLED_FOR_TESTS := $(VENV)/.installed-for-tests
 
-.PHONY: venv test lint demo bench bench-peers clean
+.PHONY: venv venv-for-tests test lint demo bench bench-peers clean
 
-venv: $(STAMP)
+venv: $(INSTALLED)
+venv-for-tests: $(INSTALLED_FOR_TESTS)
 
-# The stamp is newer than pyproject.toml once everything it asks for is installed.
-$(STAMP): pyproject.toml
+# A stamp is newer than pyproject.toml once what that asks for is installed: what penstock needs, then what tests need.
+$(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "penstock needs Python 3.11 or newer, '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Pass PYTHON=/path/to/python3."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(INSTALLED_FOR_TESTS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	touch $@
 
-test: venv
+test: venv-for-tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests
 
-lint: venv
+lint: venv-for-tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy penstock
 	$(BIN)/lint-imports

@@ -111,9 +111,9 @@ class Report:
         # What a task prints goes through the launcher, which says so if that writes to a terminal.
         columns = os.environ.get("PENSTOCK_TERMINAL_COLUMNS")
         self._console = Console(width=int(columns), force_terminal=True) if columns else Console()
-        text = TextColumn("step {task.completed}/{task.total}  loss {task.fields[loss]:.3f}  {task.fields[rate]:.0f}/s")
-        self._bar = Progress("training", BarColumn(None), text, console=self._console, expand=True)
-        self._task = self._bar.add_task("", total=FLAGS.steps, loss=float("nan"), rate=0.0)
+        state = TextColumn("{task.fields[state]}")
+        self._bar = Progress("training", BarColumn(None), state, console=self._console, expand=True)
+        self._task = self._bar.add_task("", total=FLAGS.steps, state="starting")
         self._next_line = 0
         self._started, self.seconds = 0.0, 0.0  # from the end of the first step on
 
@@ -136,7 +136,9 @@ class Report:
             self.losses.pop()
         self.steps.append(int(step))
         self.losses.append(float(loss))
-        self._bar.update(self._task, completed=int(step), loss=loss, rate=(len(self.steps) - 1) / (self.seconds or 1))
+        rate = (len(self.steps) - 1) / (self.seconds or 1)
+        state = f"step {step}/{FLAGS.steps}  loss {loss:.3f}  {rate:.0f}/s"
+        self._bar.update(self._task, completed=int(step), state=state)
         if not self._console.is_terminal and step >= self._next_line:
             print(f"step {step:4d}  loss {loss:.4f}")
             self._next_line = step + FLAGS.steps // 10

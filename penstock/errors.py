@@ -23,7 +23,6 @@ The tree:
 
 from __future__ import annotations
 
-import traceback
 from typing import Any, ClassVar
 
 OK = 0
@@ -79,9 +78,12 @@ class OpError(Exception):
 
     @property
     def op_name(self) -> str | None:
-        """Name of the node that failed, from the Operation, the name or the NodeDef given; else None."""
+        """Name of the node that failed, from the Operation, the name or the NodeDef given; else None.
+
+        A node of a body that is known by name only is called `body::name`.
+        """
         if isinstance(self._op, str):
-            return self._op or None
+            return getattr(self._op, "path", self._op) or None
         named = self._op if self._op is not None else self._node_def
         return None if named is None else str(named.name)
 
@@ -102,10 +104,8 @@ class OpError(Exception):
 
     def __str__(self) -> str:
         # A run fails far from the line that made the op, so the message shows that line where the op recorded it.
-        stack = getattr(self.op, "traceback", None)
-        if not stack:
-            return self._message
-        return f"{self._message}\n\nThe op '{self.op_name}' was created here:\n{''.join(traceback.format_list(stack))}"
+        defined = getattr(self.op, "definition", "")
+        return f"{self._message}\n\nThe op '{self.op_name}' is defined at {defined}" if defined else self._message
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An Operation belongs to its graph and cannot leave the process: its name does.

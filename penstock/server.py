@@ -13,9 +13,10 @@ from tensorboard.compat.proto import config_pb2
 
 from penstock.errors import InvalidArgumentError, NotFoundError, OpError
 from penstock.face import logging
+from penstock.face.progress import under_way
 from penstock.graph.device import DeviceSpecV2
 from penstock.graph.protos import make_messages
-from penstock.master.cluster import ClusterSpec
+from penstock.master.cluster import ClusterSpec, require_port
 from penstock.master.links import Links
 from penstock.master.remote import RemoteTask, start_timeout
 from penstock.master.status import fill_status
@@ -114,6 +115,9 @@ class Server:
             raise InvalidArgumentError(
                 None, None, f"Task {index} of job '{job}' is not in the cluster: {error} It has {self.cluster!r}."
             ) from error
+        for each in self.cluster.jobs:
+            for number in self.cluster.task_indices(each):
+                require_port(self.cluster.task_address(each, number), f"Task {number} of job '{each}'")
         self.credentials = credentials or Credentials.from_environment()
         require_safe(address, self.credentials, insecure)
         _give_way_to_none()
@@ -171,11 +175,20 @@ class Server:
         # Threads that bring tensors should not wait long for one that computes in Python: Python's 5 ms are two steps.
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_SECS))
         self._control.start()
-        logging.info("Started %s at %s", self.name, self.target)
+        # TensorFlow's servers say so in its C++ log, which this variable silences. jax sets it to 1 for itself.
+        if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") in ("0", "1"):
+            print(f"penstock: {self.name} is listening at {self.target}", file=sys.stderr, flush=True)
 
     def join(self) -> None:
-        """Waits until the server is stopped; for a parameter server that is when its process is ended."""
-        self._stopped.wait()
+        """Waits until the server is stopped; for a parameter server that is when its process is ended.
+
+        Ctrl-C raises a KeyboardInterrupt here, which ends the program in one line unless it is caught.
+        """
+        under_way()
+        try:
+            self._stopped.wait()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"penstock: {self.name} at {self.target} was stopped by Ctrl-C") from None
 
     def stop(self) -> None:
         """Ends the server: steps in flight fail, and what it holds is given up."""
@@ -307,12 +320,13 @@ def cluster_tasks(cluster: ClusterSpec, default: Task, links: Links, device_filt
 def connect_to(target: str, device_filters: list[str]) -> tuple[Tasks, Links | None]:
     """The tasks behind a target `grpc://host:port`, and links made for them if no server of this process is meant."""
     address = target.removeprefix("grpc://")
-    if address == target or ":" not in address:
+    if address == target:
         raise NotFoundError(
             None, None,
             f"No session factory registered for the target '{target}'. A local session has the target '', one of a "
             "cluster 'grpc://host:port'.",
         )  # fmt: skip
+    require_port(address, f"The target '{target}'")
     near = server_at(address)
     if near is not None:
         return near.tasks(device_filters), None

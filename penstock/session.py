@@ -12,6 +12,8 @@ import penstock.data  # noqa: F401  declares the op types of datasets
 from penstock.client.feeds import Feed, feed_for
 from penstock.client.fetches import Fetch, fetch_for, to_numpy
 from penstock.errors import OpError
+from penstock.face.frames import leaves_engine
+from penstock.face.progress import under_way
 from penstock.graph.graph import Graph, default_session_context, get_default_graph
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
@@ -24,13 +26,14 @@ from penstock.worker.worker import Worker
 class _Run:
     """What `run` prepares once for a form of call: which tensors are fed and fetched, and the compiled signature."""
 
-    __slots__ = ("feeds", "fetch", "mutations", "signature")
+    __slots__ = ("feeds", "fetch", "is_repeated", "mutations", "signature")
 
     def __init__(self, fetch: Fetch, feeds: list[Feed], signature: Signature, mutations: int) -> None:
         self.fetch = fetch
         self.feeds = feeds
         self.signature = signature
         self.mutations = mutations
+        self.is_repeated = False
 
 
 class _PartialRun:
@@ -110,6 +113,7 @@ class BaseSession:
 
     # Running
 
+    @leaves_engine
     def run(
         self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None, *, _times: int = 1
     ) -> Any:
@@ -129,6 +133,10 @@ class BaseSession:
             key, run = (), None  # something in it has no hash: no cache, and the slow path says what is wrong
         if run is None or run.mutations != self._graph.mutations:
             run = self._prepare(fetches, feed_dict, key)
+        elif not run.is_repeated:
+            # Initialisation runs once, a loop runs the same again.
+            run.is_repeated = True
+            under_way()
         fed: list[Any] = []
         for feed, value in zip(run.feeds, feed_dict.values(), strict=True):
             feed.append_to(fed, value)
@@ -181,11 +189,9 @@ class BaseSession:
         return run
 
     def _located(self, error: OpError) -> OpError:
-        """The same error, with the operation of this graph that it speaks of."""
-        op = self._graph._ops.get(error.op_name) if error.op is None and error.op_name else error.op
-        located = type(error)(None if op is None else op.node_def, op, error.message)
-        located.__cause__ = error.__cause__
-        return located
+        """The same error, with the operation of this graph that it speaks of, which knows where it was defined."""
+        op = self._graph.find(error.op_name) if error.op is None and error.op_name else error.op
+        return type(error)(None if op is None else op.node_def, op, error.message)
 
     def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> Any:
         """A handle for a step that is run in pieces: `partial_run` feeds and fetches some of these each time.

@@ -1,4 +1,4 @@
-"""Settings of jax that all tests share, in this process and in the ones that tests start.
+"""Settings that all tests share, in this process and in the ones that tests start.
 
 **Precision.** Beside a GPU, jax multiplies float32 matrices in TF32 where cuBLAS or cuDNN has a kernel for the shapes:
 10 bits instead of 23 after the point, and which kernel is taken is measured anew in each process. The tests ask
@@ -7,9 +7,12 @@ a long sum. So all run at jax's highest precision, which is float32 everywhere a
 get, jax's own default, has its tests in `ops/test_precision.py`.
 
 **Memory.** Each process would take three quarters of the GPU's memory at once, and pytest runs two, which start others.
+
+**Tracebacks.** A test that fails should show where in penstock it did.
 """
 
 import os
 
 os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+os.environ.setdefault("PENSTOCK_FULL_TRACEBACK", "1")

@@ -53,6 +53,22 @@ def test_digits_on_a_cluster_learns(tmp_path):
     assert files == {"checkpoint", "events", "graph", "loss", "model"}
 
 
+def test_the_bar_of_the_cluster_says_starting_until_there_is_a_loss(monkeypatch):
+    code = f"""
+import sys
+sys.path.insert(0, {str(EXAMPLES)!r})
+import digits_cluster
+digits_cluster.FLAGS(["program", "--steps=4"])
+with digits_cluster.Report() as report:
+    print("no step yet")
+    report(1, 0.5)
+"""
+    monkeypatch.setenv("PENSTOCK_TERMINAL_COLUMNS", "100")
+    before, _, after = run("-c", code).partition("no step yet")
+    assert "starting" in before and "nan" not in before
+    assert "step 1/4  loss 0.500" in after
+
+
 def test_a_task_without_a_cluster_says_how_to_start_one():
     assert "penstock launch examples/digits_cluster.py" in run(EXAMPLES / "digits_cluster.py", code=1)
 

@@ -184,7 +184,7 @@ class Walk:
         for i, tensor in enumerate(op.outputs):
             if out_grads[i] is None and differentiable(tensor.dtype) and op.type not in ("If", "While"):
                 out_grads[i] = array.zeros_like(tensor, optimize=False)
-        with self.graph.name_scope(f"{op.name}_grad"):
+        with self.graph.name_scope(f"{op.name}_grad"), self.graph.gradient_of(op):
             result = function(op, *out_grads)
             in_grads = list(result) if isinstance(result, (list, tuple)) else [result]
             if len(in_grads) != len(op.input_list):

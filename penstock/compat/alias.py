@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from penstock.compat.internals import FOLDERS, MODULES
+from penstock.face.gaps import gap
 from penstock.face.missing import missing_name, nearest
 
 ROOT = "tensorflow"
@@ -168,7 +169,9 @@ def _no_module(fullname: str) -> ImportError:
     parent, _, name = fullname.rpartition(".")
     # `from module import name` comes here too: the name may be meant to be one of the module's, not a module.
     in_parent = dir(sys.modules[parent]) if parent in sys.modules else []
-    if name in in_parent:
+    if told := gap(fullname):
+        remedy = told
+    elif name in in_parent:
         remedy = f"It is a name, not a module: write `from {parent} import {name}`."
     else:
         known = list(_known_modules())

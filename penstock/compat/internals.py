@@ -43,7 +43,6 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.client.device_lib": ("penstock.client.device_lib",),
     "python.client.session": (_FACE, "penstock.session"),
     "python.client.timeline": ("penstock.worker.timeline",),
-    "python.debug": (f"{_FACE}.debug",),
     # Contrib: modules inside its packages.
     "contrib.framework.python.framework": (f"{_CONTRIB}.framework",),
     "contrib.framework.python.framework.checkpoint_utils": (f"{_CONTRIB}.framework", _TRAIN),
@@ -71,7 +70,6 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.data.ops.iterator_ops": (f"{_FACE}.data", "penstock.data.iterator"),
     "python.data.ops.readers": (f"{_FACE}.data", "penstock.data.readers"),
     # Framework.
-    "python.eager.context": ("penstock.eager",),
     "python.framework.common_shapes": ("penstock.graph.shape",),
     "python.framework.constant_op": (_FACE,),
     "python.framework.convert_to_constants": (f"{_FACE}.graph_util",),
@@ -211,6 +209,4 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     # Helpers.
     "python.util.compat": (f"{_FACE}.compat",),
     "python.util.nest": ("penstock.graph.nest",),
-    # The eager face.
-    "compat.v2": ("penstock",),
 }

@@ -12,8 +12,8 @@ disable_control_flow_v2 = enable_control_flow_v2 = disable_v2_behavior
 
 
 def enable_eager_execution() -> None:
-    """Refuses: eager execution is what `import penstock` is for."""
-    raise ValueError("penstock.v1 has no eager execution; `import penstock as tf` has.")
+    """Refuses: there is no eager execution yet."""
+    raise ValueError("penstock has no eager execution yet: ops are added to a graph, which a tf.Session runs.")
 
 
 enable_v2_behavior = enable_eager_execution

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
+from penstock.face.gaps import gap
+
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The public names in `known` that look most like `name`, best first.
@@ -31,8 +33,11 @@ def missing_name(module: str, name: str, known: Iterable[str]) -> AttributeError
     >>> missing_name("penstock.v1", "placehoder", ["placeholder"])
     AttributeError("'penstock.v1.placehoder' does not exist in penstock. The nearest name there is 'placeholder'.")
     """
-    close = nearest(name, known)
+    told = gap(f"{module}.{name}")
+    close = [] if told else nearest(name, known)
     match close:
+        case [] if told:
+            remedy = told
         case []:
             remedy = f"No name in '{module}' is like it: dir({module}) lists them."
         case [one]:

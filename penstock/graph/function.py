@@ -34,6 +34,8 @@ class FuncGraph(Graph):
         # Variables, losses and summaries made in a body belong to the program, not to the body.
         self._collections = outer_graph._collections
         self._collections_lock = outer_graph._collections_lock
+        self.bodies = outer_graph.bodies
+        self.bodies[name] = self
 
     def add_input(self, dtype: Any, shape: Any, name: str) -> Tensor:
         """A new parameter, the last of `inputs`."""

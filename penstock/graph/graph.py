@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
+from penstock.face.frames import user_frames
 from penstock.graph import device as devices
 from penstock.graph.collections import Collections
 from penstock.graph.opdef import OpDef, registered
@@ -39,6 +41,7 @@ class _Scopes(threading.local):
         self.attrs: dict[str, Any] = {}
         self.gradients: dict[str, str] = {}
         self.container = ""
+        self.original_op: Operation | None = None
 
 
 class Graph(Collections):
@@ -70,6 +73,7 @@ class Graph(Collections):
         self.mutations = 0  # how often an existing node was changed: what was compiled before is stale then
         self._function_names = 0
         self.differentiated: dict[Operation, Any] = {}  # control-flow nodes, with what they keep for their gradients
+        self.bodies: WeakValueDictionary[str, Graph] = WeakValueDictionary()  # of the program, by name
 
     # Operations
 
@@ -116,6 +120,7 @@ class Graph(Collections):
                 )
             captured = [t if t.op.graph is self else self.capture(t, op_def.name, name) for t in inputs]
             op = Operation(self, op_def, name, captured, attrs, output_types, self._control_for(captured))
+            op._frames = user_frames()
             self._apply_scopes(op)
             if shapes is not None:
                 shapes(op)
@@ -206,6 +211,7 @@ class Graph(Collections):
             op.attrs["_class"] = sorted(groups)
         if self._scopes.gradients and op.type in self._scopes.gradients:
             op.attrs.setdefault("_gradient_op_type", self._scopes.gradients[op.type])
+        op._original_op = self._scopes.original_op
 
     # Names
 
@@ -329,6 +335,15 @@ class Graph(Collections):
             self._scopes.gradients = before
 
     @contextmanager
+    def gradient_of(self, op: Operation) -> Iterator[None]:
+        """Notes in new ops that they are for the gradient of `op`, so that an error in one of them can say so."""
+        before, self._scopes.original_op = self._scopes.original_op, op
+        try:
+            yield
+        finally:
+            self._scopes.original_op = before
+
+    @contextmanager
     def attr_scope(self, attrs: dict[str, Any]) -> Iterator[None]:
         """Gives new ops these attrs, unless they have them already."""
         before = self._scopes.attrs
@@ -353,6 +368,12 @@ class Graph(Collections):
         """All operations in the order of their making."""
         with self._lock:
             return list(self._ops.values())
+
+    def find(self, path: str) -> Operation | None:
+        """The operation called `name`, or `body::name` for one in a body, if there is one."""
+        body, _, name = path.rpartition("::")
+        graph = self.bodies.get(body) if body else self
+        return None if graph is None else graph._ops.get(name)
 
     def get_operation_by_name(self, name: str) -> Operation:
         """The operation called `name`."""

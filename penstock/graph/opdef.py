@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.face.frames import leaves_engine
 from penstock.graph.dtype import DType, as_dtype
 
 MISSING: Any = object()
@@ -106,6 +107,7 @@ class OpDef:
     static_of: Callable[[dict[str, Any]], frozenset[int]] | None = None  # as `static`, where it depends on the attrs
     wants: frozenset[str] = field(default_factory=frozenset)  # keyword-only parameters of the kernel
 
+    @leaves_engine
     def __call__(self, *args: Any, name: str | None = None, **kwargs: Any) -> Any:
         from penstock.graph.build import build
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from traceback import FrameSummary
 from typing import TYPE_CHECKING, Any
 
+from penstock.face.frames import Frames, definition, place, summaries
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import OpDef
 from penstock.graph.shape import TensorShape
@@ -24,7 +26,9 @@ class Operation:
     __slots__ = (
         "__weakref__",
         "_attributes",
+        "_frames",
         "_id",
+        "_original_op",
         "attrs",
         "control",
         "control_outputs",
@@ -57,6 +61,8 @@ class Operation:
         unknown = TensorShape.of(None)
         self.outputs = [Tensor(self, i, dtype, unknown) for i, dtype in enumerate(output_types)]
         self._id = -1
+        self._frames: Frames = ()
+        self._original_op: Operation | None = None  # of a gradient: the op that it is for
 
     @property
     def type(self) -> str:
@@ -76,6 +82,26 @@ class Operation:
         from penstock.graph.graphdef import node_def
 
         return node_def(self)
+
+    @property
+    def traceback(self) -> list[FrameSummary]:
+        """The program's frames when the op was made, outermost first.
+
+        >>> tf.constant(1.0).op.traceback[-1].lineno
+        29
+        """
+        return summaries(self._frames)
+
+    @property
+    def definition(self) -> str:
+        """The line that made the op, and the calls that led there: `train.py:29, in build_model`, ..."""
+        where = definition(self._frames)
+        forward = self._original_op
+        if not where or forward is None or not forward._frames:
+            return where
+        line, *rest = where.split("\n")
+        of = f"(gradient of '{forward.name}', defined at {place(forward.traceback[-1])})"
+        return "\n".join([f"{line} {of}", *rest])
 
     def values(self) -> tuple[Tensor, ...]:
         """The outputs, as a tuple."""

@@ -2,26 +2,24 @@
 
     penstock run train.py --steps=100     run a TensorFlow script unmodified
     penstock launch --workers=4 train.py  run it on a cluster of processes on this machine
-    penstock status localhost:2222        show what the tasks of a running cluster do and hold
+    penstock status                       show what the tasks of a running cluster do and hold
     penstock credentials create DIR       make what tasks on several machines need to trust each other
     penstock version                      say which penstock this is
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import penstock
 from penstock.launch import credentials, start, status
 from penstock.launch.program import Program
 
 app = typer.Typer(
-    help="TensorFlow's graph, session and parameter-server API on JAX.",
     no_args_is_help=True,
-    add_completion=False,
     # A program's traceback should look as it does under plain Python.
     pretty_exceptions_enable=False,
 )
@@ -39,9 +37,10 @@ def run(
     context: typer.Context,
     script: Annotated[Path, typer.Argument(help="A Python script that imports tensorflow.")],
     args: Annotated[list[str] | None, typer.Argument(help="Passed to the script untouched.")] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as for `python -m`.")] = False,
 ) -> None:
     """Run a TensorFlow script unmodified: `penstock run train.py --steps=100`."""
-    program = Program(script, tuple(args or ()))
+    program = Program(script, tuple(args or ()), module)
     if problem := program.problem():
         typer.echo(f"penstock run: {problem}", err=True)
         raise typer.Exit(2)
@@ -51,10 +50,22 @@ def run(
 @app.command()
 def version() -> None:
     """Print the version of penstock."""
-    try:
-        typer.echo(f"penstock {importlib.metadata.version('penstock')}")
-    except importlib.metadata.PackageNotFoundError:
-        typer.echo("penstock, not installed: run from its source")
+    typer.echo(f"penstock {penstock.__version__}")
+
+
+def _version_option(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version_option, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """TensorFlow's graph, session and parameter-server API on JAX."""
 
 
 def main() -> None:

@@ -73,6 +73,15 @@ class Cluster:
         tasks = [Task(job, index) for job, found in self.addresses.items() for index in range(len(found))]
         return [*tasks, Task(EVALUATOR, 0)] if self.evaluator else tasks
 
+    @property
+    def places(self) -> dict[str, str]:
+        """The addresses by task.
+
+        >>> Cluster({"worker": ("127.0.0.1:2222",)}).places
+        {'worker:0': '127.0.0.1:2222'}
+        """
+        return {f"{job}:{i}": at for job, found in self.addresses.items() for i, at in enumerate(found)}
+
     def tf_config(self, task: Task) -> str:
         """The value of TF_CONFIG for a task.
 

@@ -21,6 +21,8 @@ FLAGS = ("ps_hosts", "worker_hosts", "chief_hosts", "job_name", "task_index", "t
 _USUAL = ("ps_hosts", "worker_hosts", "job_name", "task_index")
 _OPTION = re.compile(r"--([a-z]+[_-][a-z]+)=?")
 _MOST_FILES = 200
+# Names that only programs for clusters use. The last three read TF_CONFIG themselves.
+_OF_CLUSTERS = {"Server", "ClusterSpec", "Supervisor", "TFConfigClusterResolver", "RunConfig", "train_and_evaluate"}
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,17 @@ def flags_of(script: Path, args: Sequence[str], *, wanted: bool | None, chief: b
     if "task_index" in options:
         options.pop("task_id", None)
     return ClusterFlags({name: option for name, option in options.items() if name not in given}, seen.jobs)
+
+
+def knows_clusters(script: Path) -> bool:
+    """Whether a script looks like a program for a cluster: it makes a server, or reads its place somewhere."""
+    for node in (node for tree in _trees(script) for node in ast.walk(tree)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) if name in _OF_CLUSTERS:
+                return True
+            case ast.Constant(value="TF_CONFIG"):
+                return True
+    return False
 
 
 def look(trees: Iterator[ast.AST]) -> ClusterFlags:

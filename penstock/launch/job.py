@@ -7,6 +7,7 @@ caller does, and calls `due` at `deadline` at the latest.
 >>> job = Job([worker], Policy(max_restarts=1))
 >>> job.start()
 [Start(task=Task(job='worker', index=0), attempt=0)]
+>>> job.under_way(worker)
 >>> job.ended(worker, 3, now=10.0)
 [Say(text='worker:0 exited with code 3: restart 1 of 1 in 1 s')]
 >>> job.deadline
@@ -14,11 +15,12 @@ caller does, and calls `due` at `deadline` at the latest.
 >>> job.due(now=11.0)
 [Start(task=Task(job='worker', index=0), attempt=1)]
 >>> job.ended(worker, 0, now=12.0)
-[Say(text='worker:0 is done'), Finish(code=0)]
+[Say(text='worker:0 is done'), Say(text='worker:0 failed once: exited with code 3'), Finish(code=0)]
 """
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -29,6 +31,8 @@ from penstock.launch.cluster import CHIEF, EVALUATOR, PS, WORKER, LaunchError, T
 
 # A signal that arrives twice at once was meant once: a terminal and a wrapper may both deliver it.
 _SECOND_SIGNAL_AFTER = 1.0
+# Errors that tell of another task: whoever has one may well succeed when started again.
+_OF_OTHERS = re.compile(r"(\w+\.)*(Unavailable|Aborted|DeadlineExceeded)Error\b")
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,8 @@ class Job:
         self._waited_for = [task for task in tasks if task.job in (CHIEF, WORKER, EVALUATOR)]
         chief = Task(CHIEF, 0)
         self._chief = chief if chief in self._phases else Task(WORKER, 0)
+        self._under_way: set[Task] = set()
+        self._failures: dict[Task, Counter[str]] = {}
         self._restarts: Counter[Task] = Counter()
         self._restart_at: dict[Task, float] = {}
         self._over_by: float | None = None
@@ -132,13 +138,23 @@ class Job:
         """All tasks begin."""
         return [self._start(task) for task in self._phases]
 
-    def ended(self, task: Task, code: int, now: float) -> list[Instruction]:
-        """A task ended, with an exit code or with minus the number of the signal that ended it."""
+    def under_way(self, task: Task) -> None:
+        """A task does its work: if it fails from now on, that need not be a mistake of its program."""
+        self._under_way.add(task)
+
+    def ended(self, task: Task, code: int, now: float, error: str = "") -> list[Instruction]:
+        """A task ended, with an exit code or with minus the number of the signal that ended it.
+
+        `error` is the last line of the traceback that it printed, if it did.
+        """
         self._phases[task] = _Phase.ENDED
         if self.stopping:
+            # What ends because the others do has not failed.
+            if code > 0 and error and not _OF_OTHERS.match(error):
+                self._note_failure(task, code, error)
             return self._finish()
         if code != 0:
-            return self._failed(task, code, now)
+            return self._failed(task, code, now, error)
         if task.job == PS:
             return [Say(f"{task} ended by itself, without an error, before the workers: it is not restarted")]
         return [Say(f"{task} is done"), *self._progress(now)]
@@ -189,16 +205,26 @@ class Job:
         self._restart_at.pop(task, None)
         return Start(task, self._restarts[task])
 
-    def _failed(self, task: Task, code: int, now: float) -> list[Instruction]:
+    def _failed(self, task: Task, code: int, now: float, error: str) -> list[Instruction]:
+        what = self._note_failure(task, code, error)
         most = self._policy.max_restarts
         if self._restarts[task] >= most:
             tries = f" after {most} restart{'s' * (most != 1)}" if most else ""
-            return self.stop(exit_code(code), f"{task} {how(code)}{tries}: stopping the job", now)
+            return self.stop(exit_code(code), f"{task} {what}{tries}: stopping the job", now)
+        # A signal comes from outside, and so do errors that tell of another task.
+        if code > 0 and task not in self._under_way and not _OF_OTHERS.match(error):
+            why = f"{task} {what} before its first step: it is not restarted, and the job is stopped"
+            return self.stop(exit_code(code), why, now)
         self._restarts[task] += 1
         delay = self._policy.delay(self._restarts[task])
         self._phases[task] = _Phase.WAITING
         self._restart_at[task] = now + delay
-        return [Say(f"{task} {how(code)}: restart {self._restarts[task]} of {most} in {delay:g} s")]
+        return [Say(f"{task} {what}: restart {self._restarts[task]} of {most} in {delay:g} s")]
+
+    def _note_failure(self, task: Task, code: int, error: str) -> str:
+        what = f"{how(code)} ({error})" if error and code > 0 else how(code)  # no error leads to a signal
+        self._failures.setdefault(task, Counter())[what] += 1
+        return what
 
     def _progress(self, now: float) -> list[Instruction]:
         """A task that is waited for is done: is the job?"""
@@ -223,7 +249,8 @@ class Job:
         if self._code is None or not self._over(list(self._phases)):
             return []
         self._kill_at = None
-        return [Finish(self._code)]
+        told = [f"{task} failed {_times(whys.total())}: {_counted(whys)}" for task, whys in self._failures.items()]
+        return [*map(Say, told), Finish(self._code)]
 
 
 def exit_code(code: int) -> int:
@@ -247,6 +274,16 @@ def how(code: int) -> str:
         return f"was ended by {signal.Signals(-code).name}"
     except ValueError:  # a real-time signal
         return f"was ended by signal {-code}"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _counted(whys: Counter[str]) -> str:
+    if len(whys) == 1:
+        return next(iter(whys))
+    return ", ".join(f"{why} ({_times(number)})" for why, number in whys.items())
 
 
 def _listed(tasks: Iterable[Task]) -> str:

@@ -16,13 +16,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO
 
 from penstock.launch.cluster import PS, Cluster, LaunchError, Size, Task
 from penstock.launch.flags import ClusterFlags
 from penstock.launch.job import Finish, Instruction, Job, Kill, Policy, Say, Start, Terminate
-from penstock.launch.output import Display, LineBuffer
+from penstock.launch.output import Display, LastError, LineBuffer
 from penstock.launch.program import Program
 
 _READ = 1 << 16
@@ -39,9 +39,12 @@ class Commands:
     flags: ClusterFlags
     columns: int | None = None  # of the terminal on which a task's lines are shown
 
-    def command(self, task: Task) -> list[str]:
-        """The command line of a task. Its flags come first: arguments after a `--` would not be taken for flags."""
-        entry = [sys.executable, "-m", "penstock.launch.task", str(os.getpid()), str(self.program.script)]
+    def command(self, task: Task, pipe: int) -> list[str]:
+        """The command line of a task. Its flags come first: arguments after a `--` would not be taken for flags.
+
+        The task writes to `pipe` when its work is under way.
+        """
+        entry = [sys.executable, "-m", "penstock.launch.task", str(os.getpid()), str(pipe), str(self.program.script)]
         return [*entry, *self.flags.arguments(self.cluster, task), *self.program.args]
 
     def environment(self, task: Task) -> dict[str, str]:
@@ -56,11 +59,13 @@ class Commands:
 
 @dataclass
 class _Child:
-    """A process, what it prints, and a descriptor that becomes readable when it ends."""
+    """A process, what it prints, a pipe that it writes to when it is under way, and what is readable when it ends."""
 
     process: subprocess.Popen[bytes]
     pipes: Mapping[IO[bytes], tuple[str, LineBuffer]]
+    progress: IO[bytes]
     end: int
+    error: LastError = field(default_factory=LastError)
 
     def signal(self, number: int) -> None:
         try:
@@ -124,9 +129,13 @@ class Launcher:
     def _start(self, task: Task, attempt: int) -> list[Instruction]:
         if attempt:
             self._display.record(task, f"--- restart {attempt} ---\n".encode())
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        progress = os.fdopen(reader, "rb", buffering=0)
         try:
             process = subprocess.Popen(
-                self._commands.command(task),
+                self._commands.command(task, writer),
+                pass_fds=(writer,),
                 env=self._commands.environment(task),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -136,11 +145,14 @@ class Launcher:
                 start_new_session=True,
             )
         except OSError as error:
-            self._display.notice(f"{task} cannot be started: {error}")
-            return self._job.ended(task, _NOT_STARTED, time.monotonic())
+            progress.close()
+            return self._job.ended(task, _NOT_STARTED, time.monotonic(), f"it cannot be started: {error}")
+        finally:
+            os.close(writer)
         assert process.stdout is not None and process.stderr is not None
         pipes = {process.stdout: ("stdout", LineBuffer()), process.stderr: ("stderr", LineBuffer())}
-        child = self._children[task] = _Child(process, pipes, end_of(process))
+        child = self._children[task] = _Child(process, pipes, progress, end_of(process))
+        self._selector.register(progress, selectors.EVENT_READ, lambda: self._progressed(task, child))
         for pipe in pipes:
             os.set_blocking(pipe.fileno(), False)
             self._selector.register(pipe, selectors.EVENT_READ, lambda pipe=pipe: self._read(task, child, pipe))
@@ -164,13 +176,27 @@ class Launcher:
         self._display.record(task, data)
         if whole := lines.feed(data):
             self._display.progress(task, stream, b"")  # its line is among them
-            self._display.show(task, stream, whole)
+            self._show(task, stream, whole)
         self._display.progress(task, stream, lines.state)
         return True
 
     def _flush(self, task: Task, stream: str, lines: LineBuffer) -> None:
         self._display.progress(task, stream, b"")
-        self._display.show(task, stream, lines.rest())
+        self._show(task, stream, lines.rest())
+
+    def _show(self, task: Task, stream: str, lines: list[bytes]) -> None:
+        if stream == "stderr":
+            self._children[task].error.feed(lines)
+        self._display.show(task, stream, lines)
+
+    def _progressed(self, task: Task, child: _Child) -> None:
+        """The task wrote that it is under way, or it, or what it became by `exec`, has closed the pipe."""
+        if child.progress.closed:
+            return
+        self._selector.unregister(child.progress)
+        with child.progress as pipe:
+            if pipe.read(1):
+                self._job.under_way(task)
 
     def _ended(self, task: Task, child: _Child) -> None:
         self._selector.unregister(child.end)
@@ -178,6 +204,7 @@ class Launcher:
         # What it left behind would hold its port, or outlive the job. Before reaping: the id cannot be another's yet.
         child.signal(signal.SIGKILL)
         code = child.process.wait()
+        self._progressed(task, child)
         for pipe, (stream, lines) in child.pipes.items():
             # A process that left the group may hold the pipe open, or fill it for ever: it is not waited for.
             for _ in range(_MOST_READS):
@@ -188,7 +215,7 @@ class Launcher:
                 self._selector.unregister(pipe)
                 pipe.close()
         del self._children[task]
-        self._act(self._job.ended(task, code, time.monotonic()))
+        self._act(self._job.ended(task, code, time.monotonic(), child.error.text))
 
     def _abandon(self) -> None:
         """After an error of the launcher itself: end what runs."""
@@ -196,7 +223,7 @@ class Launcher:
             child.signal(signal.SIGKILL)
             child.process.wait()
             os.close(child.end)
-            for pipe in child.pipes:
+            for pipe in (*child.pipes, child.progress):
                 pipe.close()
         self._children.clear()
 

@@ -17,6 +17,7 @@ from penstock.launch.cluster import PS, LaunchError, Task
 
 # A longer line is shown in pieces: what is held for one that never ends is bounded.
 LONGEST_LINE = 1 << 16
+LONGEST_ERROR = 300  # characters, where it is told again
 _MOVES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-ln-~]")  # control sequences other than colours
 _WORKER_COLOURS = (
     "green",
@@ -69,6 +70,30 @@ class LineBuffer:
 def _last_state(line: bytes) -> bytes:
     """What a terminal would be left with: a progress bar goes back to the start of its line to draw itself anew."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+class LastError:
+    """The last line of the last traceback among the lines of a task.
+
+    >>> error = LastError()
+    >>> error.feed([b"Traceback (most recent call last):", b'  File "a.py", line 1', b"ValueError: no data"])
+    >>> error.text
+    'ValueError: no data'
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._in_traceback = False
+
+    def feed(self, lines: Sequence[bytes]) -> None:
+        """Looks at the next lines."""
+        for line in lines:
+            if line.startswith(b"Traceback (most recent call last):"):
+                self._in_traceback = True
+            elif self._in_traceback and line and not line.startswith(b" "):
+                self._in_traceback = False
+                text = line.decode(errors="replace")[:LONGEST_ERROR]
+                self.text = "".join(c if c.isprintable() else "?" for c in text)
 
 
 class Screen:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import os
 import runpy
 import sys
 from dataclasses import dataclass
@@ -10,16 +12,22 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Program:
-    """A script and the arguments it is to see."""
+    """A script and the arguments it is to see. `script` may be the name of a module, as for `python -m`."""
 
     script: Path
     args: tuple[str, ...]
+    is_module: bool = False
 
     def run(self) -> None:
         """Run the script as `python script args` would, with `import tensorflow` giving penstock."""
         from penstock.compat import alias
 
         alias.install()
+        if self.is_module:
+            sys.path.insert(0, os.getcwd())
+            sys.argv = [str(self.script), *self.args]  # the module's file takes the place of its name
+            runpy.run_module(str(self.script), run_name="__main__", alter_sys=True)
+            return
         sys.argv = [str(self.script), *self.args]
         # In front, not in place of the first entry: penstock itself may have been found through that one.
         sys.path.insert(0, str(self.script.resolve().parent))
@@ -31,7 +39,16 @@ class Program:
         >>> Program(Path("none.py"), ()).problem()
         "the script 'none.py' does not exist. Give the path of a Python file."
         """
+        if self.is_module:
+            return self._problem_of_module()
         if self.script.is_file():
             return None
         what = "is a directory" if self.script.is_dir() else "does not exist"
         return f"the script '{self.script}' {what}. Give the path of a Python file."
+
+    def _problem_of_module(self) -> str | None:
+        # Only the package is looked for: to look inside would import it, before `tensorflow` is there.
+        package = str(self.script).partition(".")[0]
+        if package and importlib.machinery.PathFinder.find_spec(package, [os.getcwd(), *sys.path]):
+            return None
+        return f"there is no module '{self.script}'. Give a name that can be imported, such as project.train."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -34,11 +35,12 @@ def launch(
     """
     # Here, so that `penstock run` does not wait for them.
     from penstock.launch.cluster import LaunchError, Size
-    from penstock.launch.flags import flags_of
+    from penstock.launch.flags import flags_of, knows_clusters
     from penstock.launch.job import Policy
     from penstock.launch.local import Commands, Launcher, reserve
     from penstock.launch.output import Display
     from penstock.launch.program import Program
+    from penstock.launch.running import announced
 
     program = Program(script, tuple(args or ()))
     try:
@@ -50,10 +52,22 @@ def launch(
         with reserve(size, base_port) as cluster:
             display = Display(cluster.tasks, log_dir or Path(tempfile.mkdtemp(prefix="penstock-")))
             try:
+                if not (found.options or flags or knows_clusters(script)):
+                    display.notice(
+                        f"'{script}' makes no tf.train.Server and reads neither TF_CONFIG nor cluster flags, as far as "
+                        f"can be seen: each of the {len(cluster.tasks)} tasks runs all of it by itself. "
+                        f"`penstock run {script}` runs it once"
+                    )
                 told = f" and {' '.join(found.options.values())}" if found.options else ""
-                display.notice(f"{', '.join(map(str, cluster.tasks))}: told by TF_CONFIG{told}; logs in {display.logs}")
+                places = [f"{task} at {cluster.places.get(str(task), 'no address')}" for task in cluster.tasks]
+                display.notice(f"{', '.join(places)}: told by TF_CONFIG{told}; logs in {display.logs}")
                 started = time.monotonic()
-                code = Launcher(Commands(program, cluster, found, display.columns), policy, display).run()
+                with ExitStack() as announcement:
+                    try:
+                        announcement.enter_context(announced(str(script), cluster.places))
+                    except OSError as error:
+                        display.notice(f"`penstock status` needs an address to find this job: {error}")
+                    code = Launcher(Commands(program, cluster, found, display.columns), policy, display).run()
                 outcome = "done" if code == 0 else f"ended with exit code {code}"
                 display.notice(f"{outcome} after {time.monotonic() - started:.1f} s; logs in {display.logs}")
             finally:

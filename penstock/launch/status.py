@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,10 @@ _WIDTH = 160  # where there is no terminal to say
 
 
 def status(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The address of any task of the cluster.")],
+    address: Annotated[
+        str | None,
+        typer.Argument(metavar="HOST:PORT", help="The address of any task.", show_default="the job launched here"),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds that rates are of, and between two views.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object; with --watch, one per line.")] = False,
@@ -26,7 +30,8 @@ def status(
 ) -> None:
     """Show the tasks of a running cluster, how fast they go and what they hold: `penstock status localhost:2222`.
 
-    Credentials are taken from the directory that PENSTOCK_CREDENTIALS names. The exit code is 1 if nothing answers.
+    Without an address it is the job that `penstock launch` runs on this machine for this user. Credentials are taken
+    from the directory that PENSTOCK_CREDENTIALS names. The exit code is 1 if nothing answers.
     """
     # Here, so that other commands do not wait for them.
     from rich.console import Console
@@ -36,7 +41,7 @@ def status(
     from penstock.launch.cluster_screen import screen
     from penstock.wire.credentials import Credentials
 
-    address = _checked(address)
+    address = _of_running_job() if address is None else _checked(address)
     try:
         with Watch(address, Credentials.from_environment()) as cluster:
             views = cluster.views(interval)
@@ -65,6 +70,32 @@ def status(
     except BrokenPipeError:  # nobody reads any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise typer.Exit(0) from None
+
+
+def _of_running_job() -> str:
+    """The address of a task of the only job of this user that runs here: one that answers, if any does."""
+    from penstock.launch.running import running_jobs
+
+    jobs = [job for job in running_jobs() if job.addresses]
+    if not jobs:
+        raise typer.BadParameter(
+            "no job of `penstock launch` is running here for this user. Give the address of any task of a cluster.",
+            param_hint="HOST:PORT",
+        )
+    if len(jobs) > 1:
+        known = ", ".join(f"{next(iter(job.addresses.values()))} ({job.script})" for job in jobs)
+        raise typer.BadParameter(f"{len(jobs)} jobs are running: give one of {known}.", param_hint="HOST:PORT")
+    addresses = [_checked(address) for address in jobs[0].addresses.values()]
+    return next(filter(_listens, addresses), addresses[0])
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), DEADLINE).close()
+    except OSError:
+        return False
+    return True
 
 
 def _checked(address: str) -> str:

@@ -1,4 +1,4 @@
-"""What each process of a launched cluster runs: `python -m penstock.launch.task LAUNCHER_PID script args`.
+"""What each process of a launched cluster runs: `python -m penstock.launch.task LAUNCHER_PID PIPE script args`.
 
 Little is imported before the script: a cluster starts as fast as its slowest task.
 """
@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 from pathlib import Path
+
+from penstock.face import progress
 
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
@@ -24,9 +26,10 @@ def end_with(launcher: int) -> None:
 
 
 def main() -> None:
-    """Run the script named by the arguments as a task of the launcher named by the first."""
-    launcher, script, *args = sys.argv[1:]
+    """Run the script named by the arguments as a task of the launcher named by the first, which reads a pipe."""
+    launcher, pipe, script, *args = sys.argv[1:]
     end_with(int(launcher))
+    progress.report_to(int(pipe))
     from penstock.launch.program import Program
 
     Program(Path(script), tuple(args)).run()

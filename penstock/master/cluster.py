@@ -8,6 +8,10 @@ from typing import Any
 
 from tensorboard.compat.proto import cluster_pb2
 
+from penstock.errors import InvalidArgumentError
+
+MAX_PORT = 65535
+
 
 class ClusterSpec:
     """The tasks of a cluster: jobs, each with addresses by task number.
@@ -103,6 +107,19 @@ class ClusterSpec:
         if job_name not in self._jobs:
             raise ValueError(f"No such job in cluster: {job_name!r}")
         return self._jobs[job_name]
+
+
+def require_port(address: str, whose: str) -> None:
+    """Refuses an address without a port; `whose` says where it was given.
+
+    >>> require_port("localhost", "Task 0 of job 'ps'")
+    InvalidArgumentError: Task 0 of job 'ps' has the address 'localhost', which is no host and port. ...
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > MAX_PORT:
+        raise InvalidArgumentError(
+            None, None, f"{whose} has the address '{address}', which is no host and port. Write it as 'localhost:2222'."
+        )
 
 
 def _numbered(name: Any, tasks: Any) -> dict[int, Any]:

@@ -7,9 +7,35 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.errors import InvalidArgumentError
+from penstock.errors import InvalidArgumentError, OpError
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import OpDef
+
+
+class NameInBody(str):
+    """The name of a node in a body. Errors take its `path`, since two bodies may have nodes of one name.
+
+    >>> NameInBody("add", "while_body_1").path
+    'while_body_1::add'
+    """
+
+    __slots__ = ("body",)
+    body: str
+
+    def __new__(cls, name: str, body: str) -> NameInBody:
+        self = super().__new__(cls, name)
+        self.body = body
+        return self
+
+    @property
+    def path(self) -> str:
+        return f"{self.body}::{self}"
+
+
+def blamed(error: OpError, node: Node) -> str:
+    """The name of the node that an error of `node` is about: one in a body of it if the error comes from there."""
+    inner = error.op_name or ""
+    return inner if "::" in inner else node.name
 
 
 @dataclass(slots=True, eq=False)

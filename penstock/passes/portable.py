@@ -314,7 +314,8 @@ def _check_tensor(tensor: TensorProto) -> None:
 
 def _function(name: str, subgraph: Subgraph, outer: Graph) -> Function:
     """A body as what attrs hold. Its shapes are not known here: only building a graph needs them."""
-    graph = FuncGraph(name, outer)
+    # In errors a body goes by the name that it has in the program, without the number that `_Bodies` gave it.
+    graph = FuncGraph(name.partition("/")[2], outer)
     placeholder = op_of("Placeholder")
     made: dict[int, Operation] = {}
     for node in subgraph.nodes:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from penstock.errors import InvalidArgumentError
 from penstock.graph.dtype import DType
-from penstock.graph.function import Function
+from penstock.graph.function import FuncGraph, Function
 from penstock.graph.opdef import OpDef, op
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
-from penstock.passes.ir import Node, Subgraph, sorted_nodes
+from penstock.passes.ir import NameInBody, Node, Subgraph, sorted_nodes
 from penstock.passes.narrow import Narrowed, can_be_narrowed, narrowed, own_results
 
 
@@ -123,4 +123,6 @@ def _node(operation: Operation, form: Narrowed | None) -> Node:
     attrs = operation.attrs
     if form is not None:
         dtypes, attrs = tuple(dtypes[i] for i in form.outputs), form.attrs
-    return Node(operation.name, op_def, attrs, dtypes, device=operation.device, order=operation._id)
+    graph = operation.graph
+    name = NameInBody(operation.name, graph.name) if isinstance(graph, FuncGraph) else operation.name
+    return Node(name, op_def, attrs, dtypes, device=operation.device, order=operation._id)

@@ -33,6 +33,7 @@ from penstock.autodiff import (
 from penstock.autodiff import NotDifferentiable as no_gradient
 from penstock.client.feeds import SparseTensorValue
 from penstock.errors import OpError
+from penstock.face import frames as _frames
 from penstock.face.behavior import (
     disable_control_flow_v2,
     disable_eager_execution,
@@ -398,6 +399,8 @@ from penstock.variables.variable import (
 __version__ = VERSION = "1.15.0"
 __git_version__ = GIT_VERSION = "penstock"
 __compiler_version__ = COMPILER_VERSION = "XLA"
+
+_frames.install()
 
 __getattr__ = _guard(__name__, more="penstock.v1.more")
 __dir__ = _listing(__name__, more="penstock.v1.more")

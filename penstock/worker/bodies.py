@@ -11,7 +11,7 @@ import numpy as np
 from penstock.errors import InvalidArgumentError, OpError
 from penstock.graph.function import Function
 from penstock.graph.opdef import grouped
-from penstock.passes.ir import Node
+from penstock.passes.ir import Node, blamed
 from penstock.passes.prune import body_of
 from penstock.worker.calls import PlainCall, SegmentCall, host_value
 from penstock.worker.cancellation import Cancellation
@@ -140,7 +140,7 @@ class _NumpyCall(PlainCall):
             given = grouped(node.op, node.attrs, arguments) if self._has_lists else arguments
             result = self._kernel(*given, **self.attrs)
         except OpError as error:
-            raise type(error)(None, node.name, f"{error.message} [node '{node.name}']") from error
+            raise type(error)(None, blamed(error, node), f"{error.message} [node '{node.name}']") from error
         except (ValueError, IndexError, ZeroDivisionError) as error:
             raise InvalidArgumentError(None, node.name, f"{error} [node '{node.name}']") from error
         if self._only is not None and not isinstance(result, (list, tuple)):

@@ -18,7 +18,7 @@ from penstock.ops.functional import as_predicate
 from penstock.ops.iteration_memory import StackedMemory
 from penstock.ops.list_value import RowList, StackedList
 from penstock.ops.waiting import GivesWay, NeedsThread
-from penstock.passes.ir import Edge, Node, Subgraph
+from penstock.passes.ir import Edge, Node, Subgraph, blamed
 from penstock.passes.prune import body_of
 from penstock.worker.plan import Cuts, SegmentPlan, body, functions_of
 from penstock.worker.resources import Variable
@@ -265,7 +265,7 @@ class HostCall(NodeCall):
         except GivesWay:
             raise
         except OpError as error:
-            raise type(error)(None, node.name, f"{error.message} [node '{node.name}']") from error
+            raise type(error)(None, blamed(error, node), f"{error.message} [node '{node.name}']") from error
         except (ValueError, IndexError) as error:
             raise InvalidArgumentError(None, node.name, f"{node.op.name} '{node.name}': {error}") from error
         except Exception as error:

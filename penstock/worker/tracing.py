@@ -13,7 +13,7 @@ from penstock.graph.checks import NotTraceable, recording_checks
 from penstock.graph.function import Function
 from penstock.graph.opdef import grouped, static_positions
 from penstock.ops.functional import first_failure
-from penstock.passes.ir import Edge, Node
+from penstock.passes.ir import Edge, Node, blamed
 from penstock.worker.plan import body
 from penstock.worker.randomness import is_random
 
@@ -119,7 +119,7 @@ class Trace:
             error.node = node  # the outermost one is what runs on the host
             raise
         except OpError as error:
-            raise type(error)(None, node.name, f"{error.message} [node '{node.name}']") from error
+            raise type(error)(None, blamed(error, node), f"{error.message} [node '{node.name}']") from error
         except (TypeError, ValueError, IndexError, ZeroDivisionError, NotImplementedError) as error:
             shapes = ", ".join(str(list(getattr(a, "shape", ()))) for a in arguments)
             raise InvalidArgumentError(

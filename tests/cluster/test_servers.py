@@ -34,6 +34,23 @@ def nothing_left_behind() -> Iterator[None]:
         yield
 
 
+def test_an_error_of_another_task_says_where_the_op_was_defined(servers: Cluster) -> None:
+    def picked(i: Any) -> Any:
+        return tf.gather([1.0, 2.0], i + 5, name="picked")
+
+    number = tf.placeholder(tf.int32, [])
+    with tf.device("/job:ps/task:0"):
+        outside = picked(number)
+        inside = tf.while_loop(lambda i, _: i < 2, lambda i, _: (i + 1, picked(i)), [number, 0.0])
+    with tf.Session(servers.target("worker0")) as session:
+        for fetch in (outside, inside):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=r"not in \[0, 2\)") as caught:
+                session.run(fetch, {number: 0})
+            assert "The op 'picked' is defined at" in str(caught.value)
+            assert f"test_servers.py:{picked.__code__.co_firstlineno + 1}, in picked" in str(caught.value)
+            assert ("in <lambda>" in str(caught.value)) == (fetch is inside)
+
+
 def test_sessions_share_variables_and_workers_have_their_own(servers: Cluster) -> None:
     with tf.device("/job:ps/task:0"):
         shared = tf.get_variable("shared", initializer=1.0)

@@ -1,5 +1,6 @@
 """Missing names: the error names what exists."""
 
+import re
 import types
 
 import pytest
@@ -50,3 +51,52 @@ def test_faces_are_guarded():
             _ = module.no_such_name
     with pytest.raises(AttributeError, match="'NotFoundError'"):
         _ = tf.errors.NotFoundErorr
+
+
+GAPS = {
+    "keras": "tf.layers",
+    "keras.layers": "tf.layers",
+    "contrib.keras": "tf.layers",
+    "estimator": "MonitoredTrainingSession",
+    "contrib.learn.Estimator": "MonitoredTrainingSession",
+    "feature_column": "embedding_lookup_sparse",
+    "contrib.layers.sparse_column_with_hash_bucket": "embedding_lookup_sparse",
+    "saved_model": "tf.train.Saver",
+    "debug": "tf.Print",
+    "GradientTape": "tf.gradients",
+    "function": "make_callable",
+    "contrib.eager": "tf.Session",
+    "distribute": "replica_device_setter",
+}
+
+
+@pytest.mark.parametrize(("path", "says"), GAPS.items(), ids=GAPS)
+def test_what_is_missing_as_a_whole_has_a_message_of_its_own(path, says):
+    import penstock.v1 as tf
+
+    with pytest.raises(AttributeError) as caught:
+        found = tf
+        for name in path.split("."):
+            found = getattr(found, name)
+    assert "penstock has no" in str(caught.value) and says in str(caught.value)
+    assert "nearest" not in str(caught.value)
+    # What it recommends exists.
+    for name in re.findall(r"tf\.([A-Za-z][\w.]*\w)", str(caught.value)):
+        found = tf
+        for part in name.split("."):
+            found = getattr(found, part)
+
+
+def test_penstock_itself_names_the_face():
+    import penstock
+
+    assert penstock.__version__ == "0.1.0"
+    with pytest.raises(AttributeError, match=r"'penstock.constant' does not exist.*`import penstock.v1 as tf`"):
+        _ = penstock.constant
+
+
+def test_eager_execution_is_said_not_to_be_there():
+    import penstock.v1 as tf
+
+    with pytest.raises(ValueError, match="penstock has no eager execution yet"):
+        tf.enable_eager_execution()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock import __version__ as VERSION
+
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 60
 
@@ -131,8 +133,31 @@ def test_help_and_version():
     assert "Run a TensorFlow script unmodified" in penstock("--help").stdout
     assert "Passed to the script untouched." in penstock("run", "--help").stdout
     done = penstock("version")
-    assert done.returncode == 0
-    assert done.stdout.startswith("penstock")
+    assert (done.returncode, done.stdout) == (0, f"penstock {VERSION}\n")
+    assert penstock("--version").stdout == done.stdout
+
+
+def test_shells_complete_the_commands():
+    done = penstock("--show-completion", "bash")
+    assert (done.returncode, "complete -o default -F _penstock_completion penstock" in done.stdout) == (0, True)
+    asked = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock la", "COMP_CWORD": "1"}
+    command = [sys.executable, "-m", "penstock"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env={**environment(), **asked})
+    assert done.stdout.split() == ["launch"]
+
+
+def test_a_module_runs_as_python_would_run_it(tmp_path):
+    package = tmp_path / "project"
+    package.mkdir()
+    (package / "__init__.py").write_text("import tensorflow\n")
+    text = "import sys\nfrom . import tensorflow as tf\nprint(__name__, tf.gfile, sys.argv)\n"
+    (package / "train.py").write_text(text)
+    done = penstock("run", "-m", "project.train", "--steps=3", "-m", "--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("__main__ <module 'penstock.v1.gfile'")
+    assert done.stdout.endswith(f"{[str(package / 'train.py'), '--steps=3', '-m', '--help']}\n")
+    done = penstock("run", "-m", "no_such_module", cwd=tmp_path)
+    assert (done.returncode, "there is no module 'no_such_module'" in done.stderr) == (2, True)
 
 
 def test_importing_the_command_does_not_import_jax():

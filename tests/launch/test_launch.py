@@ -10,13 +10,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-import uuid
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launch.launching import DEADLINE, ROOT, TASK, finish
 
 from penstock.launch import local
 from penstock.launch.cluster import Cluster, Size, Task
@@ -24,9 +22,6 @@ from penstock.launch.flags import ClusterFlags, flags_of, look
 from penstock.launch.job import Finish, Job, Kill, Policy, Say, Start, Terminate
 from penstock.launch.output import LONGEST_LINE, Display, LineBuffer
 from penstock.launch.program import Program
-
-ROOT = Path(__file__).resolve().parents[2]
-DEADLINE = 60
 
 # ---------------------------------------------------------------------------------------------- what a job does next
 
@@ -43,6 +38,8 @@ def drive(tasks, events, **policy):
     """What a job asks for after each event `(time, what, ...)`, without what it says."""
     job = Job(tasks, Policy(**policy))
     assert job.start() == [Start(task, 0) for task in tasks]
+    for task in tasks:
+        job.under_way(task)
     asked = []
     for now, what, *rest in events:
         found = job.due(now) if what == "time" else getattr(job, what)(*rest, now=now)
@@ -200,6 +197,8 @@ def test_whatever_happens_a_job_ends_once_with_nothing_running(data):
             case "end":
                 task = data.draw(st.sampled_from(sorted(running)))
                 running.remove(task)
+                if data.draw(st.booleans()):
+                    job.under_way(task)
                 pending = job.ended(task, -9 if task in killed else data.draw(st.sampled_from([0, 1, -15])), now)
             case "time":
                 now = max(now, job.deadline)
@@ -254,17 +253,6 @@ SCRIPTS = {
 }
 
 
-@pytest.fixture
-def script(tmp_path):
-    def write(text, name="program.py"):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        return path
-
-    return write
-
-
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_which_flags_a_script_has(name, script):
     text, expected = SCRIPTS[name]
@@ -317,85 +305,6 @@ def test_lines(pieces, lines):
 
 
 # ------------------------------------------------------------------------------------------------------ real clusters
-
-TASK = """
-import json, os, signal, subprocess, sys, time
-task = json.loads(os.environ["TF_CONFIG"])["task"]
-me, index = task["type"], task["index"]
-here = os.path.dirname(__file__)
-def wait():
-    print("waiting", flush=True)
-    time.sleep(600)
-def tell(what):
-    "Tell the other tasks; False if that was done before."
-    try:
-        open(f"{here}/{what}.told", "x").close()
-        return True
-    except FileExistsError:
-        return False
-def hear(what):
-    while not os.path.exists(f"{here}/{what}.told"): time.sleep(0.02)
-"""
-
-
-def marked(mark):
-    """The processes alive that have the mark in their environment."""
-    found = []
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit() and int(each.name) != os.getpid():
-            try:
-                if mark.encode() in (each / "environ").read_bytes():
-                    found.append((each.name, (each / "cmdline").read_bytes()))
-            except OSError:
-                pass
-    return found
-
-
-@pytest.fixture
-def launch(script, tmp_path):
-    """Starts `penstock launch` on a script with the text above in front; afterwards nothing of it may be left."""
-    mark = f"PENSTOCK_TEST_MARK={uuid.uuid4()}"
-    name, value = mark.split("=")
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    environment = {**os.environ, name: value, "PYTHONPATH": paths, "COLUMNS": "200", "TMPDIR": str(tmp_path)}
-    started = []
-
-    def start(text, *args, options=(), env=(), stdout=subprocess.PIPE):
-        path = script(TASK + text)
-        command = [sys.executable, "-m", "penstock", "launch", *map(str, options), str(path), *args]
-        # One that is ignored here (under nohup, in the background) would be ignored there.
-        before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGHUP)}
-        try:
-            process = subprocess.Popen(
-                command, env={**environment, **dict(env)}, stdout=stdout, stderr=subprocess.PIPE, text=True
-            )
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        started.append(process)
-        return process
-
-    yield start
-    late = [process for process in started if process.poll() is None]
-    for process in started:
-        if process in late:
-            process.kill()
-        process.communicate(timeout=DEADLINE)
-    assert not late, "a launcher still ran"
-    # A launcher that ended leaves nothing; one that was killed leaves what the kernel is about to end.
-    deadline = time.monotonic() + (5 if any(process.returncode == -signal.SIGKILL for process in started) else 0)
-    while (left := marked(mark)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    for each, _ in left:
-        os.kill(int(each), signal.SIGKILL)
-    assert left == []
-
-
-def finish(process):
-    """Exit code, lines on stdout in order of their text, stderr."""
-    out, err = process.communicate(timeout=DEADLINE)
-    return process.returncode, sorted(out.splitlines()), err
-
 
 def test_each_task_is_told_its_place_by_tf_config(launch):
     text = """
@@ -453,13 +362,13 @@ END = "if me == 'ps': wait()\nif index == 1: {}\nwait()"
         # The second life of worker 1 listens at its address: the port was kept for it.
         (
             "if me == 'ps': wait()\n"
-            "if index == 1 and tell('first life'): sys.exit(3)\n"
+            "if index == 1 and tell('first life'): begin(); raise ValueError('once')\n"
             "import socket\n"
             "host, port = json.loads(os.environ['TF_CONFIG'])['cluster']['worker'][index].split(':')\n"
             "socket.create_server((host, int(port))).close()\n",
             [],
             0,
-            "worker:1 exited with code 3: restart 1 of 3 in 1 s",
+            "worker:1 exited with code 1 (ValueError: once): restart 1 of 3 in 1 s",
         ),
         (
             "if me == 'ps' and tell('first life'): os.kill(os.getpid(), 9)\n"
@@ -490,6 +399,9 @@ END = "if me == 'ps': wait()\nif index == 1: {}\nwait()"
 def test_how_a_job_ends(launch, text, options, expected, said):
     code, _, err = finish(launch(text, options=options))
     assert (code, said in err) == (expected, True), err
+    *_, last = re.split(r"\[launch\] (?:worker:[01] is done|.*stopp.*)\n", err)
+    named = re.findall(r"\[launch\] (\S+) failed once: (.*)\n", last)
+    assert bool(named) == ("restart 1" in said or expected != 0), err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])

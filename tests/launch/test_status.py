@@ -21,6 +21,7 @@ from penstock.launch.cluster import Size, Task
 from penstock.launch.cluster_screen import duration, screen, size_of
 from penstock.launch.cluster_view import bars, view_of
 from penstock.launch.local import reserve
+from penstock.launch.running import announced
 from penstock.ops.staging import StagingArea
 from penstock.wire.control import messages
 
@@ -222,6 +223,22 @@ def test_tables_from_any_task(cluster):
     assert done.exit_code == 0, done.output
     for said in ("ps:0", "layer/weights", "20 kB", "ConditionalAccumulator", "Staleness", "worker:1 does not answer"):
         assert said in done.stdout
+
+
+def test_without_an_address_the_running_job_is_found(cluster, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    nothing = status()
+    assert nothing.exit_code == 2 and "no job of `penstock launch` is running" in nothing.stderr
+    # The second worker is not there: a task that is answers for all.
+    with announced("train.py", {"worker:1": cluster["worker"][1], "ps:0": cluster["ps"][0]}):
+        done = status("--json", "--interval", "0.1")
+        assert done.exit_code == 0, done.output
+        assert [task["task"] for task in json.loads(done.stdout)["tasks"]] == ["ps:0", "worker:0", "worker:1"]
+        (file,) = (tmp_path / "penstock").iterdir()
+        (tmp_path / "penstock" / "other.json").write_text(file.read_text().replace("train.py", "other.py"))
+        several = status()
+    assert several.exit_code == 2 and "2 jobs are running" in several.stderr
+    assert "other.py" in several.stderr and "train.py" in several.stderr
 
 
 def test_watch_goes_on_until_interrupted(cluster):

@@ -1,4 +1,4 @@
-"""`tf.compat`: bytes and text, and the other faces of the API as `v1` and `v2`."""
+"""`tf.compat`: bytes and text, and the face itself as `v1`."""
 
 import importlib as _importlib
 import numbers as _numbers
@@ -16,8 +16,6 @@ complex_types = (_numbers.Complex, _np.number)
 integral_types = (_numbers.Integral, _np.integer)
 real_types = (_numbers.Real, _np.integer, _np.floating)
 
-_FACES = {"v1": "penstock.v1", "v2": "penstock"}
-
 
 def forward_compatible(year: int, month: int, day: int) -> bool:
     """Whether programs of that date may be written for: always, penstock writes one format only."""
@@ -26,6 +24,6 @@ def forward_compatible(year: int, month: int, day: int) -> bool:
 
 def __getattr__(name: str) -> _Any:
     # Imported late: penstock.v1 imports this module.
-    if name in _FACES:
-        return _importlib.import_module(_FACES[name])
-    raise _missing_name(__name__, name, [*globals(), *_FACES])
+    if name == "v1":
+        return _importlib.import_module("penstock.v1")
+    raise _missing_name(__name__, name, [*globals(), "v1"])

@@ -1,0 +1,65 @@
+"""Scripts, and launchers that run them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+from launch.launching import DEADLINE, ROOT, TASK, marked
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text, name="program.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def launch(script, tmp_path):
+    """Starts `penstock launch` on a script with the text above in front; afterwards nothing of it may be left."""
+    mark = f"PENSTOCK_TEST_MARK={uuid.uuid4()}"
+    name, value = mark.split("=")
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    here = {"TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": ""}
+    environment = {**os.environ, name: value, "PYTHONPATH": paths, "COLUMNS": "200", **here}
+    started = []
+
+    def start(text, *args, options=(), env=(), stdout=subprocess.PIPE):
+        path = script(TASK + text)
+        command = [sys.executable, "-m", "penstock", "launch", *map(str, options), str(path), *args]
+        # One that is ignored here (under nohup, in the background) would be ignored there.
+        before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGHUP)}
+        try:
+            process = subprocess.Popen(
+                command, env={**environment, **dict(env)}, stdout=stdout, stderr=subprocess.PIPE, text=True
+            )
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        started.append(process)
+        return process
+
+    yield start
+    late = [process for process in started if process.poll() is None]
+    for process in started:
+        if process in late:
+            process.kill()
+        process.communicate(timeout=DEADLINE)
+    assert not late, "a launcher still ran"
+    # A launcher that ended leaves nothing; one that was killed leaves what the kernel is about to end.
+    deadline = time.monotonic() + (5 if any(process.returncode == -signal.SIGKILL for process in started) else 0)
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for each, _ in left:
+        os.kill(int(each), signal.SIGKILL)
+    assert left == []
