@@ -86,7 +86,8 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.framework.indexed_slices": (_FACE, "penstock.graph.tensor"),
     "python.framework.meta_graph": (_TRAIN,),
     "python.framework.ops": (
-        _FACE, "penstock.graph.graph", "penstock.graph.scopes", "penstock.graph.tensor", "penstock.autodiff",
+        _FACE, "penstock.graph.graph", "penstock.graph.collections", "penstock.graph.scopes", "penstock.graph.tensor",
+        "penstock.autodiff",
     ),
     "python.framework.random_seed": (_FACE,),
     "python.framework.smart_cond": ("penstock.ops.control_flow",),
