@@ -302,6 +302,12 @@ class Variable(metaclass=_VariableType):
         """The maximum of rows and an IndexedSlices."""
         return self._scatter("Max", sparse_delta, use_locking, name)
 
+    def batch_scatter_update(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Replaces rows in each batch: all dimensions of the indices but the last are batches."""
+        from penstock.variables.updates import batch_scatter_update
+
+        return batch_scatter_update(self, sparse_delta.indices, sparse_delta.values, use_locking, name)
+
     def scatter_nd_update(self, indices: Any, updates: Any, name: str | None = None) -> Any:
         """Replaces the slices at `indices`."""
         return self._scatter_nd("Update", indices, updates, name)
