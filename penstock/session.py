@@ -9,7 +9,7 @@ from typing import Any
 from tensorboard.compat.proto import config_pb2
 
 import penstock.data  # noqa: F401  declares the op types of datasets
-from penstock.client.feeds import Feed, feed_for
+from penstock.client.feeds import Feed, NestedFeed, feed_for
 from penstock.client.fetches import Fetch, fetch_for, to_numpy
 from penstock.errors import OpError
 from penstock.graph.graph import Graph, default_session_context, get_default_graph
@@ -26,7 +26,7 @@ class _Run:
 
     __slots__ = ("feeds", "fetch", "mutations", "signature")
 
-    def __init__(self, fetch: Fetch, feeds: list[Feed], signature: Signature, mutations: int) -> None:
+    def __init__(self, fetch: Fetch, feeds: Sequence[Feed | NestedFeed], signature: Signature, mutations: int) -> None:
         self.fetch = fetch
         self.feeds = feeds
         self.signature = signature
@@ -166,10 +166,11 @@ class BaseSession:
         graph = self._graph
         mutations = graph.mutations
         fetch = fetch_for(graph, fetches)
-        feeds = [feed_for(graph, k, v) for k, v in feed_dict.items()]
+        feeds = [feed_for(graph, key) for key in feed_dict]
         fed = tuple(t for feed in feeds for t in feed.tensors)
         if len(set(fed)) < len(fed):
-            raise RuntimeError("The feed_dict feeds one tensor twice.")
+            nested = any(isinstance(feed, NestedFeed) for feed in feeds)
+            raise (ValueError if nested else RuntimeError)("The feed_dict feeds one tensor twice.")
         try:
             signature = self._master.signature(fed, fetch.tensors, fetch.operations, mutations)
         except OpError as error:
@@ -195,7 +196,7 @@ class BaseSession:
         """
         self._check_open()
         fetched = fetch_for(self._graph, fetches)
-        fed = [t for key in feeds or () for t in feed_for(self._graph, key, None).tensors]
+        fed = [t for key in feeds or () for t in feed_for(self._graph, key).tensors]
         return _PartialRun(set(fetched.tensors) | set(fetched.operations), set(fed))
 
     def partial_run(self, handle: Any, fetches: Any, feed_dict: Any = None) -> Any:
@@ -208,7 +209,7 @@ class BaseSession:
         if unknown:
             raise ValueError(f"{unknown} were not among the fetches of partial_run_setup, or were fetched already.")
         for key, value in (feed_dict or {}).items():
-            feed = feed_for(self._graph, key, value)
+            feed = feed_for(self._graph, key)
             values: list[Any] = []
             feed.append_to(values, value)
             for tensor, array in zip(feed.tensors, values, strict=True):
