@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.client.tensor_handle import TensorHandle
 from penstock.graph import nest
 from penstock.graph.constant import array_of
 from penstock.graph.dtype import string
@@ -70,6 +71,8 @@ class Feed:
 
 
 def _convert(tensor: Tensor, value: Any) -> Any:
+    if isinstance(value, TensorHandle):
+        value = value.eval()
     if isinstance(value, (Tensor, SparseTensor, IndexedSlices)) or hasattr(value, "_as_graph_element"):
         raise TypeError(
             f"The value of a feed cannot be a tensor; received {value!r} for '{tensor.name}'. Feed Python scalars, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from penstock.errors import InvalidArgumentError
 from penstock.graph.dtype import DType
@@ -18,17 +18,24 @@ def arg(*, T: DType, index: int) -> None:
     """The place of a fed tensor; the executor puts the value there."""
 
 
-def prune(feeds: Iterable[Tensor], fetches: Iterable[Tensor], targets: Iterable[Operation]) -> Subgraph:
-    """The part of the graph that `fetches` and `targets` need, with a node `_Arg` in place of each fed tensor."""
-    return _prune({t: t.dtype.base_dtype for t in feeds}, list(fetches), list(targets))
+def prune(
+    feeds: Iterable[Tensor], fetches: Iterable[Tensor], targets: Iterable[Operation], done: Set[Operation] = frozenset()
+) -> Subgraph:
+    """The part of the graph that `fetches` and `targets` need, with a node `_Arg` in place of each fed tensor.
+
+    Nothing waits for the operations in `done`: they have run in an earlier piece of the same step.
+    """
+    return _prune({t: t.dtype.base_dtype for t in feeds}, list(fetches), list(targets), done)
 
 
 def body_of(function: Function) -> Subgraph:
     """The body of a function as a Subgraph whose feeds are its parameters; references stay references."""
-    return _prune({t: t.dtype for t in function.inputs}, list(function.outputs), [])
+    return _prune({t: t.dtype for t in function.inputs}, list(function.outputs), [], frozenset())
 
 
-def _prune(feeds: dict[Tensor, DType], wanted: list[Tensor], targets: list[Operation]) -> Subgraph:
+def _prune(
+    feeds: dict[Tensor, DType], wanted: list[Tensor], targets: list[Operation], done: Set[Operation]
+) -> Subgraph:
     fed: dict[Tensor, Node] = {}
     for i, (tensor, dtype) in enumerate(feeds.items()):
         fed[tensor] = Node(f"_arg/{tensor.name}", arg, {"T": dtype, "index": i}, (dtype,), order=-1)
@@ -45,10 +52,10 @@ def _prune(feeds: dict[Tensor, DType], wanted: list[Tensor], targets: list[Opera
             continue
         nodes[operation] = _node(operation)
         stack += [t.op for t in operation.input_list if t not in fed and t.op not in nodes]
-        stack += [c for c in operation.control if c not in nodes and not stand_in(c)]
+        stack += [c for c in operation.control if c not in nodes and c not in done and not stand_in(c)]
     for operation, node in nodes.items():
         node.inputs = [(fed[t], 0) if t in fed else (nodes[t.op], t.value_index) for t in operation.input_list]
-        node.controls = [stand_in(c) or nodes[c] for c in operation.control]
+        node.controls = [stand_in(c) or nodes[c] for c in operation.control if c not in done]
     return Subgraph(
         nodes=sorted_nodes([*fed.values(), *nodes.values()]),
         feeds=list(fed.values()),
