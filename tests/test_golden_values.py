@@ -9,7 +9,7 @@ from golden_programs import check, parameters
 
 import penstock.v1 as tf
 
-FILES = ("values", "collections", "sparse_batches", "sessions", "structures")
+FILES = ("values", "collections", "sparse_batches", "sessions", "structures", "sizes")
 
 
 @pytest.mark.parametrize("row", [p for f in FILES for p in parameters(f"values/{f}.json", {})])

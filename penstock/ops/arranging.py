@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.graph.checks import require
+from penstock.graph.checks import require, require_in_range
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op, op_of
@@ -43,7 +43,11 @@ def _transpose_shape(op: Operation) -> list[TensorShape]:
 @op("InvertPermutation", "T -> y: T", numpy=True, no_gradient=True, T=INDEX32,
     shape=lambda op: [require_rank(op.input_list[0].shape, 1)])  # fmt: skip
 def invert_permutation(x: Array) -> Array:
-    return xp(x).argsort(x).astype(x.dtype)
+    module = xp(x)
+    order = module.argsort(x)
+    require_in_range(x, x.shape[0])
+    require((x[order] == module.arange(x.shape[0])).all(), "the numbers are no permutation: one of them is there twice")
+    return order.astype(x.dtype)
 
 
 @op("Transpose", "T, Tperm -> y: T", static="perm", numpy=True, shape=_transpose_shape, Tperm=INDEX32,
