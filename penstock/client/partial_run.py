@@ -42,22 +42,21 @@ class PartialRun:
         self._needs = self._find_needs([t.op for t in fetches] + list(targets))
 
     def _find_needs(self, last: list[Operation]) -> dict[Operation, frozenset[Tensor]]:
-        """All operations of the step, in the order of the graph, and which feeds each has to wait for."""
-        found: set[Operation] = set()
+        """All operations of the step, each after those that it depends on, and which feeds each has to wait for."""
+        needs: dict[Operation, frozenset[Tensor]] = {}
         stack = list(last)
         while stack:
-            op = stack.pop()
-            if op not in found:
-                found.add(op)
-                stack += [t.op for t in op.input_list if t not in self._feeds]
-                stack += [c for c in op.control if not self._is_fed(c)]
-        needs: dict[Operation, frozenset[Tensor]] = {}
-        for op in sorted(found, key=lambda op: op._id):
-            direct = {t for t in op.input_list if t in self._feeds}
-            direct.update(c.outputs[0] for c in op.control if self._is_fed(c))
-            before = [needs[t.op] for t in op.input_list if t not in self._feeds]
-            before += [needs[c] for c in op.control if c in needs]
-            needs[op] = frozenset(direct).union(*before)
+            op = stack[-1]
+            before = [t.op for t in op.input_list if t not in self._feeds]
+            before += [c for c in op.control if not self._is_fed(c)]
+            missing = [other for other in before if other not in needs]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            own = {t for t in op.input_list if t in self._feeds}
+            own.update(c.outputs[0] for c in op.control if self._is_fed(c))
+            needs[op] = frozenset(own).union(*(needs[other] for other in before))
         return needs
 
     def _is_fed(self, op: Operation) -> bool:
@@ -82,13 +81,11 @@ class PartialRun:
                 raise _refused(f"Fetch '{tensor.name}' can't be computed before these have been fed: {missing}.")
         done = frozenset(self._done)
         ready = [op for op, needs in self._needs.items() if op not in done and needs <= fed]
-        known = {**self._known, **feeds}
-        self._fed, self._known = fed, known
+        self._fed = fed
+        self._known.update(feeds)
         self._done.update(ready)
-        inputs = {t: known[t] for op in ready for t in op.input_list if t in known}
-        inputs.update({c.outputs[0]: known[c.outputs[0]] for op in ready for c in op.control if self._is_fed(c)})
         kept = tuple(t for op in ready for t in op.outputs if t not in self._feeds and self._is_wanted_later(t))
-        return Piece(inputs, kept, tuple(ready), done)
+        return Piece(dict(self._known), kept, tuple(ready), done)
 
     def _is_wanted_later(self, tensor: Tensor) -> bool:
         if tensor in self._fetches:

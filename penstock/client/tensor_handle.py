@@ -69,8 +69,8 @@ class KeptTensors:
         self._lock = threading.Lock()
 
     def handle(self, handle: str, dtype: DType) -> TensorHandle:
-        """A handle that was just made. This is when tensors without one are freed."""
-        if len(self.dead) >= _FREED_TOGETHER:
+        """A handle that was just made. This is when tensors without one are freed, unless no node can be added."""
+        if len(self.dead) >= _FREED_TOGETHER and not self._session.graph.finalized:
             while self.dead:
                 self.delete(self.dead.pop())
         return TensorHandle(handle, dtype, self)

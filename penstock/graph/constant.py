@@ -16,7 +16,8 @@ from penstock.graph.tensor import Tensor
 MAX_FOLDED_ELEMENTS = 4096
 MAX_RANK = 254
 _NUMBERS = (bool, int, float, complex)
-_PLAIN = (*_NUMBERS, str, bytes, list, tuple, range, Dimension)  # Python's own: no NumPy type is asked for
+_SCALARS = frozenset((*_NUMBERS, str, bytes))
+_PLAIN = (*_SCALARS, list, tuple, range, Dimension)  # Python's own: no NumPy type is asked for
 
 
 def array_of(value: Any, dtype: DType | None = None, shape: Any = None) -> tuple[np.ndarray, DType]:
@@ -99,6 +100,9 @@ def _is_array(value: Any) -> bool:
 
 def _plain(value: Any, leaves: list[Any]) -> Any:
     """`value` in lists, arrays, numbers and text alone. `leaves` gets what was in the lists."""
+    if value.__class__ in _SCALARS:
+        leaves.append(value)
+        return value
     if isinstance(value, (list, tuple)):
         return [_plain(item, leaves) for item in value]
     if isinstance(value, range):

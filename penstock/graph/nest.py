@@ -58,26 +58,6 @@ def flatten(structure: Any, expand_composites: bool = False) -> list[Any]:
     return [leaf for item in _children(structure) for leaf in flatten(item, expand_composites)]
 
 
-def flatten_dict_items(dictionary: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A dict whose keys and values may be structures as one from leaves to leaves.
-
-    >>> flatten_dict_items({(4, 5): ("a", "b")})
-    {4: 'a', 5: 'b'}
-    """
-    if not isinstance(dictionary, Mapping):
-        raise TypeError(f"flatten_dict_items takes a dict, received {dictionary!r}.")
-    flat: dict[Any, Any] = {}
-    for key, value in dictionary.items():
-        keys, values = flatten(key), flatten(value) if is_nested(key) else [value]
-        if len(keys) != len(values):
-            raise ValueError(f"The key {key!r:.80} has {len(keys)} leaves, but its value has {len(values)}.")
-        for leaf, part in zip(keys, values, strict=True):
-            if leaf in flat:
-                raise ValueError(f"The key {leaf!r:.80} is there twice.")
-            flat[leaf] = part
-    return flat
-
-
 def pack_sequence_as(structure: Any, flat_sequence: Any, expand_composites: bool = False) -> Any:
     """The leaves `flat_sequence` in the form of `structure`.
 

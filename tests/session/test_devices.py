@@ -86,6 +86,6 @@ def test_a_config_may_carry_the_cluster_of_its_server():
             doubled = tf.constant(2.0) * 2.0
         with tf.Session(server.target, config=config) as session:
             assert session.run(doubled) == 4.0
-            assert [d.name for d in session.list_devices()][0].startswith("/job:localhost/")
+            assert session.list_devices()[0].name.startswith("/job:localhost/")
         with tf.Session(config=config) as session:
             assert session.run(doubled) == 4.0
