@@ -116,7 +116,7 @@ def axis_of(name: str, size: int, window: int, stride: int, dilation: int, paddi
         padding = (around // 2, around - around // 2)
     before, after = padding
     padded = before + size + after
-    # As in TensorFlow, a window that is too large by less than a stride, or by one, has no result but is no error.
+    # As in TensorFlow, a window that is too large by less than two strides has no result, but is no error.
     out = math.trunc((padded - extent + stride) / stride)
     if out < 0:
         raise ValueError(f"windows must fit into the padded {name} of {padded}, received windows of {extent}.")
