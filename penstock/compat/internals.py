@@ -159,6 +159,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.rnn_cell": (f"{_FACE}.rnn_cell", "penstock.rnn.base"),
     "python.ops.rnn_cell_impl": (f"{_FACE}.rnn_cell", "penstock.rnn.base"),
     "python.ops.script_ops": (_FACE,),
+    "python.ops.session_ops": (_FACE, "penstock.client.tensor_handle"),
     "python.ops.sparse_ops": (_FACE, f"{_FACE}.sparse"),
     "python.ops.standard_ops": (_FACE,),
     "python.ops.state_ops": (_FACE, "penstock.ops.state"),
