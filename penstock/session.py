@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from tensorboard.compat.proto import config_pb2
 
 import penstock.data  # noqa: F401  declares the op types of datasets
-from penstock.client.feeds import Feed, feed_for
+from penstock.client.feeds import Feed, NestedFeed, feed_for
 from penstock.client.fetches import Fetch, fetch_for, to_numpy
-from penstock.errors import OpError
+from penstock.client.partial_run import PartialRun
+from penstock.client.tensor_handle import KeptTensors
+from penstock.errors import InvalidArgumentError, OpError
 from penstock.face.frames import leaves_engine
 from penstock.face.progress import under_way
 from penstock.graph.graph import Graph, default_session_context, get_default_graph
@@ -28,21 +31,12 @@ class _Run:
 
     __slots__ = ("feeds", "fetch", "is_repeated", "mutations", "signature")
 
-    def __init__(self, fetch: Fetch, feeds: list[Feed], signature: Signature, mutations: int) -> None:
+    def __init__(self, fetch: Fetch, feeds: Sequence[Feed | NestedFeed], signature: Signature, mutations: int) -> None:
         self.fetch = fetch
         self.feeds = feeds
         self.signature = signature
         self.mutations = mutations
         self.is_repeated = False
-
-
-class _PartialRun:
-    """A step in pieces: what may still be fetched and fed, and the values that are known so far."""
-
-    def __init__(self, fetches: set[Any], feeds: set[Tensor]) -> None:
-        self.fetches = fetches
-        self.feeds = feeds
-        self.known: dict[Tensor, Any] = {}
 
 
 class DeviceAttributes:
@@ -74,6 +68,9 @@ class BaseSession:
         self._timeout_ms = self._config.operation_timeout_in_ms
         self._closed = False
         self._runs: dict[Any, _Run] = {}
+        self._kept = KeptTensors(self)
+        self._partial_runs: dict[str, PartialRun] = {}
+        self._partial_run_numbers = itertools.count()
         self._lock = threading.Lock()
         self._links: Any = None  # of a session whose server is in another process
         self._master = self._connect()
@@ -173,11 +170,12 @@ class BaseSession:
             raise TypeError(f"feed_dict must be a dict from tensors to values, received {type(feed_dict).__name__}.")
         graph = self._graph
         mutations = graph.mutations
-        fetch = fetch_for(graph, fetches)
-        feeds = [feed_for(graph, k, v) for k, v in feed_dict.items()]
+        fetch = fetch_for(graph, fetches, self._kept)
+        feeds = [feed_for(graph, key) for key in feed_dict]
         fed = tuple(t for feed in feeds for t in feed.tensors)
         if len(set(fed)) < len(fed):
-            raise RuntimeError("The feed_dict feeds one tensor twice.")
+            nested = any(isinstance(feed, NestedFeed) for feed in feeds)
+            raise (ValueError if nested else RuntimeError)("The feed_dict feeds one tensor twice.")
         try:
             signature = self._master.signature(fed, fetch.tensors, fetch.operations, mutations)
         except OpError as error:
@@ -193,45 +191,57 @@ class BaseSession:
         op = self._graph.find(error.op_name) if error.op is None and error.op_name else error.op
         return type(error)(None if op is None else op.node_def, op, error.message)
 
-    def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> Any:
+    def partial_run_setup(self, fetches: Any, feeds: Any = None) -> str:
         """A handle for a step that is run in pieces: `partial_run` feeds and fetches some of these each time.
 
         >>> handle = sess.partial_run_setup([c, d], [a, b])
         >>> sess.partial_run(handle, c, {a: 1.0}); sess.partial_run(handle, d, {b: 10.0})
         """
         self._check_open()
-        fetched = fetch_for(self._graph, fetches)
-        fed = [t for key in feeds or () for t in feed_for(self._graph, key, None).tensors]
-        return _PartialRun(set(fetched.tensors) | set(fetched.operations), set(fed))
+        keys = feeds if isinstance(feeds, (list, tuple)) else [] if feeds is None else [feeds]
+        fed = [t for key in keys for t in feed_for(self._graph, key).tensors]
+        fetch = fetch_for(self._graph, fetches, self._kept)
+        run = PartialRun(fed, fetch.tensors, fetch.operations)
+        with self._lock:
+            handle = f"partial_run_{next(self._partial_run_numbers)}"
+            self._partial_runs[handle] = run
+        return handle
 
-    def partial_run(self, handle: Any, fetches: Any, feed_dict: Any = None) -> Any:
-        """The next piece of a step. What was fed and fetched before is kept; it is neither fed nor run again."""
-        if not isinstance(handle, _PartialRun):
-            raise ValueError(f"partial_run takes a handle from partial_run_setup, received {handle!r}.")
-        fetch = fetch_for(self._graph, fetches)
-        wanted: list[Any] = [*fetch.tensors, *fetch.operations]
-        unknown = [element.name for element in wanted if element not in handle.fetches]
-        if unknown:
-            raise ValueError(f"{unknown} were not among the fetches of partial_run_setup, or were fetched already.")
+    def partial_run(self, handle: str | None, fetches: Any, feed_dict: Any = None) -> Any:
+        """The next piece of a step. What can run with all that was fed so far runs, once."""
+        self._check_open()
+        if handle is None:
+            return self.run(fetches, feed_dict)
+        fetch = fetch_for(self._graph, fetches, self._kept)
+        if fetch.operations:
+            raise RuntimeError(f"partial_run() fetches tensors only, received operations {list(fetch.operations)}.")
+        fed: dict[Tensor, Any] = {}
         for key, value in (feed_dict or {}).items():
-            feed = feed_for(self._graph, key, value)
+            feed = feed_for(self._graph, key)
             values: list[Any] = []
             feed.append_to(values, value)
-            for tensor, array in zip(feed.tensors, values, strict=True):
-                if tensor not in handle.feeds:
-                    raise ValueError(
-                        f"'{tensor.name}' was not among the feeds of partial_run_setup, or was fed already."
-                    )
-                handle.feeds.discard(tensor)
-                handle.known[tensor] = array
-        results = self.run(wanted, handle.known)
-        handle.fetches -= set(wanted)
-        values = results[: len(fetch.tensors)]
-        handle.known.update(
-            (tensor, value) for tensor, value in zip(fetch.tensors, values, strict=True)
-            if self._graph.is_feedable(tensor)
-        )  # fmt: skip
-        return fetch.build(values)
+            fed.update(zip(feed.tensors, values, strict=True))
+        if not fed and not fetch.tensors:
+            return fetch.build([])
+        run = self._partial_runs.get(handle)
+        if run is None:
+            raise InvalidArgumentError(None, None, f"partial_run_setup gave no handle {handle!r}, or its run is over.")
+        piece = run.advance(fed, fetch.tensors)
+        if piece.targets:
+            try:
+                signature = self._master.signature(
+                    tuple(piece.fed), piece.fetches, piece.targets, self._graph.mutations, piece.done
+                )
+                timeout = self._timeout_ms / 1000 if self._timeout_ms else None
+                values = self._master.run(signature, list(piece.fed.values()), timeout)[0]
+            except OpError as error:
+                self._partial_runs.pop(handle, None)  # what has run cannot run again
+                raise self._located(error) from error
+            run.keep(piece, [to_numpy(v) for v in values])
+        results = run.take(fetch.tensors)
+        if run.is_over:
+            self._partial_runs.pop(handle, None)
+        return fetch.build(results)
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.client.tensor_handle import TensorHandle
+from penstock.graph import nest
 from penstock.graph.constant import array_of
 from penstock.graph.dtype import string
 from penstock.graph.graph import Graph
@@ -69,6 +71,8 @@ class Feed:
 
 
 def _convert(tensor: Tensor, value: Any) -> Any:
+    if isinstance(value, TensorHandle):
+        value = value.eval()
     if isinstance(value, (Tensor, SparseTensor, IndexedSlices)) or hasattr(value, "_as_graph_element"):
         raise TypeError(
             f"The value of a feed cannot be a tensor; received {value!r} for '{tensor.name}'. Feed Python scalars, "
@@ -78,7 +82,7 @@ def _convert(tensor: Tensor, value: Any) -> Any:
     if dtype is string:
         return array_of(value, string)[0]
     wanted = dtype.as_numpy_dtype
-    if isinstance(value, int) and wanted(value) != value:
+    if isinstance(value, int) and np.asarray(value).astype(wanted) != value:
         raise TypeError(f"{value} does not fit the type {dtype.name} of '{tensor.name}'.")
     if hasattr(value, "unsafe_buffer_pointer") and value.dtype == wanted:
         return value  # a jax array is fed as it is
@@ -90,8 +94,35 @@ def _convert(tensor: Tensor, value: Any) -> Any:
         ) from error
 
 
-def feed_for(graph: Graph, key: Any, value: Any) -> Feed:
+class NestedFeed:
+    """How the value for a tuple of keys, such as the state of a cell, becomes values of tensors."""
+
+    __slots__ = ("_feeds", "tensors")
+
+    def __init__(self, feeds: list[Feed]) -> None:
+        self._feeds = feeds
+        self.tensors = [t for feed in feeds for t in feed.tensors]
+
+    def append_to(self, fed: list[Any], value: Any) -> None:
+        """Checks the nested `value` and appends the arrays for the tensors."""
+        values = nest.flatten(value)
+        if len(values) != len(self._feeds):
+            raise ValueError(
+                f"A nested key of the feed_dict has {len(self._feeds)} elements ({[t.name for t in self.tensors]}), "
+                f"but its value has {len(values)}: {value!r:.80}."
+            )
+        for feed, part in zip(self._feeds, values, strict=True):
+            feed.append_to(fed, part)
+
+
+def feed_for(graph: Graph, key: Any) -> Feed | NestedFeed:
     """How to feed `key`; the errors TensorFlow raises where it cannot be fed."""
+    if isinstance(key, tuple):
+        return NestedFeed([_feed_for(graph, part) for part in nest.flatten(key)])
+    return _feed_for(graph, key)
+
+
+def _feed_for(graph: Graph, key: Any) -> Feed:
     if isinstance(key, SparseTensor):
         return Feed([key.indices, key.values, key.dense_shape], ("indices", "values", "dense_shape"))
     if isinstance(key, IndexedSlices):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock.client.feeds import IndexedSlicesValue, SparseTensorValue
+from penstock.client.tensor_handle import KeptTensors
 from penstock.errors import InaccessibleTensorError
 from penstock.graph.graph import Graph
 from penstock.graph.operation import Operation
@@ -30,8 +31,9 @@ class Fetch:
 
 
 class _Flat:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, kept: KeptTensors) -> None:
         self.graph = graph
+        self.kept = kept
         self.tensors: dict[Tensor, int] = {}
         self.operations: dict[Operation, None] = {}
 
@@ -70,6 +72,9 @@ class _Flat:
             self.operations[element] = None
             return lambda values: None
         position = self.tensors.setdefault(element, len(self.tensors))
+        if element.op.type == "GetSessionHandle":
+            name, dtype = element.op.name, element.op.input_list[0].dtype.base_dtype
+            return lambda values: self.kept.handle(name + values[position].decode(), dtype)
         return lambda values: values[position]
 
     def _sequence(self, fetch: Sequence[Any]) -> Build:
@@ -89,9 +94,9 @@ class _Flat:
         return lambda values: kind((k, p(values)) for k, p in parts.items())  # type: ignore[call-arg]
 
 
-def fetch_for(graph: Graph, fetches: Any) -> Fetch:
-    """The flat form of `fetches`."""
-    flat = _Flat(graph)
+def fetch_for(graph: Graph, fetches: Any, kept: KeptTensors) -> Fetch:
+    """The flat form of `fetches`. Fetched handles are of tensors among `kept`."""
+    flat = _Flat(graph, kept)
     build = flat.add(fetches)
     return Fetch(tuple(flat.tensors), tuple(flat.operations), build)
 

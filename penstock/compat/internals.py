@@ -84,7 +84,8 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.framework.indexed_slices": (_FACE, "penstock.graph.tensor"),
     "python.framework.meta_graph": (_TRAIN,),
     "python.framework.ops": (
-        _FACE, "penstock.graph.graph", "penstock.graph.scopes", "penstock.graph.tensor", "penstock.autodiff",
+        _FACE, "penstock.graph.graph", "penstock.graph.collections", "penstock.graph.scopes", "penstock.graph.tensor",
+        "penstock.autodiff",
     ),
     "python.framework.random_seed": (_FACE,),
     "python.framework.smart_cond": ("penstock.ops.control_flow",),
@@ -156,6 +157,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.rnn_cell": (f"{_FACE}.rnn_cell", "penstock.rnn.base"),
     "python.ops.rnn_cell_impl": (f"{_FACE}.rnn_cell", "penstock.rnn.base"),
     "python.ops.script_ops": (_FACE,),
+    "python.ops.session_ops": (_FACE, "penstock.client.tensor_handle"),
     "python.ops.sparse_ops": (_FACE, f"{_FACE}.sparse"),
     "python.ops.standard_ops": (_FACE,),
     "python.ops.state_ops": (_FACE, "penstock.ops.state"),

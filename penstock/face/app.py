@@ -8,11 +8,13 @@ from typing import Any, NoReturn
 
 from absl import flags as absl_flags
 
-from penstock.face import flags
+from penstock.face import flags, logging
 
 
 def run(main: Callable[[list[str]], Any] | None = None, argv: Sequence[str] | None = None) -> NoReturn:
     """Run `main` (by default the program's own) with the arguments that are not flags, and exit.
+
+    From here on infos are logged, such as steps per second, unless the program has set the verbosity itself.
 
     A program ends with it:
 
@@ -29,4 +31,5 @@ def run(main: Callable[[list[str]], Any] | None = None, argv: Sequence[str] | No
     except absl_flags.Error as error:
         print(f"{sys.argv[0]}: {error}\nPass --helpshort or --helpfull to see the flags.", file=sys.stderr)
         sys.exit(1)
+    logging.show_infos()
     sys.exit(entry(rest))

@@ -1,4 +1,4 @@
-"""`tf.logging`: one logger named 'penstock', silent below warnings until a program says otherwise.
+"""`tf.logging`: one logger named 'penstock', silent below warnings until `tf.app.run` or the program says otherwise.
 
 >>> set_verbosity(INFO)
 >>> info("step %d", 3)      # on stderr: INFO:penstock:step 3
@@ -62,6 +62,13 @@ def get_logger() -> logging.Logger:
 def set_verbosity(v: int | str) -> None:
     """Show messages of level `v` and above: `set_verbosity(INFO)`."""
     get_logger().setLevel(v)
+
+
+def show_infos() -> None:
+    """Show INFO and above, unless the program has set a verbosity. `tf.app.run` begins with it."""
+    logger = get_logger()
+    if logger.level == logging.NOTSET:
+        logger.setLevel(INFO)
 
 
 def get_verbosity() -> int:

@@ -4,8 +4,42 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+
+class MessageForm(NamedTuple):
+    """How the items of a collection are written to a meta graph and read from one."""
+
+    proto_type: Any
+    to_proto: Callable[..., Any] | None
+    from_proto: Callable[..., Any] | None
+
+
+_FORMS: dict[str, MessageForm] = {}
+
+
+def register_proto_function(
+    collection_name: str,
+    proto_type: Any = None,
+    to_proto: Callable[..., Any] | None = None,
+    from_proto: Callable[..., Any] | None = None,
+) -> None:
+    """Lets meta graphs keep a collection: its items are written by `to_proto` and read by `from_proto`.
+
+    >>> ops.register_proto_function("savers", SaverDef, Saver.to_proto, Saver.from_proto)
+    """
+    for function in (to_proto, from_proto):
+        if function is not None and not callable(function):
+            raise TypeError(f"register_proto_function('{collection_name}') takes functions, received {function!r}.")
+    if collection_name in _FORMS:
+        raise KeyError(f"The collection '{collection_name}' has functions already.")
+    _FORMS[collection_name] = MessageForm(proto_type, to_proto, from_proto)
+
+
+def message_form(collection_name: str) -> MessageForm | None:
+    """What was registered for a collection, or None."""
+    return _FORMS.get(collection_name)
 
 
 class Collections:

@@ -10,7 +10,7 @@ from penstock.errors import OpError
 from penstock.graph import dtype as dtypes
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import grouped
-from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.shape import Dimension, TensorShape, as_shape
 from penstock.graph.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MAX_FOLDED_ELEMENTS = 4096
 MAX_RANK = 254
 _NUMBERS = (bool, int, float, complex)
+_SCALARS = frozenset((*_NUMBERS, str, bytes))
+_PLAIN = (*_SCALARS, list, tuple, range, Dimension)  # Python's own: no NumPy type is asked for
 
 
 def array_of(value: Any, dtype: DType | None = None, shape: Any = None) -> tuple[np.ndarray, DType]:
@@ -30,13 +32,7 @@ def array_of(value: Any, dtype: DType | None = None, shape: Any = None) -> tuple
     if value is None:
         raise ValueError("None values not supported.")
     wanted = None if dtype is None else dtype.base_dtype
-    if isinstance(value, (np.ndarray, np.generic)):
-        array = _from_numpy(np.asarray(value), wanted)
-    else:
-        if hasattr(value, "__array__") and not isinstance(value, (list, tuple)):
-            array = _from_numpy(np.asarray(value), wanted)
-        else:
-            array = _from_python(value, wanted)
+    array = _from_numpy(np.asarray(value), wanted) if _is_array(value) else _from_python(value, wanted)
     found = wanted or as_dtype(array.dtype)
     if shape is not None:
         array = _fill(array, as_shape(shape))
@@ -90,31 +86,56 @@ def _bytes_array(array: np.ndarray) -> np.ndarray:
     return flat.reshape(array.shape)
 
 
-def _leaves(value: Any) -> Any:
+def _is_array(value: Any) -> bool:
+    """Whether NumPy has an array of `value` with a type of its own: an array, something that gives one, or a buffer."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return True
+    if isinstance(value, _PLAIN):
+        return False
+    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+        return True
+    try:
+        memoryview(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _plain(value: Any, leaves: list[Any]) -> Any:
+    """`value` in lists, arrays, numbers and text alone. `leaves` gets what was in the lists."""
+    if value.__class__ in _SCALARS:
+        leaves.append(value)
+        return value
     if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
+        return [_plain(item, leaves) for item in value]
+    if isinstance(value, range):
+        value = np.arange(value.start, value.stop, value.step)
+    elif _is_array(value):
+        value = np.asarray(value)
+        if value.dtype.kind in "USO":
+            return _plain(value.tolist(), leaves)
+    leaves.append(value)
+    return int(value) if isinstance(value, Dimension) else value
 
 
 def _from_python(value: Any, wanted: DType | None) -> np.ndarray:
-    leaves = list(_leaves(value))
+    leaves: list[Any] = []
+    value = _plain(value, leaves)
     if any(isinstance(x, (str, bytes)) for x in leaves) or wanted is dtypes.string:
         if wanted not in (None, dtypes.string):
             raise TypeError(f"Expected {wanted.name}, but got {leaves[0]!r} of type '{type(leaves[0]).__name__}'.")
         return _bytes_array(_shaped(value, object))
     for leaf in leaves:
-        if leaf is None:
-            raise ValueError("None values not supported.")
         if not isinstance(leaf, (*_NUMBERS, np.generic, np.ndarray)) and not hasattr(leaf, "__int__"):
             raise TypeError(f"Failed to convert {leaf!r} of type {type(leaf).__name__} to a Tensor.")
     if wanted is not None:
         _check_leaves(leaves, wanted)
         return _typed(value, wanted)
+    if any(isinstance(x, Dimension) for x in leaves):
+        _check_leaves(leaves, dtypes.int32)
     array = _shaped(value, None)
     if array.dtype == object:
-        raise TypeError(f"Failed to convert {value!r:.80} to a Tensor: an integer in it does not fit 64 bits.")
+        raise TypeError(f"Failed to convert {value!r:.80} to a Tensor: no type of tensor holds all of its numbers.")
     if array.dtype == np.float64:
         with np.errstate(over="ignore"):
             return array.astype(np.float32)
@@ -154,7 +175,8 @@ def _check_leaves(leaves: list[Any], wanted: DType) -> None:
         if isinstance(leaf, (np.generic, np.ndarray)):
             continue
         bad = (
-            (isinstance(leaf, float) and (wanted.is_integer or wanted.is_bool))
+            (isinstance(leaf, Dimension) and not wanted.is_integer)
+            or (isinstance(leaf, float) and (wanted.is_integer or wanted.is_bool))
             or (isinstance(leaf, complex) and not wanted.is_complex)
             or (wanted.is_bool and not isinstance(leaf, bool))
         )

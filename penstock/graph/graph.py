@@ -14,34 +14,14 @@ from penstock.graph import device as devices
 from penstock.graph.collections import Collections
 from penstock.graph.opdef import OpDef, registered
 from penstock.graph.operation import Operation
+from penstock.graph.scope_state import Beginning, ControlScope, Scopes
 from penstock.graph.tensor import Tensor
 
 _VALID_OP_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*\Z")
 _VALID_SCOPE_NAME = re.compile(r"[A-Za-z0-9_.\\/>-]*\Z")
 PRODUCER = 2474  # the GraphDef version that TensorFlow 2.21 writes
 MIN_CONSUMER = 0
-
-
-class _ControlScope:
-    """One `control_dependencies` block: what new ops wait for, and the ops made inside it."""
-
-    def __init__(self, ops: list[Operation]) -> None:
-        self.ops = ops
-        self.made: set[Operation] = set()
-
-
-class _Scopes(threading.local):
-    """What is in force while a thread adds nodes. One thread's scopes are not another's."""
-
-    def __init__(self) -> None:
-        self.name = ""
-        self.devices: list[Callable[[Operation], str] | None] = []
-        self.colocated: list[Operation] = []
-        self.control: list[_ControlScope] = []
-        self.attrs: dict[str, Any] = {}
-        self.gradients: dict[str, str] = {}
-        self.container = ""
-        self.original_op: Operation | None = None
+MIN_PRODUCER = 0
 
 
 class Graph(Collections):
@@ -63,7 +43,8 @@ class Graph(Collections):
         self._lock = threading.RLock()
         self._ops: dict[str, Operation] = {}
         self._names_in_use: dict[str, int] = {}
-        self._scopes = _Scopes()
+        self._beginning = Beginning()
+        self._scopes = Scopes(self._beginning)
         self.gradient_functions: dict[str, Callable[..., Any]] = {}  # of `custom_gradient`, by `_gradient_op_type`
         self._finalized = False
         self.held: list[Any] = []  # what must live as long as the graph
@@ -87,6 +68,16 @@ class Graph(Collections):
         from tensorboard.compat.proto import versions_pb2
 
         return versions_pb2.VersionDef(producer=PRODUCER, min_consumer=MIN_CONSUMER)
+
+    def switch_to_thread_local(self) -> None:
+        """Has threads that come later begin with the devices, colocations and control dependencies of this moment.
+
+        Scopes are a thread's own here before that, too. Only the first call counts.
+
+        >>> with tf.device("/cpu:1"):
+        ...     graph.switch_to_thread_local()
+        """
+        self._beginning.remember(self._scopes)
 
     @property
     def building_function(self) -> bool:
@@ -313,7 +304,7 @@ class Graph(Collections):
                     ops[op] = None
                 else:
                     self.capture_control(op)
-            self._scopes.control = [*before, _ControlScope(list(ops))]
+            self._scopes.control = [*before, ControlScope(list(ops))]
         try:
             yield
         finally:

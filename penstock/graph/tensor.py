@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.errors import OperatorNotAllowedInGraphError
 from penstock.graph.dtype import DType
+from penstock.graph.reference import Reference
 from penstock.graph.shape import TensorShape, as_shape
 
 if TYPE_CHECKING:
@@ -79,6 +80,12 @@ class Tensor:
         from penstock.graph.graph import session_for
 
         return session_for(session, self.graph, "evaluate tensor").run(self, feed_dict)
+
+    def ref(self) -> Reference:
+        """What can be a key of a dict in place of this tensor: `{x.ref(): 1}[x.ref()]`."""
+        return Reference(self)
+
+    experimental_ref = ref
 
     def _as_graph_element(self) -> Tensor:
         return self

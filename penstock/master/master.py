@@ -89,19 +89,26 @@ class Master:
     # Signatures
 
     def signature(
-        self, feeds: tuple[Tensor, ...], fetches: tuple[Tensor, ...], targets: tuple[Operation, ...], mutations: int
-    ) -> Signature:
-        """The compiled form of a signature; all graph work happens here, once."""
-        key = (feeds, fetches, targets, mutations)
+        self, feeds: tuple[Tensor, ...], fetches: tuple[Tensor, ...], targets: tuple[Operation, ...], mutations: int,
+        done: frozenset[Operation] = frozenset(),
+    ) -> Signature:  # fmt: skip
+        """The compiled form of a signature; all graph work happens here, once.
+
+        The operations in `done` have run in an earlier piece of a partial run.
+        """
+        key = (feeds, fetches, targets, mutations, done)
         with self._lock:
             found = self._signatures.get(key)
             if found is None:
-                found = self._signatures[key] = self._compile(feeds, fetches, targets)
+                found = self._signatures[key] = self._compile(feeds, fetches, targets, done)
         return found
 
-    def _compile(self, feeds: Sequence[Tensor], fetches: Sequence[Tensor], targets: Sequence[Operation]) -> Signature:
+    def _compile(
+        self, feeds: Sequence[Tensor], fetches: Sequence[Tensor], targets: Sequence[Operation],
+        done: frozenset[Operation],
+    ) -> Signature:  # fmt: skip
         self.compilations += 1
-        subgraph = optimize(prune(feeds, fetches, targets))
+        subgraph = optimize(prune(feeds, fetches, targets, done))
         tasks = self.tasks
         tasks.require({node.device for node in subgraph.nodes if node.device})
         place(subgraph, tasks.device_names, self.soft_placement)

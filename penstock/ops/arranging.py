@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
+from penstock.graph.checks import require, require_in_range
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op, op_of
@@ -43,7 +43,11 @@ def _transpose_shape(op: Operation) -> list[TensorShape]:
 @op("InvertPermutation", "T -> y: T", numpy=True, no_gradient=True, T=INDEX32,
     shape=lambda op: [require_rank(op.input_list[0].shape, 1)])  # fmt: skip
 def invert_permutation(x: Array) -> Array:
-    return xp(x).argsort(x).astype(x.dtype)
+    module = xp(x)
+    order = module.argsort(x)
+    require_in_range(x, x.shape[0])
+    require((x[order] == module.arange(x.shape[0])).all(), "the numbers are no permutation: one of them is there twice")
+    return order.astype(x.dtype)
 
 
 @op("Transpose", "T, Tperm -> y: T", static="perm", numpy=True, shape=_transpose_shape, Tperm=INDEX32,
@@ -122,12 +126,18 @@ def _sequence_shape(op: Operation) -> list[TensorShape]:
     grad=lambda op, grad: [reverse_sequence(
         grad, op.input_list[1], seq_axis=op.attrs["seq_dim"], batch_axis=op.attrs["batch_dim"]), None])  # fmt: skip
 def reverse_sequence_op(input: Array, seq_lengths: Array, *, seq_dim: int, batch_dim: int = 0) -> Array:
-    moved = jnp.moveaxis(input, (batch_dim, seq_dim), (0, 1))
-    steps = jnp.arange(moved.shape[1])
-    lengths = jnp.asarray(seq_lengths)[:, None]
-    source = jnp.where(steps < lengths, lengths - 1 - steps, steps)
-    picked = jnp.take_along_axis(moved, source.reshape(*source.shape, *[1] * (moved.ndim - 2)), axis=1)
-    return jnp.moveaxis(picked, (0, 1), (batch_dim, seq_dim))
+    module = xp(input, seq_lengths)
+    moved = module.moveaxis(input, (batch_dim, seq_dim), (0, 1))
+    steps = module.arange(moved.shape[1])
+    if seq_lengths.shape != moved.shape[:1]:
+        raise ValueError(f"len(seq_lens) != input.dims({batch_dim}), ({seq_lengths.shape[0]} vs. {moved.shape[0]})")
+    if seq_lengths.shape[0]:
+        require(seq_lengths >= 0, "seq_lens({}) < 0", module.argmin(seq_lengths))
+        require(seq_lengths <= moved.shape[1], f"seq_lens({{}}) > input.dims({seq_dim})", module.argmax(seq_lengths))
+    lengths = seq_lengths[:, None]
+    source = module.where(steps < lengths, lengths - 1 - steps, steps)
+    picked = module.take_along_axis(moved, source.reshape(*source.shape, *[1] * (moved.ndim - 2)), axis=1)
+    return module.moveaxis(picked, (0, 1), (batch_dim, seq_dim))
 
 
 def reverse_sequence(

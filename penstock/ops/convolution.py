@@ -62,6 +62,8 @@ class Axis(NamedTuple):  # the windows along one spatial axis
     out: int
 
     def span(self, tap: int) -> slice:  # what the windows see at one of their places
+        if not self.out:
+            return slice(0)
         return slice(tap * self.dilation, tap * self.dilation + (self.out - 1) * self.stride + 1, self.stride)
 
     @property
@@ -90,6 +92,10 @@ class _Windows(NamedTuple):  # over images; hashable, as JAX wants settings to b
         return [(i, j) for i in range(self.rows.window) for j in range(self.cols.window)]
 
     @property
+    def are_none(self) -> bool:  # so that the result is empty
+        return not (self.rows.out and self.cols.out)
+
+    @property
     def pools_by_taps(self) -> bool:  # unless they are so many that compiling them takes seconds
         return self.on_cpu and len(self.taps) <= 64
 
@@ -110,9 +116,11 @@ def axis_of(name: str, size: int, window: int, stride: int, dilation: int, paddi
         padding = (around // 2, around - around // 2)
     before, after = padding
     padded = before + size + after
-    if padded < extent:
+    # As in TensorFlow, a window that is too large by less than two strides has no result, but is no error.
+    out = math.trunc((padded - extent + stride) / stride)
+    if out < 0:
         raise ValueError(f"windows must fit into the padded {name} of {padded}, received windows of {extent}.")
-    return Axis(size, window, stride, dilation, before, after, (padded - extent) // stride + 1)
+    return Axis(size, window, stride, dilation, before, after, out)
 
 
 def _windows(
@@ -140,6 +148,11 @@ def _arranged(x: ArrayLike, windows: _Windows) -> Array:
 
 def _returned(y: Array, windows: _Windows) -> Array:
     return y if windows.layout == windows.data_format else y.transpose(0, 3, 1, 2)
+
+
+def _nothing(batch: int, channels: int, dtype: np.dtype[Any], windows: _Windows) -> Array:
+    sizes = {"N": batch, "H": windows.rows.out, "W": windows.cols.out, "C": channels}
+    return jnp.zeros([sizes[axis] for axis in windows.data_format], dtype)
 
 
 def _taps(x: Array, windows: _Windows, fill: float = 0) -> list[Array]:
@@ -197,8 +210,10 @@ def conv2d(x: ArrayLike, kernel: ArrayLike, **settings: Unpack[Settings]) -> Arr
     >>> conv2d(jnp.ones((1, 4, 4, 3)), jnp.ones((3, 3, 3, 8)), padding="VALID").shape
     (1, 2, 2, 8)
     """
-    kernel = jnp.asarray(kernel)
-    windows = _windows(np.shape(x), kernel.shape[2], ksize=kernel.shape[:2], **settings)
+    x, kernel = jnp.asarray(x), jnp.asarray(kernel)
+    windows = _windows(x.shape, kernel.shape[2], ksize=kernel.shape[:2], **settings)
+    if windows.are_none:
+        return _nothing(x.shape[0], kernel.shape[3], x.dtype, windows)
     return _returned(_conv2d(_arranged(x, windows), kernel, windows), windows)
 
 
@@ -210,6 +225,8 @@ def conv2d_input_grad(x_shape: Shape, kernel: ArrayLike, dy: ArrayLike, **settin
     """
     kernel = jnp.asarray(kernel)
     windows = _windows(x_shape, kernel.shape[2], ksize=kernel.shape[:2], **settings)
+    if windows.are_none:
+        return jnp.zeros(x_shape, kernel.dtype)
     dy = _arranged(dy, windows)
     return _returned(_lowering(dy.dtype, windows).input_grad(kernel, dy, windows), windows)
 
@@ -220,7 +237,10 @@ def conv2d_filter_grad(x: ArrayLike, kernel_shape: Shape, dy: ArrayLike, **setti
     >>> conv2d_filter_grad(jnp.ones((1, 4, 4, 3)), (3, 3, 3, 8), jnp.ones((1, 2, 2, 8)), padding="VALID").shape
     (3, 3, 3, 8)
     """
-    windows = _windows(np.shape(x), kernel_shape[2], ksize=kernel_shape[:2], **settings)
+    x = jnp.asarray(x)
+    windows = _windows(x.shape, kernel_shape[2], ksize=kernel_shape[:2], **settings)
+    if windows.are_none:
+        return jnp.zeros(kernel_shape, x.dtype)
     x, dy = _arranged(x, windows), _arranged(dy, windows)
     return _lowering(dy.dtype, windows).filter_grad(x, dy, windows)
 
@@ -354,7 +374,10 @@ def max_pool(x: ArrayLike, *, ksize: Shape, **settings: Unpack[Settings]) -> Arr
     >>> max_pool(jnp.arange(4.0).reshape(1, 2, 2, 1), ksize=(2, 2), padding="VALID")
     Array([[[[3.]]]], dtype=float32)
     """
-    windows = _windows(np.shape(x), None, ksize=ksize, **settings)
+    x = jnp.asarray(x)
+    windows = _windows(x.shape, None, ksize=ksize, **settings)
+    if windows.are_none:
+        return _nothing(x.shape[0], windows.depth, x.dtype, windows)
     return _returned(_max_pool(_arranged(x, windows), windows), windows)
 
 
@@ -365,7 +388,10 @@ def max_pool_grad(x: ArrayLike, y: ArrayLike, dy: ArrayLike, *, ksize: Shape, **
     >>> max_pool_grad(jnp.ones((1, 2, 2, 1)), one, one, ksize=(2, 2), padding="VALID").ravel()
     Array([1., 0., 0., 0.], dtype=float32)
     """
-    windows = _windows(np.shape(x), None, ksize=ksize, **settings)
+    x = jnp.asarray(x)
+    windows = _windows(x.shape, None, ksize=ksize, **settings)
+    if windows.are_none:
+        return jnp.zeros_like(x)
     x, y, dy = (_arranged(a, windows) for a in (x, y, dy))
     return _returned(_max_pool_grad(x, y, dy, windows), windows)
 
@@ -398,7 +424,10 @@ def avg_pool(x: ArrayLike, *, ksize: Shape, **settings: Unpack[Settings]) -> Arr
     >>> avg_pool(jnp.arange(4.0).reshape(1, 2, 2, 1), ksize=(2, 2), padding="VALID")
     Array([[[[1.5]]]], dtype=float32)
     """
-    windows = _windows(np.shape(x), None, ksize=ksize, **settings)
+    x = jnp.asarray(x)
+    windows = _windows(x.shape, None, ksize=ksize, **settings)
+    if windows.are_none:
+        return _nothing(x.shape[0], windows.depth, x.dtype, windows)
     x = _arranged(x, windows)
     return _returned(_pooled(x, 0, lax.add, windows) / _counts(x.dtype, windows), windows)
 
@@ -409,7 +438,10 @@ def avg_pool_grad(x_shape: Shape, dy: ArrayLike, *, ksize: Shape, **settings: Un
     >>> avg_pool_grad((1, 2, 2, 1), jnp.ones((1, 1, 1, 1)), ksize=(2, 2), padding="VALID").ravel()
     Array([0.25, 0.25, 0.25, 0.25], dtype=float32)
     """
+    dy = jnp.asarray(dy)
     windows = _windows(x_shape, None, ksize=ksize, **settings)
+    if windows.are_none:
+        return jnp.zeros(x_shape, dy.dtype)
     dy = _arranged(dy, windows)
     dy = dy / _counts(dy.dtype, windows)
     if windows.pools_by_taps:

@@ -97,12 +97,19 @@ def matrix_diag_v3(
     return jnp.where(inside, values, padding_value)
 
 
+def _padding(values: Any, padding_value: Any) -> Any:
+    """`padding_value`, for which 0 is as good as False where the values are truth values."""
+    return bool(padding_value) if getattr(values, "dtype", None) == dt.bool else padding_value
+
+
 def matrix_diag(
     diagonal: Any, name: str = "diag", k: Any = 0, num_rows: Any = -1, num_cols: Any = -1, padding_value: Any = 0,
     align: str = "RIGHT_LEFT",
 ) -> Tensor:  # fmt: skip
     """Matrices with the given diagonals: `tf.matrix_diag([1.0, 2.0])`."""
-    result: Tensor = matrix_diag_v3(diagonal, k, num_rows, num_cols, padding_value, align=align, name=name)
+    result: Tensor = matrix_diag_v3(
+        diagonal, k, num_rows, num_cols, _padding(diagonal, padding_value), align=align, name=name
+    )
     return result
 
 
@@ -136,7 +143,7 @@ def matrix_diag_part(
     input: Any, name: str = "diag_part", k: Any = 0, padding_value: Any = 0, align: str = "RIGHT_LEFT"
 ) -> Tensor:
     """The diagonals of matrices."""
-    result: Tensor = matrix_diag_part_v3(input, k, padding_value, align=align, name=name)
+    result: Tensor = matrix_diag_part_v3(input, k, _padding(input, padding_value), align=align, name=name)
     return result
 
 

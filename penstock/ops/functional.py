@@ -206,8 +206,12 @@ def _while_shapes(op: Operation) -> list[TensorShape]:
 def while_op(
     input: list[Array], *, T: list[DType], cond: Function, body: Function, parallel_iterations: int = 10, ctx: Any
 ) -> list[Array]:
-    loop = _Loop(input, cond, body, ctx)
-    values, _, failed = loop.run()
+    try:
+        loop = _Loop(input, cond, body, ctx)
+        values, _, failed = loop.run()
+    except InvalidArgumentError as error:
+        # The body may never run: it does not fit a tensor of size 0, say. The host finds out.
+        raise NotTraceable(f"the body cannot be compiled ({error.message})") from error
     ctx.merge_failure(failed)
     return loop.result(values)
 

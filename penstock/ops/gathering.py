@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
 from penstock.graph.checks import require, require_in_range
 from penstock.graph.constant import constant_value, constant_value_as_shape
@@ -263,7 +264,13 @@ def _scatter_grad(op: Operation, grad: Tensor) -> list[Any]:
     Tindices=INDEX16)  # fmt: skip
 def scatter_nd_op(indices: Array, updates: Array, shape: Array, *, bad_indices_policy: str = "") -> Array:
     dims = tuple(int(d) for d in shape)
-    return jnp.zeros(dims, updates.dtype).at[_nd_index(indices, dims, "")].add(updates, mode="drop")
+    at = _nd_index(indices, dims, "")
+    if updates.dtype == object:  # strings that meet are joined
+        joined = np.full(dims, b"", object)
+        np.add.at(joined, at, updates)
+        return joined
+    place = jnp.zeros(dims, updates.dtype).at[at]
+    return place.max(updates, mode="drop") if updates.dtype == bool else place.add(updates, mode="drop")
 
 
 def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) -> Tensor:
@@ -289,7 +296,14 @@ def _sub_grad(op: Operation, grad: Tensor) -> list[Any]:
 def _tensor_scatter(name: str, method: str, grad: Callable[..., Any] | None) -> Any:
     @op(name, "T, Tindices, T -> output: T", shape=shapes.unchanged, grad=grad, Tindices=INDEX)
     def kernel(tensor: Array, indices: Array, updates: Array, *, bad_indices_policy: str = "") -> Array:
-        place = jnp.asarray(tensor).at[_nd_index(indices, tensor.shape, "")]
+        at = _nd_index(indices, tensor.shape, "")
+        if tensor.dtype == object:
+            if method != "set":
+                raise InvalidArgumentError(None, None, "strings can be replaced; there is no other kernel for them")
+            changed = tensor.copy()
+            changed[at] = updates
+            return changed
+        place = jnp.asarray(tensor).at[at]
         return place.add(-updates) if method == "sub" else getattr(place, method)(updates)
 
     return kernel

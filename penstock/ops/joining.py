@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from penstock.graph import dtype as dt
@@ -15,7 +14,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
-from penstock.graph.shape import TensorShape
+from penstock.graph.shape import Dimension, TensorShape
 from penstock.graph.tensor import Tensor
 from penstock.ops.passthrough import identity, refuse_gradient
 from penstock.ops.reshaping import concat_offset, expand_dims, rank, reshape, shape, shape_n
@@ -158,7 +157,7 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
 
 @op("ParallelConcat", "N*T -> output: T", shape=lambda op: [_full(op.attrs["shape"])], grad=refuse_gradient)
 def parallel_concat(values: list[Array], *, shape: TensorShape) -> Array:
-    return jnp.concatenate(values, axis=0)
+    return xp(*values).concatenate(values, axis=0)
 
 
 def _full(wanted: TensorShape) -> TensorShape:
@@ -291,7 +290,7 @@ def split(
 ) -> list[Tensor]:
     """A number of equal parts, or parts of given sizes: `a, b = tf.split(x, [1, -1], axis=1)`."""
     result: list[Tensor]
-    if isinstance(num_or_size_splits, (int, np.integer)) and not isinstance(num_or_size_splits, bool):
+    if isinstance(num_or_size_splits, (int, np.integer, Dimension)) and not isinstance(num_or_size_splits, bool):
         result = split_op(axis, value, num_split=int(num_or_size_splits), name=name)
         return result
     sizes = convert_to_tensor(num_or_size_splits)

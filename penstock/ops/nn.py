@@ -311,8 +311,10 @@ def _top_k_gradient(op: Operation, dy: Tensor, _: Any) -> list[Any]:
 @op("TopKGrad", "T, index_type, T -> output: T", shape=shapes.unchanged, T=FLOATS, index_type=_COUNTS)
 def top_k_grad(input: Array, indices: Array, dy: Array) -> Array:
     """`dy` at the places that `top_k` took its values from, zero elsewhere."""
+    if not input.shape[-1]:
+        raise ValueError(f"a gradient needs at least one column, received shape {input.shape}")
     rows = jnp.zeros((int(np.prod(input.shape[:-1])), input.shape[-1]), input.dtype)
-    at = indices.reshape(rows.shape[0], -1)
+    at = indices.reshape(rows.shape[0], indices.shape[-1])
     return rows.at[jnp.arange(rows.shape[0])[:, None], at].add(dy.reshape(at.shape)).reshape(input.shape)
 
 

@@ -20,7 +20,7 @@ from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import get_seed, name_scope
-from penstock.graph.shape import Dimension, TensorShape
+from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
 from penstock.ops import assertion, control, math, math_grad, reduce, reshaping, shapes, slicing
 from penstock.ops.types import FLOATS, INDEX, INDEX64, REALS, Array
@@ -199,11 +199,8 @@ def random_poisson_v2(
 
 def shape_tensor(shape: Any) -> Tensor:
     """A shape argument as a tensor called `shape`: a list, a TensorShape, or a tensor."""
-    dtype = None
-    if isinstance(shape, (list, tuple)):
-        dtype = None if shape else dt.int32
-        shape = [d.value if isinstance(d, Dimension) else d for d in shape]
-    return convert_to_tensor(shape, dtype=dtype, name="shape")
+    empty = isinstance(shape, (list, tuple)) and not shape
+    return convert_to_tensor(shape, dtype=dt.int32 if empty else None, name="shape")
 
 
 def seeds(seed: int | None) -> dict[str, Any]:

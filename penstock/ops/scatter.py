@@ -11,7 +11,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
 from penstock.graph.checks import require_in_range, rows_to_write
 from penstock.graph.opdef import OpDef, Types, op
@@ -26,6 +28,10 @@ Change = Callable[[Array, Array, Array], Array]  # (rows, positions, updates) ->
 
 
 def _replace(rows: Array, at: Array, updates: Array) -> Array:
+    if rows.dtype == object:  # strings, which stay on the host
+        changed = rows.copy()
+        changed[at] = updates
+        return changed
     if at.shape[0] < 2:
         return rows.at[at].set(updates)
     # XLA does not say which of two equal positions wins: keep only the last of each.
@@ -59,9 +65,19 @@ def scatter_rows(change: Change, variable: Array, indices: Array, updates: Array
             f"{list(updates.shape)}, indices.shape {list(indices.shape)}, params.shape {list(variable.shape)}"
         )
     require_in_range(indices, variable.shape[0])
-    at = rows_to_write(jnp.asarray(indices).reshape(-1), variable.shape[0])
-    return change(jnp.asarray(variable), at, jnp.broadcast_to(updates, (*indices.shape, *variable.shape[1:])).reshape(
-        at.shape[0], *variable.shape[1:]))  # fmt: skip
+    module = _module(change, variable)
+    at = rows_to_write(module.asarray(indices).reshape(-1), variable.shape[0])
+    wide = module.broadcast_to(updates, (*indices.shape, *variable.shape[1:]))
+    return change(module.asarray(variable), at, wide.reshape(at.shape[0], *variable.shape[1:]))
+
+
+def _module(change: Change, variable: Array) -> Any:
+    """NumPy for strings, which can only be replaced, else jax.numpy."""
+    if variable.dtype != object:
+        return jnp
+    if change is not _replace:
+        raise InvalidArgumentError(None, None, "strings can be replaced; there is no other kernel for them")
+    return np
 
 
 def scatter_nd(change: Change, variable: Array, indices: Array, updates: Array) -> Array:
@@ -72,16 +88,17 @@ def scatter_nd(change: Change, variable: Array, indices: Array, updates: Array) 
     expected = (*indices.shape[:-1], *variable.shape[depth:])
     if tuple(updates.shape) != expected:
         raise ValueError(f"updates must have shape {list(expected)}, received {list(updates.shape)}")
-    at = jnp.zeros(indices.shape[:-1], indices.dtype)
+    module = _module(change, variable)
+    at = module.zeros(indices.shape[:-1], indices.dtype)
     count = 1
     for i in range(depth):
         size = variable.shape[i]
         require_in_range(indices[..., i], size)
-        at = at * size + jnp.clip(indices[..., i], 0, max(size - 1, 0))
+        at = at * size + module.clip(indices[..., i], 0, max(size - 1, 0))
         count *= size
-    rows = jnp.asarray(variable).reshape(count, *variable.shape[depth:])
+    rows = module.asarray(variable).reshape(count, *variable.shape[depth:])
     at = rows_to_write(at.reshape(-1), count)
-    changed = change(rows, at, jnp.asarray(updates).reshape(-1, *variable.shape[depth:]))
+    changed = change(rows, at, module.asarray(updates).reshape(-1, *variable.shape[depth:]))
     return changed.reshape(variable.shape)
 
 

@@ -287,6 +287,10 @@ def _assigned(variable: Array, begin: Array, end: Array, strides: Array, value: 
             shown.append(kept[-1])
     if value.ndim and tuple(value.shape) != tuple(shown):
         raise ValueError(f"the slice has shape {shown} and the value {list(value.shape)}: they must be the same")
+    if variable.dtype == object:  # strings, which stay on the host
+        changed = variable.copy()
+        changed[tuple(index)] = np.broadcast_to(value, shown).reshape(kept)
+        return changed
     new = jnp.broadcast_to(value, shown).reshape(kept)
     return jnp.asarray(variable).at[tuple(index)].set(new)
 

@@ -124,10 +124,10 @@ def sparse_merge(
 
     >>> tf.sparse.merge(ids, values, 1000)
     """
-    if isinstance(vocab_size, Tensor) or not isinstance(vocab_size, (list, tuple)):
-        vocab_size, ids = [vocab_size], [sp_ids] if not isinstance(sp_ids, (list, tuple)) else list(sp_ids)
-    else:
-        ids = list(sp_ids) if isinstance(sp_ids, (list, tuple)) else [sp_ids]
+    if not isinstance(vocab_size, (list, tuple)):
+        vocab_size = [vocab_size]
+    one = hasattr(sp_ids, "dense_shape") or not isinstance(sp_ids, (list, tuple))  # a SparseTensorValue is a tuple
+    ids = [sp_ids] if one else list(sp_ids)
     if len(vocab_size) != len(ids):
         raise ValueError(f"sp_ids and vocab_size must have equal lengths, received {len(ids)} and {len(vocab_size)}.")
     with name_scope(name, "SparseMerge", [sp_ids, sp_values]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from penstock.errors import InvalidArgumentError
 from penstock.graph.dtype import DType
@@ -19,21 +19,28 @@ def arg(*, T: DType, index: int) -> None:
     """The place of a fed tensor; the executor puts the value there."""
 
 
-def prune(feeds: Iterable[Tensor], fetches: Iterable[Tensor], targets: Iterable[Operation]) -> Subgraph:
-    """The part of the graph that `fetches` and `targets` need, with a node `_Arg` in place of each fed tensor."""
-    return _prune({t: t.dtype.base_dtype for t in feeds}, list(fetches), list(targets))
+def prune(
+    feeds: Iterable[Tensor], fetches: Iterable[Tensor], targets: Iterable[Operation], done: Set[Operation] = frozenset()
+) -> Subgraph:
+    """The part of the graph that `fetches` and `targets` need, with a node `_Arg` in place of each fed tensor.
+
+    Nothing waits for the operations in `done`: they have run in an earlier piece of the same step.
+    """
+    return _prune({t: t.dtype.base_dtype for t in feeds}, list(fetches), list(targets), done)
 
 
 def body_of(function: Function) -> Subgraph:
     """The body of a function as a Subgraph whose feeds are its parameters; references stay references."""
-    return _prune({t: t.dtype for t in function.inputs}, list(function.outputs), [])
+    return _prune({t: t.dtype for t in function.inputs}, list(function.outputs), [], frozenset())
 
 
-def _prune(feeds: dict[Tensor, DType], wanted: list[Tensor], targets: list[Operation]) -> Subgraph:
+def _prune(
+    feeds: dict[Tensor, DType], wanted: list[Tensor], targets: list[Operation], done: Set[Operation]
+) -> Subgraph:
     fed: dict[Tensor, Node] = {}
     for i, (tensor, dtype) in enumerate(feeds.items()):
         fed[tensor] = Node(f"_arg/{tensor.name}", arg, {"T": dtype, "index": i}, (dtype,), order=-1)
-    needs = _Needs(fed)
+    needs = _Needs(fed, done)
     for tensor in wanted:
         needs.tensor(tensor)
     for target in targets:
@@ -52,7 +59,7 @@ def _prune(feeds: dict[Tensor, DType], wanted: list[Tensor], targets: list[Opera
         form = narrow.get(operation)
         inputs = [operation.input_list[i] for i in form.inputs] if form else operation.input_list
         node.inputs = [edge(t) for t in inputs]
-        node.controls = [needs.stand_in(c) or nodes[c] for c in operation.control]
+        node.controls = [needs.stand_in(c) or nodes[c] for c in operation.control if c not in done]
     return Subgraph(
         nodes=sorted_nodes([*fed.values(), *nodes.values()]),
         feeds=list(fed.values()),
@@ -64,8 +71,9 @@ def _prune(feeds: dict[Tensor, DType], wanted: list[Tensor], targets: list[Opera
 class _Needs:
     """Finds the operations that a step needs, and which results it needs of those that hold bodies."""
 
-    def __init__(self, fed: dict[Tensor, Node]) -> None:
+    def __init__(self, fed: dict[Tensor, Node], done: Set[Operation]) -> None:
         self._fed = fed
+        self._done = done
         self.operations: dict[Operation, None] = {}
         self.results: dict[Operation, set[int]] = {}
         self._stack: list[tuple[Operation, int | None]] = []
@@ -106,7 +114,7 @@ class _Needs:
 
     def _controls(self, operation: Operation) -> None:
         for before in operation.control:
-            if not self.stand_in(before):
+            if before not in self._done and not self.stand_in(before):
                 self.operation(before)
 
 

@@ -75,7 +75,9 @@ class LoggingTensorHook(SessionRunHook):
         if self._formatter:
             logging.info(self._formatter(values))
             return
-        text = ", ".join(f"{tag} = {values[tag]}" for tag in self._tag_order)
+        with np.printoptions(suppress=True):
+            # str, since format would show the digits that a float32 has as a float64.
+            text = ", ".join(f"{tag} = {values[tag]!s}" for tag in self._tag_order)
         logging.info(text if seconds is None else f"{text} ({seconds:.3f} sec)")
 
 

@@ -11,7 +11,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.tensor import Tensor
 from penstock.ops import summary
 from penstock.ops.assertion import Assert
 from penstock.ops.casting import cast
@@ -28,6 +28,7 @@ from penstock.ops.ranges import range as range_
 from penstock.ops.reshaping import shape as shape_of
 from penstock.ops.reshaping import size
 from penstock.ops.selection import boolean_mask
+from penstock.train.example_form import ExampleForm
 from penstock.train.queue_runner import QueueRunner, add_queue_runner
 from penstock.variables.updates import count_up_to
 from penstock.variables.variable import Variable
@@ -150,31 +151,6 @@ def slice_input_producer(
 # Batches
 
 
-class _Form:
-    """The form in which the tensors of an example are given: a list, a dict or one tensor. Sparse ones are refused."""
-
-    def __init__(self, given: Any) -> None:
-        self.keys = sorted(given) if isinstance(given, dict) else None
-        self.is_one = not isinstance(given, (dict, list, tuple))
-
-    def flat(self, given: Any) -> list[Tensor]:
-        items = [given[k] for k in self.keys] if self.keys is not None else [given] if self.is_one else list(given)
-        if not items:
-            raise ValueError("Expected at least one tensor in batch().")
-        if any(isinstance(item, SparseTensor) for item in items):
-            raise NotImplementedError(
-                "Batches of sparse tensors are not supported by queues: batch the serialized examples, and parse them "
-                "afterwards with tf.parse_example."
-            )
-        return [convert_to_tensor(item) for item in items]
-
-    def rebuilt(self, tensors: Any) -> Any:
-        items = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
-        if self.keys is not None:
-            return dict(zip(self.keys, items, strict=True))
-        return items[0] if len(items) == 1 else items  # also of a list of one, as TensorFlow does
-
-
 def _shapes(lists: Sequence[Sequence[Tensor]], given: Any, enqueue_many: bool) -> list[TensorShape]:
     if given is not None:
         return [TensorShape(s) for s in given]
@@ -210,8 +186,8 @@ def _batched(
     allow_smaller: bool, shared_name: str | None, name: str | None, default: str, keep: Any,
     make_queue: Callable[..., Any], fullness: Callable[[Any], tuple[str, Any]],
 ) -> Any:  # fmt: skip
-    form = _Form(lists[0])
-    with name_scope(name, default, [t for each in lists for t in form.flat(each)]) as scope:
+    form = ExampleForm(lists[0], enqueue_many)
+    with name_scope(name, default, [t for each in lists for t in form.items(each)]) as scope:
         flat = [form.flat(each) for each in lists]
         if any([t.dtype for t in each] != [t.dtype for t in flat[0]] for each in flat):
             raise TypeError(f"Every example must have tensors of the same types, received {flat}.")
@@ -220,6 +196,7 @@ def _batched(
         if known is not None and known.all():
             keep = None
         dims = _shapes(flat, shapes, enqueue_many)
+        dims = [d if kind is None else TensorShape([3]) for d, kind in zip(dims, form.sparse, strict=True)]
         types = [t.dtype.base_dtype for t in flat[0]]
         queue = make_queue(types, dims, PaddingFIFOQueue if dynamic_pad else FIFOQueue, shared_name)
         add_queue_runner(QueueRunner(queue, _enqueue_ops(queue, flat, threads, enqueue_many, keep)))

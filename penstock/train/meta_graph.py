@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from google.protobuf import text_format
@@ -14,27 +14,25 @@ from penstock.checkpoint import files
 from penstock.checkpoint.messages import QueueRunnerDef
 from penstock.errors import NotFoundError
 from penstock.face import logging
+from penstock.graph.collections import message_form, register_proto_function
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.importer import import_graph_def
 from penstock.graph.keys import GraphKeys
 from penstock.graph.op_protos import op_proto
 from penstock.graph.opdef import registered
-from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
 from penstock.train.queue_runner import QueueRunner
 from penstock.variables import protos
 from penstock.variables.variable import Variable
 
-# What is in these collections is not a graph element but can be written as a message.
 _OF_VARIABLES = frozenset((
     GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES, GraphKeys.MODEL_VARIABLES, GraphKeys.TRAINABLE_VARIABLES,
     GraphKeys.MOVING_AVERAGE_VARIABLES, GraphKeys.METRIC_VARIABLES, GraphKeys.GLOBAL_STEP,
 ))  # fmt: skip
 
-# What the messages in a collection stand for: functions of the message and of the scope that the graph is imported to.
-READERS: dict[str, Callable[[bytes, str], Any]] = {
-    GraphKeys.QUEUE_RUNNERS: lambda data, scope: QueueRunner.from_proto(QueueRunnerDef.FromString(data), scope),
-}
+for _key in _OF_VARIABLES:
+    register_proto_function(_key, variable_pb2.VariableDef, protos.to_proto, protos.from_proto)
+register_proto_function(GraphKeys.QUEUE_RUNNERS, QueueRunnerDef, QueueRunner.to_proto, QueueRunner.from_proto)
 
 
 def export_meta_graph(
@@ -122,38 +120,35 @@ def _strip_defaults(graph_def: Any) -> None:
 
 def _add_collection(meta: Any, key: str, items: Sequence[Any], scope: str | None) -> None:
     """A collection as a message; one that holds what cannot be written is left out with a warning."""
+    if scope:
+        items = [item for item in items if not hasattr(item, "name") or item.name.startswith(f"{scope}/")]
+    if not items:
+        return
     definition = meta_graph_pb2.CollectionDef()
+    form = message_form(key)
     try:
-        for item in items:
-            _add_item(definition, key, item, scope)
-    except (TypeError, ValueError) as error:
+        if form is not None and form.to_proto is not None:
+            messages = [form.to_proto(item, export_scope=scope) for item in items]
+            values: list[Any] = [message.SerializeToString() for message in messages if message is not None]
+            definition.bytes_list.value.extend(values)
+        else:
+            _add_values(definition, items, f"{scope}/" if scope else "")
+    except (AttributeError, TypeError, ValueError) as error:
         logging.warning("Collection '%s' is left out of the meta graph: %s", key, error)
         return
-    if definition.WhichOneof("kind"):
-        meta.collection_def[key].CopyFrom(definition)
+    meta.collection_def[key].CopyFrom(definition)
 
 
-def _add_item(definition: Any, key: str, item: Any, scope: str | None) -> None:
-    prefix = f"{scope}/" if scope else ""
-    if isinstance(item, Variable):
-        proto = protos.to_proto(item, scope)
-        if proto is not None:
-            definition.bytes_list.value.append(proto.SerializeToString())
-    elif hasattr(item, "to_proto"):
-        proto = item.to_proto(export_scope=scope)
-        if proto is not None:
-            definition.bytes_list.value.append(proto.SerializeToString())
-    elif isinstance(item, (Operation, Tensor)):
-        if item.name.startswith(prefix):
-            definition.node_list.value.append(item.name.removeprefix(prefix))
-    elif isinstance(item, (bool, int)):
-        definition.int64_list.value.append(item)
-    elif isinstance(item, float):
-        definition.float_list.value.append(item)
-    elif isinstance(item, (str, bytes)):
-        definition.bytes_list.value.append(item.encode() if isinstance(item, str) else item)
+def _add_values(definition: Any, items: Sequence[Any], prefix: str) -> None:
+    """Values, or the names of graph elements: the first item says which, and all must be of its kind."""
+    if isinstance(items[0], (str, bytes)):
+        definition.bytes_list.value.extend(item.encode() if isinstance(item, str) else item for item in items)
+    elif isinstance(items[0], int):
+        definition.int64_list.value.extend(items)
+    elif isinstance(items[0], float):
+        definition.float_list.value.extend(items)
     else:
-        raise TypeError(f"{item!r} cannot be written")
+        definition.node_list.value.extend(item.name.removeprefix(prefix) for item in items)
 
 
 def write_graph(graph_or_graph_def: Any, logdir: Any, name: str, as_text: bool = True) -> str:
@@ -202,7 +197,8 @@ def import_scoped_meta_graph(
         if import_scope:
             scope = target.unique_name(import_scope, mark_as_used=False)
         import_graph_def(graph_def, name=import_scope or "", input_map=dict(input_map or {}))
-        for key, definition in sorted(meta.collection_def.items()):
+        # Variables first: other collections may hold them, too.
+        for key, definition in sorted(meta.collection_def.items(), key=lambda pair: pair[0] not in _OF_VARIABLES):
             if restore_collections_predicate is None or restore_collections_predicate(key):
                 for item in _items(target, key, definition, scope):
                     target.add_to_collection(key, item)
@@ -215,16 +211,16 @@ def _items(graph: Graph, key: str, definition: Any, scope: str) -> Iterable[Any]
     if kind is None:
         return
     prefix = f"{scope}/" if scope else ""
+    form = message_form(key)
+    # A variable in two collections is one object.
     known = {str(v._ref().name): v for each in _OF_VARIABLES for v in graph.get_collection(each)}
     for value in getattr(definition, kind).value:
         if kind == "node_list":
-            yield graph.as_graph_element(prefix + value)
-        elif kind == "bytes_list" and key in _OF_VARIABLES:
-            proto = variable_pb2.VariableDef.FromString(value)
-            # A variable in two collections is one object.
-            yield known.get(prefix + proto.variable_name) or protos.from_proto(proto, scope or None)
-        elif kind == "bytes_list" and key in READERS:
-            yield READERS[key](value, scope)
+            # The name of a variable is that of its reference or handle. The variable is what was collected.
+            yield known.get(prefix + value) or graph.as_graph_element(prefix + value)
+        elif kind == "bytes_list" and form is not None and form.from_proto is not None:
+            message = form.proto_type.FromString(value)
+            found = known.get(prefix + message.variable_name) if key in _OF_VARIABLES else None
+            yield found or form.from_proto(message, import_scope=scope or None)
         else:
             yield value
-

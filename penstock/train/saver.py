@@ -15,6 +15,7 @@ from penstock.checkpoint import files
 from penstock.errors import InvalidArgumentError, NotFoundError, OpError
 from penstock.face import logging
 from penstock.graph import dtype as dt
+from penstock.graph.collections import register_proto_function
 from penstock.graph.device import DeviceSpec
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.keys import GraphKeys
@@ -35,7 +36,7 @@ from penstock.train.checkpoint_state import (
     remove_checkpoint,
     update_checkpoint_state,
 )
-from penstock.train.meta_graph import READERS, export_meta_graph, import_scoped_meta_graph, read_meta_graph_file
+from penstock.train.meta_graph import export_meta_graph, import_scoped_meta_graph, read_meta_graph_file
 from penstock.train.saveables import saveables_of
 
 
@@ -344,7 +345,7 @@ class Saver:
 
 _NAMES = ("filename_tensor_name", "save_tensor_name", "restore_op_name")
 
-READERS[GraphKeys.SAVERS] = lambda data, scope: Saver.from_proto(saver_pb2.SaverDef.FromString(data), scope or None)
+register_proto_function(GraphKeys.SAVERS, saver_pb2.SaverDef, Saver.to_proto, Saver.from_proto)
 
 
 def _all_saveable_objects() -> list[Any]:

@@ -86,6 +86,9 @@ from penstock.graph.dtype import (
     uint64,
     variant,
 )
+from penstock.graph.graph import MIN_CONSUMER as GRAPH_DEF_VERSION_MIN_CONSUMER
+from penstock.graph.graph import MIN_PRODUCER as GRAPH_DEF_VERSION_MIN_PRODUCER
+from penstock.graph.graph import PRODUCER as GRAPH_DEF_VERSION
 from penstock.graph.graph import Graph, get_default_graph, get_default_session, reset_default_graph
 from penstock.graph.importer import import_graph_def
 from penstock.graph.keys import GraphKeys

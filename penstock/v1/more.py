@@ -82,6 +82,7 @@ from penstock.ops.readers import (
     WholeFileReader,
 )
 from penstock.ops.serialize_sparse import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
+from penstock.ops.session_tensors import delete_session_tensor, get_session_handle, get_session_tensor
 from penstock.ops.sets import edit_distance
 from penstock.ops.sorting import argsort, searchsorted, sort
 from penstock.ops.spacing import lin_space, linspace

@@ -4,7 +4,6 @@ from penstock.face.missing import guard as _guard
 from penstock.graph.tensor import SparseTensor
 from penstock.ops.accumulator import SparseConditionalAccumulator
 from penstock.ops.array import sparse_placeholder as placeholder
-from penstock.ops.matmul import sparse_mat_mul as matmul
 from penstock.ops.segment import sparse_segment_mean as segment_mean
 from penstock.ops.segment import sparse_segment_sqrt_n as segment_sqrt_n
 from penstock.ops.segment import sparse_segment_sum as segment_sum
@@ -19,6 +18,7 @@ from penstock.ops.sparse_arranging import sparse_transpose as transpose
 from penstock.ops.sparse_cross import sparse_cross as cross
 from penstock.ops.sparse_cross import sparse_cross_hashed as cross_hashed
 from penstock.ops.sparse_dense import from_dense
+from penstock.ops.sparse_dense import sparse_tensor_dense_matmul as matmul
 from penstock.ops.sparse_dense import sparse_tensor_dense_matmul as sparse_dense_matmul
 from penstock.ops.sparse_dense import sparse_tensor_to_dense as to_dense
 from penstock.ops.sparse_math import sparse_add as add

@@ -10,6 +10,7 @@ from penstock.graph.dtype import DType
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation
+from penstock.graph.reference import Reference
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.tensor import OPERATORS, Tensor
 from penstock.variables import slices
@@ -274,6 +275,12 @@ class Variable(metaclass=_VariableType):
     def _scatter_nd(self, kind: str, indices: Any, updates: Any, name: str | None) -> Any:
         raise NotImplementedError
 
+    def ref(self) -> Reference:
+        """What can be a key of a dict in place of this variable: `{v.ref(): 1}[v.ref()]`."""
+        return Reference(self)
+
+    experimental_ref = ref
+
     def scatter_update(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
         """Replaces the rows of an IndexedSlices."""
         return self._scatter("Update", sparse_delta, use_locking, name)
@@ -301,6 +308,12 @@ class Variable(metaclass=_VariableType):
     def scatter_max(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
         """The maximum of rows and an IndexedSlices."""
         return self._scatter("Max", sparse_delta, use_locking, name)
+
+    def batch_scatter_update(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Replaces rows in each batch: all dimensions of the indices but the last are batches."""
+        from penstock.variables.updates import batch_scatter_update
+
+        return batch_scatter_update(self, sparse_delta.indices, sparse_delta.values, use_locking, name)
 
     def scatter_nd_update(self, indices: Any, updates: Any, name: str | None = None) -> Any:
         """Replaces the slices at `indices`."""

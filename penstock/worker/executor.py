@@ -29,9 +29,10 @@ _UNSET: Any = None
 class Context:
     """What compiling a partition needs of its worker."""
 
-    def __init__(self, devices: dict[str, Device], random_state: RandomState) -> None:
+    def __init__(self, devices: dict[str, Device], random_state: RandomState, session: str = "") -> None:
         self.devices = devices
         self.random_state = random_state
+        self.session = session
         self.bodies: dict[Any, Any] = {}  # of functions that datasets call
         self._host = next((d for d in devices.values() if d.device_type == "CPU"), next(iter(devices.values())))
 
@@ -39,11 +40,15 @@ class Context:
         """The device that a node was placed on."""
         return self.devices[node.device]
 
-    def resource(self, node: Node, create: Callable[[str], Any]) -> Any:
+    def resource(self, node: Node, create: Callable[[str], Any], of_session: bool = False) -> Any:
         """What a node stands for that outlives a step, in its device's keeping: found, or made by `create(name)`.
 
         Queues, tables and the like are the host's, wherever their nodes were placed in this step or in another.
+        With `of_session`, it is the one that all nodes of the session share, made by `create(name of the device)`.
         """
+        if of_session:
+            name = self._host.name
+            return self._host.resources.lookup_or_create(container_of(self.session), "", lambda: create(name))
         name = node.attrs.get("shared_name") or node.name
         keeper = self._host if node.op.host else self.device(node)
         return keeper.resources.lookup_or_create(node.attrs.get("container", ""), name, lambda: create(name))
@@ -54,6 +59,11 @@ class Context:
         on_cpu = self.device(node).jax_device.platform == "cpu"
         variable: Variable = self.resource(node, lambda name: Variable(name, attrs["dtype"], attrs["shape"], on_cpu))
         return variable
+
+
+def container_of(session: str) -> str:
+    """The name under which a device keeps what is a session's own. No program can give it to a container."""
+    return f"session {session}"
 
 
 class Executable:

@@ -20,7 +20,7 @@ from penstock.passes.partition import task_of
 from penstock.wire.codec import RunGraph
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.devices import Device
-from penstock.worker.executor import Context, Executable
+from penstock.worker.executor import Context, Executable, container_of
 from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
 from penstock.worker.step import Step
@@ -107,7 +107,7 @@ class Worker:
         """Compiles a partition for a session and returns the handle by which steps name it."""
         with self._lock:
             random_state = self._random.setdefault(session, RandomState())
-        executable = Executable(subgraph, Context(self._by_name, random_state), for_client=True)
+        executable = Executable(subgraph, Context(self._by_name, random_state, session), for_client=True)
         registered = Registered(executable, session, executable.writes())
         with self._lock:
             handle = next(self._handles)
@@ -115,10 +115,12 @@ class Worker:
         return handle
 
     def deregister_graphs(self, session: str) -> None:
-        """Forgets the partitions of a session."""
+        """Forgets the partitions of a session, and what it kept between steps."""
         with self._lock:
             self._graphs = {h: g for h, g in self._graphs.items() if g.session != session}
             self._random.pop(session, None)
+        for device in self.devices:
+            device.resources.clear([container_of(session)])
 
     def sessions(self) -> dict[str, int]:
         """How many graphs each session has registered."""

@@ -38,6 +38,25 @@ def test_warnings_show_and_infos_do_not_by_default(capsys):
 
 
 @plain_program()
+def test_app_run_shows_infos(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py"])
+    tf.get_logger().setLevel(logging.NOTSET)
+    with pytest.raises(SystemExit):
+        tf.app.run(main=lambda _: tf.logging.info("global_step/sec: %d", 3))
+    assert capsys.readouterr().err == "INFO:penstock:global_step/sec: 3\n"
+    assert tf.logging.get_verbosity() == tf.logging.INFO
+
+
+@plain_program()
+def test_app_run_leaves_a_verbosity_that_was_set(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py"])
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    with pytest.raises(SystemExit):
+        tf.app.run(main=lambda _: tf.logging.warning("quiet"))
+    assert capsys.readouterr().err == ""
+
+
+@plain_program()
 @pytest.mark.parametrize(
     ("name", "level"),
     [

@@ -77,3 +77,15 @@ def test_one_step_over_two_tasks_in_one_process():
         np.testing.assert_array_equal(now, [-9.0, -18.0])
         with pytest.raises(tf.errors.InvalidArgumentError):
             run([tf.reshape(tf.placeholder_with_default(grad, None), [3])], [], [x], [np.ones(2, np.float32)])
+
+
+def test_a_config_may_carry_the_cluster_of_its_server():
+    with tf.Graph().as_default(), tf.train.Server.create_local_server() as server:
+        config = tf.ConfigProto(cluster_def=server.cluster.as_cluster_def())
+        with tf.device("/job:localhost/task:0"):
+            doubled = tf.constant(2.0) * 2.0
+        with tf.Session(server.target, config=config) as session:
+            assert session.run(doubled) == 4.0
+            assert session.list_devices()[0].name.startswith("/job:localhost/")
+        with tf.Session(config=config) as session:
+            assert session.run(doubled) == 4.0

@@ -13,6 +13,7 @@ from tensorboard.compat.proto import meta_graph_pb2
 
 import penstock.v1 as tf
 from penstock.checkpoint.messages import QueueRunnerDef
+from penstock.graph.collections import register_proto_function
 
 FOLDER = GOLDEN / "graphdef"
 
@@ -112,3 +113,39 @@ def test_queue_runners_that_cannot_be(tmp_path: Path) -> None:
         good.queue_closed_exception_types.append(99)
         with pytest.raises(ValueError, match="unknown status code: 99"):
             tf.train.QueueRunner.from_proto(good)
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_variables_in_collections_of_any_name(use_resource: bool) -> None:
+    with tf.Graph().as_default():
+        v = tf.get_variable("v", initializer=3.0, use_resource=use_resource)
+        tf.add_to_collection("mine", v)
+        tf.add_to_collection(tf.GraphKeys.WEIGHTS, v)
+        meta = tf.train.export_meta_graph()
+    assert list(meta.collection_def["mine"].node_list.value) == ["v:0"]
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.train.import_meta_graph(meta, import_scope="in")
+        (v,) = tf.global_variables()
+        assert tf.get_collection("mine") == tf.get_collection(tf.GraphKeys.WEIGHTS) == [v]
+        session.run(v.initializer)
+        assert session.run(tf.get_collection("mine")) == [3.0]
+
+
+def test_collections_with_functions_of_their_own() -> None:
+    register_proto_function(
+        "numbers",
+        tf.train.Int64List,
+        to_proto=lambda number, export_scope: tf.train.Int64List(value=[number]),
+        from_proto=lambda proto, import_scope: proto.value[0] + 1,
+    )
+    with tf.Graph().as_default():
+        tf.no_op()
+        tf.add_to_collection("numbers", 7)
+        meta = tf.train.export_meta_graph()
+    with tf.Graph().as_default():
+        tf.train.import_meta_graph(meta)
+        assert tf.get_collection("numbers") == [8]
+    with pytest.raises(KeyError, match="already"):
+        register_proto_function("numbers", tf.train.Int64List)
+    with pytest.raises(TypeError, match="takes functions"):
+        register_proto_function("other numbers", tf.train.Int64List, to_proto="no function")  # type: ignore[arg-type]

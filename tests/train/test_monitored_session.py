@@ -251,3 +251,12 @@ def test_an_error_in_a_managed_session_comes_out() -> None:
         sv = tf.train.Supervisor()
         with sv.managed_session():
             raise tf.errors.OutOfRangeError(None, None, "the end of input")
+
+
+def test_logged_values_have_the_digits_of_their_type(caplog):
+    with tf.Graph().as_default():
+        values = {"loss": tf.constant(0.1) * 0.1, "small": tf.constant([1e-5, 1.0]), "step": tf.constant(3)}
+        hook = tf.train.LoggingTensorHook(values, every_n_iter=1)
+        with caplog.at_level("INFO", "penstock"), tf.train.MonitoredSession(hooks=[hook]) as session:
+            session.run(values["step"])
+    assert caplog.messages[-1] == "loss = 0.010000001, small = [0.00001 1.     ], step = 3"

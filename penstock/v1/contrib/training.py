@@ -5,6 +5,7 @@ from penstock.contrib.layers.optimizers import multiply_gradients
 from penstock.contrib.layers.summaries import add_gradients_summaries
 from penstock.contrib.training import clip_gradient_norms, clip_gradient_norms_fn, create_train_op
 from penstock.face.missing import guard as _guard
+from penstock.train.device_setter import GreedyLoadBalancingStrategy, byte_size_load_fn
 from penstock.train.evaluation import (
     StopAfterNEvalsHook,
     SummaryAtEndHook,

@@ -1,0 +1,17 @@
+"""What counts as a value, a shape, a feed, a structure: small programs give what they give in TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from golden_programs import check, parameters
+
+import penstock.v1 as tf
+
+FILES = ("values", "collections", "sparse_batches", "sessions", "structures", "sizes")
+
+
+@pytest.mark.parametrize("row", [p for f in FILES for p in parameters(f"values/{f}.json", {})])
+def test_programs(row: dict[str, Any]) -> None:
+    check(row, tf)
