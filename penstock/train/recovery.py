@@ -178,6 +178,8 @@ class RecoveringSession(Session):
             except (CancelledError, RuntimeError) as error:
                 # Another thread may have closed the session to make a new one.
                 if self._closed or (session is self._inner and session is not self._lost):
+                    if self._given_up is not None:
+                        raise self._given_up from None
                     raise
                 with self._recovery:
                     if session is self._inner:  # which did not work out

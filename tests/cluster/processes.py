@@ -180,11 +180,11 @@ class Cluster:
             with tf.Session(self.target(name)) as session:
                 return session.run(fetches, options=tf.RunOptions(timeout_in_ms=int(timeout * 1000)))
 
-    def until(self, build: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
+    def until(self, build: Callable[[], Any], good: Callable[[Any], bool], name: str = "ps0") -> Any:
         """Probes until the answer is good."""
         end = time.monotonic() + DEADLINE
         while True:
-            value = self.probe(build)
+            value = self.probe(build, name)
             if good(value):
                 return value
             assert time.monotonic() < end, f"still {value}"

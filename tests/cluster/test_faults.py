@@ -28,7 +28,7 @@ def nothing_left_behind() -> Iterator[None]:
 def strike(cluster: Cluster, victim: str, fault: str, worker: str = "worker1") -> None:
     """Has a task go, and come back once another, `worker` or the parameter server, has noticed."""
     witness, sign = "ps0", f"the link to /job:worker/.*{victim[-1]} has"
-    if victim == "ps0":
+    if victim.startswith("ps"):
         witness, sign = worker, "is lost"
     seen = len(cluster[witness].find(sign))
     if fault == "kill":
@@ -171,6 +171,22 @@ def test_synchronous_training_goes_on(tmp_path: Path, mode: str, victims: list[s
             goes_on(cluster, "worker0", "worker1")
         ends(cluster)
         assert all(len(cluster.of(w)) == 1 for w in ("worker0", "worker1") if w not in victims)
+
+
+def test_a_parameter_server_without_the_tokens_comes_back(tmp_path: Path) -> None:
+    """The chief waits for a token of the first: only its thread that applies updates sees that the second has gone."""
+    with Cluster(tmp_path, ps=2) as cluster:
+        # Without an input queue: the threads of one would close the session, and so wake the chief.
+        cluster.start("ps0", "ps1", "worker0", "worker1", mode="monitored", sync=1, input=0)
+        goes_on(cluster, "worker0", "worker1")
+        for fault in FAULTS:
+            cluster.write("hold.worker1.step")
+            cluster["worker1"].wait_for_more("held at step")
+            cluster.until(lambda: _accumulator().num_accumulated(), lambda count: count == 1, "ps1")
+            strike(cluster, "ps1", fault, "worker0")
+            (tmp_path / "hold.worker1.step").unlink()
+            goes_on(cluster, "worker0", "worker1")
+        ends(cluster)
 
 
 def test_synchronous_training_ends_with_the_data(tmp_path: Path) -> None:
