@@ -11,7 +11,7 @@ from typing import Any
 
 from tensorboard.compat.proto import config_pb2
 
-from penstock.errors import InvalidArgumentError, NotFoundError, OpError
+from penstock.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
 from penstock.face import logging
 from penstock.graph.device import DeviceSpecV2
 from penstock.graph.protos import make_messages
@@ -23,7 +23,7 @@ from penstock.master.tasks import LocalTask, Task, Tasks
 from penstock.passes.portable import from_graph_def
 from penstock.wire.codec import Welcome
 from penstock.wire.control import ControlClient, ControlServer, messages, wait_until_listening
-from penstock.wire.credentials import Credentials, is_loopback, require_safe
+from penstock.wire.credentials import ENVIRONMENT_VARIABLE, Credentials, is_loopback, require_safe
 from penstock.wire.endpoint import Listener
 from penstock.worker.devices import local_devices, use_threads
 from penstock.worker.worker import Route, Worker
@@ -115,6 +115,12 @@ class Server:
                 None, None, f"Task {index} of job '{job}' is not in the cluster: {error} It has {self.cluster!r}."
             ) from error
         self.credentials = credentials or Credentials.from_environment()
+        if definition.protocol == "grpc+tls" and self.credentials is None:
+            raise FailedPreconditionError(
+                None, None, f"The protocol 'grpc+tls' was asked for, and there are no credentials: {address} would serve "
+                f"plain text. Make some with `penstock credentials create DIR` and set {ENVIRONMENT_VARIABLE}=DIR for "
+                "every task, or ask for 'grpc'.",
+            )  # fmt: skip
         require_safe(address, self.credentials, insecure)
         _give_way_to_none()
         self.started = time.time()
