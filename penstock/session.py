@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -81,7 +82,7 @@ class BaseSession:
             # A program without a cluster does not wait for gRPC to load.
             from penstock.server import connect_to
 
-            tasks, self._links = connect_to(self._target, list(config.device_filters))
+            tasks, self._links = connect_to(self._target, list(config.device_filters), self._seconds(None))
             return Master(tasks, config.allow_soft_placement, config.log_device_placement)
         worker = Worker(local_devices(device_count=dict(config.device_count)))
         return Master([worker], config.allow_soft_placement, config.log_device_placement)
@@ -128,7 +129,7 @@ class BaseSession:
         except (TypeError, AttributeError):
             key, run = (), None  # something in it has no hash: no cache, and the slow path says what is wrong
         if run is None or run.mutations != self._graph.mutations:
-            run = self._prepare(fetches, feed_dict, key)
+            run = self._prepare(fetches, feed_dict, key, options)
         fed: list[Any] = []
         for feed, value in zip(run.feeds, feed_dict.values(), strict=True):
             feed.append_to(fed, value)
@@ -146,11 +147,9 @@ class BaseSession:
             raise TypeError(f"options must be a tf.RunOptions, received {options!r}.")
         if run_metadata is not None and not isinstance(run_metadata, config_pb2.RunMetadata):
             raise TypeError(f"run_metadata must be a tf.RunMetadata, received {run_metadata!r}.")
-        timeout_ms = (options.timeout_in_ms if options else 0) or self._timeout_ms
         trace = options is not None and options.trace_level > config_pb2.RunOptions.NO_TRACE
         try:
-            timeout = timeout_ms / 1000 if timeout_ms else None
-            values, step, traced = self._master.run(run.signature, fed, timeout, trace)
+            values, step, traced = self._master.run(run.signature, fed, self._seconds(options), trace)
         except OpError as error:
             raise self._located(error) from error
         if run_metadata is not None:
@@ -160,7 +159,12 @@ class BaseSession:
                 merge_encoded(run_metadata, part)
         return values
 
-    def _prepare(self, fetches: Any, feed_dict: Any, key: Any) -> _Run:
+    def _seconds(self, options: Any) -> float | None:
+        """The time limit of a step, or of connecting; None without one."""
+        timeout_ms = (options.timeout_in_ms if options else 0) or self._timeout_ms
+        return timeout_ms / 1000 if timeout_ms else None
+
+    def _prepare(self, fetches: Any, feed_dict: Any, key: Any, options: Any = None) -> _Run:
         if not isinstance(feed_dict, Mapping):
             raise TypeError(f"feed_dict must be a dict from tensors to values, received {type(feed_dict).__name__}.")
         graph = self._graph
@@ -171,7 +175,9 @@ class BaseSession:
         if len(set(fed)) < len(fed):
             raise RuntimeError("The feed_dict feeds one tensor twice.")
         try:
-            signature = self._master.signature(fed, fetch.tensors, fetch.operations, mutations)
+            seconds = self._seconds(options)
+            deadline = None if seconds is None else time.monotonic() + seconds
+            signature = self._master.signature(fed, fetch.tensors, fetch.operations, mutations, deadline)
         except OpError as error:
             raise self._located(error) from error
         run = _Run(fetch, feeds, signature, mutations)

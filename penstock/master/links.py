@@ -8,7 +8,8 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from penstock.errors import AbortedError, DataLossError, OpError, UnavailableError, error_from_code
@@ -20,6 +21,7 @@ from penstock.wire.codec import Abort, Done, Failed, Hello, Message, RunGraph, T
 from penstock.wire.control import ControlClient
 from penstock.wire.credentials import Credentials
 from penstock.wire.loop import Loop
+from penstock.worker.cancellation import Cancellation
 from penstock.worker.step import Step
 from penstock.worker.timeline import encoded
 from penstock.worker.worker import Worker
@@ -38,6 +40,7 @@ class Link:
         self._worker = worker
         self._lock = threading.Lock()
         self._asked: dict[int, Answer] = {}  # steps that the peer runs for us
+        self._lost = Cancellation()
         self._running: set[int] = set()  # steps that we run for the peer
 
     # What we ask of the peer
@@ -56,6 +59,15 @@ class Link:
     def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
         """Sends tensors of a step."""
         self.channel.send(Tensors(step, keys, values))
+
+    @contextmanager
+    def watched(self, cancel: Callable[[], Any]) -> Iterator[None]:
+        """Calls `cancel` if the link ends meanwhile, for what is asked of the peer in another way."""
+        self._lost.on_cancel(cancel)
+        try:
+            yield
+        finally:
+            self._lost.forget(cancel)
 
     def abort(self, step: int, why: OpError) -> None:
         """Tells the peer to give a step up."""
@@ -123,6 +135,7 @@ class Link:
         with self._lock:
             asked, self._asked = self._asked, {}
             running, self._running = self._running, set()
+        self._lost.set()
         for answer in asked.values():
             answer(UnavailableError(None, None, f"Lost the connection to {self.peer}: {reason.message}"))
         if self._worker is not None:

@@ -227,7 +227,7 @@ def test_a_server_off_loopback_needs_credentials(job: Credentials) -> None:
 
 @pytest.mark.parametrize("insecure", [False, True])
 def test_tls_is_not_promised_without_credentials(insecure: bool, job: Credentials) -> None:
-    with pytest.raises(FailedPreconditionError, match="plain text.*penstock credentials create DIR.*PENSTOCK_CRED"):
+    with pytest.raises(FailedPreconditionError, match=r"plain text.*penstock credentials create DIR.*PENSTOCK_CRED"):
         Server({"ps": ["localhost:0"]}, protocol="grpc+tls", insecure=insecure)
     with Server({"ps": ["localhost:0"]}, protocol="grpc+tls", credentials=job) as server:
         client = ControlClient(server.address, job)
