@@ -145,6 +145,19 @@ def test_the_parameter_server_comes_back_empty(tmp_path: Path, mode: str) -> Non
         assert len(cluster.of("worker0")) == len(cluster.of("worker1")) == 1
 
 
+@pytest.mark.parametrize("mode", ["monitored", "supervised"])
+def test_what_is_lost_without_checkpoints_is_told(tmp_path: Path, mode: str) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start("ps0", "worker0", "worker1", mode=mode, checkpoints=0)
+        goes_on(cluster, "worker0", "worker1")
+        cluster.kill("ps0")
+        cluster.start("ps0")
+        cluster["worker0"].wait_for("ALL TRAINING SO FAR IS LOST: at least [1-9][0-9]* steps")
+        cluster["worker0"].wait_for("no checkpoint directory to restore .* begins anew at step 0")
+        goes_on(cluster, "worker0", "worker1")
+        ends(cluster)
+
+
 @pytest.mark.parametrize(
     ("mode", "victims"), [("monitored", ["worker1", "worker0", "ps0"]), ("supervised", ["worker0", "ps0"])]
 )

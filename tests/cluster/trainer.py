@@ -126,7 +126,7 @@ class Task:
         self.folder = Path(args.folder)
         self.name = f"{args.job}{args.task}"
         self.is_chief = args.task == 0
-        self.logdir = str(self.folder / "train")
+        self.logdir = str(self.folder / "train") if args.checkpoints else None
 
     def moment(self) -> str:
         """At which gate the next step shall wait."""
@@ -275,6 +275,7 @@ def main() -> None:
     parser.add_argument("--mode")
     parser.add_argument("--sync", type=int, default=0)
     parser.add_argument("--input", type=int, default=1)
+    parser.add_argument("--checkpoints", type=int, default=1)
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--records", default="")
     args = parser.parse_args()
