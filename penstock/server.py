@@ -24,12 +24,12 @@ from penstock.graph.device import DeviceSpecV2
 from penstock.graph.protos import make_messages
 from penstock.master.cluster import ClusterSpec
 from penstock.master.links import Links
-from penstock.master.remote import STATUS_SECS, RemoteTask, start_timeout, within
+from penstock.master.remote import RemoteTask, start_timeout, within
 from penstock.master.status import fill_status
 from penstock.master.tasks import LocalTask, Task, Tasks
 from penstock.passes.portable import from_graph_def
 from penstock.wire.codec import Welcome
-from penstock.wire.control import ControlClient, ControlServer, messages, wait_until_listening
+from penstock.wire.control import STATUS_SECS, ControlClient, ControlServer, messages, wait_until_listening
 from penstock.wire.credentials import ENVIRONMENT_VARIABLE, Credentials, is_loopback, require_safe
 from penstock.wire.endpoint import Listener
 from penstock.worker.devices import local_devices, use_threads

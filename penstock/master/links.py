@@ -12,13 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.errors import AbortedError, DataLossError, OpError, UnavailableError, error_from_code
+from penstock.errors import (
+    AbortedError,
+    DataLossError,
+    DeadlineExceededError,
+    OpError,
+    UnavailableError,
+    error_from_code,
+)
 from penstock.face import logging
 from penstock.master.tasks import Answer
 from penstock.wire import endpoint
-from penstock.wire.channel import Channel
+from penstock.wire.channel import Channel, keepalive_secs
 from penstock.wire.codec import Abort, Done, Failed, Hello, Message, RunGraph, Tensors
-from penstock.wire.control import ControlClient
+from penstock.wire.control import STATUS_SECS, ControlClient
 from penstock.wire.credentials import Credentials
 from penstock.wire.loop import Loop
 from penstock.worker.cancellation import Cancellation
@@ -199,7 +206,11 @@ class Links:
             return found
         client = ControlClient(address, self.credentials)
         try:
-            return self.open(address, client.get_status())
+            # Others count this task as lost if it waits for longer than that for one that is frozen.
+            status = client.get_status(timeout=min(STATUS_SECS, keepalive_secs() / 2))
+            return self.open(address, status)
+        except DeadlineExceededError as error:  # it is not the step's, and a new session may get over it
+            raise UnavailableError(None, None, f"{task} cannot be reached: {error.message}") from error
         finally:
             client.close()
 

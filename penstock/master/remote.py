@@ -14,11 +14,10 @@ from penstock.master.tasks import Answer, session_closed
 from penstock.passes.ir import Subgraph
 from penstock.passes.portable import to_graph_def
 from penstock.wire.codec import RunGraph
-from penstock.wire.control import ControlClient, wait_until_listening
+from penstock.wire.control import STATUS_SECS, ControlClient, wait_until_listening
 
 RECONNECT_SECS = 5.0  # for which a task that was there before is waited for
 SHORTEST_SECS = 0.001  # of a call whose time is up
-STATUS_SECS = 10.0  # in which a task that listens must have said who it is
 
 
 def start_timeout() -> float:

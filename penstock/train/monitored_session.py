@@ -129,6 +129,11 @@ class _MonitoredSession:
             if exception_type is None:
                 for hook in self._hooks:
                     hook.end(self._coordinated_creator.tf_sess)
+        except LOST:
+            # Whoever starts this program again goes on with the training: its queues must not be closed.
+            if self._coordinated_creator.coord is not None:
+                self._coordinated_creator.coord.lost = True
+            raise
         finally:
             try:
                 if self._sess is None:

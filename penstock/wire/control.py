@@ -36,6 +36,7 @@ MAX_MESSAGE = 1 << 31  # bytes: protobuf takes no more
 SERVICE = "penstock.Control"
 _OP = "penstock-op-bin"  # the op that failed, in the metadata of an answer; names need not be ASCII
 _LONGEST_OP, _LONGEST_MESSAGE = 1024, 4096  # bytes
+STATUS_SECS = 10.0  # in which a task that listens must have said who it is
 _SHORTEST_TRY, _LONGEST_TRY = 0.05, 5.0  # seconds in which a connection must be there
 
 _METHODS = {
@@ -257,7 +258,7 @@ class ControlClient:
             return UnavailableError(None, None, f"No answer from {self.address}: {said}")
         return error_from_code(code, said, op.decode(errors="replace") or None)
 
-    def get_status(self, details: bool = False, timeout: float = 10.0) -> Any:
+    def get_status(self, details: bool = False, timeout: float = STATUS_SECS) -> Any:
         """Who the task is, and with `details` all that it holds."""
         return self._call("GetStatus", messages["StatusRequest"](details=details), timeout)
 

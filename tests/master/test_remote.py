@@ -11,7 +11,7 @@ import pytest
 from loopback import free_addresses
 
 import penstock.v1 as tf
-from penstock.errors import CancelledError, DeadlineExceededError
+from penstock.errors import CancelledError, DeadlineExceededError, UnavailableError
 from penstock.master import remote
 from penstock.master.links import Links
 from penstock.master.remote import RemoteTask
@@ -111,6 +111,15 @@ def silent(request: pytest.FixtureRequest) -> Iterator[str]:
         return
     with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
         yield address
+
+
+def test_a_task_that_tensors_cannot_reach_is_lost(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step has no time limit, so that the error of this call must not look like one."""
+    monkeypatch.setenv("PENSTOCK_KEEPALIVE_SECS", "0.5")
+    links = Links.of_client(None)
+    with pytest.raises(UnavailableError, match=silent):
+        links.reach("/job:ps/replica:0/task:0", silent)
+    links.close()
 
 
 def test_a_session_has_a_time_limit_to_connect(silent: str) -> None:

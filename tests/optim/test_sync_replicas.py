@@ -667,3 +667,31 @@ def test_a_chief_that_just_exits_closes_the_queue() -> None:
             assert [session.run(taken, options=options) for _ in range(2)] == [0, 0]  # the last ones
             with pytest.raises(tf.errors.OutOfRangeError):
                 session.run(taken, options=options)
+
+
+def test_a_chief_that_loses_its_cluster_at_the_very_end_can_be_started_again() -> None:
+    class Saves(tf.train.SessionRunHook):
+        """Its last work fails once."""
+
+        def __init__(self, lost: bool) -> None:
+            self._lost = lost
+
+        def end(self, session: Any) -> None:
+            if self._lost:
+                raise tf.errors.UnavailableError(None, None, "gone")
+
+    def train(lost: bool) -> None:
+        with tf.Graph().as_default():
+            step, w = tf.train.get_or_create_global_step(), tf.Variable(1.0)
+            rule = tf.train.SyncReplicasOptimizer(tf.train.GradientDescentOptimizer(0.1), 1)
+            update = rule.apply_gradients([(tf.constant(1.0), w)], global_step=step)
+            hooks = [Saves(lost), rule.make_session_run_hook(True)]
+            with tf.train.MonitoredTrainingSession(server.target, hooks=hooks) as session:
+                session.run(update)
+
+    with tf.train.Server.create_local_server() as server:
+        with pytest.raises(tf.errors.UnavailableError, match="gone"):
+            train(lost=True)
+        train(lost=False)  # the queue of tokens is open
+        with pytest.raises(tf.errors.FailedPreconditionError, match="an earlier job on these parameter servers"):
+            train(lost=False)
