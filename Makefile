@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv test lint demo bench bench-peers clean
+.PHONY: venv test lint demo chaos bench bench-peers clean
 
 venv: $(STAMP)
 
@@ -25,6 +25,10 @@ lint: venv
 
 demo: venv
 	$(BIN)/penstock launch --ps 1 --workers 2 --grace 10 examples/digits_cluster.py
+
+# Kills tasks of a training at many moments. The whole sweep takes hours: make chaos CHAOS="--every 100"
+chaos: venv
+	$(BIN)/python tests/cluster/kill_sweep.py $(or $(CHAOS),--every 1000 --seconds 1200)
 
 bench: venv
 	$(BIN)/python benchmarks/local_session.py

@@ -465,6 +465,25 @@ def test_a_chief_that_dies_comes_back() -> None:
             thread.join(10)
 
 
+def test_a_chief_that_waits_for_a_token_is_woken_when_its_updates_lose_a_task() -> None:
+    """The tokens may be on a server that is well, so that the step which waits for one meets no error by itself."""
+    woken: list[bool] = []
+    with (
+        pytest.raises(tf.errors.UnavailableError, match="gone"),  # which the coordinator brings at the end
+        _started(one_cluster, _ROWS["eq2of2"]) as (replicas, coord),
+    ):
+        for replica in replicas * 2:
+            assert not isinstance(_returned(replica.call([0.1, 0.1])), Exception)
+        waiting = replicas[0].call([0.1, 0.1])
+        _until(lambda: _state(replicas)["num_accumulated"] == [1])
+        with coord.stop_on_exception():
+            raise tf.errors.UnavailableError(None, None, "gone")
+        waiting.join(_DEADLINE)
+        woken.append(not waiting.is_alive())
+    assert woken == [True]
+    assert isinstance(_returned(waiting), tf.errors.CancelledError)
+
+
 class _Report(tf.train.SessionRunHook):
     """Tells when the session is there; counts the steps of its replica."""
 
