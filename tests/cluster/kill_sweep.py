@@ -37,6 +37,7 @@ SPINNERS = 4  # processes that keep a busy machine busy
 MORE_STEPS = 10  # from the recovery to the end of the training
 AFTER_SAVE = (0, 10, 30, 100)  # milliseconds after a checkpoint began
 RESTARTS = (1.0, 0.0)  # seconds until the victim is started again, in turns: as `penstock launch` does, and at once
+SECOND_AFTER = 0.3  # seconds from the restart of the first victim until another one is killed
 PACES = ((0.0, 0.0), (0.0, 0.02), (0.02, 0.0))  # likewise: who is faster, and in synchronous training waits
 
 _forks = multiprocessing.get_context("forkserver")
@@ -55,15 +56,17 @@ class Case:
     restart: float = 0.0  # seconds until the victim is started again
     pauses: tuple[float, float] = (0.0, 0.0)  # of the workers, after each step
     supervised: bool = False
+    second: str = ""  # who is killed, too, while the others get over the first
 
     @property
     def mode(self) -> str:
         """What the results of cases are grouped by."""
-        api = ", Supervisor" if self.supervised else ""
-        return f"{'sync' if self.sync else 'async'}{api} | {self.ps} | {'busy' if self.busy else 'quiet'}"
+        more = (", Supervisor" if self.supervised else "") + (", two killed" if self.second else "")
+        return f"{'sync' if self.sync else 'async'}{more} | {self.ps} | {'busy' if self.busy else 'quiet'}"
 
     def __str__(self) -> str:
         when = f"{self.delay * 1000:.0f} ms after {self.after}, back after {self.restart:g} s"
+        when += f", {self.second} soon after that" if self.second else ""
         return f"{self.mode.replace(' | ', ' ')}: {self.victim} {when}, pauses {self.pauses}"
 
 
@@ -205,6 +208,11 @@ def _strike(run: Run) -> float:
     run.sleep_until(killed + case.restart)
     run.start(case.victim)
     started = run.tasks[case.victim].started
+    if case.second:
+        run.sleep_until(started + SECOND_AFTER)
+        run.kill(case.second)
+        run.start(case.second)
+        started = run.tasks[case.second].started
     run.until(lambda: all(len(run.steps(w, started)) >= 3 for w in workers), "the workers do not go on")
     recovered = max(run.steps(worker, started)[0].time for worker in workers)
     last = max(told[-1].step for told in map(run.steps, workers)) + MORE_STEPS
@@ -228,11 +236,11 @@ def cases(args: argparse.Namespace) -> Iterator[Case]:
     for (turn, (after, delay)), busy, sync, ps in itertools.product(
         enumerate(moments), args.load, args.training, args.ps
     ):
-        for who, victim in enumerate(args.victims):
-            if victim != "ps1" or ps > 1:
+        for who, (victim, second) in enumerate(itertools.product(args.victims, args.second)):
+            if ps > 1 or "ps1" not in (victim, second):
                 restart, pauses = RESTARTS[turn % len(RESTARTS)], PACES[(turn + who) % len(PACES)]
                 yield Case(
-                    sync == "sync", ps, busy == "busy", victim, after, delay, restart, pauses, args.supervised
+                    sync == "sync", ps, busy == "busy", victim, after, delay, restart, pauses, args.supervised, second
                 )
 
 
@@ -310,6 +318,7 @@ def main() -> None:
     parser.add_argument("--load", nargs="+", choices=("quiet", "busy"), default=("quiet", "busy"))
     victims = ("ps0", "ps1", "worker0", "worker1")
     parser.add_argument("--victims", nargs="+", choices=victims, default=victims)
+    parser.add_argument("--second", nargs="+", choices=victims, default=("",), help="are killed while others recover")
     parser.add_argument("--first", type=int, default=0, help="milliseconds after the start of training (%(default)s)")
     parser.add_argument("--last", type=int, default=5000, help="likewise (%(default)s)")
     parser.add_argument("--every", type=int, default=100, help="milliseconds from one moment to the next (%(default)s)")

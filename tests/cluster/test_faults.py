@@ -145,6 +145,19 @@ def test_the_parameter_server_comes_back_empty(tmp_path: Path, mode: str) -> Non
         assert len(cluster.of("worker0")) == len(cluster.of("worker1")) == 1
 
 
+def test_a_parameter_server_is_frozen_while_the_chief_prepares_graphs(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.write("hold.worker0.init")
+        cluster.start("ps0", "worker0", "worker1", mode="monitored")
+        cluster["worker0"].wait_for("held at init")
+        cluster.freeze("ps0")
+        (tmp_path / "hold.worker0.init").unlink()  # what it runs next is a graph that the server has not seen
+        cluster["worker0"].wait_for("is lost")
+        cluster.thaw("ps0")
+        goes_on(cluster, "worker0", "worker1")
+        ends(cluster)
+
+
 @pytest.mark.parametrize("mode", ["monitored", "supervised"])
 def test_what_is_lost_without_checkpoints_is_told(tmp_path: Path, mode: str) -> None:
     with Cluster(tmp_path) as cluster:
