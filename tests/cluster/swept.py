@@ -19,7 +19,7 @@ import penstock.v1 as tf
 
 # These are loaded when they are first used; here that is before the forks.
 LOADED = (tf.train.Server, tf.train.SyncReplicasOptimizer, tf.layers.dense)
-SAVE_EVERY = 25  # steps
+SAVE_EVERY = 25  # steps; a Supervisor saves every second
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,16 @@ def _supervised(training: Training, server: Any, index: int, train: Any, step: A
         settings["local_init_op"] = tf.group(own, tf.local_variables_initializer())
         settings["ready_for_local_init_op"] = rule.ready_for_local_init_op
         runner, tokens = rule.get_chief_queue_runner(), rule.get_init_tokens_op()
+
+    class Saver(tf.train.Saver):
+        """Tells of saves."""
+
+        def save(self, *args: Any, **kwargs: Any) -> Any:
+            tell("save")
+            return super().save(*args, **kwargs)
+
     supervisor = tf.train.Supervisor(
-        is_chief=is_chief, logdir=f"{training.folder}/train", global_step=step, save_model_secs=1,
+        saver=Saver(), is_chief=is_chief, logdir=f"{training.folder}/train", global_step=step, save_model_secs=1,
         save_summaries_secs=0, recovery_wait_secs=1, **settings,
     )  # fmt: skip
     session = supervisor.prepare_or_wait_for_session(server.target, config=_filters(server))
