@@ -181,7 +181,8 @@ def run_case(case: Case, patience: float, slow: float) -> Result:
         result.recovery = _strike(run)
     except Stuck as stuck:
         result.fault = str(stuck)
-    run.close(hangs=bool(result.fault))
+    finally:
+        run.close(hangs=bool(result.fault))
     if result.fault or result.recovery > slow:
         result.folder = folder
     else:
@@ -332,6 +333,7 @@ def main() -> None:
     parser.add_argument("--keepalive", default="10", help="PENSTOCK_KEEPALIVE_SECS of the tasks (%(default)s)")
     args = parser.parse_args()
     os.environ["PENSTOCK_KEEPALIVE_SECS"] = args.keepalive
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the tasks of a case must not outlive it
     _forks.set_forkserver_preload(["cluster.swept"])
     wanted = itertools.islice(cases(args), args.count)
     results = sweep(wanted, args.patience, args.slow, time.monotonic() + args.seconds)
