@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import multiprocessing
 import os
 import shutil
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -245,9 +246,8 @@ def cases(args: argparse.Namespace) -> Iterator[Case]:
                 )
 
 
-def sweep(wanted: Iterable[Case], patience: float, slow: float, until: float) -> list[Result]:
+def sweep(wanted: Iterable[Case], patience: float, slow: float, until: float) -> Iterator[Result]:
     """Runs cases, one after the other, and says how each ends."""
-    results = []
     with Spinners() as spinners:
         for case in wanted:
             if time.monotonic() > until:
@@ -255,9 +255,8 @@ def sweep(wanted: Iterable[Case], patience: float, slow: float, until: float) ->
                 break
             spinners.set(case.busy)
             result = run_case(case, patience, slow)
-            results.append(result)
             print(f"{case}: {result.fault or f'recovered in {result.recovery:.2f} s'} {result.folder}", flush=True)
-    return results
+            yield result
 
 
 class Spinners:
@@ -330,15 +329,29 @@ def main() -> None:
     parser.add_argument("--slow", type=float, default=float("inf"), help="seconds from which on logs are kept")
     parser.add_argument("--count", type=int, default=None, help="cases at most")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no case is begun")
+    parser.add_argument("--results", type=Path, help="a file of results: this run's join it, and the table has all")
     parser.add_argument("--keepalive", default="10", help="PENSTOCK_KEEPALIVE_SECS of the tasks (%(default)s)")
     args = parser.parse_args()
     os.environ["PENSTOCK_KEEPALIVE_SECS"] = args.keepalive
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the tasks of a case must not outlive it
     _forks.set_forkserver_preload(["cluster.swept"])
     wanted = itertools.islice(cases(args), args.count)
-    results = sweep(wanted, args.patience, args.slow, time.monotonic() + args.seconds)
+    results = list(recorded(args.results)) if args.results else []
+    before = len(results)
+    for result in sweep(wanted, args.patience, args.slow, time.monotonic() + args.seconds):
+        results.append(result)
+        if args.results:
+            with args.results.open("a") as file:
+                file.write(json.dumps(asdict(result)) + "\n")
     print(table(results))
-    sys.exit(any(result.fault for result in results))
+    sys.exit(any(result.fault for result in results[before:]))
+
+
+def recorded(path: Path) -> Iterator[Result]:
+    """The results of earlier runs."""
+    for line in path.read_text().splitlines() if path.exists() else ():
+        fields = json.loads(line)
+        yield Result(Case(**fields.pop("case")), **fields)
 
 
 if __name__ == "__main__":
