@@ -106,7 +106,7 @@ class BaseSession:
         self._check_open()
         return [
             DeviceAttributes(d.name, d.device_type, d.memory_limit_bytes, d.incarnation)
-            for task in self._master.tasks.all() for d in task.devices
+            for task in self._master.tasks.all(self._deadline()) for d in task.devices
         ]  # fmt: skip
 
     # Running
@@ -143,13 +143,12 @@ class BaseSession:
         return run.fetch.build([to_numpy(v) for v in values])
 
     def _run_with_options(self, run: _Run, fed: list[Any], options: Any, run_metadata: Any) -> list[Any]:
-        if options is not None and not isinstance(options, config_pb2.RunOptions):
-            raise TypeError(f"options must be a tf.RunOptions, received {options!r}.")
         if run_metadata is not None and not isinstance(run_metadata, config_pb2.RunMetadata):
             raise TypeError(f"run_metadata must be a tf.RunMetadata, received {run_metadata!r}.")
+        timeout = self._seconds(options)
         trace = options is not None and options.trace_level > config_pb2.RunOptions.NO_TRACE
         try:
-            values, step, traced = self._master.run(run.signature, fed, self._seconds(options), trace)
+            values, step, traced = self._master.run(run.signature, fed, timeout, trace)
         except OpError as error:
             raise self._located(error) from error
         if run_metadata is not None:
@@ -161,8 +160,15 @@ class BaseSession:
 
     def _seconds(self, options: Any) -> float | None:
         """The time limit of a step, or of connecting; None without one."""
+        if options is not None and not isinstance(options, config_pb2.RunOptions):
+            raise TypeError(f"options must be a tf.RunOptions, received {options!r}.")
         timeout_ms = (options.timeout_in_ms if options else 0) or self._timeout_ms
         return timeout_ms / 1000 if timeout_ms else None
+
+    def _deadline(self, options: Any = None) -> float | None:
+        """When the time limit of a step that begins now will have passed."""
+        seconds = self._seconds(options)
+        return None if seconds is None else time.monotonic() + seconds
 
     def _prepare(self, fetches: Any, feed_dict: Any, key: Any, options: Any = None) -> _Run:
         if not isinstance(feed_dict, Mapping):
@@ -175,9 +181,9 @@ class BaseSession:
         if len(set(fed)) < len(fed):
             raise RuntimeError("The feed_dict feeds one tensor twice.")
         try:
-            seconds = self._seconds(options)
-            deadline = None if seconds is None else time.monotonic() + seconds
-            signature = self._master.signature(fed, fetch.tensors, fetch.operations, mutations, deadline)
+            signature = self._master.signature(
+                fed, fetch.tensors, fetch.operations, mutations, self._deadline(options)
+            )
         except OpError as error:
             raise self._located(error) from error
         run = _Run(fetch, feeds, signature, mutations)

@@ -39,7 +39,7 @@ class StepMemory:
 
     def compare(self, session: Any) -> None:
         """Warns if the model of a new session has fewer steps than were seen before."""
-        if self._global_step is None:
+        if not self._last:
             return
         now, before = int(session.run(self._global_step)), self._last
         self._last = now

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from cluster.kill_sweep import Case, Result, table
+from cluster.kill_sweep import Case, Result, recorded, table
 from leaks import leak_check
 
 SWEEP = Path(__file__).with_name("kill_sweep.py")
@@ -31,11 +33,14 @@ def test_tasks_are_killed_while_a_checkpoint_is_made() -> None:
         assert f"| sync | 2 | quiet | {victim} | 1 | 1 | 0 | 0 | " in ran.stdout
 
 
-def test_table() -> None:
+def test_table(tmp_path: Path) -> None:
     case = Case(sync=True, ps=2, busy=True, victim="worker0", after="start", delay=0.1)
     good = [Result(case, recovery=seconds) for seconds in (1.0, 4.0, 2.0)]
     bad = [Result(case, "hangs: the workers do not go on", folder="/tmp/x"), Result(case, "ps0 ended with code 1")]
     head, line, row = table([*good, *bad]).splitlines()
     assert row == "| sync | 2 | busy | chief | 5 | 3 | 1 | 1 | 2.0 s | 4.0 s |"
     assert head.count("|") == line.count("|") == row.count("|")
+    written = tmp_path / "results"
+    written.write_text("".join(json.dumps(asdict(result)) + "\n" for result in [*good, *bad]))
+    assert table(list(recorded(written))).splitlines()[-1] == row
     assert table(bad).splitlines()[-1] == "| sync | 2 | busy | chief | 2 | 0 | 1 | 1 |  |  |"
