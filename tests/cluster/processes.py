@@ -73,8 +73,10 @@ class Process:
         return "\n".join(self.lines[-40:])
 
     def signal(self, number: int) -> None:
-        """Sends a signal; one that kills is waited for."""
+        """Sends a signal; one that kills or stops is waited for."""
         self._child.send_signal(number)
+        if number == signal.SIGSTOP:  # on a busy machine its threads may go on for a while
+            os.waitid(os.P_PID, self._child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         if number == signal.SIGKILL:
             self._child.wait(DEADLINE)
             self._reader.join(DEADLINE)
