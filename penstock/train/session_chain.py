@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from tensorboard.compat.proto import config_pb2
@@ -104,9 +104,12 @@ class RecoverableSession(WrappedSession):
 
     def _abandon(self) -> None:
         """Closes the session to make another. Its threads can see in the coordinator that it is not the end."""
-        if isinstance(self._sess, CoordinatedSession):
-            self._sess._coord.lost = True
-        super().close()
+        lost, self._sess = self._sess, None
+        if isinstance(lost, CoordinatedSession):
+            lost._coord.lost = True
+        if lost is not None:
+            with suppress(*LOST):  # a thread may have met the same error
+                lost.close()
 
     def close(self) -> None:
         if self._wait_log is not None:

@@ -213,6 +213,7 @@ def test_a_parameter_server_without_the_tokens_comes_back(tmp_path: Path) -> Non
             (tmp_path / "hold.worker1.step").unlink()
             goes_on(cluster, "worker0", "worker1")
         ends(cluster)
+        assert not cluster["worker0"].find("An error occurred")  # that it got over one is told as such
 
 
 def test_synchronous_training_ends_with_the_data(tmp_path: Path) -> None:
