@@ -31,9 +31,10 @@ class StepMemory:
         now = time.monotonic()
         if self._global_step is None or now < self._next_look:
             return
-        self._next_look = now + _EVERY
         try:
             self._last = int(session.run(self._global_step))
+            if self._last:  # until then each look may be the first that sees something
+                self._next_look = now + _EVERY
         except (OpError, RuntimeError) as error:  # the session is lost or closed, as the next step will find
             logging.vlog(1, "The global step could not be read: %s", error)
 

@@ -193,13 +193,17 @@ def _at(step: int) -> Losing:
 
 
 @pytest.mark.parametrize("directory", [False, True])
-def test_steps_that_are_lost_are_counted(directory: bool, tmp_path: Path, warnings: list[str]) -> None:
+def test_steps_that_are_lost_are_counted(
+    directory: bool, tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_memory, "_EVERY", 3600.0)
     where = str(tmp_path) if directory else None
     memory = StepMemory(tf.train.get_or_create_global_step(), where)
     with _at(5) as session:
         memory.compare(session)
-    with _at(1208) as session:
-        memory.note(session)
+    for step in (0, 1208, 1300):  # the last of which is too soon to be looked at
+        with _at(step) as session:
+            memory.note(session)
     with _at(1208) as session:
         memory.compare(session)
     assert not warnings  # nothing was lost so far
