@@ -10,6 +10,7 @@ from penstock.face import logging
 from penstock.train.checkpoint_state import latest_checkpoint
 
 _EVERY = 1.0  # seconds between two looks at the global step, which cost a small step each
+_EAGER = 100  # looks at most, one after each step, until the first step is counted
 
 
 class StepMemory:
@@ -25,6 +26,7 @@ class StepMemory:
         self._directory = directory
         self._last = 0
         self._next_look = 0.0
+        self._eager = _EAGER
 
     def note(self, session: Any) -> None:
         """Looks at the global step, unless that was done a moment ago."""
@@ -33,7 +35,8 @@ class StepMemory:
             return
         try:
             self._last = int(session.run(self._global_step))
-            if self._last:  # until then each look may be the first that sees something
+            self._eager -= 1
+            if self._last or self._eager <= 0:
                 self._next_look = now + _EVERY
         except (OpError, RuntimeError) as error:  # the session is lost or closed, as the next step will find
             logging.vlog(1, "The global step could not be read: %s", error)
