@@ -11,20 +11,27 @@ from typing import Any
 
 from tensorboard.compat.proto import config_pb2
 
-from penstock.errors import InvalidArgumentError, NotFoundError, OpError
+from penstock.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    UnavailableError,
+)
 from penstock.face import logging
 from penstock.face.progress import under_way
 from penstock.graph.device import DeviceSpecV2
 from penstock.graph.protos import make_messages
 from penstock.master.cluster import ClusterSpec, require_port
 from penstock.master.links import Links
-from penstock.master.remote import RemoteTask, start_timeout
+from penstock.master.remote import RemoteTask, start_timeout, within
 from penstock.master.status import fill_status
 from penstock.master.tasks import LocalTask, Task, Tasks
 from penstock.passes.portable import from_graph_def
 from penstock.wire.codec import Welcome
-from penstock.wire.control import ControlClient, ControlServer, messages, wait_until_listening
-from penstock.wire.credentials import Credentials, is_loopback, require_safe
+from penstock.wire.control import STATUS_SECS, ControlClient, ControlServer, messages, wait_until_listening
+from penstock.wire.credentials import ENVIRONMENT_VARIABLE, Credentials, is_loopback, require_safe
 from penstock.wire.endpoint import Listener
 from penstock.worker.devices import local_devices, use_threads
 from penstock.worker.worker import Route, Worker
@@ -119,6 +126,12 @@ class Server:
             for number in self.cluster.task_indices(each):
                 require_port(self.cluster.task_address(each, number), f"Task {number} of job '{each}'")
         self.credentials = credentials or Credentials.from_environment()
+        if definition.protocol == "grpc+tls" and self.credentials is None:
+            raise FailedPreconditionError(
+                None, None, f"The protocol 'grpc+tls' was asked for, and there are no credentials: {address} would "
+                "serve plain text. Make some with `penstock credentials create DIR` and set "
+                f"{ENVIRONMENT_VARIABLE}=DIR for every task, or ask for 'grpc'.",
+            )  # fmt: skip
         require_safe(address, self.credentials, insecure)
         _give_way_to_none()
         self.started = time.time()
@@ -304,21 +317,26 @@ def cluster_tasks(cluster: ClusterSpec, default: Task, links: Links, device_filt
     def passes(job: str, number: int) -> bool:
         return not filters or any(f.job in (None, job) and f.task in (None, number) for f in filters)
 
-    def make(job: str, number: int) -> Task:
+    def make(job: str, number: int, deadline: float | None) -> Task:
         address = cluster.task_address(job, number)
         near = server_at(address)
         if near is not None:
             return LocalTask(near.worker)
         task = RemoteTask(DeviceSpecV2(job=job, replica=0, task=number).to_string(), address, links)
-        task.connect(start_timeout())
+        task.connect(start_timeout(), deadline)
         return task
 
     known = {job: [n for n in cluster.task_indices(job) if passes(job, n)] for job in cluster.jobs}
     return Tasks(default, make, {job: numbers for job, numbers in known.items() if numbers})
 
 
-def connect_to(target: str, device_filters: list[str]) -> tuple[Tasks, Links | None]:
-    """The tasks behind a target `grpc://host:port`, and links made for them if no server of this process is meant."""
+def connect_to(
+    target: str, device_filters: list[str], timeout: float | None = None
+) -> tuple[Tasks, Links | None]:
+    """The tasks behind a target `grpc://host:port`, and links made for them if no server of this process is meant.
+
+    DeadlineExceededError if there is a `timeout`, in seconds, and it passes before the server answers.
+    """
     address = target.removeprefix("grpc://")
     if address == target:
         raise NotFoundError(
@@ -332,20 +350,25 @@ def connect_to(target: str, device_filters: list[str]) -> tuple[Tasks, Links | N
         return near.tasks(device_filters), None
     credentials = Credentials.from_environment()
     limit = start_timeout()
+    deadline = None if timeout is None else time.monotonic() + timeout
 
     def say(why: str, seconds: float) -> None:
         logging.warning("Waiting for %s: %s (for %.0f s; gives up after %.0f s).", target, why, seconds, limit)
 
-    wait_until_listening(address, limit, say)
     client = ControlClient(address, credentials)
     try:
-        status = client.get_status()
+        wait_until_listening(address, within(limit, deadline), say)
+        status = client.get_status(timeout=within(STATUS_SECS, deadline))
+    except (UnavailableError, DeadlineExceededError) as error:
+        if deadline is None or time.monotonic() < deadline:
+            raise
+        raise DeadlineExceededError(None, None, f"No session within {timeout:g} s: {error.message}") from error
     finally:
         client.close()
     links = Links.of_client(credentials)
     try:
         default = RemoteTask(status.task, address, links)
-        default.connect(limit)
+        default.connect(limit, deadline)
         return cluster_tasks(ClusterSpec(status.cluster), default, links, device_filters), links
     except OpError:
         links.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -81,7 +82,7 @@ class BaseSession:
             # A program without a cluster does not wait for gRPC to load.
             from penstock.server import connect_to
 
-            tasks, self._links = connect_to(self._target, list(config.device_filters))
+            tasks, self._links = connect_to(self._target, list(config.device_filters), self._seconds(None))
             return Master(tasks, config.allow_soft_placement, config.log_device_placement)
         worker = Worker(local_devices(device_count=dict(config.device_count)))
         return Master([worker], config.allow_soft_placement, config.log_device_placement)
@@ -105,7 +106,7 @@ class BaseSession:
         self._check_open()
         return [
             DeviceAttributes(d.name, d.device_type, d.memory_limit_bytes, d.incarnation)
-            for task in self._master.tasks.all() for d in task.devices
+            for task in self._master.tasks.all(self._deadline()) for d in task.devices
         ]  # fmt: skip
 
     # Running
@@ -129,7 +130,7 @@ class BaseSession:
         except (TypeError, AttributeError):
             key, run = (), None  # something in it has no hash: no cache, and the slow path says what is wrong
         if run is None or run.mutations != self._graph.mutations:
-            run = self._prepare(fetches, feed_dict, key)
+            run = self._prepare(fetches, feed_dict, key, options)
         elif not run.is_repeated:
             # Initialisation runs once, a loop runs the same again.
             run.is_repeated = True
@@ -147,14 +148,11 @@ class BaseSession:
         return run.fetch.build([to_numpy(v) for v in values])
 
     def _run_with_options(self, run: _Run, fed: list[Any], options: Any, run_metadata: Any) -> list[Any]:
-        if options is not None and not isinstance(options, config_pb2.RunOptions):
-            raise TypeError(f"options must be a tf.RunOptions, received {options!r}.")
         if run_metadata is not None and not isinstance(run_metadata, config_pb2.RunMetadata):
             raise TypeError(f"run_metadata must be a tf.RunMetadata, received {run_metadata!r}.")
-        timeout_ms = (options.timeout_in_ms if options else 0) or self._timeout_ms
+        timeout = self._seconds(options)
         trace = options is not None and options.trace_level > config_pb2.RunOptions.NO_TRACE
         try:
-            timeout = timeout_ms / 1000 if timeout_ms else None
             values, step, traced = self._master.run(run.signature, fed, timeout, trace)
         except OpError as error:
             raise self._located(error) from error
@@ -165,7 +163,19 @@ class BaseSession:
                 merge_encoded(run_metadata, part)
         return values
 
-    def _prepare(self, fetches: Any, feed_dict: Any, key: Any) -> _Run:
+    def _seconds(self, options: Any) -> float | None:
+        """The time limit of a step, or of connecting; None without one."""
+        if options is not None and not isinstance(options, config_pb2.RunOptions):
+            raise TypeError(f"options must be a tf.RunOptions, received {options!r}.")
+        timeout_ms = (options.timeout_in_ms if options else 0) or self._timeout_ms
+        return timeout_ms / 1000 if timeout_ms else None
+
+    def _deadline(self, options: Any = None) -> float | None:
+        """When the time limit of a step that begins now will have passed."""
+        seconds = self._seconds(options)
+        return None if seconds is None else time.monotonic() + seconds
+
+    def _prepare(self, fetches: Any, feed_dict: Any, key: Any, options: Any = None) -> _Run:
         if not isinstance(feed_dict, Mapping):
             raise TypeError(f"feed_dict must be a dict from tensors to values, received {type(feed_dict).__name__}.")
         graph = self._graph
@@ -177,7 +187,9 @@ class BaseSession:
             nested = any(isinstance(feed, NestedFeed) for feed in feeds)
             raise (ValueError if nested else RuntimeError)("The feed_dict feeds one tensor twice.")
         try:
-            signature = self._master.signature(fed, fetch.tensors, fetch.operations, mutations)
+            signature = self._master.signature(
+                fed, fetch.tensors, fetch.operations, mutations, deadline=self._deadline(options)
+            )
         except OpError as error:
             raise self._located(error) from error
         run = _Run(fetch, feeds, signature, mutations)

@@ -10,9 +10,11 @@ from penstock.errors import OutOfRangeError
 from penstock.face.logging import info
 from penstock.graph import dtype as dt
 from penstock.graph.graph import Graph, get_default_graph
+from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import name_scope
 from penstock.ops import casting, compare
 from penstock.ops.control import group
+from penstock.train.hook_timing import wait_for_step
 from penstock.train.supervisor import Supervisor
 from penstock.variables.global_step import get_global_step
 from penstock.variables.initialize import (
@@ -77,11 +79,15 @@ def train(
                 init_op = global_variables_initializer()
             if local_init_op is _DEFAULT:
                 local_init_op = group(local_variables_initializer(), tables_initializer())
-        if sync_optimizer is not None:
-            for each in sync_optimizer if isinstance(sync_optimizer, (list, tuple)) else [sync_optimizer]:
-                with name_scope("init_ops"):
-                    local_init_op = each.chief_init_op if is_chief else each.local_step_init_op
-                settings["ready_for_local_init_op"] = report_uninitialized_variables(global_variables())
+        rules = [] if sync_optimizer is None else sync_optimizer
+        rules = rules if isinstance(rules, (list, tuple)) else [rules]
+        if rules:
+            own = [each.chief_init_op if is_chief else each.local_step_init_op for each in rules]
+            with name_scope("init_ops"):
+                local_init_op = group(*own, *([] if local_init_op is None else [local_init_op]))
+            settings["ready_for_local_init_op"] = report_uninitialized_variables(global_variables())
+        runners = [each.get_chief_queue_runner() for each in rules] if is_chief else []
+        tokens = [each.get_init_tokens_op() for each in rules] if is_chief else []
         if train_step_kwargs is _DEFAULT:
             train_step_kwargs = _decisions(step, number_of_steps, log_every_n_steps)
     if logdir is None:
@@ -96,13 +102,12 @@ def train(
             sess = session_wrapper(sess)
         if is_chief and logdir:
             supervisor.start_standard_services(sess)
-        elif startup_delay_steps > 0:
-            _wait_for_step(sess, step, min(startup_delay_steps, number_of_steps or startup_delay_steps))
-        supervisor.start_queue_runners(sess)
-        if is_chief and sync_optimizer is not None:
-            for each in sync_optimizer if isinstance(sync_optimizer, (list, tuple)) else [sync_optimizer]:
-                supervisor.start_queue_runners(sess, [each.get_chief_queue_runner()])
-                sess.run(each.get_init_tokens_op())
+        elif not is_chief and startup_delay_steps > 0:
+            delay = min(startup_delay_steps, number_of_steps or startup_delay_steps)
+            wait_for_step(sess, step, delay, supervisor.coord)
+        supervisor.start_queue_runners(sess, [*graph.get_collection(GraphKeys.QUEUE_RUNNERS), *runners])
+        for put in tokens:
+            sess.run(put)
         total_loss = None
         try:
             stop = False
@@ -125,9 +130,3 @@ def _decisions(step: Any, number_of_steps: int | None, log_every_n_steps: int) -
         if log_every_n_steps > 0:
             made["should_log"] = compare.equal(casting.cast(step, dt.int64) % log_every_n_steps, 0)
         return made
-
-
-def _wait_for_step(sess: Any, global_step: Any, step: int) -> None:
-    """Returns once another worker has come to `step`."""
-    while sess.run(global_step) < step:
-        time.sleep(1.0)

@@ -8,18 +8,27 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from penstock.errors import AbortedError, DataLossError, OpError, UnavailableError, error_from_code
+from penstock.errors import (
+    AbortedError,
+    DataLossError,
+    DeadlineExceededError,
+    OpError,
+    UnavailableError,
+    error_from_code,
+)
 from penstock.face import logging
 from penstock.master.tasks import Answer
 from penstock.wire import endpoint
-from penstock.wire.channel import Channel
+from penstock.wire.channel import Channel, keepalive_secs
 from penstock.wire.codec import Abort, Done, Failed, Hello, Message, RunGraph, Tensors
-from penstock.wire.control import ControlClient
+from penstock.wire.control import STATUS_SECS, ControlClient
 from penstock.wire.credentials import Credentials
 from penstock.wire.loop import Loop
+from penstock.worker.cancellation import Cancellation
 from penstock.worker.step import Step
 from penstock.worker.timeline import encoded
 from penstock.worker.worker import Worker
@@ -38,6 +47,7 @@ class Link:
         self._worker = worker
         self._lock = threading.Lock()
         self._asked: dict[int, Answer] = {}  # steps that the peer runs for us
+        self._lost = Cancellation()
         self._running: set[int] = set()  # steps that we run for the peer
 
     # What we ask of the peer
@@ -56,6 +66,15 @@ class Link:
     def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
         """Sends tensors of a step."""
         self.channel.send(Tensors(step, keys, values))
+
+    @contextmanager
+    def watched(self, cancel: Callable[[], Any]) -> Iterator[None]:
+        """Calls `cancel` if the link ends meanwhile, for what is asked of the peer in another way."""
+        self._lost.on_cancel(cancel)
+        try:
+            yield
+        finally:
+            self._lost.forget(cancel)
 
     def abort(self, step: int, why: OpError) -> None:
         """Tells the peer to give a step up."""
@@ -123,6 +142,7 @@ class Link:
         with self._lock:
             asked, self._asked = self._asked, {}
             running, self._running = self._running, set()
+        self._lost.set()
         for answer in asked.values():
             answer(UnavailableError(None, None, f"Lost the connection to {self.peer}: {reason.message}"))
         if self._worker is not None:
@@ -186,7 +206,11 @@ class Links:
             return found
         client = ControlClient(address, self.credentials)
         try:
-            return self.open(address, client.get_status())
+            # Others count this task as lost if it waits for longer than that for one that is frozen.
+            status = client.get_status(timeout=min(STATUS_SECS, keepalive_secs() / 2))
+            return self.open(address, status)
+        except DeadlineExceededError as error:  # it is not the step's, and a new session may get over it
+            raise UnavailableError(None, None, f"{task} cannot be reached: {error.message}") from error
         finally:
             client.close()
 

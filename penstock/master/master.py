@@ -90,36 +90,41 @@ class Master:
 
     def signature(
         self, feeds: tuple[Tensor, ...], fetches: tuple[Tensor, ...], targets: tuple[Operation, ...], mutations: int,
-        done: frozenset[Operation] = frozenset(),
+        done: frozenset[Operation] = frozenset(), deadline: float | None = None,
     ) -> Signature:  # fmt: skip
         """The compiled form of a signature; all graph work happens here, once.
 
-        The operations in `done` have run in an earlier piece of a partial run.
+        The operations in `done` have run in an earlier piece of a partial run. It may have to wait for tasks:
+        DeadlineExceededError if one is not there by `deadline` (time.monotonic()).
         """
         key = (feeds, fetches, targets, mutations, done)
-        with self._lock:
+        if not self._lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
+            raise DeadlineExceededError(None, None, "The time limit has passed while another step connects to tasks.")
+        try:
             found = self._signatures.get(key)
             if found is None:
-                found = self._signatures[key] = self._compile(feeds, fetches, targets, done)
+                found = self._signatures[key] = self._compile(feeds, fetches, targets, done, deadline)
+        finally:
+            self._lock.release()
         return found
 
     def _compile(
         self, feeds: Sequence[Tensor], fetches: Sequence[Tensor], targets: Sequence[Operation],
-        done: frozenset[Operation],
+        done: frozenset[Operation], deadline: float | None,
     ) -> Signature:  # fmt: skip
         self.compilations += 1
         subgraph = optimize(prune(feeds, fetches, targets, done))
         tasks = self.tasks
-        tasks.require({node.device for node in subgraph.nodes if node.device})
+        tasks.require({node.device for node in subgraph.nodes if node.device}, deadline)
         place(subgraph, tasks.device_names, self.soft_placement)
         if self.log_placement:
             for node in subgraph.nodes:
                 print(f"{node.name}: ({node.op.name}): {node.device}", flush=True)
-        return Signature([self._register(p) for p in partition(sum_before_sending(subgraph))], len(fetches))
+        return Signature([self._register(p, deadline) for p in partition(sum_before_sending(subgraph))], len(fetches))
 
-    def _register(self, part: Partition) -> _Part:
+    def _register(self, part: Partition, deadline: float | None) -> _Part:
         task = self.tasks[part.task] if part.task else self.tasks.default
-        return _Part(task, task.register(part.subgraph, self.session), part.feeds, part.fetches)
+        return _Part(task, task.register(part.subgraph, self.session, deadline), part.feeds, part.fetches)
 
     # Steps
 

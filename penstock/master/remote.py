@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import Any
 
-from penstock.errors import AbortedError, DeadlineExceededError, OpError, UnavailableError
+from penstock.errors import AbortedError, CancelledError, DeadlineExceededError, OpError, UnavailableError
 from penstock.face import logging
 from penstock.master.links import Link, Links
 from penstock.master.tasks import Answer, session_closed
 from penstock.passes.ir import Subgraph
 from penstock.passes.portable import to_graph_def
 from penstock.wire.codec import RunGraph
-from penstock.wire.control import ControlClient, wait_until_listening
+from penstock.wire.control import STATUS_SECS, ControlClient, wait_until_listening
 
 RECONNECT_SECS = 5.0  # for which a task that was there before is waited for
+SHORTEST_SECS = 0.001  # of a call whose time is up
 
 
 def start_timeout() -> float:
     """How many seconds a task may take to come up (PENSTOCK_START_TIMEOUT_SECS)."""
     return float(os.environ.get("PENSTOCK_START_TIMEOUT_SECS", "600"))
+
+
+def within(timeout: float, deadline: float | None) -> float:
+    """The seconds that are left of a time limit, or of a deadline that comes first."""
+    left = timeout if deadline is None else min(timeout, deadline - time.monotonic())
+    return max(SHORTEST_SECS, left)
 
 
 class _RemoteGraph:
@@ -48,17 +56,18 @@ class RemoteTask:
         self._control: ControlClient | None = None
         self._lock = threading.Lock()  # of whoever connects
         self._link: Link | None = None
-        self._closed = False
+        self._closed = threading.Event()
 
     @property
     def device_names(self) -> list[str]:
         """The full names of its devices."""
         return [d.name for d in self.devices]
 
-    def connect(self, timeout: float) -> Link:
+    def connect(self, timeout: float, deadline: float | None = None) -> Link:
         """The link to the task. Says what it waits for; UnavailableError after `timeout` seconds.
 
-        AbortedError if the task is not the one that it was: what it held is lost.
+        AbortedError if the task is not the one that it was: what it held is lost. DeadlineExceededError if whoever asks
+        has a `deadline`, by time.monotonic(), that comes first.
         """
         link = self._link
         if link is not None and link.channel.is_open:
@@ -66,15 +75,22 @@ class RemoteTask:
         with self._lock:
             if self._link is not None and self._link.channel.is_open:
                 return self._link
-            self._link = self._connected(timeout)
-            if self._closed:  # meanwhile
+            try:
+                self._link = self._connected(within(timeout, deadline))
+            except UnavailableError as error:
+                if self._closed.is_set():
+                    raise session_closed() from error
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise DeadlineExceededError(None, None, f"The time limit has passed: {error.message}") from error
+                raise
+            if self._closed.is_set():  # meanwhile
                 self._close_control()
                 raise session_closed()
             return self._link
 
     def _open_control(self) -> ControlClient:
         control = self._control
-        if self._closed:
+        if self._closed.is_set():
             raise session_closed()
         if control is None:
             control = self._control = ControlClient(self.address, self._links.credentials)
@@ -93,8 +109,10 @@ class RemoteTask:
             )  # fmt: skip
 
         try:
-            wait_until_listening(self.address, timeout, say)
-            status = self._open_control().get_status()
+            began = time.monotonic()
+            wait_until_listening(self.address, timeout, say, ended=self._closed)
+            left = max(SHORTEST_SECS, began + timeout - time.monotonic())
+            status = self._open_control().get_status(timeout=min(STATUS_SECS, left))
         except (UnavailableError, DeadlineExceededError) as error:
             raise UnavailableError(
                 None, None, f"{self.name} cannot be reached: {error.message}. Is the task running at {self.address}?"
@@ -114,24 +132,35 @@ class RemoteTask:
         self.devices = list(status.devices)
         return link
 
-    def register(self, subgraph: Subgraph, session: str) -> _RemoteGraph:
+    def register(self, subgraph: Subgraph, session: str, deadline: float | None = None) -> _RemoteGraph:
         """A partition that steps can name."""
         graph = _RemoteGraph(to_graph_def(subgraph), session)
-        self._register(graph, self.connect(start_timeout()))
+        self._register(graph, self.connect(start_timeout(), deadline), deadline)
         return graph
 
-    def _register(self, graph: _RemoteGraph, link: Link) -> None:
-        client = self._links.incarnation
-        graph.handle = self._open_control().register_graph(graph.session, client, graph.definition)
+    def _register(self, graph: _RemoteGraph, link: Link, deadline: float | None) -> None:
+        """Sends a partition. A task that is frozen takes it and does not answer: the link tells that it is lost."""
+        client, timeout = self._links.incarnation, None if deadline is None else within(float("inf"), deadline)
+        try:
+            graph.handle = self._open_control().register_graph(
+                graph.session, client, graph.definition, timeout, link.watched
+            )
+        except CancelledError as error:
+            if self._closed.is_set() or link.channel.is_open:
+                raise
+            raise UnavailableError(
+                None, None, f"Lost {self.name} while it took a graph: {link.channel.closed_error().message}"
+            ) from error
         graph.link = link
 
     def start(self, graph: _RemoteGraph, request: RunGraph, answer: Answer) -> None:
         """Asks the task to run a step; `answer` is called when it has, or when it is lost."""
+        deadline = None if request.timeout < 0 else time.monotonic() + request.timeout
         link = self._link
         if link is None or not link.channel.is_open:
-            link = self.connect(RECONNECT_SECS)
+            link = self.connect(RECONNECT_SECS, deadline)
         if graph.link is not link:
-            self._register(graph, link)  # the task has forgotten it when the connection was lost
+            self._register(graph, link, deadline)  # the task has forgotten it when the connection was lost
         request.handle = graph.handle
         link.run(request, answer)
 
@@ -143,7 +172,7 @@ class RemoteTask:
     def close_session(self, session: str) -> None:
         """Has the task forget a session's graphs, if it still is there."""
         control = self._control
-        self._closed = True  # for threads that run steps, and may be about to connect again
+        self._closed.set()  # for threads that run steps, and may be about to connect again
         try:
             if control is not None and self._link is not None and self._link.channel.is_open:
                 control.close_session(session)

@@ -34,7 +34,7 @@ class Task(Protocol):
 
     @property
     def device_names(self) -> list[str]: ...
-    def register(self, subgraph: Subgraph, session: str) -> Any: ...
+    def register(self, subgraph: Subgraph, session: str, deadline: float | None = None) -> Any: ...
     def start(self, graph: Any, request: RunGraph, answer: Answer) -> None: ...
     def abort(self, step: int, why: OpError) -> None: ...
     def close_session(self, session: str) -> None: ...
@@ -52,7 +52,7 @@ class LocalTask:
         self.devices = worker.devices
         self.device_names = worker.device_names
 
-    def register(self, subgraph: Subgraph, session: str) -> int:
+    def register(self, subgraph: Subgraph, session: str, deadline: float | None = None) -> int:
         """The handle of a partition."""
         return self.worker.register_graph(subgraph, session)
 
@@ -86,7 +86,9 @@ class LocalTask:
 class Tasks:
     """The tasks that a session may use. They are connected to when a graph first names them."""
 
-    def __init__(self, default: Task, make: Callable[[str, int], Task | None], known: dict[str, list[int]]) -> None:
+    def __init__(
+        self, default: Task, make: Callable[[str, int, float | None], Task | None], known: dict[str, list[int]]
+    ) -> None:
         self.default = default
         self._make = make
         self._known = known  # job: task numbers
@@ -99,7 +101,7 @@ class Tasks:
         by_name = {worker.name: worker for worker in workers}
         for worker in workers:
             worker.route = by_name.__getitem__
-        tasks = cls(LocalTask(workers[0]), lambda job, index: None, {})
+        tasks = cls(LocalTask(workers[0]), lambda job, index, deadline: None, {})
         tasks._tasks.update({w.name: LocalTask(w) for w in workers[1:]})
         return tasks
 
@@ -110,11 +112,11 @@ class Tasks:
         """The tasks that have been used so far."""
         return list(self._tasks.values())
 
-    def all(self) -> list[Any]:
+    def all(self, deadline: float | None = None) -> list[Any]:
         """All tasks, connected to now."""
         for job, numbers in self._known.items():
             for number in numbers:
-                self._connect(job, number)
+                self._connect(job, number, deadline)
         return self.connected()
 
     @property
@@ -122,19 +124,19 @@ class Tasks:
         """The devices of the tasks that are connected, those of the default task first."""
         return [name for task in list(self._tasks.values()) for name in task.device_names]
 
-    def require(self, devices: set[str]) -> None:
+    def require(self, devices: set[str], deadline: float | None = None) -> None:
         """Connects to the tasks that device names speak of."""
         for device in devices:
             spec = DeviceSpecV2.from_string(device)
             if spec.job in self._known:
                 numbers = self._known[spec.job]
-                self._connect(spec.job, min(numbers) if spec.task is None else spec.task)
+                self._connect(spec.job, min(numbers) if spec.task is None else spec.task, deadline)
 
-    def _connect(self, job: str, number: int) -> None:
+    def _connect(self, job: str, number: int, deadline: float | None) -> None:
         name = DeviceSpecV2(job=job, replica=0, task=number).to_string()
         if name in self._tasks or number not in self._known[job]:
             return
-        task = self._make(job, number)
+        task = self._make(job, number, deadline)
         if task is not None:
             with self._lock:
                 self._tasks.setdefault(name, task)

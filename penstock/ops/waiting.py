@@ -71,7 +71,7 @@ class Waitable:
         A step that gives way is tried again from the beginning of its op when `again()`; None if that cannot be done.
         """
         cancelled = ctx.cancelled
-        woken = True
+        woken, too_late = True, False
         if not (self._gone or cancelled.is_set or ready()):
             if ctx.give_way is not None:
                 if again is None:
@@ -84,12 +84,14 @@ class Waitable:
                 woken = self._changed.wait_for(lambda: self._gone or cancelled.is_set or ready(), ctx.remaining())
             finally:
                 cancelled.forget(self._wake)
+                # Its thread may have been slow to wake. What is there by now belongs to those who came after it.
+                too_late = cancelled.is_set
                 ctx.waited += time.perf_counter() - began
         if self._gone:
             raise CancelledError(None, None, f"{self} was closed together with its session.")
         if not woken:
             raise DeadlineExceededError(None, None, f"Timed out waiting for {self}.")
-        if not ready():
+        if too_late or not ready():
             raise CancelledError(None, None, f"The step was cancelled while it waited for {self}.")
 
 

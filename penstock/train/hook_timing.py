@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from penstock.face import logging
+from penstock.train.coordinator import Coordinator
 from penstock.train.session_run_hook import SessionRunContext, SessionRunValues
 from penstock.variables.global_step import get_global_step
+
+_LOOK_EVERY, _SAY_EVERY = 0.5, 10.0  # seconds, of one who waits for a step
 
 
 class SecondOrStepTimer:
@@ -83,3 +87,23 @@ def required_global_step(hook: str) -> Any:
     if step is None:
         raise RuntimeError(f"Global step should be created to use {hook}: call tf.train.get_or_create_global_step().")
     return step._ref() if hasattr(step, "_ref") and not hasattr(step, "handle") else step
+
+
+def wait_for_step(session: Any, global_step: Any, wanted: int, coord: Coordinator) -> bool:
+    """Waits until others have come to a global step, and says so now and then.
+
+    False if the training is to stop before. An error of the session, such as a lost task, is raised.
+    """
+    said = -_SAY_EVERY
+    began = time.monotonic()
+    while (step := int(session.run(global_step))) < wanted:
+        waited = time.monotonic() - began
+        if waited >= said + _SAY_EVERY:
+            said = waited
+            logging.info(
+                "Waiting for global step %d before starting training. Current step is %d (for %.0f s).",
+                wanted, step, waited,
+            )  # fmt: skip
+        if coord.wait_for_stop(_LOOK_EVERY):
+            return False
+    return True

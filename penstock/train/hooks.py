@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +9,8 @@ import numpy as np
 
 from penstock.face import logging
 from penstock.graph.graph import get_default_graph
-from penstock.train.hook_timing import NeverTriggerTimer, SecondOrStepTimer, required_global_step
+from penstock.train.coordinator import Coordinator
+from penstock.train.hook_timing import NeverTriggerTimer, SecondOrStepTimer, required_global_step, wait_for_step
 from penstock.train.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 
 
@@ -147,19 +147,14 @@ class GlobalStepWaiterHook(SessionRunHook):
     def begin(self) -> None:
         self._is_waiting = self._wait_until_step > 0
         self._step = required_global_step("GlobalStepWaiterHook")
+        self._coord = Coordinator()  # of a session that has none
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self._coord = coord or self._coord
 
     def before_run(self, run_context: SessionRunContext) -> None:
-        logged = None
-        while self._is_waiting:
-            step = int(run_context.session.run(self._step))
-            if step >= self._wait_until_step:
-                self._is_waiting = False
-                return
-            if logged is None or step - logged > 1000:
-                logging.info("Waiting for global step %d before starting training. Current step is %d.",
-                             self._wait_until_step, step)  # fmt: skip
-                logged = step
-            time.sleep(0.5)
+        if self._is_waiting:
+            self._is_waiting = not wait_for_step(run_context.session, self._step, self._wait_until_step, self._coord)
 
 
 class FinalOpsHook(SessionRunHook):

@@ -42,7 +42,7 @@ class _MonitoredSession:
             session_creator or ChiefSessionCreator(), self._hooks, stop_grace_period_secs, should_recover
         )
         self._sess: Any = (
-            RecoverableSession(self._coordinated_creator)
+            RecoverableSession(self._coordinated_creator, self._coordinated_creator.ran)
             if should_recover
             else self._coordinated_creator.create_session()
         )
@@ -80,6 +80,11 @@ class _MonitoredSession:
                     made.close()  # or its threads would go on
                 raise
             return made
+
+        def ran(self) -> None:
+            """A step has run."""
+            if isinstance(self._session_creator, ChiefSessionCreator):
+                self._session_creator._ran(self.tf_sess)
 
     @property
     def graph(self) -> Any:
@@ -124,6 +129,11 @@ class _MonitoredSession:
             if exception_type is None:
                 for hook in self._hooks:
                     hook.end(self._coordinated_creator.tf_sess)
+        except LOST:
+            # Whoever starts this program again goes on with the training: its queues must not be closed.
+            if self._coordinated_creator.coord is not None:
+                self._coordinated_creator.coord.lost = True
+            raise
         finally:
             try:
                 if self._sess is None:

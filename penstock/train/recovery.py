@@ -134,14 +134,20 @@ class RecoveringSession(Session):
     """A session of a cluster that gets over lost tasks: it makes a new session inside, and runs the step again.
 
     Threads that share it wait while one of them does so. `make(again)` gives a plain session whose model is ready;
-    `goes_on` says whether recovery still makes sense. A step with a time limit of its own fails instead, as does
-    every step once the training is to stop.
+    `goes_on` says whether recovery still makes sense; `ran` is told of steps that have run. A step with a time limit of
+    its own fails instead, as does every step once the training is to stop.
     """
 
-    def __init__(self, make: Callable[[bool], Session], goes_on: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        make: Callable[[bool], Session],
+        goes_on: Callable[[], bool],
+        ran: Callable[[Session], None] = lambda session: None,
+    ) -> None:
         # No super().__init__: the session inside is the one that connects.
         self._make = make
         self._goes_on = goes_on
+        self._ran = ran
         self._contexts = []
         self._closed = False
         self._lost: Session | None = None  # its steps were cancelled for the sake of recovery
@@ -178,12 +184,15 @@ class RecoveringSession(Session):
             except (CancelledError, RuntimeError) as error:
                 # Another thread may have closed the session to make a new one.
                 if self._closed or (session is self._inner and session is not self._lost):
+                    if self._given_up is not None:
+                        raise self._given_up from None
                     raise
                 with self._recovery:
                     if session is self._inner:  # which did not work out
                         raise self._given_up or error from None
             else:
                 self._patience = None
+                self._ran(session)
                 return values
 
     def _recover(self, session: Session, error: OpError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from tensorboard.compat.proto import config_pb2
@@ -62,8 +63,9 @@ class WrappedSession:
 class RecoverableSession(WrappedSession):
     """Makes the session anew when a task of its cluster has gone, and runs the step again."""
 
-    def __init__(self, creator: Any) -> None:
+    def __init__(self, creator: Any, ran: Callable[[], None] = lambda: None) -> None:
         self._creator = creator
+        self._ran = ran  # is told of each step that has run
         self._wait_log = WaitLog() if is_synchronous(get_default_graph()) else None
         super().__init__(self._create(None))
 
@@ -91,10 +93,10 @@ class RecoverableSession(WrappedSession):
             if self._sess is None:
                 self._sess = self._create(patience)
             try:
-                if self._wait_log is None:
-                    return call()
-                with self._wait_log:
-                    return call()
+                with self._wait_log or nullcontext():
+                    result = call()
+                self._ran()
+                return result
             except LOST as error:
                 self._abandon()
                 patience = patience or Patience()
@@ -102,9 +104,12 @@ class RecoverableSession(WrappedSession):
 
     def _abandon(self) -> None:
         """Closes the session to make another. Its threads can see in the coordinator that it is not the end."""
-        if isinstance(self._sess, CoordinatedSession):
-            self._sess._coord.lost = True
-        super().close()
+        lost, self._sess = self._sess, None
+        if isinstance(lost, CoordinatedSession):
+            lost._coord.lost = True
+        if lost is not None:
+            with suppress(*LOST):  # a thread may have met the same error
+                lost.close()
 
     def close(self) -> None:
         if self._wait_log is not None:

@@ -7,7 +7,9 @@ from typing import Any
 from penstock.graph.graph import get_default_graph
 from penstock.train.scaffold import Scaffold
 from penstock.train.session_manager import SessionManager
+from penstock.train.step_memory import StepMemory
 from penstock.train.training_mark import TrainingMark
+from penstock.variables.global_step import get_global_step
 
 
 class SessionCreator:
@@ -60,11 +62,14 @@ class ChiefSessionCreator(_ScaffoldedCreator):
         self._checkpoint_filename_with_path = checkpoint_filename_with_path
         self._began = False
         self._mark: TrainingMark | None = None
+        self._memory: StepMemory | None = None  # of a training on a cluster
 
     def create_session(self) -> Any:
         manager, scaffold = self._manager(), self._scaffold
         if self._mark is None:
             self._mark = TrainingMark(self._master, self._checkpoint_dir, get_default_graph(), self._config)
+        if self._memory is None and self._master:
+            self._memory = StepMemory(get_global_step(), self._checkpoint_dir)
         # What a server holds at first may be of another training; later, or if it says so, it is ours.
         ours = self._began or self._mark.is_there()
         prepare = manager.rejoin_session if ours else manager.prepare_session
@@ -81,10 +86,17 @@ class ChiefSessionCreator(_ScaffoldedCreator):
         self._began = True
         try:
             self._mark.put()
+            if self._memory is not None:
+                self._memory.compare(session)
         except BaseException:
             session.close()
             raise
         return session
+
+    def _ran(self, session: Any) -> None:
+        """A step has run."""
+        if self._memory is not None:
+            self._memory.note(session)
 
     def _end(self) -> None:
         """The training has ended, well or not."""

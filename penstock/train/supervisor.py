@@ -25,6 +25,7 @@ from penstock.train.meta_graph import export_meta_graph
 from penstock.train.recovery import RecoveringSession, chief_recovery_op
 from penstock.train.saver import Saver
 from penstock.train.session_manager import SessionManager
+from penstock.train.step_memory import StepMemory
 from penstock.train.sync_replicas import Departure
 from penstock.train.training_mark import TrainingMark
 from penstock.variables.global_step import get_global_step
@@ -83,6 +84,7 @@ class Supervisor:
         self._stop_grace_secs = stop_grace_secs
         self._coord = Coordinator()
         self._mark: TrainingMark | None = None
+        self._memory: StepMemory | None = None  # of the chief of a cluster
         self._started_threads: list[threading.Thread] = []
         self._init_feed_dict = init_feed_dict
         self._init_fn = init_fn
@@ -161,7 +163,11 @@ class Supervisor:
         def make(again: bool) -> Session:
             return self._make_session(master, config, wait_for_checkpoint, max_wait_secs, again)
 
-        session = RecoveringSession(make, lambda: not self._coord.should_stop()) if master else make(False)
+        def ran(session: Session) -> None:
+            if self._memory is not None:
+                self._memory.note(session)
+
+        session = RecoveringSession(make, lambda: not self._coord.should_stop(), ran) if master else make(False)
         if self._departure is not None:
             self._departure.begin(session)
         if self._is_chief:
@@ -182,6 +188,8 @@ class Supervisor:
             return manager.wait_for_session(master, config=config, max_wait_secs=max_wait_secs)
         if self._mark is None:
             self._mark = TrainingMark(master, self._logdir, self._graph, config)
+        if self._memory is None and master:
+            self._memory = StepMemory(self._global_step, self._logdir)
         if again or self._mark.is_there():
             session = manager.rejoin_session(
                 master, init_op=self._init_op, saver=self._saver, checkpoint_dir=self._logdir, config=config,
@@ -195,6 +203,8 @@ class Supervisor:
             )  # fmt: skip
         try:
             self._mark.put()
+            if self._memory is not None:
+                self._memory.compare(session)
             tokens = chief_recovery_op(self._graph)
             if again and tokens is not None:
                 session.run(tokens)

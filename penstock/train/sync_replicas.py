@@ -322,7 +322,11 @@ class _ChiefQueueRunner(QueueRunner):
 
     def _close_on_stop(self, sess: Any, coord: Coordinator) -> None:
         coord.wait_for_stop()
-        if not coord.lost:  # the chief comes back then, and the others wait for it
+        if coord.lost:
+            # The chief comes back, and the queue stays open for it. Its step may wait for a token that nobody puts out
+            # any more, on a server that is well: only the end of the session wakes it.
+            sess.close()
+        else:
             self.leave(sess)
 
     def leave(self, sess: Any) -> None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import grpc
@@ -34,6 +36,8 @@ MAX_MESSAGE = 1 << 31  # bytes: protobuf takes no more
 SERVICE = "penstock.Control"
 _OP = "penstock-op-bin"  # the op that failed, in the metadata of an answer; names need not be ASCII
 _LONGEST_OP, _LONGEST_MESSAGE = 1024, 4096  # bytes
+STATUS_SECS = 10.0  # in which a task that listens must have said who it is
+_SHORTEST_TRY, _LONGEST_TRY = 0.05, 5.0  # seconds in which a connection must be there
 
 _METHODS = {
     "GetStatus": ("StatusRequest", "Status"),
@@ -69,6 +73,9 @@ messages = make_messages(
     "penstock/control.proto", "penstock", _MESSAGES, {"Control": _METHODS},
     [cluster_pb2.DESCRIPTOR, graph_pb2.DESCRIPTOR],
 )  # fmt: skip
+
+
+Watched = Callable[[Callable[[], Any]], AbstractContextManager[None]]
 
 
 class Service(Protocol):
@@ -225,34 +232,46 @@ class ControlClient:
             for name, (request, reply) in _METHODS.items()
         }
 
-    def _call(self, name: str, request: Any, timeout: float) -> Any:
+    def _call(self, name: str, request: Any, timeout: float | None, watched: Watched | None = None) -> Any:
         try:
-            return self._calls[name](request, timeout=timeout, metadata=self._metadata)
+            if watched is None:
+                return self._calls[name](request, timeout=timeout, metadata=self._metadata)
+            call = self._calls[name].future(request, timeout=timeout, metadata=self._metadata)
+            with watched(call.cancel):
+                return call.result()
+        except grpc.FutureCancelledError as error:
+            raise CancelledError(None, None, f"{name} at {self.address} was cancelled.") from error
         except grpc.RpcError as error:
             raise self._error(name, error, timeout) from error
         except ValueError as error:  # the channel is closed, or the message is too large
             kind = CancelledError if self._closed else InvalidArgumentError
             raise kind(None, None, f"{name} at {self.address}: {error}") from error
 
-    def _error(self, name: str, error: Any, timeout: float) -> OpError:
+    def _error(self, name: str, error: Any, timeout: float | None) -> OpError:
         code, said = error.code().value[0], error.details() or ""
         if code == DeadlineExceededError._code:
             return DeadlineExceededError(
-                None, None, f"{self.address} accepted {name} but has not answered within {timeout:.0f} s."
+                None, None, f"{self.address} accepted {name} but has not answered within {timeout:g} s."
             )
         op = next((value for key, value in error.trailing_metadata() or () if key == _OP), b"")
         if code == UnavailableError._code:
             return UnavailableError(None, None, f"No answer from {self.address}: {said}")
         return error_from_code(code, said, op.decode(errors="replace") or None)
 
-    def get_status(self, details: bool = False, timeout: float = 10.0) -> Any:
+    def get_status(self, details: bool = False, timeout: float = STATUS_SECS) -> Any:
         """Who the task is, and with `details` all that it holds."""
         return self._call("GetStatus", messages["StatusRequest"](details=details), timeout)
 
-    def register_graph(self, session: str, client: int, graph: Any, timeout: float = 300.0) -> int:
-        """Registers a partition and returns its handle."""
+    def register_graph(
+        self, session: str, client: int, graph: Any, timeout: float | None = None, watched: Watched | None = None
+    ) -> int:
+        """Registers a partition and returns its handle.
+
+        A large graph takes its time, so there is no limit by itself. `watched(cancel)` is a context for the time of the
+        call, in which somebody may cancel it: CancelledError.
+        """
         request = messages["RegisterGraphRequest"](session=session, client=client, graph=graph)
-        return int(self._call("RegisterGraph", request, timeout).handle)
+        return int(self._call("RegisterGraph", request, timeout, watched).handle)
 
     def close_session(self, session: str, timeout: float = 5.0) -> None:
         """Has the task forget a session's graphs."""
@@ -268,26 +287,31 @@ class ControlClient:
         self._channel.close()
 
 
-def wait_until_listening(address: str, timeout: float, say: Callable[[str, float], None], every: float = 10.0) -> None:
+def wait_until_listening(
+    address: str, timeout: float, say: Callable[[str, float], None], every: float = 10.0,
+    ended: threading.Event | None = None,
+) -> None:  # fmt: skip
     """Waits until something listens at an address; `say(why_not, seconds)` is called now and then.
 
-    UnavailableError after `timeout` seconds.
+    UnavailableError after `timeout` seconds, or at once when the wait was `ended` by another thread.
     """
     host, _, port = address.rpartition(":")
+    ended = ended or threading.Event()
     began = time.monotonic()
     said = began
     pause = 0.02
     while True:
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+            left = max(_SHORTEST_TRY, began + timeout - time.monotonic())
+            socket.create_connection((host.strip("[]"), int(port)), timeout=min(_LONGEST_TRY, left)).close()
             return
         except (OSError, ValueError) as error:
             why = str(error)
         now = time.monotonic()
-        if now - began >= timeout:
+        if now - began >= timeout or ended.is_set():
             raise UnavailableError(None, None, f"nothing answers at {address} ({why}) after {now - began:.0f} s")
         if now - said >= every:
             said = now
             say(why, now - began)
-        time.sleep(min(pause, max(0.0, began + timeout - now)))
+        ended.wait(min(pause, max(0.0, began + timeout - now)))
         pause = min(pause * 1.5, 0.5)

@@ -73,8 +73,10 @@ class Process:
         return "\n".join(self.lines[-40:])
 
     def signal(self, number: int) -> None:
-        """Sends a signal; one that kills is waited for."""
+        """Sends a signal; one that kills or stops is waited for."""
         self._child.send_signal(number)
+        if number == signal.SIGSTOP:  # on a busy machine its threads may go on for a while
+            os.waitid(os.P_PID, self._child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         if number == signal.SIGKILL:
             self._child.wait(DEADLINE)
             self._reader.join(DEADLINE)
@@ -180,11 +182,11 @@ class Cluster:
             with tf.Session(self.target(name)) as session:
                 return session.run(fetches, options=tf.RunOptions(timeout_in_ms=int(timeout * 1000)))
 
-    def until(self, build: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
+    def until(self, build: Callable[[], Any], good: Callable[[Any], bool], name: str = "ps0") -> Any:
         """Probes until the answer is good."""
         end = time.monotonic() + DEADLINE
         while True:
-            value = self.probe(build)
+            value = self.probe(build, name)
             if good(value):
                 return value
             assert time.monotonic() < end, f"still {value}"

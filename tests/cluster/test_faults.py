@@ -28,7 +28,7 @@ def nothing_left_behind() -> Iterator[None]:
 def strike(cluster: Cluster, victim: str, fault: str, worker: str = "worker1") -> None:
     """Has a task go, and come back once another, `worker` or the parameter server, has noticed."""
     witness, sign = "ps0", f"the link to /job:worker/.*{victim[-1]} has"
-    if victim == "ps0":
+    if victim.startswith("ps"):
         witness, sign = worker, "is lost"
     seen = len(cluster[witness].find(sign))
     if fault == "kill":
@@ -145,6 +145,32 @@ def test_the_parameter_server_comes_back_empty(tmp_path: Path, mode: str) -> Non
         assert len(cluster.of("worker0")) == len(cluster.of("worker1")) == 1
 
 
+def test_a_parameter_server_is_frozen_while_the_chief_prepares_graphs(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.write("hold.worker0.init")
+        cluster.start("ps0", "worker0", "worker1", mode="monitored")
+        cluster["worker0"].wait_for("held at init")
+        cluster.freeze("ps0")
+        (tmp_path / "hold.worker0.init").unlink()  # what it runs next is a graph that the server has not seen
+        cluster["worker0"].wait_for("is lost")
+        cluster.thaw("ps0")
+        goes_on(cluster, "worker0", "worker1")
+        ends(cluster)
+
+
+@pytest.mark.parametrize("mode", ["monitored", "supervised"])
+def test_what_is_lost_without_checkpoints_is_told(tmp_path: Path, mode: str) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start("ps0", "worker0", "worker1", mode=mode, checkpoints=0)
+        goes_on(cluster, "worker0", "worker1")
+        cluster.kill("ps0")
+        cluster.start("ps0")
+        cluster["worker0"].wait_for("ALL TRAINING SO FAR IS LOST: at least [1-9][0-9]* steps")
+        cluster["worker0"].wait_for("no checkpoint directory to restore .* begins anew at step 0")
+        goes_on(cluster, "worker0", "worker1")
+        ends(cluster)
+
+
 @pytest.mark.parametrize(
     ("mode", "victims"), [("monitored", ["worker1", "worker0", "ps0"]), ("supervised", ["worker0", "ps0"])]
 )
@@ -173,14 +199,32 @@ def test_synchronous_training_goes_on(tmp_path: Path, mode: str, victims: list[s
         assert all(len(cluster.of(w)) == 1 for w in ("worker0", "worker1") if w not in victims)
 
 
+def test_a_parameter_server_without_the_tokens_comes_back(tmp_path: Path) -> None:
+    """The chief waits for a token of the first: only its thread that applies updates sees that the second has gone."""
+    with Cluster(tmp_path, ps=2) as cluster:
+        # Without an input queue: the threads of one would close the session, and so wake the chief.
+        cluster.start("ps0", "ps1", "worker0", "worker1", mode="monitored", sync=1, input=0)
+        goes_on(cluster, "worker0", "worker1")
+        for fault in FAULTS:
+            cluster.write("hold.worker1.step")
+            cluster["worker1"].wait_for_more("held at step")
+            cluster.until(lambda: _accumulator().num_accumulated(), lambda count: count == 1, "ps1")
+            strike(cluster, "ps1", fault, "worker0")
+            (tmp_path / "hold.worker1.step").unlink()
+            goes_on(cluster, "worker0", "worker1")
+        ends(cluster)
+        assert not cluster["worker0"].find("An error occurred")  # that it got over one is told as such
+
+
 def test_synchronous_training_ends_with_the_data(tmp_path: Path) -> None:
     """Whichever replica runs out first: the rest of them does its share, or ends with the chief."""
     with Cluster(tmp_path) as cluster:
-        for records, steps in (("24,6", range(12, 19)), ("6,24", range(5, 8))):
+        for records in ("24,6", "6,24"):
             cluster.start(*(["worker0", "worker1"] if cluster.of("ps0") else ["ps0", "worker0", "worker1"]),
                           mode="monitored", sync=1, records=records)  # fmt: skip
             assert [cluster[w].end() for w in ("worker0", "worker1")] == [0, 0]
-            assert int(cluster["worker0"].wait_for(r"end step (\d+)")[1]) in steps
+            # How many it takes depends on who is slow: the other one does its share, and what it then adds is too old.
+            assert 1 <= int(cluster["worker0"].wait_for(r"end step (\d+)")[1]) <= 18
             tf.Session.reset(cluster.target("ps0"), config=tf.ConfigProto(device_filters=["/job:ps"]))
             shutil.rmtree(tmp_path / "train")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster.gates import gate_queues
-from cluster.processes import DEADLINE, Cluster
+from cluster.processes import DEADLINE, KEEPALIVE, Cluster
 from leaks import leak_check
 
 import penstock.v1 as tf
@@ -109,6 +109,20 @@ def test_a_client_vanishes_while_it_waits_in_a_queue(servers: Cluster, fault: st
         servers.thaw("client")
         assert client.end() == 1
         assert client.find("UnavailableError.*(Lost the connection|No connection)")
+
+
+def test_a_task_is_frozen_while_it_takes_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_KEEPALIVE_SECS", str(KEEPALIVE))
+    with Cluster(tmp_path, workers=0) as cluster:
+        cluster.start("ps0", mode="join")
+        cluster["ps0"].wait_for("serves")
+        with tf.Session(cluster.target("ps0")) as session:
+            assert session.run(tf.constant(1.0) + 1.0) == 2.0
+            cluster.freeze("ps0")
+            with pytest.raises(tf.errors.UnavailableError, match=r"task:0 while it took a graph: .*no sign of life"):
+                session.run(tf.constant(2.0) + 2.0)
+            cluster.thaw("ps0")
+            assert session.run(tf.constant(3.0) + 3.0) == 6.0
 
 
 def _sessions(servers: Cluster, at_least: int) -> list[Any]:

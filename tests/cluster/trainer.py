@@ -55,10 +55,12 @@ class Model:
             )  # fmt: skip
         with tf.device(worker):
             # A queue of the worker's own, whose filling needs the parameter server: it must outlive lost sessions.
-            queue = tf.FIFOQueue(4, tf.float32, shapes=[()], shared_name=f"input{args.task}")
-            enqueue = queue.enqueue(tf.cast(self.step * 0 + 1, tf.float32))
-            tf.train.add_queue_runner(tf.train.QueueRunner(queue, [enqueue]))
-            self.one = queue.dequeue()
+            self.one = tf.constant(1.0)
+            if args.input:
+                queue = tf.FIFOQueue(4, tf.float32, shapes=[()], shared_name=f"input{args.task}")
+                enqueue = queue.enqueue(tf.cast(self.step * 0 + 1, tf.float32))
+                tf.train.add_queue_runner(tf.train.QueueRunner(queue, [enqueue]))
+                self.one = queue.dequeue()
             if args.records:
                 count = int(args.records.split(",")[args.task])
                 records = tf.data.Dataset.from_tensors(1.0).repeat(count)
@@ -124,7 +126,7 @@ class Task:
         self.folder = Path(args.folder)
         self.name = f"{args.job}{args.task}"
         self.is_chief = args.task == 0
-        self.logdir = str(self.folder / "train")
+        self.logdir = str(self.folder / "train") if args.checkpoints else None
 
     def moment(self) -> str:
         """At which gate the next step shall wait."""
@@ -272,6 +274,8 @@ def main() -> None:
     parser.add_argument("--task", type=int, default=0)
     parser.add_argument("--mode")
     parser.add_argument("--sync", type=int, default=0)
+    parser.add_argument("--input", type=int, default=1)
+    parser.add_argument("--checkpoints", type=int, default=1)
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--records", default="")
     args = parser.parse_args()

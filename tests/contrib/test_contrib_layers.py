@@ -166,6 +166,19 @@ def small_net() -> Any:
     return slim.fully_connected(net, 2, activation_fn=None)
 
 
+def test_train_in_step_with_other_replicas() -> None:
+    """The chief alone: it puts out the tokens, and nobody but the others waits for a step to begin with."""
+    w = tf.Variable(3.0)
+    rule = tf.train.SyncReplicasOptimizer(tf.train.GradientDescentOptimizer(0.1), 1)
+    train = slim.learning.create_train_op(w * w, rule)
+    assert slim.learning.train(train, None, number_of_steps=3, sync_optimizer=rule) < 9.0
+
+
+def test_the_chief_does_not_wait_for_itself_to_begin() -> None:
+    train = slim.learning.create_train_op(tf.square(tf.Variable(3.0)), tf.train.GradientDescentOptimizer(0.1))
+    assert slim.learning.train(train, None, number_of_steps=3, startup_delay_steps=2) < 9.0
+
+
 def test_create_train_op_and_train(tmp_path: Path) -> None:
     slim.losses.softmax_cross_entropy(small_net(), tf.constant([[1, 0], [0, 1]]))
     total = slim.losses.get_total_loss()

@@ -1,14 +1,17 @@
-"""A task of another process, as a session sees it that is closed while its threads still run steps."""
+"""A task of another process: one that does not come or answer, and sessions that are closed while they wait for it."""
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from loopback import free_addresses
 
 import penstock.v1 as tf
-from penstock.errors import CancelledError
+from penstock.errors import CancelledError, DeadlineExceededError, UnavailableError
 from penstock.master import remote
 from penstock.master.links import Links
 from penstock.master.remote import RemoteTask
@@ -73,3 +76,66 @@ def test_a_session_that_is_closed_while_it_connects(task: RemoteTask, monkeypatc
     assert [client._closed for client in opened] == [True]
     with pytest.raises(CancelledError, match="GetStatus"):
         opened[0].get_status()
+
+
+def test_a_session_that_is_closed_while_it_waits_for_a_task() -> None:
+    (address,) = free_addresses(1)
+    links = Links.of_client(None)
+    task = RemoteTask("/job:ps/replica:0/task:0", address, links)
+    met: list[BaseException] = []
+
+    def connect() -> None:
+        with pytest.raises(CancelledError, match="session has been closed") as caught:
+            task.connect(10 * _DEADLINE)
+        met.append(caught.value)
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    task.close_session("a session")
+    thread.join(_DEADLINE)
+    assert len(met) == 1
+    links.close()
+
+
+# Time limits
+
+_LIMIT_MS = 300
+
+
+@pytest.fixture(params=["nobody listens", "nobody answers"])
+def silent(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a task that is not there, or that is frozen: the system takes connections in its place."""
+    (address,) = free_addresses(1)
+    if request.param == "nobody listens":
+        yield address
+        return
+    with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
+        yield address
+
+
+def test_a_task_that_tensors_cannot_reach_is_lost(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step has no time limit, so that the error of this call must not look like one."""
+    monkeypatch.setenv("PENSTOCK_KEEPALIVE_SECS", "0.5")
+    links = Links.of_client(None)
+    with pytest.raises(UnavailableError, match=silent):
+        links.reach("/job:ps/replica:0/task:0", silent)
+    links.close()
+
+
+def test_a_session_has_a_time_limit_to_connect(silent: str) -> None:
+    limited = tf.ConfigProto(operation_timeout_in_ms=_LIMIT_MS)
+    with pytest.raises(DeadlineExceededError, match=f"No session within 0.3 s: .*{silent}"):
+        tf.Session(f"grpc://{silent}", config=limited)
+
+
+@pytest.mark.parametrize("limit", ["operation_timeout_in_ms", "RunOptions"])
+def test_a_step_has_a_time_limit_to_connect(silent: str, limit: str) -> None:
+    (here,) = free_addresses(1)
+    config, options = tf.ConfigProto(operation_timeout_in_ms=_LIMIT_MS), tf.RunOptions(timeout_in_ms=_LIMIT_MS)
+    with tf.Graph().as_default(), tf.train.Server({"worker": [here], "ps": [silent]}, "worker", 0) as server:
+        with tf.device("/job:ps/task:0"):
+            there = tf.constant(1.0) + 1.0
+        with tf.Session(server.target, config=config if limit == "operation_timeout_in_ms" else None) as session:
+            with pytest.raises(DeadlineExceededError, match=f"time limit has passed: /job:ps/.*task:0 .*{silent}"):
+                session.run(there, options=options if limit == "RunOptions" else None)
+            assert session.run(tf.constant(2.0)) == 2.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ import pytest
 from golden_programs import check, parameters
 
 import penstock.v1 as tf
+from penstock.ops.accumulator import Accumulator
+from penstock.worker.cancellation import Cancellation
+from penstock.worker.step import Step
 
 
 @pytest.mark.parametrize("row", parameters("semantics/accumulators.json", {}))
@@ -37,6 +41,28 @@ def test_closing_the_session_wakes_take_grad() -> None:
     thread.join(10)
     # The session may be closed before the step has begun.
     assert results in (["CancelledError"], ["RuntimeError"])
+
+
+def test_a_step_that_was_cancelled_takes_nothing_however_late_it_wakes() -> None:
+    accumulator = Accumulator("a", tf.float32, tf.TensorShape([]), "MEAN")
+    step, results = Step(Cancellation()), []
+
+    def take() -> None:
+        with pytest.raises(tf.errors.CancelledError, match="cancelled while it waited"):
+            accumulator.take(1, step)
+        results.append(accumulator.count)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    while not step.cancelled._callbacks:  # until it waits
+        time.sleep(0.001)
+    with accumulator._changed:  # which the one who waits needs to wake
+        step.cancelled.is_set = True
+        accumulator._changed.notify_all()
+        accumulator._add(np.float32(1.0))
+        accumulator.count += 1
+    thread.join(30)
+    assert results == [1] and accumulator.global_step == 0
 
 
 def test_a_step_adds_and_takes() -> None:

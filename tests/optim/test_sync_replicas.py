@@ -465,6 +465,25 @@ def test_a_chief_that_dies_comes_back() -> None:
             thread.join(10)
 
 
+def test_a_chief_that_waits_for_a_token_is_woken_when_its_updates_lose_a_task() -> None:
+    """The tokens may be on a server that is well, so that the step which waits for one meets no error by itself."""
+    woken: list[bool] = []
+    with (
+        pytest.raises(tf.errors.UnavailableError, match="gone"),  # which the coordinator brings at the end
+        _started(one_cluster, _ROWS["eq2of2"]) as (replicas, coord),
+    ):
+        for replica in replicas * 2:
+            assert not isinstance(_returned(replica.call([0.1, 0.1])), Exception)
+        waiting = replicas[0].call([0.1, 0.1])
+        _until(lambda: _state(replicas)["num_accumulated"] == [1])
+        with coord.stop_on_exception():
+            raise tf.errors.UnavailableError(None, None, "gone")
+        waiting.join(_DEADLINE)
+        woken.append(not waiting.is_alive())
+    assert woken == [True]
+    assert isinstance(_returned(waiting), tf.errors.CancelledError)
+
+
 class _Report(tf.train.SessionRunHook):
     """Tells when the session is there; counts the steps of its replica."""
 
@@ -667,3 +686,31 @@ def test_a_chief_that_just_exits_closes_the_queue() -> None:
             assert [session.run(taken, options=options) for _ in range(2)] == [0, 0]  # the last ones
             with pytest.raises(tf.errors.OutOfRangeError):
                 session.run(taken, options=options)
+
+
+def test_a_chief_that_loses_its_cluster_at_the_very_end_can_be_started_again() -> None:
+    class Saves(tf.train.SessionRunHook):
+        """Its last work fails once."""
+
+        def __init__(self, lost: bool) -> None:
+            self._lost = lost
+
+        def end(self, session: Any) -> None:
+            if self._lost:
+                raise tf.errors.UnavailableError(None, None, "gone")
+
+    def train(lost: bool) -> None:
+        with tf.Graph().as_default():
+            step, w = tf.train.get_or_create_global_step(), tf.Variable(1.0)
+            rule = tf.train.SyncReplicasOptimizer(tf.train.GradientDescentOptimizer(0.1), 1)
+            update = rule.apply_gradients([(tf.constant(1.0), w)], global_step=step)
+            hooks = [Saves(lost), rule.make_session_run_hook(True)]
+            with tf.train.MonitoredTrainingSession(server.target, hooks=hooks) as session:
+                session.run(update)
+
+    with tf.train.Server.create_local_server() as server:
+        with pytest.raises(tf.errors.UnavailableError, match="gone"):
+            train(lost=True)
+        train(lost=False)  # the queue of tokens is open
+        with pytest.raises(tf.errors.FailedPreconditionError, match="an earlier job on these parameter servers"):
+            train(lost=False)

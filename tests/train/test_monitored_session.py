@@ -260,3 +260,27 @@ def test_logged_values_have_the_digits_of_their_type(caplog):
         with caplog.at_level("INFO", "penstock"), tf.train.MonitoredSession(hooks=[hook]) as session:
             session.run(values["step"])
     assert caplog.messages[-1] == "loss = 0.010000001, small = [0.00001 1.     ], step = 3"
+
+
+def test_a_worker_waits_for_a_step_or_for_the_end() -> None:
+    step = tf.train.get_or_create_global_step()
+    forward = tf.assign_add(step, 5)
+    coord, reached = tf.train.Coordinator(), []
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+
+        def wait(hook: Any) -> threading.Thread:
+            hook.begin()
+            hook.after_create_session(session, coord)
+            context = tf.train.SessionRunContext(tf.train.SessionRunArgs(None), session)
+            thread = threading.Thread(target=lambda: reached.append(hook.before_run(context)))
+            thread.start()
+            return thread
+
+        first, second = (wait(tf.train.GlobalStepWaiterHook(wanted)) for wanted in (5, 6))
+        session.run(forward)
+        first.join(30)
+        assert len(reached) == 1 and second.is_alive()
+        coord.request_stop()
+        second.join(30)
+        assert len(reached) == 2

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import penstock.v1 as tf
+from penstock.face import logging
+from penstock.train import step_memory
 from penstock.train.recovery import Patience, RecoveringSession, patiently
+from penstock.train.step_memory import StepMemory
 
 LOST = (tf.errors.AbortedError, tf.errors.UnavailableError)
 
@@ -172,3 +176,68 @@ def test_a_session_that_is_closed_does_not_come_back() -> None:
     closed.set()
     thread.join(30)
     assert [s._closed for s in made] == [True, True]
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    said: list[str] = []
+    monkeypatch.setattr(logging, "warning", lambda text, *args: said.append(text % args))
+    return said
+
+
+def _at(step: int) -> Losing:
+    """A session whose global step is `step`."""
+    session = Losing([])
+    session.run(tf.assign(tf.train.get_or_create_global_step(), step))
+    return session
+
+
+@pytest.mark.parametrize("directory", [False, True])
+def test_steps_that_are_lost_are_counted(
+    directory: bool, tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_memory, "_EVERY", 3600.0)
+    where = str(tmp_path) if directory else None
+    memory = StepMemory(tf.train.get_or_create_global_step(), where)
+    with _at(5) as session:
+        memory.compare(session)
+    for step in (0, 1208, 1300):  # the last of which is too soon to be looked at
+        with _at(step) as session:
+            memory.note(session)
+    with _at(1208) as session:
+        memory.compare(session)
+    assert not warnings  # nothing was lost so far
+    with _at(72) as session:
+        memory.compare(session)
+        memory.compare(session)
+    (said,) = warnings
+    missing = f"no checkpoint in {where} yet" if directory else "no checkpoint directory"
+    assert "ALL TRAINING SO FAR IS LOST: at least 1136 steps" in said and missing in said and "at step 72" in said
+
+
+def test_steps_after_the_last_checkpoint_are_counted(tmp_path: Path, warnings: list[str]) -> None:
+    step = tf.train.get_or_create_global_step()
+    memory = StepMemory(step, str(tmp_path))
+    with _at(100) as session:
+        path = tf.train.Saver().save(session, str(tmp_path / "model"))
+    with _at(130) as session:
+        memory.note(session)
+    with _at(100) as session:
+        memory.compare(session)
+    (said,) = warnings
+    assert said == f"The model is that of {path} again, at step 100: at least 30 steps that came after it are lost."
+
+
+def test_looking_at_the_step_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch, warnings: list[str]) -> None:
+    monkeypatch.setattr(step_memory, "_EVERY", 0.0)
+    memory = StepMemory(tf.train.get_or_create_global_step(), None)
+    with _at(7) as session:
+        memory.note(session)
+        session._errors.append(tf.errors.UnavailableError(None, None, "gone"))
+        memory.note(session)
+    memory.note(session)  # which is closed
+    with _at(6) as session:
+        memory.compare(session)
+    assert len(warnings) == 1
+    StepMemory(None, None).note(session)  # a program that does not count its steps
+    StepMemory(None, None).compare(session)

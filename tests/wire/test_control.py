@@ -19,6 +19,7 @@ import penstock.v1 as tf
 from penstock import server as server_module
 from penstock.errors import (
     DeadlineExceededError,
+    FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
@@ -222,6 +223,16 @@ def test_a_server_off_loopback_needs_credentials(job: Credentials) -> None:
             client = ControlClient(address, server.credentials)
             assert client.get_status().task == server.name
             client.close()
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_tls_is_not_promised_without_credentials(insecure: bool, job: Credentials) -> None:
+    with pytest.raises(FailedPreconditionError, match=r"plain text.*penstock credentials create DIR.*PENSTOCK_CRED"):
+        Server({"ps": ["localhost:0"]}, protocol="grpc+tls", insecure=insecure)
+    with Server({"ps": ["localhost:0"]}, protocol="grpc+tls", credentials=job) as server:
+        client = ControlClient(server.address, job)
+        assert client.get_status().task == server.name
+        client.close()
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:", "127.0.0.1:-1", "127.0.0.1:99999"])

@@ -1,0 +1,65 @@
+"""StepMemory: how far a chief's training had come, so that it can tell what is lost when the model begins anew."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from penstock.errors import OpError
+from penstock.face import logging
+from penstock.train.checkpoint_state import latest_checkpoint
+
+_EVERY = 1.0  # seconds between two looks at the global step, which cost a small step each
+_EAGER = 100  # looks at most, one after each step, until the first step is counted
+
+
+class StepMemory:
+    """The global step as it was seen last. `directory` is where the checkpoints are, if any are made.
+
+    >>> memory = StepMemory(tf.train.get_global_step(), "/tmp/train")
+    >>> memory.note(sess)  # after each step
+    >>> memory.compare(sess)  # in the session that follows
+    """
+
+    def __init__(self, global_step: Any, directory: str | None) -> None:
+        self._global_step = global_step
+        self._directory = directory
+        self._last = 0
+        self._next_look = 0.0
+        self._eager = _EAGER
+
+    def note(self, session: Any) -> None:
+        """Looks at the global step, unless that was done a moment ago."""
+        now = time.monotonic()
+        if self._global_step is None or now < self._next_look:
+            return
+        try:
+            self._last = int(session.run(self._global_step))
+            self._eager -= 1
+            if self._last or self._eager <= 0:
+                self._next_look = now + _EVERY
+        except (OpError, RuntimeError) as error:  # the session is lost or closed, as the next step will find
+            logging.vlog(1, "The global step could not be read: %s", error)
+
+    def compare(self, session: Any) -> None:
+        """Warns if the model of a new session has fewer steps than were seen before."""
+        if not self._last:
+            return
+        now, before = int(session.run(self._global_step)), self._last
+        self._last = now
+        if now >= before:
+            return
+        checkpoint = latest_checkpoint(self._directory) if self._directory else None
+        if checkpoint is not None:
+            logging.warning(
+                "The model is that of %s again, at step %d: at least %d steps that came after it are lost.",
+                checkpoint, now, before - now,
+            )  # fmt: skip
+            return
+        why = f"no checkpoint in {self._directory} yet" if self._directory else "no checkpoint directory"
+        logging.warning(
+            "\n" + "*" * 80 + "\nALL TRAINING SO FAR IS LOST: at least %d steps. A parameter server came back without "
+            "its variables, and there is\n%s to restore them from. The training begins anew at step %d.\n"
+            "To keep what is learnt, pass checkpoint_dir to MonitoredTrainingSession, or logdir to Supervisor.\n"
+            + "*" * 80, before - now, why, now,
+        )  # fmt: skip
