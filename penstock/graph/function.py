@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.opdef import registered
+from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
 
 
@@ -27,6 +28,7 @@ class FuncGraph(Graph):
         self.inputs: list[Tensor] = []
         self.captured: list[Tensor] = []
         self.outputs: list[Tensor] = []
+        self.targets: list[Operation] = []  # run whether or not an output needs them
         self._capture_of: dict[Tensor, Tensor] = {}
         # Variables, losses and summaries made in a body belong to the program, not to the body.
         self._collections = outer_graph._collections

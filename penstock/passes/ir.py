@@ -34,6 +34,11 @@ Edge = tuple[Node, int]
 _READS = {"ReadVariableOp": ("VarHandleOp",), "Identity": ("VariableV2", "Variable")}
 
 
+def is_reference(dtype: DType) -> bool:
+    """Whether an edge of this type stands for a variable, a queue or the like: it does not leave its task."""
+    return bool(dtype._is_ref_dtype) or dtype.name == "resource"
+
+
 def reads_variable(node: Node) -> bool:
     """Whether a node does nothing but read a variable."""
     return node.op.name in _READS and node.inputs[0][0].op.name in _READS[node.op.name]

@@ -25,7 +25,7 @@ def prune(feeds: Iterable[Tensor], fetches: Iterable[Tensor], targets: Iterable[
 
 def body_of(function: Function) -> Subgraph:
     """The body of a function as a Subgraph whose feeds are its parameters; references stay references."""
-    return _prune({t: t.dtype for t in function.inputs}, list(function.outputs), [])
+    return _prune({t: t.dtype for t in function.inputs}, list(function.outputs), list(function.graph.targets))
 
 
 def _prune(feeds: dict[Tensor, DType], wanted: list[Tensor], targets: list[Operation]) -> Subgraph:

@@ -16,6 +16,7 @@ from penstock.graph.opdef import grouped, registered
 from penstock.ops.functional import as_predicate
 from penstock.ops.waiting import GivesWay, NeedsThread
 from penstock.passes.ir import Edge, Node, Subgraph
+from penstock.passes.partition import SPLIT
 from penstock.passes.prune import body_of
 from penstock.worker.plan import Cuts, SegmentPlan, body, functions_of
 from penstock.worker.resources import Variable
@@ -144,11 +145,20 @@ class NodeCall:
 class _BodyCall(NodeCall):
     """A control-flow node that runs on the host: its bodies are partitions of their own."""
 
-    def executable(self, function: Function, arguments: Sequence[int | Variable]) -> Executable:
-        """A body compiled on its own, on the device of the node."""
+    def executable(
+        self, function: Function, arguments: Sequence[int | Variable], results: Sequence[int] | None = None
+    ) -> Executable:
+        """A body compiled on its own, on the device of the node; ops of a split node are placed already.
+
+        `results` are the numbers of the outputs that are wanted, if not all are.
+        """
         body = body_of(function)
+        placed = self.owner.context.devices if SPLIT in self.node.attrs else ()
         for node in body.nodes:
-            node.device = self.device
+            if node.device not in placed:
+                node.device = self.device
+        if results is not None:
+            body.fetches = [body.fetches[i] for i in results]
         bound = {id(p): a for p, a in zip(body.feeds, arguments, strict=True) if isinstance(a, Variable)}
         return self.owner.inner(body, bound)
 
@@ -177,16 +187,16 @@ class LoopCall(_BodyCall):
 
     def __init__(self, owner: Executable, node: Node) -> None:
         super().__init__(owner, node)
+        # A variable is handed on as it is: what it holds is no result.
+        self.changing = [i for i, source in enumerate(self.inputs) if not isinstance(source, Variable)]
         self.cond = self.executable(node.attrs["cond"], self.inputs)
-        self.body = self.executable(node.attrs["body"], self.inputs)
+        self.body = self.executable(node.attrs["body"], self.inputs, self.changing)
 
     def __call__(self, values: list[Any], step: Step) -> None:
         current = self.arguments(values, self.inputs)
-        variables = [i for i, s in enumerate(self.inputs) if isinstance(s, Variable)]
         while as_predicate(np.asarray(self.cond.run(current, step.inner())[0])):
-            current = self.body.run(current, step.inner())
-            for i in variables:
-                current[i] = None
+            for i, value in zip(self.changing, self.body.run(current, step.inner()), strict=True):
+                current[i] = value
             step.check(self.name)
         self.store(values, current)
 
