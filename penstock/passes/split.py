@@ -33,7 +33,15 @@ def devices_in(nodes: Sequence[Node]) -> set[str]:
     found = {node.device for node in nodes if node.device}
     for node in nodes:
         for function in _bodies(node).values():
-            found |= devices_in(body_of(function).nodes)
+            found |= _devices_of(function)
+    return found
+
+
+def _devices_of(function: Function) -> set[str]:
+    """The devices that a body names, worked out once."""
+    found: set[str] | None = function.derived.get("devices")
+    if found is None:
+        found = function.derived["devices"] = devices_in(body_of(function).nodes)
     return found
 
 
@@ -90,7 +98,7 @@ class _Splitter:
         home = task_of(node.device)
         if any(is_reference(s.dtypes[i]) and task_of(s.device) != home for s, i in node.inputs):
             return True
-        return any(devices_in(body_of(function).nodes) for function in _bodies(node).values())
+        return any(map(_devices_of, _bodies(node).values()))
 
     def _copies(self, node: Node, device_of: dict[str, str]) -> _Copies | None:
         """The copies of a node, or None if all of it is in its home task."""

@@ -323,3 +323,62 @@ def test_an_error_in_a_body_elsewhere_ends_the_step(servers: Servers) -> None:
         loop = tf.while_loop(lambda i: i < 10, body, [0])
     with tf.Session(servers.target) as session, pytest.raises(tf.errors.InvalidArgumentError, match="division by zero"):
         session.run(loop)
+
+
+@KINDS
+def test_scopes_inside_a_body(servers: Servers, use_resource: bool) -> None:
+    """An update is where its variable is, whatever scope it is made in; other ops heed scopes and colocation."""
+
+    def build() -> Any:
+        go = tf.placeholder(tf.bool, [])
+        v, w = variable("v", 1.0, PS0, use_resource), variable("w", 2.0, PS1, use_resource)
+
+        def branch() -> Any:
+            with tf.device(WORKER):
+                changed = tf.assign_add(v, 1.0)
+            with tf.colocate_with(w.op):
+                scaled = tf.identity(changed) * 3.0
+            with tf.device("/job:ps"):
+                return scaled + w.read_value()
+
+        with tf.device(PS1):
+            return tf.cond(go, branch, lambda: w.read_value()), [go]
+
+    check(servers, build, [(True,), (False,)])
+
+
+def test_a_queue_on_a_parameter_server_gives_what_a_branch_takes(servers: Servers) -> None:
+    with tf.device(PS1):
+        queue = tf.FIFOQueue(10, tf.int32, shapes=[()])
+        fill = queue.enqueue_many([[1, 2, 3]])
+        size = queue.size()
+    count = tf.placeholder(tf.int32, [])
+    with tf.device(WORKER):
+        total = tf.while_loop(
+            lambda i, _: i < count,
+            lambda i, total: (i + 1, tf.cond(i > 0, lambda: total * 10 + queue.dequeue(), lambda: total)), [0, 0],
+        )[1]  # fmt: skip
+    with tf.Session(servers.target) as session:
+        session.run(fill)
+        assert [session.run([total, size], {count: n})[0] for n in (1, 3)] == [0, 12]
+        assert session.run(size) == 1
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            session.run(total, {count: 3}, options=tf.RunOptions(timeout_in_ms=500))
+        session.run(fill)
+        assert session.run(total, {count: 4}) == 123
+
+
+def test_random_numbers_and_strings_in_a_body(servers: Servers) -> None:
+    def build() -> Any:
+        names = variable("names", ["a", "b"], PS0)
+
+        def body(i: Any, text: Any) -> Any:
+            with tf.device(PS1):
+                joined = tf.string_join([text, tf.as_string(i)])
+            return i + 1, tf.string_join([joined, tf.reduce_join(names.read_value())])
+
+        with tf.device(WORKER):
+            return tf.while_loop(lambda i, _: i < 3, body, [0, ""])[1], []
+
+    over_tasks, alone = in_both(servers, build)
+    assert over_tasks[0] == alone[0] == b"0ab1ab2ab"
