@@ -81,11 +81,6 @@ class Cut:
             node.inputs = [self.at(edge, node.device) for edge in node.inputs]
             node.controls = [self.at((source, -1), node.device)[0] for source in node.controls]
 
-    @property
-    def tasks(self) -> list[str]:
-        """The tasks that have a part."""
-        return list(self._members)
-
     def at(self, edge: Edge, device: str) -> Edge:
         """What a node on `device` takes for an edge (-1 for control): the edge, or a Recv; one per value and task."""
         source, index = edge

@@ -65,7 +65,7 @@ def _colocated(nodes: Sequence[Node], default: DeviceSpecV2 | None) -> _Groups:
             groups.join(id(leader), id(node))
         # A host op that takes the value of a variable may be elsewhere, as those that save are.
         takes_value = node.op.host and not any(arg.is_ref for arg in node.op.inputs)
-        apart = default is not None and node.op.name in SPLIT_OPS and _meets_several_tasks(node, default)
+        apart = default is not None and node.op.name in SPLIT_OPS and _is_over_tasks(node, default)
         for source, index in node.inputs:
             kind = source.dtypes[index]
             bound = kind._is_ref_dtype and not takes_value and not _reads_elsewhere(node, source)
@@ -75,8 +75,10 @@ def _colocated(nodes: Sequence[Node], default: DeviceSpecV2 | None) -> _Groups:
     return groups
 
 
-def _meets_several_tasks(node: Node, default: DeviceSpecV2) -> bool:
+def _is_over_tasks(node: Node, default: DeviceSpecV2) -> bool:
     """Whether a control-flow node is in another task than a variable or the like that a body of it uses."""
+    if node.op.name == "If" and any(kind.name == "resource" for kind in node.dtypes):
+        return False  # it picks one of several queues, and a handle does not travel
     devices = {source.device for source, i in node.inputs if is_reference(source.dtypes[i])}
     wishes = map(DeviceSpecV2.from_string, devices | ({node.device} if node.device else set()))
     return len({(w.job, w.task or 0) if w.job else (default.job, default.task) for w in wishes}) > 1

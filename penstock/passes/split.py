@@ -57,6 +57,9 @@ def split(subgraph: Subgraph, devices: Sequence[str], soft: bool, keys: Iterator
 
 
 def _bodies(node: Node) -> dict[str, Function]:
+    """The bodies of an If or While by the names of their attrs; other nodes run theirs as a whole."""
+    if node.op.name not in SPLIT_OPS:
+        return {}
     return {name: value for name, value in node.attrs.items() if isinstance(value, Function)}
 
 
@@ -68,13 +71,13 @@ class _Splitter:
         """`outside` has the devices of the nodes around a body, by name."""
         device_of = {**outside, **{node.name: node.device for node in subgraph.nodes}}
         copies: dict[int, list[Node]] = {}  # of a split node, the one in its home task first
+        given: dict[int, list[int]] = {}  # of a split node: which of its outputs the copy in its home task has
         nodes: list[Node] = []
 
         def output(edge: Edge) -> Edge:
             source, index = edge
             return edge if id(source) not in copies else (copies[id(source)][0], given[id(source)].index(index))
 
-        given: dict[int, list[int]] = {}  # of a split node: which of its outputs the copy in its home task has
         for node in subgraph.nodes:
             if copies:
                 node.inputs = [output(edge) for edge in node.inputs]
@@ -93,20 +96,20 @@ class _Splitter:
 
     def _may_touch_others(self, node: Node) -> bool:
         """Whether a node has bodies that name devices, or take references to something in another task."""
-        if node.op.name not in SPLIT_OPS:
-            return False
-        home = task_of(node.device)
-        if any(is_reference(s.dtypes[i]) and task_of(s.device) != home for s, i in node.inputs):
+        bodies, home = _bodies(node), task_of(node.device)
+        if bodies and any(is_reference(s.dtypes[i]) and task_of(s.device) != home for s, i in node.inputs):
             return True
-        return any(map(_devices_of, _bodies(node).values()))
+        return any(map(_devices_of, bodies.values()))
 
     def _copies(self, node: Node, device_of: dict[str, str]) -> _Copies | None:
         """The copies of a node, or None if all of it is in its home task."""
         bodies = {name: self._placed(function, node, device_of) for name, function in _bodies(node).items()}
         home = task_of(node.device)
         tasks = {home: node.device}
-        for body in bodies.values():
+        for name, body in bodies.items():
             used = {id(s) for n in body.nodes for s in (*(s for s, _ in n.inputs), *n.controls)}
+            if name != "body":  # a loop hands on what it does not change without looking at it
+                used |= {id(n) for n, _ in body.fetches}
             idle = {id(feed) for feed in body.feeds} - used
             tasks.update((task_of(n.device), n.device) for n in body.nodes if id(n) not in idle)
         if len(tasks) == 1:

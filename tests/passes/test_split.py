@@ -90,3 +90,15 @@ def test_control_flow_of_one_task_stays_as_it_is(device: str) -> None:
     subgraph = placed(build)
     assert split(subgraph, DEVICES, False, itertools.count()) is subgraph
     assert {task_of(n.device) for n in subgraph.nodes if n.op.name == "If"} == {PS0}
+
+
+def test_a_queue_is_picked_where_it_is() -> None:
+    def build() -> Any:
+        with tf.device(PS1):
+            queues = [tf.FIFOQueue(10, tf.int32, shapes=[()]) for _ in range(2)]
+        with tf.device(WORKER):
+            return tf.cond(tf.constant(True), lambda: queues[0].queue_ref, lambda: queues[1].queue_ref)
+
+    subgraph = placed(build)
+    assert split(subgraph, DEVICES, False, itertools.count()) is subgraph
+    assert {task_of(n.device) for n in subgraph.nodes if n.op.name != "Const"} == {PS1}
