@@ -115,8 +115,8 @@ def difference(actual: Any, expected: Any, where: str = "result", rtol: float = 
     return next((found for name, a, e in pairs if (found := difference(a, e, name, rtol, atol))), None)
 
 
-def check(row: dict[str, Any], tf: Any, **names: Any) -> None:
-    """Run the program of `row` and assert that it gives, or raises, what TensorFlow did."""
+def check(row: dict[str, Any], tf: Any, atol: float = 1e-6, **names: Any) -> None:
+    """Run the program of `row` and assert that it gives, or raises, what TensorFlow did; `atol` as in `difference`."""
     if "raises" in row:
         expected = row["raises"]["exception"]
         try:
@@ -125,7 +125,7 @@ def check(row: dict[str, Any], tf: Any, **names: Any) -> None:
             assert type(error).__name__ == expected, f"{row['id']}: raised {error!r} instead of {expected}"
             return
         raise AssertionError(f"{row['id']}: gave {result!r} instead of raising {expected}")
-    found = difference(view(run_program(row, tf, **names)), row.get("result"))
+    found = difference(view(run_program(row, tf, **names)), row.get("result"), atol=atol)
     assert found is None, f"{row['id']}: {found}"
 
 

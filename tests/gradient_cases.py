@@ -291,6 +291,19 @@ def _array(x: Any) -> Any:
     return array.write(1, array.read(0) * 2.0)
 
 
+def _split(x: Any) -> Any:
+    array = tf.TensorArray(x.dtype, 2, infer_shape=False).split(tf.reshape(x, [-1]), [1, tf.size(x) - 1])
+    return tf.square(array.concat())
+
+
+def _lookups(x: Any) -> Any:
+    return tf.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, a + tf.gather(x, i % 2) ** 3), [0, x[0]])[1]
+
+
+def _derivative(function: Callable[..., Any], *args: Any) -> Any:
+    return tf.convert_to_tensor(tf.gradients(function(*args), args[-1])[0])
+
+
 def _gram(x: Any) -> Any:
     return tf.matmul(x, x, transpose_b=True) + tf.eye(2, dtype=x.dtype)
 
@@ -305,9 +318,11 @@ def _norm_gradient(x: Any, name: str) -> Any:
 # Op types that are only made by others: a function of one tensor that holds such a node.
 BUILT: dict[str, Callable[[Any], Any]] = {
     "If": _branches,
-    "IfGrad": lambda x: tf.gradients(_branches(x), x)[0],
     "While": _loop,
-    "WhileGrad": lambda x: tf.gradients(_loop(x), x)[0],
+    **dict.fromkeys(("Remember", "Recall"), lambda x: _derivative(_loop, x)),
+    **dict.fromkeys(("AddToMemory", "RecallGradient"), lambda x: _derivative(_derivative, _loop, x)),
+    "RowsOfMemory": lambda x: _derivative(_lookups, x),
+    "MemoryOfRows": lambda x: _derivative(_derivative, _lookups, x),
     "Vjp": lambda x: tf.gradients(tf.sinh(x), x)[0],
     "CholeskyGrad": lambda x: tf.gradients(tf.cholesky(_gram(x)) * fixed(2, 2), x)[0],
     "SelfAdjointEigGrad": lambda x: tf.gradients(tf.self_adjoint_eig(_gram(x))[0] * fixed(2), x)[0],
@@ -319,6 +334,10 @@ BUILT: dict[str, Callable[[Any], Any]] = {
     "TensorListGetItem": lambda x: _array(x).read(1),
     "TensorListSetItem": lambda x: _array(x).stack(),
     "TensorListStack": lambda x: _array(x).stack(),
+    "TensorListAddItem": lambda x: _derivative(lambda x: _array(x).read(1) ** 3, x),
+    "TensorListTakeItem": lambda x: _derivative(lambda x: _array(x).stack() ** 3, x),
+    "TensorListAddRows": lambda x: _derivative(lambda x: _array(x).gather([1, 0, 1]) ** 3, x),
+    **dict.fromkeys(("TensorListSplit", "TensorListConcatV2"), _split),
     "TensorListGather": lambda x: _array(x).gather([1, 0, 1]),
     "TensorListScatterIntoExistingList": lambda x: tf.TensorArray(x.dtype, 2).scatter([1, 0], x).stack(),
     "Print": lambda x: tf.Print(x * x, [], summarize=0),

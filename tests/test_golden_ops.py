@@ -13,7 +13,6 @@ DIFFERENT: dict[str, dict[str, str]] = {
     "static shapes": {},
     "gradients": {
         **dict.fromkeys(_ROT90, "TensorFlow cannot differentiate it"),
-        "nn/nn_conv2d_5": "one small sum of large terms is rounded otherwise; both are 1.4e-6 from the exact value",
         "nn/nn_conv2d_8": "TensorFlow cannot differentiate dilated convolutions on the CPU",
     },
 }

@@ -97,6 +97,8 @@ def feed_for(graph: Graph, key: Any, value: Any) -> Feed:
     if isinstance(key, IndexedSlices):
         dense = [] if key.dense_shape is None else [key.dense_shape]
         return Feed([key.values, key.indices, *dense], ("values", "indices", "dense_shape"))
+    if isinstance(key, Tensor) and key.graph is not graph and key.graph.is_function:
+        raise ValueError(f"Tensor {key.name} may not be fed: it is inside a branch or the body of a loop.")
     try:
         tensor = graph.as_graph_element(key, allow_operation=False)
     except (KeyError, TypeError, ValueError) as error:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock.client.feeds import IndexedSlicesValue, SparseTensorValue
+from penstock.errors import InaccessibleTensorError
 from penstock.graph.graph import Graph
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
@@ -52,6 +53,11 @@ class _Flat:
         return self._element(fetch)
 
     def _element(self, fetch: Any) -> Build:
+        if isinstance(fetch, (Tensor, Operation)) and fetch.graph is not self.graph and fetch.graph.is_function:
+            raise InaccessibleTensorError(
+                f"'{fetch.name}' cannot be fetched: it was made in a branch or in the body of a loop, and has a value "
+                "only while that runs. Return it from there, and fetch what cond or while_loop gives for it."
+            )
         try:
             element = self.graph.as_graph_element(fetch)
         except TypeError as error:

@@ -97,12 +97,10 @@ def graph_of(values: Sequence[Any]) -> Graph:
     if graph.is_function:
         return graph
     for value in values:
-        if isinstance(value, (list, tuple)):
-            for item in value:
-                if isinstance(item, Tensor):
-                    return item.op.graph
-        elif isinstance(value, Tensor):
-            return value.op.graph
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(item, Tensor):
+                # A tensor of a body does not bring others into it: there it has a value only while the body runs.
+                return graph if item.op.graph.is_function else item.op.graph
     return graph
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import grouped
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.tensor import Tensor
+
+if TYPE_CHECKING:
+    from penstock.graph.operation import Operation
 
 MAX_FOLDED_ELEMENTS = 4096
 MAX_RANK = 254
@@ -159,6 +162,13 @@ def _check_leaves(leaves: list[Any], wanted: DType) -> None:
             raise TypeError(f"Expected {wanted.name}, but got {leaf!r} of type '{type(leaf).__name__}'.")
 
 
+def captured_from(tensor: Tensor) -> Tensor:
+    """The tensor of an outer graph that a parameter of a body was captured from; any other tensor as it is."""
+    while (outer := tensor.graph.stands_for(tensor)) is not None:
+        tensor = outer
+    return tensor
+
+
 def constant_value(tensor: Any, partial: bool = False) -> np.ndarray | None:
     """The value of `tensor` if it follows from constants and static shapes alone, else None.
 
@@ -167,7 +177,8 @@ def constant_value(tensor: Any, partial: bool = False) -> np.ndarray | None:
     """
     if not isinstance(tensor, Tensor):
         return np.asarray(tensor)
-    op = tensor.op
+    tensor = captured_from(tensor)
+    op: Operation = tensor.op
     kind = op.op_def.name
     if kind == "Const":
         value: np.ndarray = op.attrs["value"]
@@ -186,7 +197,8 @@ def constant_value(tensor: Any, partial: bool = False) -> np.ndarray | None:
             return None
         inputs.append(known)
     try:
-        return evaluate_kernel(op.op_def, op.attrs, [t.dtype for t in op.outputs], inputs)[tensor.value_index]
+        results = evaluate_kernel(op.op_def, op.attrs, [t.dtype for t in op.outputs], inputs)
+        return results[int(tensor.value_index)]
     except OpError:
         return None  # a division by zero, say: an error of the run, not of building the graph
 
@@ -223,7 +235,8 @@ def constant_value_as_shape(tensor: Any) -> TensorShape:
         if known.size > MAX_RANK:
             raise ValueError(f"A shape has at most {MAX_RANK} dimensions, received {known.size}.")
         return TensorShape.of(tuple(None if d < 0 else int(d) for d in known.reshape(-1).tolist()))
-    op = tensor.op
+    tensor = captured_from(tensor)
+    op: Operation = tensor.op
     kind = op.type
     if kind == "Shape":
         return op.input_list[0].shape

@@ -23,56 +23,67 @@ class FuncGraph(Graph):
     def __init__(self, name: str, outer_graph: Graph) -> None:
         super().__init__()
         self.name = name
-        self.outer_graph = outer_graph
+        self.outer_graph: Graph = outer_graph
         self.seed = outer_graph.seed
         self.inputs: list[Tensor] = []
         self.captured: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.targets: list[Operation] = []  # run whether or not an output needs them
+        self.awaited: dict[Operation, None] = {}  # outer ops that must have run before this body runs
         self._capture_of: dict[Tensor, Tensor] = {}
+        self._stands_for: dict[Tensor, Tensor] = {}
         # Variables, losses and summaries made in a body belong to the program, not to the body.
         self._collections = outer_graph._collections
         self._collections_lock = outer_graph._collections_lock
 
     def add_input(self, dtype: Any, shape: Any, name: str) -> Tensor:
-        """A new parameter."""
+        """A new parameter, the last of `inputs`."""
+        tensor = self.parameter(dtype, shape, name)
+        self.inputs.append(tensor)
+        return tensor
+
+    def parameter(self, dtype: Any, shape: Any, name: str) -> Tensor:
+        """A new parameter that is not among `inputs` yet."""
         placeholder = registered("Placeholder")
         assert placeholder is not None
         with self.as_default(), self.control_dependencies(None):
             tensor: Tensor = placeholder(dtype=dtype, shape=shape, name=name)
-        self.inputs.append(tensor)
         return tensor
 
     def capture(self, tensor: Tensor, op_type: str = "", name: str = "") -> Tensor:
         """The parameter that stands for a tensor of an outer graph."""
         found = self._capture_of.get(tensor)
-        if found is not None:
-            return found
-        graph: Graph | None = self.outer_graph
-        while graph is not None and graph is not tensor.graph:
-            graph = graph.outer_graph
-        if graph is None:
-            return super().capture(tensor, op_type, name)
-        if tensor.op.type == "Const" and tensor.op.attrs["value"].size <= 64:
-            found = self._copy_constant(tensor)
-        else:
-            assert self.outer_graph is not None
-            outer = tensor if tensor.graph is self.outer_graph else self.outer_graph.capture(tensor, op_type, name)
-            found = self._capture_of.get(outer)  # it may have come from further out before
-            if found is None:
-                found = self.add_input(tensor.dtype, tensor.shape, f"{tensor.op.name.rpartition('/')[2]}_captured")
-                self.captured.append(outer)
-                self._capture_of[outer] = found
-        self._capture_of[tensor] = found
+        if found is None:
+            if not self.can_capture(tensor.graph):
+                return super().capture(tensor, op_type, name)
+            found = self._capture_of[tensor] = self._captured(tensor)
         return found
 
-    def _copy_constant(self, tensor: Tensor) -> Tensor:
-        """Small constants are copied in, so that axes and shapes stay known inside."""
-        attrs = {"dtype": tensor.op.attrs["dtype"], "value": tensor.op.attrs["value"]}
-        with self.control_dependencies(None), self.name_scope(None):
-            copy = self.add_op(tensor.op.op_def, (), attrs, (tensor.dtype,), tensor.op.name.rpartition("/")[2])
-        copy.outputs[0]._shape = tensor.shape
-        return copy.outputs[0]
+    def can_capture(self, graph: Graph) -> bool:
+        """Tells if the tensors of `graph` can be captured: it is one of the graphs around this one."""
+        outer = self.outer_graph
+        return graph is outer or (isinstance(outer, FuncGraph) and outer.can_capture(graph))
+
+    def _captured(self, tensor: Tensor) -> Tensor:
+        outer = tensor if tensor.graph is self.outer_graph else self.outer_graph.capture(tensor, "", "")
+        found = self._capture_of.get(outer)  # it may have come from further out before
+        if found is None:
+            found = self.add_input(outer.dtype, outer.shape, f"{outer.op.name.rpartition('/')[2]}_captured")
+            self.captured.append(outer)
+            self._capture_of[outer] = found
+            self._stands_for[found] = outer
+        return found
+
+    def stands_for(self, parameter: Tensor) -> Tensor | None:
+        """The outer tensor that a parameter was captured from; None for a declared parameter."""
+        return self._stands_for.get(parameter)
+
+    def captures_of(self, ops: set[Operation]) -> dict[Tensor, Tensor]:
+        return {inner: outer for inner, outer in self._stands_for.items() if outer.op in ops}
+
+    def capture_control(self, op: Operation) -> None:
+        """Notes an outer op that ops of this body wait for: the node that holds the body waits for it instead."""
+        self.awaited[op] = None
 
 
 class Function:
@@ -81,24 +92,48 @@ class Function:
     >>> Function.trace("body", [(tf.float32, [])], lambda x: x + 1.0)
     """
 
-    __slots__ = ("derived", "graph", "name")
+    __slots__ = ("derived", "graph", "inputs", "name", "outputs")
 
-    def __init__(self, name: str, graph: FuncGraph) -> None:
+    def __init__(
+        self, name: str, graph: FuncGraph, inputs: list[Tensor] | None = None, outputs: list[Tensor] | None = None
+    ) -> None:
         self.name = name
         self.graph = graph
-        self.derived: dict[str, Any] = {}  # what others have worked out about the body, by name
-
-    @property
-    def inputs(self) -> list[Tensor]:
-        return self.graph.inputs
-
-    @property
-    def outputs(self) -> list[Tensor]:
-        return self.graph.outputs
+        # Several functions may be views of one graph: with some of its parameters, and some of its tensors as results.
+        self.inputs = graph.inputs if inputs is None else inputs
+        self.outputs = graph.outputs if outputs is None else outputs
+        self.derived: dict[Any, Any] = {}  # what others have worked out about the body, by name
 
     @property
     def captured(self) -> list[Tensor]:
         return self.graph.captured
+
+    def with_more(self, inputs: Sequence[Tensor] = (), outputs: Sequence[Tensor] = ()) -> Function:
+        """This body with more parameters and results."""
+        return Function(self.name, self.graph, [*self.inputs, *inputs], [*self.outputs, *outputs])
+
+    def narrowed(self, inputs: Sequence[int], outputs: Sequence[int]) -> Function:
+        """This body with only the parameters and results at the given positions; the same object for the same ones."""
+        key = ("narrowed", tuple(inputs), tuple(outputs))
+        found: Function | None = self.derived.get(key)
+        if found is None:
+            kept, wanted = [self.inputs[i] for i in inputs], [self.outputs[i] for i in outputs]
+            found = self.derived.setdefault(key, Function(self.name, self.graph, kept, wanted))
+        return found
+
+    def operations(self) -> list[Operation]:
+        """The operations that the results need, in the order in which they were made."""
+        return sorted(_needed_by([t.op for t in self.outputs]), key=lambda op: op._id)
+
+    def dependencies(self) -> list[frozenset[int]]:
+        """For each result, the positions of the parameters that it needs; worked out once."""
+        found: list[frozenset[int]] | None = self.derived.get("dependencies")
+        if found is None:
+            position = {t.op: i for i, t in enumerate(self.inputs)}
+            needed = [_needed_by([t.op]) for t in self.outputs]
+            found = [frozenset(i for op, i in position.items() if op in ops) for ops in needed]
+            self.derived["dependencies"] = found
+        return found
 
     @staticmethod
     def trace(
@@ -121,6 +156,18 @@ class Function:
         return f"<Function {self.name}>"
 
 
+def _needed_by(operations: Sequence[Operation]) -> set[Operation]:
+    """Operations and all that they need of their graph."""
+    seen = set(operations)
+    stack = list(seen)
+    while stack:
+        op = stack.pop()
+        fresh = {*(t.op for t in op.input_list), *op.control} - seen
+        seen |= fresh
+        stack += fresh
+    return seen
+
+
 def share_captures(functions: Sequence[Function]) -> list[Tensor]:
     """Gives all bodies the same captured parameters, in the same order, and returns what they stand for outside."""
     union = list(dict.fromkeys(t for f in functions for t in f.captured))
@@ -131,6 +178,16 @@ def share_captures(functions: Sequence[Function]) -> list[Tensor]:
         body.inputs[:] = body.inputs[:own] + parameters
         body.captured[:] = union
     return union
+
+
+def wait_outside(operation: Operation, functions: Sequence[Function]) -> None:
+    """Makes the node that holds bodies wait for the outer ops that ops of the bodies wait for."""
+    awaited = dict.fromkeys(op for f in functions for op in f.graph.awaited)
+    operation.add_control_inputs([op for op in awaited if op.graph is operation.graph])
+    if isinstance(operation.graph, FuncGraph):
+        for op in awaited:
+            if op.graph is not operation.graph:
+                operation.graph.capture_control(op)
 
 
 @dataclass(frozen=True, slots=True)

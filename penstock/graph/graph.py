@@ -69,6 +69,7 @@ class Graph(Collections):
         self.seed: int | None = None
         self.mutations = 0  # how often an existing node was changed: what was compiled before is stale then
         self._function_names = 0
+        self.differentiated: dict[Operation, Any] = {}  # control-flow nodes, with what they keep for their gradients
 
     # Operations
 
@@ -157,6 +158,18 @@ class Graph(Collections):
         raise ValueError(
             f"Operation '{name}' ({op_type}): the input '{tensor.name}' belongs to another graph than the operation."
         )
+
+    def stands_for(self, parameter: Tensor) -> Tensor | None:
+        """The outer tensor that a parameter of a body was captured from: none, in a graph that is no body."""
+        return None
+
+    def captures_of(self, ops: set[Operation]) -> dict[Tensor, Tensor]:
+        """The parameters that stand for results of `ops`, with those results: none, in a graph that is no body."""
+        return {}
+
+    def capture_control(self, op: Operation) -> None:
+        """Takes note of an op of another graph that ops made here are to wait for."""
+        raise ValueError(f"Cannot wait for '{op.name}': it belongs to another graph.")
 
     def _check_open(self, name: str) -> None:
         if self._finalized:
@@ -292,6 +305,8 @@ class Graph(Collections):
                 op = element.op if isinstance(element, Tensor) else element
                 if op.graph is self:
                     ops[op] = None
+                else:
+                    self.capture_control(op)
             self._scopes.control = [*before, _ControlScope(list(ops))]
         try:
             yield
@@ -422,7 +437,7 @@ class Graph(Collections):
 
     def is_feedable(self, tensor: Tensor) -> bool:
         """Whether `tensor` may be fed."""
-        return tensor not in self._unfeedable
+        return tensor.graph is self and tensor not in self._unfeedable
 
     def prevent_fetching(self, op: Operation) -> None:
         """Marks `op` as one that may not be fetched."""
@@ -430,7 +445,7 @@ class Graph(Collections):
 
     def is_fetchable(self, element: Any) -> bool:
         """Whether a tensor or operation may be fetched."""
-        return (element.op if isinstance(element, Tensor) else element) not in self._unfetchable
+        return element.graph is self and getattr(element, "op", element) not in self._unfetchable
 
     def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> Any:
         """This graph as a GraphDef proto."""

@@ -59,28 +59,26 @@ def node_def(op: Operation, library: Library | None = None) -> NodeDef:
 
 
 def _function_def(name: str, function: Function, library: Library) -> FunctionDef:
-    body = function.graph
     proto = FunctionDef()
     proto.signature.name = name
     names: dict[Tensor, str] = {}
-    parameters = {t.op for t in body.inputs}
-    taken = {op.name for op in body.get_operations() if op not in parameters}
-    for i, tensor in enumerate(body.inputs):
+    parameters = {t.op for t in function.inputs}
+    operations = [op for op in function.operations() if op not in parameters]
+    taken = {op.name for op in operations}
+    for i, tensor in enumerate(function.inputs):
         arg = proto.signature.input_arg.add()
         arg.name = names[tensor] = _arg_name(tensor.op.name, taken)
         arg.type = tensor.dtype.base_dtype.as_datatype_enum
         arg.is_ref = tensor.dtype._is_ref_dtype
         proto.arg_attr[i].attr["_output_shapes"].list.shape.append(tensor.shape.as_proto())
-    for op in body.get_operations():
-        if op in parameters:
-            continue
+    for op in operations:
         node = node_def(op, library)
         del node.input[:]
         node.input.extend(names.get(t) or _inner_name(t) for t in op.input_list)
         node.input.extend(sorted(f"^{before.name}" for before in op.control if before not in parameters))
         proto.node_def.append(node)
     used: set[str] = set()
-    for i, tensor in enumerate(body.outputs):
+    for i, tensor in enumerate(function.outputs):
         arg = proto.signature.output_arg.add()
         arg.name = _arg_name(f"output_{i}", used)
         arg.type = tensor.dtype.base_dtype.as_datatype_enum

@@ -36,7 +36,7 @@ def add_conditional(importer: Importer, cond: Cond) -> dict[str, Operation]:
         functions.append(Function(graph.name, graph))
     for function, own, other in zip(functions, found, reversed(found), strict=True):
         with function.graph.as_default():
-            function.graph.outputs = [_present(a, b) for a, b in zip(own, other, strict=True)]
+            function.outputs += [_present(a, b) for a, b in zip(own, other, strict=True)]
     captured = share_captures(functions)
     types = tuple(t.dtype.base_dtype for t in functions[0].outputs)
     for merge, wanted, tensor in zip(cond.outputs, types, functions[1].outputs, strict=True):
@@ -69,7 +69,7 @@ def add_loop(importer: Importer, loop: Loop) -> dict[str, Operation]:
                 f"{tensor.dtype.base_dtype.name} after it."
             )
     captured = share_captures([test, body])
-    body.graph.outputs = [*body.graph.outputs, *body.graph.inputs[len(start) :]]  # what is captured passes through
+    body.outputs += body.inputs[len(start) :]  # what is captured passes through
     inputs = [*start, *captured]
     attrs = {
         "T": tuple(t.dtype.base_dtype for t in inputs), "cond": test, "body": body,

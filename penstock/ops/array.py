@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from penstock.graph import dtype as dt
@@ -172,8 +170,8 @@ def _filled(shape: Any, dtype: Any, name: str | None, default: str, special: dic
 
 @op("ZerosLike", "T -> y: T", shape=shapes.unchanged, numpy=True, no_gradient=True)
 def zeros_like_op(x: Array) -> Array:
-    if hasattr(x, "tree_flatten"):  # a list of tensors
-        return jax.tree.map(jnp.zeros_like, x)
+    if hasattr(x, "zeros_like"):  # a list of tensors
+        return x.zeros_like()
     return np.full(x.shape, b"", object) if x.dtype == object else array_module(x.size, x).zeros_like(x)
 
 

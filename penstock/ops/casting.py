@@ -20,6 +20,7 @@ from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
 from penstock.ops import array, compare, math, selection, shapes
 from penstock.ops import math_grad as grads
+from penstock.ops.passthrough import refuse_gradient
 from penstock.ops.types import COMPLEX, NUMBERS, QUANTIZED, Array
 
 _FROM_COMPLEX = Types(*COMPLEX, default=dt.complex64)
@@ -212,7 +213,7 @@ def _bitcast_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of(tuple(dims[:-1]))]
 
 
-@op("Bitcast", "T -> output: type", shape=_bitcast_shape, no_gradient=True,
+@op("Bitcast", "T -> output: type", shape=_bitcast_shape, grad=refuse_gradient,
     T=(*NUMBERS, *QUANTIZED), type=(*NUMBERS, *QUANTIZED))  # fmt: skip
 def bitcast_op(input: Array, *, type: DType) -> Array:
     return lax.bitcast_convert_type(input, type.as_numpy_dtype)

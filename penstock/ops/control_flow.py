@@ -11,17 +11,16 @@ from penstock.graph import dtype as dt
 from penstock.graph import nest
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.function import Function, share_captures
+from penstock.graph.function import Function, share_captures, wait_outside
 from penstock.graph.graph import get_default_graph
 from penstock.graph.opdef import registered
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import Tensor
+from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
 from penstock.ops.assertion import Assert
-from penstock.ops.functional import if_grad, if_op, while_grad, while_op, while_trip_count
-from penstock.ops.tensor_array import TensorArray, flat_tensors, like_structure
-from penstock.ops.vjp import differentiable, vjp_gradient
+from penstock.ops.functional import if_op, while_op
+from penstock.ops.tensor_array import COMPOSITE, flat_tensors, like_structure
 
 
 def cond(
@@ -57,9 +56,15 @@ def cond(
         captured = share_captures(branches)
         types = [t.dtype.base_dtype for t in branches[0].outputs]
         outputs = if_op(predicate, captured, then_branch=branches[0], else_branch=branches[1], Tout=types, name=scope)
-        if isinstance(outputs, Operation):
-            outputs = []
+        wait_outside(outputs if isinstance(outputs, Operation) else outputs[0].op, branches)
+        outputs = [] if isinstance(outputs, Operation) else _named(outputs, "Merge")
     return _unwrapped(results[0], list(outputs), strict)
+
+
+def _named(tensors: Sequence[Tensor], label: str) -> list[Tensor]:
+    """Results of control flow under the names that TensorFlow gives them; lists, which are none there, as they are."""
+    names = [label if i == 0 else f"{label}_{i}" for i in range(len(tensors))]
+    return [t if t.dtype is dt.variant else _copied(t, name) for t, name in zip(tensors, names, strict=True)]
 
 
 def _branch_outputs(function: Any, results: list[Any]) -> list[Tensor]:
@@ -79,10 +84,10 @@ def _branch_outputs(function: Any, results: list[Any]) -> list[Tensor]:
     return [_copied(t) for t in tensors]
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def _copied(tensor: Tensor, name: str | None = None) -> Tensor:
     identity = registered("Identity")
     assert identity is not None
-    copy: Tensor = identity(tensor)
+    copy: Tensor = identity(tensor, name=name)
     return copy
 
 
@@ -193,7 +198,7 @@ def while_loop(
         raise TypeError(f"parallel_iterations must be a positive integer, received {parallel_iterations}.")
     with name_scope(name, "while", nest.flatten(loop_vars)) as scope:
         return _WhileBuilder(cond, body, loop_vars, shape_invariants, maximum_iterations).build(
-            scope, parallel_iterations, return_same_structure
+            scope, parallel_iterations, return_same_structure, back_prop
         )
 
 
@@ -203,7 +208,7 @@ class _WhileBuilder:
     def __init__(self, cond: Any, body: Any, loop_vars: Any, shape_invariants: Any, maximum_iterations: Any) -> None:
         self.cond, self.body = cond, body
         self.structure = loop_vars if nest.is_nested(loop_vars) else [loop_vars]
-        self.leaves = [v if isinstance(v, TensorArray) else convert_to_tensor(v) for v in nest.flatten(self.structure)]
+        self.leaves = [v if isinstance(v, COMPOSITE) else convert_to_tensor(v) for v in nest.flatten(self.structure)]
         self.start = [t for leaf in self.leaves for t in flat_tensors(leaf)]
         self.limit = None
         if maximum_iterations is not None:
@@ -217,7 +222,8 @@ class _WhileBuilder:
     def _invariants(self, given: Any) -> list[TensorShape]:
         if given is None:
             return [t.shape for t in self.start]
-        shapes = [as_shape(s) for s in _flatten_shapes(self.structure, given)]
+        leaves = zip(self.leaves, _flatten_shapes(self.structure, given), strict=True)
+        shapes = [s for leaf, shape in leaves for s in _shapes_of(leaf, as_shape(shape))]
         for tensor, shape in zip(self.start, shapes, strict=True):
             if not shape.is_compatible_with(tensor.shape):
                 raise ValueError(
@@ -234,8 +240,10 @@ class _WhileBuilder:
         arguments = self._arguments(tensors)
         go_on = self.cond(**arguments) if isinstance(arguments, dict) else self.cond(*arguments)
         go_on = convert_to_tensor(go_on)
-        if go_on.dtype.base_dtype is not dt.bool or go_on.shape.rank not in (0, None):
+        if go_on.dtype.base_dtype is not dt.bool:
             raise TypeError(f"cond must return a boolean scalar tensor, received {go_on!r}.")
+        if go_on.shape.rank not in (0, None):
+            raise ValueError(f"cond must return a scalar, received {go_on!r}.")
         if self.limit is not None:
             less, both = registered("Less"), registered("LogicalAnd")
             assert less is not None and both is not None
@@ -273,7 +281,7 @@ class _WhileBuilder:
         assert add is not None
         return [add(counter, 1), *after]
 
-    def build(self, scope: str, parallel_iterations: int, same_structure: bool) -> Any:
+    def build(self, scope: str, parallel_iterations: int, same_structure: bool, back_prop: bool) -> Any:
         """Adds the While node and returns the loop variables after it."""
         graph = get_default_graph()
         counter = convert_to_tensor(np.int32(0), name="loop_counter")
@@ -283,21 +291,42 @@ class _WhileBuilder:
         test = Function.trace("cond", specs, self._test, graph)
         step = Function.trace("body", specs, self._step, graph)
         captured = share_captures([test, step])
-        step.graph.outputs += step.graph.inputs[len(specs) :]  # what is captured passes through
-        outputs = while_op(
-            [counter, *self.start, *captured], cond=test, body=step, parallel_iterations=parallel_iterations, name=scope
-        )
-        operation: Operation = outputs[0].op
+        step.outputs += step.inputs[len(specs) :]  # what is captured passes through
+        inputs = [counter, *self.start, *captured]
+        attrs: dict[str, Any] = {"_counter": 0, "_back_prop": back_prop}
         if self.limit is not None:
-            operation.attrs["_maximum_iterations"] = self.limit.name
-        result = self._arguments(outputs[1 : 1 + len(self.start)])
+            limit = self.limit if self.limit.graph is graph else graph.capture(self.limit, "While", scope)
+            attrs["_limit"] = next(i for i, t in enumerate(inputs) if t is limit)
+        outputs = while_op(
+            inputs, cond=test, body=step, parallel_iterations=parallel_iterations, name=scope, **attrs
+        )
+        wait_outside(outputs[0].op, [test, step])
+        # TensorFlow counts the loop variable that `maximum_iterations` adds, too.
+        first = 1 if self.limit is None else 0
+        result = self._arguments(_named(outputs[first : 1 + len(self.start)], "Exit")[1 - first :])
         if same_structure or not isinstance(result, (list, tuple)) or len(result) != 1 or hasattr(result, "_make"):
             return result
         return result[0]
 
 
+def _shapes_of(leaf: Any, shape: TensorShape) -> list[TensorShape]:
+    """The shape invariants of the tensors that a loop variable is made of, given that of the variable."""
+    if isinstance(leaf, SparseTensor):
+        return [TensorShape.of((None, shape.rank)), TensorShape.of((None,)), TensorShape.of((shape.rank,))]
+    if isinstance(leaf, IndexedSlices):
+        rest = None if shape.rank is None else shape.as_list()[1:]
+        values = TensorShape.of(None if rest is None else (None, *rest))
+        dims = [] if leaf.dense_shape is None else [TensorShape.of((shape.rank,))]
+        return [values, TensorShape.of((None,)), *dims]
+    return [shape]
+
+
 def _flatten_shapes(structure: Any, shapes: Any) -> list[Any]:
     if nest.is_nested(structure) and not isinstance(shapes, TensorShape):
+        if not isinstance(shapes, (dict, list, tuple)) or len(shapes) != len(structure):
+            raise TypeError(
+                f"shape_invariants must have the structure of the loop variables, {structure!r}, received {shapes!r}."
+            )
         if isinstance(structure, dict):
             return [s for k in sorted(structure) for s in _flatten_shapes(structure[k], shapes[k])]
         return [s for part, given in zip(structure, shapes, strict=True) for s in _flatten_shapes(part, given)]
@@ -310,50 +339,3 @@ def _at_least_as_known(shape: TensorShape, wanted: TensorShape) -> bool:
     if shape.rank != wanted.rank:
         return False
     return all(w is None or w == s for s, w in zip(shape.as_list(), wanted.as_list(), strict=True))
-
-
-def _moving(op: Operation, first: int, grads: Sequence[Any]) -> tuple[list[int], list[int]]:
-    """Which inputs (from `first` on) and outputs of a control-flow node gradients flow through."""
-    wrt = [i for i, t in enumerate(op.input_list[first:]) if differentiable(t.dtype)]
-    outputs = [i for i, g in enumerate(grads) if g is not None and differentiable(op.outputs[i].dtype)]
-    return wrt, outputs
-
-
-def if_gradient(op: Operation, *grads: Any) -> list[Any]:
-    """The gradient of an If node: one IfGrad node over the same branches."""
-    wrt, outputs = _moving(op, 1, grads)
-    result: list[Any] = [None] * len(op.input_list)
-    if wrt and outputs:
-        predicate, *inputs = op.input_list
-        gradients = if_grad(
-            predicate, inputs, [grads[i] for i in outputs], wrt=wrt, outputs=outputs, _forward=op.name,
-            then_branch=op.attrs["then_branch"], else_branch=op.attrs["else_branch"],
-            Tdx=[inputs[i].dtype.base_dtype for i in wrt],
-        )  # fmt: skip
-        for i, gradient in zip(wrt, gradients, strict=True):
-            result[1 + i] = gradient
-    return result
-
-
-def while_gradient(op: Operation, *grads: Any) -> list[Any]:
-    """The gradient of a While node: one WhileGrad node over the same bodies."""
-    wrt, outputs = _moving(op, 0, grads)
-    result: list[Any] = [None] * len(op.input_list)
-    if wrt and outputs:
-        limit = op.attrs.get("_maximum_iterations")
-        functions = {"cond": op.attrs["cond"], "body": op.attrs["body"]}
-        # An imported node may carry the limit's name in another graph; counting the iterations serves as well.
-        source = op.graph._ops.get(limit.rpartition(":")[0]) if limit else None
-        bound = source.outputs[0] if source else while_trip_count(op.input_list, **functions)
-        gradients = while_grad(
-            bound, op.input_list, [grads[i] for i in outputs], wrt=wrt, outputs=outputs, _forward=op.name,
-            Tdx=[op.input_list[i].dtype.base_dtype for i in wrt], **functions,
-        )  # fmt: skip
-        for i, gradient in zip(wrt, gradients, strict=True):
-            result[i] = gradient
-    return result
-
-
-if_op.grad = if_gradient
-while_op.grad = while_gradient
-if_grad.grad = while_grad.grad = vjp_gradient

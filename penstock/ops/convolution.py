@@ -437,7 +437,7 @@ def lowest(dtype: np.dtype[Any]) -> float:
 
 
 def _least(dtype: np.dtype[Any]) -> float:
-    """As `lowest`, for XLA's own pooling, which has a gradient only with this start."""
+    """As `lowest`, for the gradient of XLA's own pooling, which it has only with this start."""
     return -np.inf if jnp.issubdtype(dtype, jnp.floating) else lowest(dtype)
 
 
@@ -446,17 +446,23 @@ def larger(a: Array, b: Array) -> Array:
     return jnp.where(b > a, b, a)
 
 
+def _larger_number(a: Array, b: Array) -> Array:
+    """As `larger`, but never a NaN in `a` either: XLA's own pooling may swap the two."""
+    return lax.select((b > a) | (a != a), b, a)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _max_pool(x: Array, windows: _Windows) -> Array:
     if not windows.pools_by_taps:
-        return _pooled(x, _least(x.dtype), lax.max, windows)
+        return _pooled(x, lowest(x.dtype), _larger_number, windows)
     taps = _taps(x, windows, lowest(x.dtype))
     return functools.reduce(larger, taps, jnp.full((), lowest(x.dtype), x.dtype))
 
 
 def _max_pool_grad(x: Array, y: Array, dy: Array, windows: _Windows) -> Array:
     if not windows.pools_by_taps:
-        return jnp.asarray(jax.vjp(lambda x: _pooled(x, _least(x.dtype), lax.max, windows), x)[1](dy)[0])
+        numbers = jnp.where(x == x, x, lowest(x.dtype))  # without NaN, which XLA would send gradients to
+        return jnp.asarray(jax.vjp(lambda x: _pooled(x, _least(x.dtype), lax.max, windows), numbers)[1](dy)[0])
     taps = _taps(x, windows, lowest(x.dtype))
     first = jnp.full(y.shape, len(taps), jnp.int32)  # counted from 1: 0 is beyond the results
     for tap in reversed(range(1, len(taps))):

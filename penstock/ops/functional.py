@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from penstock.graph.function import Function
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
-from penstock.ops.tensor_list import growing_lists
+from penstock.ops.list_value import RowList
 from penstock.ops.types import Array
 
 Failure = tuple[Any, Any]  # the number of a check that failed, or 0, and its detail; both int64
@@ -65,12 +65,15 @@ def if_op(
     def branch(function: Function) -> Any:
         def traced(values: list[Any]) -> Any:
             outputs = [_array(v) for v in ctx.call(function, _replaced(input, positions, values))]
+            outputs = [None if v is ABSENT else v for v in outputs]
             return outputs, NO_FAILURE if ctx.inner_failed is None else ctx.inner_failed
 
         return traced
 
     try:
-        outputs, failed = lax.cond(predicate, branch(then_branch), branch(else_branch), carried)
+        branches = _alike(then_branch, else_branch, [branch(then_branch), branch(else_branch)], carried)
+        outputs, failed = lax.cond(predicate, *branches, carried)
+        outputs = [ABSENT if v is None else v for v in outputs]
     except (TypeError, InvalidArgumentError) as error:
         # The branches differ in shape, or the one that is not taken does not fit: the host runs only the other.
         raise NotTraceable(f"the branches cannot be compiled together ({str(error).splitlines()[0]})") from error
@@ -78,22 +81,39 @@ def if_op(
     return list(outputs)
 
 
-@op("IfGrad", "Tcond, list(Tin), list(Tdy) -> list(Tdx)", control_flow=True,
-    shape=lambda op: [op.input_list[1 + i].shape for i in op.attrs["wrt"]])  # fmt: skip
-def if_grad(
-    cond: Array, input: list[Array], dy: list[Array], *,
-    Tdx: list[DType], then_branch: Function, else_branch: Function, wrt: list[int], outputs: list[int], ctx: Any,
-) -> list[Array]:  # fmt: skip
-    """Gradients of the outputs at `outputs` of an If with respect to its inputs at `wrt`."""
+class _Absent:
+    """Stands where a value would stand that only the other branch has."""
 
-    def forward(variables: list[Any]) -> list[Any]:
-        arguments = _replaced(input, wrt, variables)
-        result = if_op.kernel(cond, arguments, Tout=[], then_branch=then_branch, else_branch=else_branch, ctx=ctx)
-        return [_array(result[i]) for i in outputs]
+    host_only = True
 
-    _, vjp = jax.vjp(forward, [_array(input[i]) for i in wrt])
-    (gradients,) = vjp([_array(d) for d in dy])
-    return list(gradients)
+
+ABSENT = _Absent()
+
+
+@op("Absent", "-> value: T", no_gradient=True, shape=lambda op: [op.attrs["shape"]])
+def absent(*, T: DType, shape: TensorShape) -> Any:
+    """The result of a branch that only the other branch has."""
+    return ABSENT
+
+
+def _alike(then_branch: Function, else_branch: Function, branches: list[Any], carried: list[Any]) -> list[Any]:
+    """The branches with zeros for what only the other one has."""
+    if all(t.op.type != "Absent" for f in (then_branch, else_branch) for t in f.outputs):
+        return branches
+    forms = [jax.eval_shape(b, carried)[0] for b in branches]
+
+    def complete(own: Any, other_form: list[Any]) -> Any:
+        def traced(values: list[Any]) -> Any:
+            outputs, failed = own(values)
+            return [_zeros(f) if o is None else o for o, f in zip(outputs, other_form, strict=True)], failed
+
+        return traced
+
+    return [complete(branches[0], forms[1]), complete(branches[1], forms[0])]
+
+
+def _zeros(form: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), form)
 
 
 def _replaced(values: Sequence[Any], positions: Sequence[int], others: Sequence[Any]) -> list[Any]:
@@ -116,7 +136,7 @@ class _Loop:
         self.cond, self.body, self.ctx = cond, body, ctx
         fixed = invariant_positions(body)
         self.changing = [i for i in range(len(arguments)) if i not in fixed]
-        self.start = self._settled([_array(self.arguments[i]) for i in self.changing])
+        self.start = self._settled([_stacked(_array(self.arguments[i])) for i in self.changing])
 
     def _all(self, changing: Sequence[Any]) -> list[Any]:
         return _replaced(self.arguments, self.changing, changing)
@@ -129,7 +149,7 @@ class _Loop:
         """One iteration: the new values, and what a check inside it found."""
         outputs = self.ctx.call(self.body, self._all(changing), number)
         failed = NO_FAILURE if self.ctx.inner_failed is None else self.ctx.inner_failed
-        return [_array(outputs[i]) for i in self.changing], failed
+        return [_stacked(_array(outputs[i])) for i in self.changing], failed
 
     def _settled(self, start: list[Any]) -> list[Any]:
         """The start values in the form that iterations keep: lists get their room, shapes must not change."""
@@ -167,17 +187,9 @@ class _Loop:
 
         return lax.while_loop(go_on, step, (self.start, jnp.int32(0), jax.tree.map(jnp.asarray, NO_FAILURE)))
 
-    def run_bounded(self, start: Sequence[Any], limit: int) -> list[Any]:
-        """The same with at most `limit` iterations, in a form that can be differentiated in reverse."""
 
-        def step(state: Any, number: Any) -> Any:
-            values, active = state
-            active = jnp.logical_and(active, self.test(values))
-            values = lax.cond(active, lambda v: self.iterate(v, number)[0], lambda v: list(v), values)
-            return (values, active), None
-
-        (values, _), _ = lax.scan(step, (list(start), jnp.bool_(True)), jnp.arange(limit, dtype=jnp.int32))
-        return list(values)
+def _stacked(value: Any) -> Any:
+    return value.stacked() if isinstance(value, RowList) else value
 
 
 def _with_room(start: Any, after: Any) -> Any:
@@ -195,14 +207,6 @@ def while_op(
     input: list[Array], *, T: list[DType], cond: Function, body: Function, parallel_iterations: int = 10, ctx: Any
 ) -> list[Array]:
     loop = _Loop(input, cond, body, ctx)
-    gradient = ctx.gradient_in_segment()
-    if gradient is not None:
-        # The gradient needs what this run sees: it is kept, so that the loop runs forwards once.
-        limit, wrt = gradient
-        kept = _KeptLoop(loop, limit, _arrays_at(input, wrt))
-        ctx.merge_failure(kept.run.failed)
-        ctx.kept_loops[ctx.forward_name()] = kept
-        return loop.result(kept.run.values)
     values, _, failed = loop.run()
     ctx.merge_failure(failed)
     return loop.result(values)
@@ -212,129 +216,5 @@ def while_op(
     shape=lambda op: [TensorShape.of(())])  # fmt: skip
 def while_trip_count(input: list[Array], *, T: list[DType], cond: Function, body: Function, ctx: Any) -> Array:
     """A bound for the iterations of a loop: the next power of two, so that few different bounds are compiled for."""
-    with growing_lists(0):
-        count = _Loop(input, cond, body, ctx).run()[1]
+    count = _Loop(input, cond, body, ctx).run()[1]
     return lax.shift_left(jnp.int32(1), 32 - lax.clz(jnp.maximum(count, 1) - 1))
-
-
-@op("WhileGrad", "int32, list(T), list(Tdy) -> list(Tdx)", control_flow=True, static="limit",
-    shape=lambda op: [op.input_list[1 + i].shape for i in op.attrs["wrt"]])  # fmt: skip
-def while_grad(
-    limit: Array, input: list[Array], dy: list[Array], *,
-    T: list[DType], Tdx: list[DType], cond: Function, body: Function, wrt: list[int], outputs: list[int], ctx: Any,
-) -> list[Array]:  # fmt: skip
-    """Gradients of a loop's outputs at `outputs` with respect to its inputs at `wrt`; `limit` bounds its iterations."""
-    bound = int(limit)
-    moving = _arrays_at(input, wrt)
-    cotangents = [_array(d) for d in dy]
-    kept = ctx.kept_loops.get(ctx.forward_name())
-    if kept is not None and kept.wrt == moving and kept.reversible.bound == bound:
-        found = kept.gradients(outputs, cotangents)
-    else:
-        with growing_lists(bound):
-            found = _gradients(input, moving, cotangents, lambda a: _Loop(a, cond, body, ctx), bound, outputs)
-    gradients = dict(zip(moving, found, strict=True))
-    return [gradients.get(i, input[i]) for i in wrt]
-
-
-def _gradients(
-    input: list[Any], moving: list[int], cotangents: list[Any], make: Callable[[list[Any]], _Loop], bound: int,
-    outputs: list[int],
-) -> list[Any]:  # fmt: skip
-    """The gradients of a loop that runs forwards for them, in a form that has gradients itself."""
-
-    @jax.custom_vjp
-    def gradients(variables: list[Any], cotangents: list[Any]) -> Any:
-        return _KeptLoop(make(_replaced(input, moving, variables)), bound, moving).gradients(outputs, cotangents)
-
-    def again(variables: list[Any]) -> list[Any]:
-        loop = make(_replaced(input, moving, variables))
-        result = loop.result(loop.run_bounded(loop.start, bound))
-        return [result[i] for i in outputs]
-
-    # The run backwards cannot be differentiated itself: a second derivative takes the loop in a form that can.
-    def slowly(variables: list[Any], cotangents: list[Any]) -> Any:
-        return jax.vjp(again, variables)[1](cotangents)[0]
-
-    gradients.defvjp(lambda *arguments: jax.vjp(slowly, *arguments), lambda reverse, ct: reverse(ct))
-    found: list[Any] = gradients([_array(input[i]) for i in moving], cotangents)
-    return found
-
-
-def _arrays_at(values: Sequence[Any], positions: Sequence[int]) -> list[int]:
-    """The positions at which there is an array or a list, not a reference."""
-    return [i for i in positions if isinstance(_array(values[i]), jax.Array) or hasattr(values[i], "tree_flatten")]
-
-
-class _KeptLoop:
-    """A loop that ran forwards and can run backwards; `bound` limits its iterations."""
-
-    def __init__(self, loop: _Loop, bound: int, wrt: list[int]) -> None:
-        # Needs parts of jax that take long to import.
-        from penstock.ops.loop_gradient import ReversibleLoop
-
-        self.loop, self.wrt = loop, wrt
-        self.fixed = [i for i in wrt if i not in loop.changing]
-        self.constants = [_array(loop.arguments[i]) for i in self.fixed]
-        self.reversible = ReversibleLoop(loop.test, self._iterate, loop.start, self.constants, bound, NO_FAILURE)
-        self.run = self.reversible.run()
-
-    def _iterate(self, values: Any, constants: Any, number: Any) -> Any:
-        arguments = self.loop.arguments
-        self.loop.arguments = _replaced(arguments, self.fixed, constants)
-        try:
-            return self.loop.iterate(values, number)
-        finally:
-            self.loop.arguments = arguments
-
-    def gradients(self, outputs: list[int], cotangents: list[Any]) -> list[Any]:
-        """The gradients with respect to the arguments at `wrt`, given those of the results at `outputs`."""
-        loop = self.loop
-        given = dict(zip(outputs, cotangents, strict=True))
-        incoming = [_real_leaves(s, given.get(i)) for i, s in zip(loop.changing, loop.start, strict=True)]
-        real, of_constants = self.reversible.gradients(self.run, incoming)
-        rest, more = iter(real), iter(of_constants)
-        found = {i: _refilled(loop.arguments[i], s, rest) for i, s in zip(loop.changing, loop.start, strict=True)}
-        for i, value in zip(self.fixed, self.constants, strict=True):
-            leaves, form = jax.tree.flatten(value)
-            direct = jax.tree.leaves(given[i]) if i in given else [None] * len(leaves)
-            totals = [_total(leaf, next(more), d) for leaf, d in zip(leaves, direct, strict=True)]
-            found[i] = jax.tree.unflatten(form, totals)
-        return [found[i] for i in self.wrt]
-
-
-def _total(like: Any, *parts: Any) -> Any:
-    present = [p for p in parts if p is not None]
-    return sum(present[1:], present[0]) if present else jnp.zeros_like(like)
-
-
-def _real_leaves(start: Any, cotangent: Any) -> list[Any]:
-    """The gradients that come in for the floating leaves of a loop variable; zeros where there are none."""
-    given: list[Any] = jax.tree.leaves(cotangent)
-    leaves = jax.tree.leaves(start)
-    if len(given) != len(leaves):
-        given = [None] * len(leaves)
-    pairs = zip(leaves, given, strict=True)
-    return [_rows_like(x, g) for x, g in pairs if jnp.issubdtype(x.dtype, jnp.inexact)]
-
-
-def _rows_like(leaf: Any, gradient: Any) -> Any:
-    if gradient is None:
-        return jnp.zeros_like(leaf)
-    missing = 0 if gradient.shape == leaf.shape else leaf.shape[0] - gradient.shape[0]
-    # A list that grows has as many rows as were written; in the loop it has room for all iterations.
-    return jnp.pad(gradient, [(0, missing)] + [(0, 0)] * (leaf.ndim - 1)) if missing else gradient
-
-
-def _refilled(argument: Any, start: Any, real: Any) -> Any:
-    """The gradient of a loop variable in the form that it had before the loop."""
-    leaves = [
-        next(real) if jnp.issubdtype(x.dtype, jnp.inexact) else np.zeros(x.shape, jax.dtypes.float0)
-        for x in jax.tree.leaves(start)
-    ]
-    argument = _array(argument)
-    before, form = jax.tree.flatten(argument)
-    if len(before) != len(leaves):
-        return argument  # a list that had no room yet
-    pairs = zip(leaves, before, strict=True)
-    return jax.tree.unflatten(form, [x[: b.shape[0]] if x.shape != b.shape else x for x, b in pairs])

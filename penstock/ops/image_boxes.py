@@ -19,6 +19,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
 from penstock.ops import blocks, reshaping, shapes
+from penstock.ops.passthrough import refuse_gradient
 from penstock.ops.reduce import renamed
 from penstock.ops.types import Array
 
@@ -248,7 +249,7 @@ def extract_glimpse_op(
     return _glimpses(input, size, starts, noise, key)
 
 
-@op("ExtractGlimpseV2", "float, int32, float -> glimpse: float", static="size", random=True, no_gradient=True,
+@op("ExtractGlimpseV2", "float, int32, float -> glimpse: float", static="size", random=True, grad=refuse_gradient,
     shape=_glimpse_shape)  # fmt: skip
 def extract_glimpse_v2(
     input: Array, size: Array, offsets: Array, *, centered: bool = True, normalized: bool = True,
@@ -354,7 +355,7 @@ def draw_bounding_boxes_op(images: Array, boxes: Array) -> Array:
     return _drawn(images, boxes, np.ones_like(_COLORS) if gray else _COLORS)
 
 
-@op("DrawBoundingBoxesV2", "T, float, float -> output: T", no_gradient=True, shape=_drawn_shape, T=_DRAWN_ON)
+@op("DrawBoundingBoxesV2", "T, float, float -> output: T", grad=refuse_gradient, shape=_drawn_shape, T=_DRAWN_ON)
 def draw_bounding_boxes_v2(images: Array, boxes: Array, colors: Array) -> Array:
     return _drawn(images, boxes, colors)
 

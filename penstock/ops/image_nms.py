@@ -18,6 +18,7 @@ from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
 from penstock.ops import shapes
+from penstock.ops.passthrough import refuse_gradient
 
 _T = Types(dt.float16, dt.float32, default=dt.float32)
 _LOWEST = float("-inf")
@@ -223,7 +224,7 @@ def _combined_shapes(op: Operation) -> list[TensorShape]:
 @op("CombinedNonMaxSuppression",
     "float, float, int32, int32, float, float -> "
     "nmsed_boxes: float, nmsed_scores: float, nmsed_classes: float, valid_detections: int32",
-    host=True, no_gradient=True, shape=_combined_shapes)  # fmt: skip
+    host=True, grad=refuse_gradient, shape=_combined_shapes)  # fmt: skip
 def combined_non_max_suppression_op(
     boxes: Any, scores: Any, max_output_size_per_class: Any, max_total_size: Any, iou_threshold: Any,
     score_threshold: Any, *, pad_per_class: bool = False, clip_boxes: bool = True,

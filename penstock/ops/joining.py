@@ -17,7 +17,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
-from penstock.ops.passthrough import identity
+from penstock.ops.passthrough import identity, refuse_gradient
 from penstock.ops.reshaping import concat_offset, expand_dims, rank, reshape, shape, shape_n
 from penstock.ops.shapes import merge, require_rank
 from penstock.ops.slicing import remember_parts
@@ -156,7 +156,7 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
     return result
 
 
-@op("ParallelConcat", "N*T -> output: T", shape=lambda op: [_full(op.attrs["shape"])], no_gradient=True)
+@op("ParallelConcat", "N*T -> output: T", shape=lambda op: [_full(op.attrs["shape"])], grad=refuse_gradient)
 def parallel_concat(values: list[Array], *, shape: TensorShape) -> Array:
     return jnp.concatenate(values, axis=0)
 

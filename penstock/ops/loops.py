@@ -11,8 +11,14 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import registered
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
+from penstock.graph.tensor import SparseTensor, Tensor
 from penstock.ops.control_flow import while_loop
+from penstock.ops.serialize_sparse import (
+    deserialize_many_sparse,
+    deserialize_sparse,
+    serialize_many_sparse,
+    serialize_sparse,
+)
 from penstock.ops.tensor_array import TensorArray
 
 
@@ -83,27 +89,45 @@ def map_fn(
     if not callable(fn):
         raise TypeError(f"fn must be callable, received {fn!r}.")
     with name_scope(name, "map", nest.flatten(elems)):
-        structure, arrays, size = _unstacked(elems, "map")
-        elements = [convert_to_tensor(e) for e in nest.flatten(elems)]
+        given = nest.flatten(elems)
+        structure, arrays, size = _unstacked(nest.map_structure(_as_rows, elems), "map")
         result_structure = structure if dtype is None else dtype
-        types = [e.dtype.base_dtype for e in elements] if dtype is None else nest.flatten(dtype)
+        types = [a.dtype for a in arrays] if dtype is None else nest.flatten(dtype)
         results = [TensorArray(t, size=size, infer_shape=infer_shape) for t in types]
 
         def body(i: Tensor, outputs: list[TensorArray]) -> Any:
-            values = fn(_read(structure, arrays, i))
+            rows = [_from_row(e, a.read(i)) for e, a in zip(given, arrays, strict=True)]
+            values = fn(nest.pack_sequence_as(structure, rows))
             if dtype is not None:
                 nest.assert_same_structure(dtype, values, check_types=False)
-            written = [a.write(i, v) for a, v in zip(outputs, nest.flatten(values), strict=True)]
-            for array, output in zip(results, written, strict=True):
-                array._element_shape = output._element_shape
-            return _next(i), written
+            flat = [serialize_sparse(v) if isinstance(v, SparseTensor) else v for v in nest.flatten(values)]
+            return _next(i), [a.write(i, v) for a, v in zip(outputs, flat, strict=True)]
 
         _, outputs = while_loop(
-            lambda i, _: _less(i, size), body, (0, results), maximum_iterations=size, return_same_structure=True
-        )
-        for array, output in zip(results, outputs, strict=True):
-            output._element_shape = array._element_shape
-        return _stacked(result_structure, outputs, elements)
+            lambda i, _: _less(i, size), body, (0, results), maximum_iterations=size, return_same_structure=True,
+            back_prop=back_prop,
+        )  # fmt: skip
+        elements = [convert_to_tensor(e) for e in given if not isinstance(e, SparseTensor)]
+        stacked = _stacked(result_structure, outputs, elements)
+        if dtype is not None:
+            return stacked
+        return nest.pack_sequence_as(structure, list(map(_from_rows, given, nest.flatten(stacked))))
+
+
+def _as_rows(elem: Any) -> Any:
+    """A tensor as it is, and a sparse one as serialized rows: strings can be read and written one by one."""
+    return serialize_many_sparse(elem) if isinstance(elem, SparseTensor) else convert_to_tensor(elem, name="elems")
+
+
+def _from_row(elem: Any, row: Tensor) -> Any:
+    if not isinstance(elem, SparseTensor):
+        return row
+    rank = elem.shape.rank
+    return deserialize_sparse(row, elem.dtype, None if rank is None else rank - 1)
+
+
+def _from_rows(elem: Any, rows: Tensor) -> Any:
+    return deserialize_many_sparse(rows, elem.dtype, elem.shape.rank) if isinstance(elem, SparseTensor) else rows
 
 
 def scan(
@@ -121,7 +145,7 @@ def scan(
 
     >>> tf.scan(lambda a, x: a + x, tf.range(5))  # [0, 1, 3, 6, 10]
     """
-    return _fold(fn, elems, initializer, reverse, name or "scan", keep=True, infer_shape=infer_shape)
+    return _fold(fn, elems, initializer, reverse, name or "scan", back_prop, keep=True, infer_shape=infer_shape)
 
 
 def foldl(
@@ -137,7 +161,7 @@ def foldl(
 
     >>> tf.foldl(lambda a, x: a + x, tf.range(5))  # 10
     """
-    return _fold(fn, elems, initializer, False, name or "foldl", keep=False)
+    return _fold(fn, elems, initializer, False, name or "foldl", back_prop, keep=False)
 
 
 def foldr(
@@ -150,10 +174,13 @@ def foldr(
     name: str | None = None,
 ) -> Any:
     """`fn(accumulated, element)` over the rows of `elems` from the last to the first."""
-    return _fold(fn, elems, initializer, True, name or "foldr", keep=False)
+    return _fold(fn, elems, initializer, True, name or "foldr", back_prop, keep=False)
 
 
-def _fold(fn: Any, elems: Any, initializer: Any, reverse: bool, name: str, keep: bool, infer_shape: bool = True) -> Any:
+def _fold(
+    fn: Any, elems: Any, initializer: Any, reverse: bool, name: str, back_prop: bool, keep: bool,
+    infer_shape: bool = True,
+) -> Any:  # fmt: skip
     if not callable(fn):
         raise TypeError(f"fn must be callable, received {fn!r}.")
     with name_scope(name, None, nest.flatten(elems)):
@@ -188,5 +215,6 @@ def _fold(fn: Any, elems: Any, initializer: Any, reverse: bool, name: str, keep:
             (done, start, results),
             maximum_iterations=size,
             return_same_structure=True,
+            back_prop=back_prop,
         )
         return _stacked(start_structure, outputs, elements) if keep else nest.pack_sequence_as(start_structure, final)

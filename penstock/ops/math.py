@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -169,8 +170,8 @@ def xdivy_op(x: Array, y: Array) -> Array:
 @op("AddN", "N*T -> sum: T", shape=shapes.merged, grad=grads.add_n, numpy=True,
     T=Types(*NUMBERS, *QUANTIZED, dt.variant))  # fmt: skip
 def add_n_op(inputs: list[Array]) -> Array:
-    if hasattr(inputs[0], "tree_flatten"):  # gradients of a list of tensors that is used more than once
-        return jax.tree.map(lambda *items: sum(items[1:], items[0]), *inputs)
+    if hasattr(inputs[0], "zeros_like"):  # gradients of a list of tensors that is used more than once
+        return functools.reduce(operator.add, inputs)
     total = inputs[0]
     for array_ in inputs[1:]:
         if array_.shape != total.shape:

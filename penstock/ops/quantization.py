@@ -16,6 +16,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
 from penstock.ops import shapes
+from penstock.ops.passthrough import refuse_gradient
 from penstock.ops.types import FLOATS, QUANTIZED, Array
 
 _FLOAT32 = dt.float32
@@ -170,7 +171,7 @@ def _quantize_shape(op: Operation) -> list[TensorShape]:
 
 
 @op("QuantizeV2", "float32, float32, float32 -> output: T, output_min: float32, output_max: float32", host=True,
-    shape=_quantize_shape, no_gradient=True, T=QUANTIZED)  # fmt: skip
+    shape=_quantize_shape, grad=refuse_gradient, T=QUANTIZED)  # fmt: skip
 def quantize_op(
     input: Any, min_range: Any, max_range: Any, *, T: DType, mode: str = "MIN_COMBINED",
     round_mode: str = "HALF_AWAY_FROM_ZERO", narrow_range: bool = False, axis: int = -1,
@@ -210,7 +211,7 @@ def quantize_op(
     return steps.astype(plain).view(T.as_numpy_dtype), low, high
 
 
-@op("Dequantize", "T, float32, float32 -> output: dtype", host=True, shape=shapes.unchanged, no_gradient=True,
+@op("Dequantize", "T, float32, float32 -> output: dtype", host=True, shape=shapes.unchanged, grad=refuse_gradient,
     T=QUANTIZED, dtype=Types(dt.bfloat16, dt.float32, default=dt.float32))  # fmt: skip
 def dequantize_op(
     input: Any, min_range: Any, max_range: Any, *, T: DType, mode: str = "MIN_COMBINED", narrow_range: bool = False,

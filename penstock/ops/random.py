@@ -22,7 +22,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import get_seed, name_scope
 from penstock.graph.shape import Dimension, TensorShape
 from penstock.graph.tensor import Tensor
-from penstock.ops import assertion, control, math, reduce, reshaping, shapes, slicing
+from penstock.ops import assertion, control, math, math_grad, reduce, reshaping, shapes, slicing
 from penstock.ops.types import FLOATS, INDEX, INDEX64, REALS, Array
 
 _FLOAT32, _INT64 = dt.float32, dt.int64
@@ -162,7 +162,21 @@ def _with_parameters(index: int) -> Any:
     return rule
 
 
-@op("RandomGamma", "S, T -> output: T", random=True, static="shape", no_gradient=True, shape=_with_parameters(1),
+def gamma_gradient(op: Operation, dy: Any) -> list[Any]:
+    """The gradient of a draw by its shape parameter, the last input: the draw at the same quantile moves with it."""
+    *others, alpha = op.input_list
+    sample = op.outputs[0]
+    of_each = math.multiply(random_gamma_grad(alpha, sample), dy)
+    return [*[None] * len(others), math_grad.unbroadcast(alpha, sample, of_each, of_each)[0]]
+
+
+@op("RandomGammaGrad", "T, T -> output: T", shape=shapes.broadcast, no_gradient=True, T=Types(dt.float32, dt.float64))
+def random_gamma_grad(alpha: Array, sample: Array) -> Array:
+    """How a draw from a gamma distribution moves with the distribution's shape (Figurnov et al., 2018)."""
+    return jax.lax.random_gamma_grad(*jnp.broadcast_arrays(alpha, sample))
+
+
+@op("RandomGamma", "S, T -> output: T", random=True, static="shape", grad=gamma_gradient, shape=_with_parameters(1),
     S=INDEX, T=Types(dt.float16, dt.float32, dt.float64))  # fmt: skip
 def random_gamma_op(shape: Array, alpha: Array, *, seed: int = 0, seed2: int = 0, key: Array) -> Array:
     exact = alpha.astype(np.float32) if alpha.dtype == np.float16 else alpha

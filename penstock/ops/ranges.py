@@ -18,6 +18,7 @@ from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
 from penstock.ops import casting, compare, math, reduce, reshaping
+from penstock.ops.passthrough import refuse_gradient
 from penstock.ops.types import FLOATS, INDEX32, INTS, Array
 
 _INT_OR_FLOAT = Types(dt.int32, dt.int64, dt.float32, dt.float64)
@@ -70,7 +71,7 @@ def linspace_op(start: Array, stop: Array, num: Array) -> Array:
     return jnp.linspace(start, stop, int(num), dtype=start.dtype)
 
 
-@op("DenseBincount", "Tidx, Tidx, T -> output: T", static="size", no_gradient=True, T=_INT_OR_FLOAT,
+@op("DenseBincount", "Tidx, Tidx, T -> output: T", static="size", grad=refuse_gradient, T=_INT_OR_FLOAT,
     Tidx=Types(dt.int32, dt.int64), shape=lambda op: [TensorShape.of((_known(op.input_list[1]),))])  # fmt: skip
 def dense_bincount(input: Array, size: Array, weights: Array, *, binary_output: bool = False) -> Array:
     ones = jnp.ones(input.shape, weights.dtype)

@@ -21,6 +21,7 @@ from penstock.graph.scopes import name_scope
 from penstock.graph.shape import Dimension, TensorShape
 from penstock.graph.tensor import Tensor, overload
 from penstock.ops.array import ones_like
+from penstock.ops.passthrough import refuse_gradient
 from penstock.ops.reshaping import shape
 from penstock.ops.shapes import merge, require_rank
 from penstock.ops.types import INDEX, INDEX16, Array
@@ -291,7 +292,7 @@ def _assigned(variable: Array, begin: Array, end: Array, strides: Array, value: 
 
 
 @op("StridedSliceAssign", "&T, Index, Index, Index, T -> output_ref: &T", static="strides", writes="ref",
-    no_gradient=True, shape=lambda op: [op.input_list[0].shape], Index=INDEX)  # fmt: skip
+    grad=refuse_gradient, shape=lambda op: [op.input_list[0].shape], Index=INDEX)  # fmt: skip
 def strided_slice_assign(
     ref: Array, begin: Array, end: Array, strides: Array, value: Array, *, begin_mask: int = 0, end_mask: int = 0,
     ellipsis_mask: int = 0, new_axis_mask: int = 0, shrink_axis_mask: int = 0,

@@ -369,7 +369,7 @@ def sparse_slice_op(
     return rows[inside] - first, entries[inside], np.clip(dims - first, 0, count)
 
 
-@op("SparseSliceGrad", "T, int64, int64, int64 -> val_grad: T", host=True, no_gradient=True,
+@op("SparseSliceGrad", "T, int64, int64, int64 -> val_grad: T", host=True, grad=refuse_gradient,
     shape=lambda op: [TensorShape.of((length_of(op.input_list[1]),))], T=(*NUMBERS, *QUANTIZED))  # fmt: skip
 def sparse_slice_grad(
     backprop_val_grad: Array, input_indices: Array, input_start: Array, output_indices: Array

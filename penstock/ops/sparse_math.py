@@ -12,6 +12,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.ops.passthrough import refuse_gradient
 from penstock.ops.shapes import merge
 from penstock.ops.sparse_dense import sparse_tensor_dense_add
 from penstock.ops.sparse_index import as_sparse, grouped_rows, invalid, length_of, parts, places_of, sparse_shapes
@@ -103,7 +104,7 @@ def _union_shape(op: Operation) -> list[TensorShape]:
 
 
 @op("SparseSparseMaximum", "int64, T, int64, int64, T, int64 -> output_indices: int64, output_values: T", host=True,
-    no_gradient=True, shape=_union_shape, T=REALS)  # fmt: skip
+    grad=refuse_gradient, shape=_union_shape, T=REALS)  # fmt: skip
 def sparse_sparse_maximum(
     a_indices: Array, a_values: Array, a_shape: Array, b_indices: Array, b_values: Array, b_shape: Array
 ) -> tuple[Array, Array]:
@@ -112,7 +113,7 @@ def sparse_sparse_maximum(
 
 
 @op("SparseSparseMinimum", "int64, T, int64, int64, T, int64 -> output_indices: int64, output_values: T", host=True,
-    no_gradient=True, shape=_union_shape, T=_SUMMED)  # fmt: skip
+    grad=refuse_gradient, shape=_union_shape, T=_SUMMED)  # fmt: skip
 def sparse_sparse_minimum(
     a_indices: Array, a_values: Array, a_shape: Array, b_indices: Array, b_values: Array, b_shape: Array
 ) -> tuple[Array, Array]:

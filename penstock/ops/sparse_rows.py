@@ -16,6 +16,7 @@ from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
 from penstock.ops import array, casting, gathering, joining, math, passthrough, ranges, reshaping, selection
+from penstock.ops.passthrough import refuse_gradient
 from penstock.ops.shapes import merge
 from penstock.ops.sparse_arranging import sparse_reorder
 from penstock.ops.sparse_dense import sparse_tensor_to_dense
@@ -81,7 +82,7 @@ def sparse_fill_empty_rows_op(
     return joined[order], filled[order], empty, place[: len(rows)]
 
 
-@op("SparseFillEmptyRowsGrad", "int64, T -> d_values: T, d_default_value: T", host=True, no_gradient=True,
+@op("SparseFillEmptyRowsGrad", "int64, T -> d_values: T, d_default_value: T", host=True, grad=refuse_gradient,
     shape=lambda op: [op.input_list[0].shape, TensorShape.of(())])  # fmt: skip
 def sparse_fill_empty_rows_grad(reverse_index_map: Array, grad_values: Array) -> tuple[Array, Array]:
     upstream, places = np.asarray(grad_values), np.asarray(reverse_index_map)

@@ -14,6 +14,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.tensor import Tensor
 from penstock.ops import math_grad, shapes
+from penstock.ops.array import zeros_like
 from penstock.ops.types import FLOATS, Array
 
 _WIDE = Types(dt.float32, dt.float64)
@@ -69,7 +70,12 @@ def bessel_i1_op(x: Array) -> Array:
     return scipy.i1(x)
 
 
-@op("NextAfter", "T, T -> output: T", shape=shapes.broadcast, no_gradient=True,
+def _nextafter_grad(op: Operation, dy: Tensor) -> list[Any]:
+    x, y = op.input_list
+    return math_grad.unbroadcast(x, y, dy, zeros_like(dy))
+
+
+@op("NextAfter", "T, T -> output: T", shape=shapes.broadcast, grad=_nextafter_grad,
     T=Types(dt.float64, dt.float32, default=dt.float32))  # fmt: skip
 def nextafter(x1: Array, x2: Array) -> Array:
     return jnp.nextafter(x1, x2)

@@ -13,6 +13,7 @@ from penstock.graph.opdef import op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 from penstock.ops import shapes
+from penstock.ops.passthrough import refuse_gradient
 from penstock.ops.types import Array
 from penstock.ops.waiting import as_handle, behind
 
@@ -69,7 +70,7 @@ def stack_v2(max_size: Array, *, elem_type: DType, stack_name: str = "") -> np.n
     return as_handle(Stack(stack_name, elem_type, int(np.asarray(max_size))))
 
 
-@op("StackPushV2", "resource, T -> output: T", host=True, stateful=True, no_gradient=True,
+@op("StackPushV2", "resource, T -> output: T", host=True, stateful=True, grad=refuse_gradient,
     shape=shapes.same_as(1))  # fmt: skip
 def stack_push_v2(handle: Any, elem: Array, *, T: DType, swap_memory: bool = False) -> Any:
     """Puts a value on top of a stack, and gives it."""

@@ -13,6 +13,7 @@ import numpy as np
 from penstock.errors import OutOfRangeError
 from penstock.graph import dtype as dt
 from penstock.graph.checks import require_in_range
+from penstock.graph.constant import captured_from
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation
@@ -47,12 +48,7 @@ def var_handle(
 
 def handle_shape(handle: Tensor) -> TensorShape:
     """The shape of the variable behind a handle, as far as it is known; parameters of bodies are followed outwards."""
-    while handle.op.type == "Placeholder" and handle.graph.is_function:
-        graph: Any = handle.graph
-        captured = dict(zip(graph.inputs[len(graph.inputs) - len(graph.captured) :], graph.captured, strict=True))
-        if handle not in captured:
-            return TensorShape.of(None)
-        handle = captured[handle]
+    handle = captured_from(handle)
     if handle.op.type == "VarHandleOp":
         shape: TensorShape = handle.op.attrs["shape"]
         return shape

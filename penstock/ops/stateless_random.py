@@ -268,7 +268,7 @@ def stateless_random_poisson_op(shape: Array, seed: Array, lam: Array, *, dtype:
 
 
 @op("StatelessRandomGammaV3", "shape_dtype, uint64, uint64, int32, dtype -> output: dtype", static="shape",
-    no_gradient=True, shape=_ends_shape, dtype=Types(dt.float16, dt.float32, dt.float64),
+    grad=random.gamma_gradient, shape=_ends_shape, dtype=Types(dt.float16, dt.float32, dt.float64),
     shape_dtype=INDEX32)  # fmt: skip
 def stateless_random_gamma_v3(shape: Array, key: Array, counter: Array, alg: Array, alpha: Array) -> Array:
     exact = jnp.asarray(alpha).astype(np.float32) if alpha.dtype == np.float16 else jnp.asarray(alpha)

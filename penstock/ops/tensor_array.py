@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from penstock.graph import dtype as dt
+from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import registered
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import Tensor
+from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
 from penstock.ops import tensor_list as lists
 
 
@@ -20,11 +21,20 @@ def flat_tensors(value: Any) -> list[Tensor]:
     """The tensors that a value carried through control flow is made of."""
     if isinstance(value, TensorArray):
         return [value.flow]
+    if isinstance(value, SparseTensor):
+        return [value.indices, value.values, value.dense_shape]
+    if isinstance(value, IndexedSlices):
+        return [t for t in (value.values, value.indices, value.dense_shape) if t is not None]
     return [convert_to_tensor(value)]
 
 
 def like_structure(leaf: Any, tensors: Iterator[Tensor]) -> Any:
     """A value like `leaf` made of the next of `tensors`."""
+    if isinstance(leaf, SparseTensor):
+        return SparseTensor(next(tensors), next(tensors), next(tensors))
+    if isinstance(leaf, IndexedSlices):
+        values, indices = next(tensors), next(tensors)
+        return IndexedSlices(values, indices, None if leaf.dense_shape is None else next(tensors))
     tensor = next(tensors)
     return leaf.with_flow(tensor) if isinstance(leaf, TensorArray) else tensor
 
@@ -44,7 +54,8 @@ class TensorArray:
         self._dtype = dt.as_dtype(dtype).base_dtype
         self._dynamic_size = bool(dynamic_size)
         self._infer_shape = infer_shape
-        self._element_shape = as_shape(element_shape)
+        self._known = [as_shape(element_shape)]  # shared by all versions: what a loop's body writes is known after it
+        self._size: int | None = None  # where it is known and stays as it is
         if flow is not None:
             self._flow = flow
             return
@@ -52,6 +63,8 @@ class TensorArray:
             raise ValueError("TensorArray: size must be given unless dynamic_size is True.")
         with name_scope(name, "TensorArray"):
             size = convert_to_tensor(0 if size is None else size, dtype=dt.int32, name="size")
+            known = constant_value(size)
+            self._size = None if known is None or dynamic_size else int(known)
             self._flow = lists.tensor_list_reserve(self._shape_tensor(), size, element_dtype=self._dtype)
 
     def _shape_tensor(self) -> np.ndarray:
@@ -81,14 +94,18 @@ class TensorArray:
     def with_flow(self, flow: Tensor) -> TensorArray:
         """This array with other contents."""
         other = TensorArray(self._dtype, dynamic_size=self._dynamic_size, flow=flow, infer_shape=self._infer_shape)
-        other._element_shape = self._element_shape
+        other._known, other._size = self._known, self._size
         return other
+
+    @property
+    def _element_shape(self) -> TensorShape:
+        return self._known[0]
 
     def _learn(self, shape: TensorShape) -> None:
         if self._infer_shape:
             if not self._element_shape.is_compatible_with(shape):
                 raise ValueError(f"Inconsistent shapes: saw {shape} but expected {self._element_shape}")
-            self._element_shape = self._element_shape.merge_with(shape)
+            self._known[0] = self._element_shape.merge_with(shape)
 
     def identity(self) -> TensorArray:
         """A TensorArray with the same contents."""
@@ -110,31 +127,37 @@ class TensorArray:
     def read(self, index: Any, name: str | None = None) -> Tensor:
         """The tensor at `index`."""
         tensor: Tensor = lists.tensor_list_get_item(
-            self._flow, index, self._shape_tensor(), element_dtype=self._dtype, name=name or "TensorArrayRead"
+            self._flow, index, self._shape_tensor(), element_dtype=self._dtype, name=name or "TensorArrayReadV3"
         )
         return tensor
 
     def stack(self, name: str | None = None) -> Tensor:
         """All tensors as one, along a new first dimension."""
-        tensor: Tensor = lists.tensor_list_stack(
-            self._flow, self._shape_tensor(), element_dtype=self._dtype, name=name or "TensorArrayStack"
-        )
+        with name_scope(name, "TensorArrayStack", [self._flow]):
+            tensor: Tensor = lists.tensor_list_stack(
+                self._flow, self._shape_tensor(), element_dtype=self._dtype, name="TensorArrayGatherV3"
+            )
+        if self._element_shape.rank is not None:
+            tensor.set_shape(TensorShape.of((self._size,)).concatenate(self._element_shape))
         return tensor
 
     def gather(self, indices: Any, name: str | None = None) -> Tensor:
         """The tensors at `indices` as one."""
         tensor: Tensor = lists.tensor_list_gather(
-            self._flow, indices, self._shape_tensor(), element_dtype=self._dtype, name=name or "TensorArrayGather"
+            self._flow, indices, self._shape_tensor(), element_dtype=self._dtype, name=name or "TensorArrayGatherV3"
         )
         return tensor
 
     def concat(self, name: str | None = None) -> Tensor:
-        """All tensors joined along their first dimension."""
+        """All tensors joined along their first dimension, in which they may differ."""
         with name_scope(name, "TensorArrayConcat", [self._flow]):
-            stacked = self.stack()
-            shape = _op("Shape")(stacked, out_type=dt.int32)
-            rest = _op("StridedSlice")(shape, [2], [0], [1], end_mask=1)
-            return _op("Reshape")(stacked, _op("ConcatV2")([[-1], rest], 0))  # type: ignore[no-any-return]
+            tensor, _ = lists.tensor_list_concat(
+                self._flow, self._shape_tensor(), np.zeros(0, np.int64), element_dtype=self._dtype
+            )
+            first = self._element_shape.as_list()[0] if self._element_shape.rank else None
+            if self._size is not None and first is not None:
+                tensor.set_shape(TensorShape.of((self._size * first, *tensor.shape.as_list()[1:])))
+            return tensor  # type: ignore[no-any-return]
 
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
         """A TensorArray of the rows of `value`."""
@@ -151,18 +174,19 @@ class TensorArray:
             return self.with_flow(lists.tensor_list_scatter(self._flow, value, indices))
 
     def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
-        """A TensorArray of consecutive pieces of `value`, all of one length."""
+        """A TensorArray of consecutive pieces of `value`, of the given lengths."""
         with name_scope(name, "TensorArraySplit", [self._flow, value, lengths]):
             value = convert_to_tensor(value, preferred_dtype=self._dtype, name="value")
-            shape = _op("Shape")(value, out_type=dt.int32)
-            count = _op("Size")(lengths, out_type=dt.int32)
-            rest = _op("StridedSlice")(shape, [1], [0], [1], end_mask=1)
-            parts = _op("ConcatV2")([_op("Pack")([count, -1]), rest], 0)
-            return self.with_flow(lists.tensor_list_from_tensor(_op("Reshape")(value, parts), self._shape_tensor()))
+            lengths = _op("Cast")(lengths, DstT=dt.int64)
+            known = constant_value(lengths)
+            if known is not None and value.shape.rank:
+                same = int(known[0]) if len(set(known.tolist())) == 1 else None
+                self._learn(TensorShape.of((same, *value.shape.as_list()[1:])))
+            return self.with_flow(lists.tensor_list_split(value, self._shape_tensor(), lengths))
 
     def size(self, name: str | None = None) -> Tensor:
         """How many tensors it holds."""
-        tensor: Tensor = lists.tensor_list_length(self._flow, name=name or "TensorArraySize")
+        tensor: Tensor = lists.tensor_list_length(self._flow, name=name or "TensorArraySizeV3")
         return tensor
 
     def close(self, name: str | None = None) -> Any:
@@ -172,3 +196,7 @@ class TensorArray:
 
 def _op(name: str) -> Any:
     return registered(name)
+
+
+# Values that are made of several tensors, or of one that is no plain value.
+COMPOSITE = (TensorArray, SparseTensor, IndexedSlices)

@@ -25,6 +25,7 @@ from penstock.graph.checks import ignoring_checks, require_in_range, rows_to_wri
 from penstock.graph.opdef import OpDef, op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
+from penstock.ops.passthrough import refuse_gradient
 from penstock.ops.state import UPDATABLE, handle_shape
 from penstock.ops.types import INDEX, Array
 
@@ -45,7 +46,7 @@ def update(name: str, signature: str, *, writes: str) -> Callable[[Callable[...,
         types: dict[str, Any] = {"T": UPDATABLE}
         if "Tindices" in signature:
             types["Tindices"] = INDEX
-        settings: dict[str, Any] = {"writes": writes, "no_gradient": True, "shape": _updated_shape, **types}
+        settings: dict[str, Any] = {"writes": writes, "grad": refuse_gradient, "shape": _updated_shape, **types}
         ref = op(name, signature.replace("V", "&T") + " -> out: &T", **settings)
         resource = op("Resource" + name, signature.replace("V", "resource") + " ->", **settings)
         return Update(ref(kernel), resource(kernel))

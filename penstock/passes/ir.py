@@ -31,6 +31,9 @@ class Node:
 
 Edge = tuple[Node, int]
 
+SPLIT = "_split"  # attr of a control-flow node that has a copy in each of several tasks: a number that the copies share
+WAVE = "_wave"  # attr of such a copy: the wave in which all copies run
+
 _READS = {"ReadVariableOp": ("VarHandleOp",), "Identity": ("VariableV2", "Variable")}
 
 

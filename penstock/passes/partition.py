@@ -13,12 +13,10 @@ from penstock.graph import dtype as dt
 from penstock.graph.device import DeviceSpecV2
 from penstock.ops.array import const
 from penstock.ops.sendrecv import recv, send
-from penstock.passes.ir import Edge, Node, Subgraph, sorted_nodes
+from penstock.passes.ir import SPLIT, WAVE, Edge, Node, Subgraph, sorted_nodes
 from penstock.passes.rows_on_host import ragged_nodes
 
 MAX_COPIED = 1024  # elements of a constant that each task gets for itself
-SPLIT = "_split"  # attr of a control-flow node that has a copy in each of several tasks: a number that the copies share
-WAVE = "_wave"  # attr of such a copy: the wave in which all copies run
 
 
 @dataclass(slots=True)

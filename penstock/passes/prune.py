@@ -11,6 +11,7 @@ from penstock.graph.opdef import OpDef, op
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
 from penstock.passes.ir import Node, Subgraph, sorted_nodes
+from penstock.passes.narrow import Narrowed, can_be_narrowed, narrowed, own_results
 
 
 @op("_Arg", "-> output: T", host=True, stateful=True)
@@ -32,32 +33,84 @@ def _prune(feeds: dict[Tensor, DType], wanted: list[Tensor], targets: list[Opera
     fed: dict[Tensor, Node] = {}
     for i, (tensor, dtype) in enumerate(feeds.items()):
         fed[tensor] = Node(f"_arg/{tensor.name}", arg, {"T": dtype, "index": i}, (dtype,), order=-1)
-    nodes: dict[Operation, Node] = {}
+    needs = _Needs(fed)
+    for tensor in wanted:
+        needs.tensor(tensor)
+    for target in targets:
+        needs.operation(target)
+    needs.close()
+    narrow = {op: narrowed(op, used) for op, used in needs.results.items()}
+    nodes = {op: _node(op, narrow.get(op)) for op in needs.operations}
 
-    def stand_in(operation: Operation) -> Node | None:
-        """What to wait for in place of a placeholder that is fed: it cannot run itself."""
-        return fed.get(operation.outputs[0]) if operation.type == "Placeholder" else None
+    def edge(tensor: Tensor) -> tuple[Node, int]:
+        if tensor in fed:
+            return fed[tensor], 0
+        form = narrow.get(tensor.op)
+        return nodes[tensor.op], form.outputs.index(tensor.value_index) if form else tensor.value_index
 
-    stack = [t.op for t in wanted if t not in fed] + targets
-    while stack:
-        operation = stack.pop()
-        if operation in nodes:
-            continue
-        nodes[operation] = _node(operation)
-        stack += [t.op for t in operation.input_list if t not in fed and t.op not in nodes]
-        stack += [c for c in operation.control if c not in nodes and not stand_in(c)]
     for operation, node in nodes.items():
-        node.inputs = [(fed[t], 0) if t in fed else (nodes[t.op], t.value_index) for t in operation.input_list]
-        node.controls = [stand_in(c) or nodes[c] for c in operation.control]
+        form = narrow.get(operation)
+        inputs = [operation.input_list[i] for i in form.inputs] if form else operation.input_list
+        node.inputs = [edge(t) for t in inputs]
+        node.controls = [needs.stand_in(c) or nodes[c] for c in operation.control]
     return Subgraph(
         nodes=sorted_nodes([*fed.values(), *nodes.values()]),
         feeds=list(fed.values()),
-        fetches=[(fed[t], 0) if t in fed else (nodes[t.op], t.value_index) for t in wanted],
+        fetches=[edge(t) for t in wanted],
         targets=[nodes[t] for t in targets],
     )
 
 
-def _node(operation: Operation) -> Node:
+class _Needs:
+    """Finds the operations that a step needs, and which results it needs of those that hold bodies."""
+
+    def __init__(self, fed: dict[Tensor, Node]) -> None:
+        self._fed = fed
+        self.operations: dict[Operation, None] = {}
+        self.results: dict[Operation, set[int]] = {}
+        self._stack: list[tuple[Operation, int | None]] = []
+
+    def tensor(self, tensor: Tensor) -> None:
+        if tensor not in self._fed:
+            self._stack.append((tensor.op, tensor.value_index))
+
+    def operation(self, operation: Operation) -> None:
+        self._stack.append((operation, None))
+
+    def stand_in(self, operation: Operation) -> Node | None:
+        """The node to wait for in place of a placeholder that is fed: it cannot run itself."""
+        return self._fed.get(operation.outputs[0]) if operation.type == "Placeholder" else None
+
+    def close(self) -> None:
+        """Adds all that is needed by what is needed."""
+        while self._stack:
+            operation, result = self._stack.pop()
+            if can_be_narrowed(operation):
+                self._part(operation, result)
+            elif operation not in self.operations:
+                self.operations[operation] = None
+                for tensor in operation.input_list:
+                    self.tensor(tensor)
+                self._controls(operation)
+
+    def _part(self, operation: Operation, result: int | None) -> None:
+        used = self.results.setdefault(operation, set())
+        if operation not in self.operations:
+            self.operations[operation] = None
+            self._controls(operation)
+        elif result in used:
+            return
+        used |= own_results(operation) if result is None else {result}
+        for i in narrowed(operation, used).inputs:
+            self.tensor(operation.input_list[i])
+
+    def _controls(self, operation: Operation) -> None:
+        for before in operation.control:
+            if not self.stand_in(before):
+                self.operation(before)
+
+
+def _node(operation: Operation, form: Narrowed | None) -> Node:
     op_def: OpDef = operation.op_def
     if op_def.name == "Placeholder":
         dtype = operation.attrs["dtype"].name
@@ -67,4 +120,7 @@ def _node(operation: Operation) -> Node:
             f"{operation.outputs[0].shape}",
         )  # fmt: skip
     dtypes = tuple(t.dtype for t in operation.outputs)
-    return Node(operation.name, op_def, operation.attrs, dtypes, device=operation.device, order=operation._id)
+    attrs = operation.attrs
+    if form is not None:
+        dtypes, attrs = tuple(dtypes[i] for i in form.outputs), form.attrs
+    return Node(operation.name, op_def, attrs, dtypes, device=operation.device, order=operation._id)

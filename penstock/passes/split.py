@@ -20,8 +20,8 @@ from typing import Any
 
 from penstock.graph.function import Function
 from penstock.graph.graph import Graph
-from penstock.passes.ir import Edge, Node, Subgraph, is_reference
-from penstock.passes.partition import SPLIT, Cut, task_of
+from penstock.passes.ir import SPLIT, Edge, Node, Subgraph, is_reference
+from penstock.passes.partition import Cut, task_of
 from penstock.passes.place import SPLIT_OPS, colocated_with, place
 from penstock.passes.portable import function_of
 from penstock.passes.prune import body_of

@@ -11,12 +11,14 @@ import numpy as np
 
 from penstock.errors import InternalError, InvalidArgumentError, OpError, UnimplementedError
 from penstock.graph.checks import NotTraceable
+from penstock.graph.dtype import variant
 from penstock.graph.function import Function
 from penstock.graph.opdef import grouped, registered
 from penstock.ops.functional import as_predicate
+from penstock.ops.iteration_memory import StackedMemory
+from penstock.ops.list_value import RowList, StackedList
 from penstock.ops.waiting import GivesWay, NeedsThread
-from penstock.passes.ir import Edge, Node, Subgraph
-from penstock.passes.partition import SPLIT
+from penstock.passes.ir import SPLIT, Edge, Node, Subgraph
 from penstock.passes.prune import body_of
 from penstock.worker.plan import Cuts, SegmentPlan, body, functions_of
 from penstock.worker.resources import Variable
@@ -48,6 +50,11 @@ class SegmentCall:
         self.in_slots = [*self.segment.in_slots, *self.segment.static_slots]
         self.out_slots = self.segment.out_slots
         self._pieces: Executable | None = None
+        # Lists, and what control flow kept, may come from the host in a form that only the host can deal with.
+        self._maybe_host_only = [
+            (owner.slot(e), e) for e in plan.inputs
+            if e[0].dtypes[e[1]] is variant or any(n.op.control_flow and e in n.inputs for n in plan.nodes)
+        ]  # fmt: skip
         # Slices that may move on with each step, as along a text: compiled in, they have all compiled each time.
         self._movable = frozenset(n.name for n in plan.nodes if n.op.numpy and n.name in owner.cuts.specialised)
 
@@ -56,6 +63,8 @@ class SegmentCall:
             cuts = self.owner.cuts
             self._pieces = self._rebuilt(Cuts(cuts.on_host | self._movable, cuts.specialised - self._movable))
             self._movable = frozenset()
+        if self._pieces is None and self._maybe_host_only:
+            self._leave_to_host(values)
         if self._pieces is None:
             try:
                 self.segment(values, step.drawn, step.quick)
@@ -69,9 +78,17 @@ class SegmentCall:
         for slot, value in zip(self.out_slots, results, strict=True):
             values[slot] = value
 
+    def _leave_to_host(self, values: list[Any]) -> None:
+        """Cuts the segment around the nodes that take what only the host can deal with."""
+        edges = [e for slot, e in self._maybe_host_only if getattr(values[slot], "host_only", False)]
+        if edges:
+            takers = {n.name for n in self.segment.plan.nodes if any(e in n.inputs for e in edges)}
+            cuts = self.owner.cuts
+            self._pieces = self._rebuilt(Cuts(cuts.on_host | takers, cuts.specialised))
+
     def _cut(self, error: NotTraceable) -> Executable:
         node, cuts = error.node, self.owner.cuts
-        if node.op.name in ("If", "While"):
+        if node.op.name in ON_HOST:
             cuts = Cuts(cuts.on_host | {node.name}, cuts.specialised)
         elif node.name not in cuts.specialised and not node.op.control_flow:
             cuts = Cuts(cuts.on_host, cuts.specialised | {node.name})
@@ -160,11 +177,17 @@ class _BodyCall(NodeCall):
         if results is not None:
             body.fetches = [body.fetches[i] for i in results]
         bound = {id(p): a for p, a in zip(body.feeds, arguments, strict=True) if isinstance(a, Variable)}
-        return self.owner.inner(body, bound)
+        # Lists grow from one iteration to the next, and code would be compiled for each size.
+        lists = frozenset(n.name for n in body.nodes if not n.op.control_flow and _deals_with_lists(n))
+        return self.owner.inner(body, bound, Cuts(on_host=lists))
 
     def arguments(self, values: list[Any], sources: Sequence[int | Variable]) -> list[Any]:
         """The values for a body's parameters; a variable is bound already."""
         return [values[s] if isinstance(s, int) else None for s in sources]
+
+
+def _deals_with_lists(node: Node) -> bool:
+    return node.op.name == "Absent" or variant in (*node.dtypes, *(s.dtypes[i] for s, i in node.inputs))
 
 
 class BranchCall(_BodyCall):
@@ -199,6 +222,13 @@ class LoopCall(_BodyCall):
                 current[i] = value
             step.check(self.name)
         self.store(values, current)
+
+
+class TripCountCall(NodeCall):
+    """A loop that runs on the host is not counted beforehand: its memory grows."""
+
+    def __call__(self, values: list[Any], step: Step) -> None:
+        self.store(values, [np.array(-1, np.int32)])
 
 
 class HostCall(NodeCall):
@@ -311,4 +341,9 @@ class PlainCall(HostCall):
 def host_value(value: Any) -> Any:
     if value.__class__ is np.ndarray:
         return value  # at once: to ask whether something is a jax.Array takes longer
-    return np.asarray(value) if isinstance(value, jax.Array) else value
+    if isinstance(value, jax.Array):
+        return np.asarray(value)
+    return jax.tree.map(np.asarray, value) if isinstance(value, (StackedList, RowList, StackedMemory)) else value
+
+
+ON_HOST: dict[str, type[NodeCall]] = {"If": BranchCall, "While": LoopCall, "WhileTripCount": TripCountCall}

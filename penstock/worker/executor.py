@@ -14,7 +14,7 @@ from penstock.passes.late_reads import read_late
 from penstock.passes.rows_on_host import rows_on_host
 from penstock.passes.sparse_lookups import gather_before_segments
 from penstock.passes.sparse_updates import fuse_sparse_updates
-from penstock.worker.calls import BranchCall, HostCall, LoopCall, PlainCall, SegmentCall
+from penstock.worker.calls import ON_HOST, HostCall, PlainCall, SegmentCall
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.devices import Device
 from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, is_variable, make_plan
@@ -141,7 +141,7 @@ class Executable:
             return SegmentCall(self, step)
         if isinstance(step, list):
             return (SendCall if step[0].op.name == "_Send" else RecvCall)(self, step)
-        kind = {"If": BranchCall, "While": LoopCall}.get(step.op.name, HostCall if step.op.host else PlainCall)
+        kind = ON_HOST.get(step.op.name, HostCall if step.op.host else PlainCall)
         return kind(self, step)
 
     def run(self, fed: Sequence[Any], step: Step, at: int = 0) -> list[Any]:

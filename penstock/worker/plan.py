@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.graph.dtype import variant
 from penstock.graph.function import Call, Function
 from penstock.graph.opdef import static_positions
-from penstock.passes.ir import Edge, Node, Subgraph
-from penstock.passes.partition import WAVE
+from penstock.passes.ir import WAVE, Edge, Node, Subgraph
 from penstock.passes.prune import body_of
 
 _HOST_TYPES = frozenset(("string",))
@@ -290,7 +290,7 @@ class _Analysis:
             source = self.variable_of(node.inputs[0])
             if source is not None and node.op.outputs and node.op.outputs[0].is_ref:
                 self._variable[key] = source
-        host = node.name in self.cuts.on_host or is_host(node)
+        host = node.name in self.cuts.on_host or is_host(node) or self._follows_the_host(node)
         if host:
             self.host.add(key)
         elif _is_known(node, self.known) and not any(self._is_string(s, i) for s, i in node.inputs):
@@ -307,6 +307,16 @@ class _Analysis:
         for source in node.controls:
             level = max(level, self._level_after(source, node, host, False))
         self.level[key] = level
+
+    def _follows_the_host(self, node: Node) -> bool:
+        """Tells if a node takes something that only the host has: lists, and what a control-flow node there kept."""
+        for source, index in node.inputs:
+            if id(source) in self.host:
+                if source.dtypes[index] is variant:
+                    return True
+                if source.op.control_flow and node.attrs.get("_forward") == source.name:
+                    return True
+        return False
 
     def static(self, node: Node) -> frozenset[int]:
         """Which inputs of a node its segment is specialised on."""

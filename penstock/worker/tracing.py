@@ -68,13 +68,9 @@ class Trace:
         self._by_rows = False  # whether the kernel that runs heeds the checks itself
         self._node: Node | None = None
         self.inner_failed: Any = None  # of the body traced last; it belongs to whoever traced it
-        self.kept_loops: dict[str, Any] = {}  # loops that ran forwards and whose gradient follows, by node
-        self._gradients: dict[str, Node] = {}  # the gradient of a loop in this segment, by the loop's node
 
     def run(self, nodes: Iterable[Node]) -> None:
         """Runs the kernels of `nodes` in order."""
-        nodes = list(nodes)
-        self._gradients = {n.attrs["_forward"]: n for n in nodes if n.op.name == "WhileGrad" and "_forward" in n.attrs}
         with recording_checks(self):
             for node in nodes:
                 if (id(node), 0) not in self.values or not node.dtypes:
@@ -155,29 +151,15 @@ class Trace:
         values: dict[tuple[int, int], Any] = {}
         for parameter, argument in zip(part.feeds, arguments, strict=True):
             values[(id(parameter), 0)] = argument
-        random = [n for n in part.nodes if is_random(n)]
-        keys = {id(n): self._inner_key(i, mix) for i, n in enumerate(random)}
+        # A node's number stays the same whichever other nodes of the body a step needs.
+        keys = {id(n): self._inner_key(n.order, mix) for n in part.nodes if is_random(n)}
         inner = Trace(values, self.state, keys, lambda edge: None, self.checks)
         inner.run(part.nodes)
         self.inner_failed = inner.failed
         return [inner.value(edge) for edge in part.fetches]
 
-    def forward_name(self) -> str:
-        """The name of the loop that the node which runs is, or is the gradient of; empty for other nodes."""
-        assert self._node is not None
-        node = self._node
-        return {"While": node.name, "WhileGrad": str(node.attrs.get("_forward", ""))}.get(node.op.name, "")
-
-    def gradient_in_segment(self) -> tuple[int, list[int]] | None:
-        """Of the gradient of the loop that runs: its limit and what it is with respect to, if it runs here too."""
-        node = self._gradients.get(self.forward_name())
-        limit = None if node is None else self.values.get((id(node.inputs[0][0]), node.inputs[0][1]))
-        if node is None or not isinstance(limit, (np.ndarray, np.generic)):
-            return None
-        return int(limit), list(node.attrs["wrt"])
-
     def _inner_key(self, number: int, mix: Any) -> Any:
-        """A key for the `number`th random node of a body: that of the node which holds the body, moved on."""
+        """A key for a random node of a body: that of the node which holds the body, moved on by `number`."""
         key = jnp.asarray(self.keys[id(self._node)]) + jnp.array([number + 1, 0, 0, 0], jnp.uint32)
         return key if mix is None else key.at[3].set(jnp.asarray(mix).astype(jnp.uint32))
 

@@ -1,8 +1,9 @@
-"""Every lowering of convolutions and pools against XLA's own, and max pooling's rule for ties against a plain loop."""
+"""Every lowering of convolutions and pools against sums in float64, and max pooling's rules for ties and for NaN."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -10,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from tolerances import assert_near, unit_roundoff
 
 from penstock.ops import convolution
 
-PLATFORMS = ["cpu", "gpu"]  # "gpu" is XLA's own: it runs on the CPU too
+PLATFORMS = ["cpu", "gpu"]  # "gpu" is XLA's own: it runs on the CPU too, where there is no other device
 
 # Images and kernel with channels last, and settings.
 CONVOLUTIONS = {
@@ -60,6 +62,15 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Lowerings for the CPU run on the CPU, those of the parameter "gpu" on jax's default device."""
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    default = jax.devices()[0] if parameters.get("platform") == "gpu" else jax.devices("cpu")[0]
+    with jax.default_device(default):
+        yield
+
+
 def pads(sizes: tuple[int, ...], ksize: tuple[int, ...], settings: Settings) -> list[tuple[int, int]]:
     """TensorFlow's paddings of height and width: what SAME adds unevenly goes to the bottom and the right."""
     if settings["padding"] == "VALID":
@@ -74,7 +85,29 @@ def pads(sizes: tuple[int, ...], ksize: tuple[int, ...], settings: Settings) -> 
     return result
 
 
+def exact(x: np.ndarray, kernel: np.ndarray, dy: np.ndarray, settings: Settings) -> list[np.ndarray]:
+    """The convolution, and its gradients for the images and the kernel: tap by tap in float64."""
+    (height, width, depth, results), groups = kernel.shape, x.shape[3] // kernel.shape[2]
+    strides, dilations = settings.get("strides", (1, 1)), settings.get("dilations", (1, 1))
+    around = pads(x.shape[1:3], kernel.shape[:2], settings)
+    x = np.pad(x.astype(np.float64), [(0, 0), *around, (0, 0)])
+    padded, x = x.shape, x.reshape(*x.shape[:3], groups, depth)
+    weights = kernel.astype(np.float64).reshape(height, width, depth, groups, results // groups)
+    upstream = dy.astype(np.float64).reshape(*dy.shape[:3], groups, results // groups)
+    y, dx, dk = np.zeros_like(upstream), np.zeros_like(x), np.zeros_like(weights)
+    for tap in np.ndindex(height, width):
+        each = zip(tap, dy.shape[1:3], strides, dilations, strict=True)
+        at = (slice(None), *(slice(t * d, t * d + (n - 1) * s + 1, s) for t, n, s, d in each))
+        y += np.einsum("nijgc,cgo->nijgo", x[at], weights[tap])
+        dx[at] += np.einsum("nijgo,cgo->nijgc", upstream, weights[tap])
+        dk[tap] = np.einsum("nijgc,nijgo->cgo", x[at], upstream)
+    (above, below), (left, right) = around
+    dx = dx.reshape(padded)[:, above : padded[1] - below, left : padded[2] - right]
+    return [y.reshape(dy.shape), dx, dk.reshape(kernel.shape)]
+
+
 def reference(x: Any, kernel: Any, settings: Settings) -> jax.Array:
+    """XLA's own convolution: for shapes, for other types, and for second derivatives."""
     return lax.conv_general_dilated(
         x, kernel, settings.get("strides", (1, 1)), pads(x.shape[1:3], kernel.shape[:2], settings),
         rhs_dilation=settings.get("dilations"), dimension_numbers=("NHWC", "HWIO", "NHWC"),
@@ -116,13 +149,10 @@ def arrangements(cases: dict[str, Any], *everywhere: str) -> Any:
 
 @arrangements(CONVOLUTIONS, "same", "three channels dilated", "strided explicit", "groups", "depthwise strided")
 def test_convolution_and_its_gradients(rng: np.random.Generator, case: str, platform: str, data_format: str) -> None:
-    x_shape, kernel_shape, settings = CONVOLUTIONS[case]
+    x_shape, kernel_shape, plain = CONVOLUTIONS[case]
     x, kernel = random(rng, x_shape), random(rng, kernel_shape)
-    desired, pull = jax.vjp(lambda x, kernel: reference(x, kernel, settings), x, kernel)
-    dy = random(rng, desired.shape)
-    dx, dk = pull(dy)
-    settings = {**settings, "platform": platform, "data_format": data_format}
-    x, desired, dy, dx = (in_format(a, data_format) for a in (x, desired, dy, dx))
+    dy = random(rng, jax.eval_shape(lambda x, kernel: reference(x, kernel, plain), x, kernel).shape)
+    settings = {**plain, "platform": platform, "data_format": data_format}
 
     @jax.jit
     def actual(x: Any, kernel: Any, dy: Any) -> Any:
@@ -130,8 +160,14 @@ def test_convolution_and_its_gradients(rng: np.random.Generator, case: str, plat
         dx = convolution.conv2d_input_grad(x.shape, kernel, dy, **settings)
         return y, dx, convolution.conv2d_filter_grad(x, kernel.shape, dy, **settings), *pull(dy)
 
-    for a, d in zip(actual(x, kernel, dy), (desired, dx, dk, dx, dk), strict=True):
-        close(a, d)
+    y, *gradients = map(np.asarray, actual(in_format(x, data_format), kernel, in_format(dy, data_format)))
+    arrays = (x, kernel, dy)
+    desired, sizes = exact(*arrays, plain), exact(*map(np.abs, arrays), plain)
+    counts = exact(*map(np.ones_like, arrays), plain)
+    for found, i in zip((y, *gradients), (0, 1, 2, 1, 2), strict=True):
+        assert found.dtype == np.float32
+        wanted = desired[i] if i == 2 else in_format(desired[i], data_format)
+        assert_near(found, wanted, terms=counts[i].max(initial=0), magnitude=sizes[i])
 
 
 @pytest.mark.parametrize("case", ["same", "three channels", "strided and dilated", "groups", "depthwise strided"])
@@ -139,7 +175,7 @@ def test_second_derivatives(rng: np.random.Generator, case: str) -> None:
     x_shape, kernel_shape, settings = CONVOLUTIONS[case]
     x, kernel = random(rng, x_shape), random(rng, kernel_shape)
 
-    def penalty(conv: Any) -> Any:
+    def penalty(conv: Any, x: Any, kernel: Any) -> Any:
         def loss(x: Any, kernel: Any) -> Any:
             return (conv(x, kernel) ** 2).sum()
 
@@ -148,10 +184,18 @@ def test_second_derivatives(rng: np.random.Generator, case: str) -> None:
 
         return jax.jit(jax.grad(squared, (0, 1)))(x, kernel)
 
-    actual = penalty(lambda x, kernel: convolution.conv2d(x, kernel, **settings))
-    desired = penalty(lambda x, kernel: reference(x, kernel, settings))
+    actual = penalty(lambda x, kernel: convolution.conv2d(x, kernel, **settings), x, kernel)
+    with jax.enable_x64(True):
+        wide = (a.astype(np.float64) for a in (x, kernel))
+        desired = penalty(lambda x, kernel: reference(x, kernel, settings), *wide)
+    # The errors of the sums on the way add up: the convolution, its two gradients, and those of all three again. The
+    # magnitudes of random sums are about twice their largest values.
+    y = jax.eval_shape(lambda x, kernel: reference(x, kernel, settings), x, kernel)
+    counts = exact(np.ones_like(x), np.ones_like(kernel), np.ones(y.shape), settings)
+    terms = 2 * sum(float(count.max()) for count in counts)
     for a, d in zip(actual, desired, strict=True):
-        close(a, d, 1e-4)
+        assert a.dtype == np.float32
+        np.testing.assert_allclose(a, d, rtol=0, atol=2 * terms * unit_roundoff(a.dtype) * float(np.abs(d).max()))
 
 
 @pytest.mark.parametrize(
@@ -224,6 +268,22 @@ def test_max_pool_of_other_types(rng: np.random.Generator, dtype: str, platform:
     actual = convolution.max_pool(x, **POOLS["3x3 by twos"][1], platform=platform)
     assert actual.dtype == x.dtype
     np.testing.assert_array_equal(actual.astype("float32"), desired)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("size", [2, 9])  # the second has too many taps for anything but XLA's own
+def test_nan_and_infinity_never_win(size: int, platform: str) -> None:
+    settings: Any = {"ksize": (size, size), "strides": (size, size), "padding": "VALID", "platform": platform}
+    x = np.full((3, size, size, 1), np.nan, np.float32)  # the first has nothing but NaN
+    x[1] = -np.inf
+    x[2, -1] = 3 - np.arange(size, dtype=np.float32)[:, None]
+    y = convolution.max_pool(x, **settings)
+    lowest = np.finfo(np.float32).min
+    np.testing.assert_array_equal(np.ravel(y), [lowest, lowest, 3])
+    dx = np.asarray(convolution.max_pool_grad(x, y, np.ones_like(y), **settings))[2]
+    desired = np.zeros_like(dx)
+    desired[-1, 0] = 1
+    np.testing.assert_array_equal(dx, desired)
 
 
 def test_padding_is_below_every_negative_value() -> None:

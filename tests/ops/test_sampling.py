@@ -9,8 +9,10 @@ import pytest
 
 import penstock.v1 as tf
 
-RANDOM = np.random.default_rng(0)
 LABELS = np.array([[1], [4], [1]], np.int64)
+WEIGHTS, BIASES, HIDDEN = (
+    np.random.default_rng(i).normal(size=size).astype(np.float32) for i, size in enumerate([(6, 4), (6,), (3, 4)])
+)
 
 
 def run(build: Any) -> Any:
@@ -71,15 +73,13 @@ def test_accidental_hits() -> None:
 
 
 def test_sampled_softmax_over_all_classes_is_the_softmax() -> None:
-    weights, biases, hidden = (RANDOM.normal(size=s).astype(np.float32) for s in [(6, 4), (6,), (3, 4)])
-
     def build() -> Any:
         everything = tf.nn.all_candidate_sampler(LABELS, 1, 6, True)
-        table = tf.constant(weights)
+        table = tf.constant(WEIGHTS)
         sampled = tf.nn.sampled_softmax_loss(
-            table, biases, tf.constant(LABELS), tf.constant(hidden), 6, 6, sampled_values=everything
+            table, BIASES, tf.constant(LABELS), tf.constant(HIDDEN), 6, 6, sampled_values=everything
         )
-        logits = tf.matmul(hidden, table, transpose_b=True) + biases
+        logits = tf.matmul(HIDDEN, table, transpose_b=True) + BIASES
         whole = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=LABELS[:, 0], logits=logits)
         dense = [tf.convert_to_tensor(tf.gradients(y, table)[0]) for y in (sampled, whole)]
         return sampled, whole, dense
@@ -90,14 +90,13 @@ def test_sampled_softmax_over_all_classes_is_the_softmax() -> None:
 
 
 def test_nce_loss() -> None:
-    weights, biases, hidden = (RANDOM.normal(size=s).astype(np.float32) for s in [(6, 4), (6,), (3, 4)])
     sampled, counts = np.array([0, 5]), np.array([0.5, 0.25], np.float32)
     true_counts = np.array([[0.1], [0.2], [0.1]], np.float32)
     loss = run(lambda: tf.nn.nce_loss(
-        [tf.constant(weights[0::2]), tf.constant(weights[1::2])], tf.constant(biases), tf.constant(LABELS),
-        tf.constant(hidden), 2, 6, sampled_values=(tf.constant(sampled), true_counts, counts),
+        [tf.constant(WEIGHTS[0::2]), tf.constant(WEIGHTS[1::2])], tf.constant(BIASES), tf.constant(LABELS),
+        tf.constant(HIDDEN), 2, 6, sampled_values=(tf.constant(sampled), true_counts, counts),
     ))  # fmt: skip
-    logits = hidden @ weights.T + biases
+    logits = HIDDEN @ WEIGHTS.T + BIASES
     true = np.take_along_axis(logits, LABELS, 1) - np.log(true_counts)
     noise = logits[:, sampled] - np.log(counts)
     np.testing.assert_allclose(loss, np.log1p(np.exp(-true))[:, 0] + np.log1p(np.exp(noise)).sum(1), rtol=1e-4)

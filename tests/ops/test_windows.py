@@ -11,7 +11,13 @@ import pytest
 import penstock.v1 as tf
 from penstock.graph.opdef import registered
 
-RANDOM = np.random.default_rng(0)
+RANDOM = np.random.RandomState(0)
+
+
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """Each test gets the same numbers, whichever tests ran before it."""
+    RANDOM.seed(0)
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -158,7 +164,8 @@ def test_empty_batches(build: Any) -> None:
 
 
 def test_second_derivatives() -> None:
-    x, step = normal(1, 4, 4, 2), 1e-2
+    # So far apart that no step makes another value the largest of its window.
+    x, step = RANDOM.permutation(32).reshape(1, 4, 4, 2).astype(np.float32) / 8, 1e-2
     functions = [
         lambda x: tf.square(tf.nn.fused_batch_norm(x, [1.0, 2.0], [0.5, -0.5])[0]),
         lambda x: tf.square(tf.nn.avg_pool(x, 2, 1, "SAME")),

@@ -244,7 +244,7 @@ def test_everything_arrives() -> None:
         gather_before_segments(part)  # makes a second node of the same name
         assert described(there_and_back(part)) == described(part)
     nodes = [n for part in parts for n in part.nodes]
-    assert {"Vjp", "WhileGrad", "IfGrad", "_Send", "_Recv", "_Arg"} <= {n.op.name for n in nodes}
+    assert {"Vjp", "While", "If", "IterationMemory", "_Send", "_Recv", "_Arg"} <= {n.op.name for n in nodes}
     assert any(len({n.name for n in p.nodes}) < len(p.nodes) for p in parts)
 
 

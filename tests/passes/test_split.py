@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import penstock.v1 as tf
-from penstock.passes.ir import Node, Subgraph
-from penstock.passes.partition import SPLIT, WAVE, partition, task_of
+from penstock.passes.ir import SPLIT, WAVE, Node, Subgraph
+from penstock.passes.partition import partition, task_of
 from penstock.passes.place import place
 from penstock.passes.portable import from_graph_def, to_graph_def
 from penstock.passes.prune import body_of, prune

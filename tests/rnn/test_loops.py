@@ -193,7 +193,9 @@ def test_lookup_in_a_loop_and_second_derivative(sess):
 
     _, total = tf.while_loop(lambda i, _: i < 4, body, (0, 0.0), maximum_iterations=10)
     (first,) = tf.gradients(total, table)
+    assert isinstance(first, tf.IndexedSlices)
+    first = tf.convert_to_tensor(first)
     (second,) = tf.gradients(tf.reduce_sum(first), table)
-    one, two = sess.run([first, second], {table: [1.0, 2.0, 3.0, 4.0, 5.0]})
+    one, two = sess.run([first, tf.convert_to_tensor(second)], {table: [1.0, 2.0, 3.0, 4.0, 5.0]})
     np.testing.assert_allclose(one, [6.0, 12.0, 27.0, 0.0, 0.0])
     np.testing.assert_allclose(two, [12.0, 12.0, 18.0, 0.0, 0.0])

@@ -414,3 +414,34 @@ def test_no_two_tasks_wait_for_each_other(servers: Servers, seed: int) -> None:
         return [_random_value(rng, made, [x], 3) for _ in range(3)], [x]
 
     check(servers, build, [(0.3,), (-0.7,)])
+
+
+@KINDS
+def test_gradients_where_branches_read(servers: Servers, use_resource: bool) -> None:
+    def build() -> Any:
+        go, x = tf.placeholder(tf.bool, []), tf.placeholder(tf.float32, [2])
+        first, second = variable("a", [1.0, 2.0], PS0, use_resource), variable("b", [3.0, 4.0], PS1, use_resource)
+        with tf.device(WORKER):
+            loss = tf.reduce_sum(tf.cond(
+                go, lambda: first.read_value() * x * second.read_value(), lambda: tf.square(second.read_value()) - x
+            ))  # fmt: skip
+            return [loss, tf.gradients(loss, [x])], [go, x]
+
+    check(servers, build, [(choice, np.array([2.0, 5.0])) for choice in (True, False)])
+
+
+def test_gradients_of_a_loop_that_reads(servers: Servers) -> None:
+    def build() -> Any:
+        x = tf.placeholder(tf.float32, [2])
+        w = variable("w", [0.5, 0.25], PS1)
+
+        def body(i: Any, y: Any) -> Any:
+            with tf.device(PS0):
+                z = tf.sin(y)
+            return i + 1, tf.cond(tf.equal(i % 2, 0), lambda: z * w.read_value() + y, lambda: y * 2.0)
+
+        with tf.device(WORKER):
+            _, y = tf.while_loop(lambda i, _: i < 4, body, [0, x])
+            return [y, tf.gradients(y, [x])], [x]
+
+    check(servers, build, [(np.array([1.0, 2.0]),)])

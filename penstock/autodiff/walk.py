@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import enum
 import functools
-import inspect
-import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from penstock.autodiff.registry import get_gradient_function
+from penstock.errors import InaccessibleTensorError
 from penstock.graph import dtype as dtypes
 from penstock.graph.convert import convert_to_tensor, convert_to_tensor_or_indexed_slices
 from penstock.graph.dtype import DType
 from penstock.graph.graph import Graph, get_default_graph
-from penstock.graph.opdef import registered
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.ops import array, control, math, passthrough, reshaping
 from penstock.ops.joining import concat, stack, unstack
-from penstock.ops.vjp import differentiable, vjp_gradient
-
-GradientFunction = Callable[..., Any]
+from penstock.ops.vjp import differentiable
 
 
 class AggregationMethod:
@@ -40,73 +36,6 @@ class UnconnectedGradients(enum.Enum):
 
     NONE = "none"
     ZERO = "zero"
-
-
-# Gradients by op type, as users register them; None says that there is none.
-_REGISTERED: dict[str, GradientFunction | None] = {}
-
-
-class RegisterGradient:
-    """Decorator: makes a function the gradient of an op type, or of a name for `gradient_override_map`.
-
-    >>> @tf.RegisterGradient("Straight")
-    ... def _straight(op, grad):
-    ...     return grad
-    """
-
-    def __init__(self, op_type: str) -> None:
-        if not isinstance(op_type, str):
-            raise TypeError(f"op_type must be a string, received {op_type!r}.")
-        self._op_type = op_type
-
-    def __call__(self, f: GradientFunction) -> GradientFunction:
-        _register(self._op_type, f)
-        return f
-
-
-def NotDifferentiable(op_type: str) -> None:
-    """Says that ops of this type have no gradient, so that `gradients` gives None through them."""
-    if not isinstance(op_type, str):
-        raise TypeError(f"op_type must be a string, received {op_type!r}.")
-    _register(op_type, None)
-
-
-NoGradient = NotDifferentiable
-
-
-def _register(op_type: str, function: GradientFunction | None) -> None:
-    if op_type in _REGISTERED:
-        raise KeyError(f"A gradient for '{op_type}' is registered already.")
-    _REGISTERED[op_type] = function
-
-
-def get_gradient_function(op: Operation) -> GradientFunction | None:
-    """The gradient function of a node, None where it has none by decision; LookupError where nobody decided.
-
-    >>> tf.get_gradient_function(y.op)(y.op, dy)
-    """
-    if not op.input_list:
-        return None
-    override = op.attrs.get("_gradient_op_type")
-    name = op.type if override is None else override.decode() if isinstance(override, bytes) else str(override)
-    if name in op.graph.gradient_functions:
-        return op.graph.gradient_functions[name]
-    if name in _REGISTERED:
-        return _REGISTERED[name]
-    op_def = op.op_def if override is None else registered(name)
-    if op_def is not None:
-        if op_def.grad is not None:
-            return op_def.grad
-        if op_def.no_gradient or op_def.random or op_def.writes:
-            return None
-        if not any(differentiable(t.dtype) for t in op.input_list):
-            return None
-        if not op_def.host and not op_def.control_flow and op_def is op.op_def:
-            return vjp_gradient
-    raise LookupError(
-        f"'{op.name}' has no gradient: none is known for '{name}'. Register one with `@tf.RegisterGradient`, "
-        "or put `tf.stop_gradient` before it."
-    )
 
 
 def gradients(
@@ -133,11 +62,10 @@ def gradients(
     with name_scope(name, "gradients", [*y_list, *x_list, *stop_list, *given]):
         graph = get_default_graph()
         y_tensors = [convert_to_tensor(y, name="y") for y in y_list]
-        inner = next((y.graph for y in y_tensors if y.graph.is_function), graph)
-        x_tensors = [_source(x, "x", inner) for x in x_list]
-        stops = [_source(x, "stop_gradient", inner) for x in stop_list]
-        walk = _Walk(graph, bool(colocate_gradients_with_ops), gate_gradients, aggregation_method)
-        walk.run(y_tensors, walk.initial(y_tensors, given), x_tensors, stops)
+        x_tensors = [_source(x, "x") for x in x_list]
+        stops = [_source(x, "stop_gradient") for x in stop_list]
+        walk = Walk(graph, bool(colocate_gradients_with_ops), gate_gradients, aggregation_method)
+        walk.run_outwards(y_tensors, walk.initial(y_tensors, given), x_tensors, stops)
         found = [walk.gradient_of(x) for x in x_tensors]
     if unconnected is UnconnectedGradients.ZERO:
         return [_zeros_for(x, given_x) if g is None else g
@@ -149,29 +77,27 @@ def _as_list(value: Any) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _source(x: Any, name: str, graph: Graph) -> Tensor:
+def _source(x: Any, name: str) -> Tensor:
     """The tensor that stands for an x: a variable's reference or handle rather than one of its reads."""
     handle = getattr(x, "handle", None)
-    tensor = handle if isinstance(handle, Tensor) else convert_to_tensor(x, name=name, as_ref=True)
-    if tensor.graph is not graph:
-        # Inside a function body an outer tensor is known by the parameter that it was captured as.
-        tensor = getattr(graph, "_capture_of", {}).get(tensor, tensor)
-    return tensor
+    return handle if isinstance(handle, Tensor) else convert_to_tensor(x, name=name, as_ref=True)
 
 
 def _zeros_for(x: Tensor, given: Any) -> Any:
     return array.zeros_like(given if x.dtype.base_dtype is dtypes.resource else x)
 
 
-def _flows(dtype: DType) -> bool:
+def flows(dtype: DType) -> bool:
     """Whether gradients may flow through tensors of this type."""
     return differentiable(dtype) or dtype.base_dtype in (dtypes.resource, dtypes.variant)
 
 
-class _Walk:
+class Walk:
     """One call of `gradients`: what has arrived at each tensor so far, and the settings."""
 
-    def __init__(self, graph: Graph, colocate: bool, gate: bool, aggregation: int | None) -> None:
+    def __init__(
+        self, graph: Graph, colocate: bool = False, gate: bool = False, aggregation: int | None = None
+    ) -> None:
         self.graph = graph
         self.colocate = colocate
         self.gate = gate
@@ -209,6 +135,24 @@ class _Walk:
                 else:
                     grads.append(passthrough.identity(grad, name=f"grad_ys_{i}"))
         return grads
+
+    def run_outwards(self, ys: list[Tensor], grad_ys: list[Any], xs: list[Tensor], stops: list[Tensor]) -> None:
+        """As `run`, where tensors may be of several graphs: from a body on to what it captures from outside."""
+        pending = list(zip(ys, grad_ys, strict=True))
+        graphs = _inside_out({y.graph for y in ys})
+        for x in xs:
+            if x.graph not in graphs:
+                raise InaccessibleTensorError(
+                    f"gradients: {x} is of another graph than the ys: it was made in a branch or "
+                    "in the body of a loop, and has a value only there."
+                )
+        for graph in graphs:
+            here = [x for x in xs if x.graph is graph]
+            captured = graph.captures_of(_reached([x.op for x in xs if x.graph is not graph]))
+            found = [(y, g) for y, g in pending if y.graph is graph]
+            pending = [(y, g) for y, g in pending if y.graph is not graph]
+            self.run([y for y, _ in found], [g for _, g in found], [*here, *captured], stops)
+            pending += [(o, g) for p, o in captured.items() if (g := self.gradient_of(p)) is not None]
 
     def run(self, ys: list[Tensor], grad_ys: list[Any], xs: list[Tensor], stops: list[Tensor]) -> None:
         """Visits every op between xs and ys once all gradients of its outputs are there."""
@@ -299,17 +243,37 @@ class _Walk:
         return math.add_n(sums) if len(sums) > 1 else sums[0]
 
 
-def _between(to_ops: list[Operation], from_ops: list[Operation]) -> tuple[set[Operation], dict[Operation, int]]:
-    """The ops on paths from `from_ops` to `to_ops`, and how many edges lead from each to others of them."""
+def _inside_out(graphs: set[Graph]) -> list[Graph]:
+    """The given graphs and those around them, each before the one around it."""
+    found: list[Graph] = []
+    for graph in graphs:
+        around: Graph | None = graph
+        chain: list[Graph] = []
+        while around is not None and around not in found:
+            chain.append(around)
+            around = around.outer_graph
+        found[:0] = chain
+    return found
+
+
+def _reached(from_ops: list[Operation]) -> set[Operation]:
+    """The ops that depend on `from_ops` by tensors that gradients flow through."""
     reached = set(from_ops)
     queue = deque(from_ops)
     while queue:
         for tensor in queue.popleft().outputs:
-            if _flows(tensor.dtype):
+            if flows(tensor.dtype):
                 for consumer in tensor.consumer_list:
                     if consumer not in reached:
                         reached.add(consumer)
                         queue.append(consumer)
+    return reached
+
+
+def _between(to_ops: list[Operation], from_ops: list[Operation]) -> tuple[set[Operation], dict[Operation, int]]:
+    """The ops on paths from `from_ops` to `to_ops`, and how many edges lead from each to others of them."""
+    reached = _reached(from_ops)
+    queue: deque[Operation] = deque()
     between: set[Operation] = set()
     queue.extend(to_ops)
     while queue:
@@ -380,102 +344,3 @@ def hessians(
         stacked = stack([zeros if r is None else r for r in rows])
         result.append(reshaping.reshape(stacked, grad.shape.as_list() * 2))
     return result
-
-
-_custom_gradients = itertools.count()
-
-
-def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
-    """Decorator for a function that returns (y, grad_fn): `grad_fn(*dys)` takes the place of its derivative.
-
-    A function that uses resource variables has a grad_fn with an argument `variables`, which returns
-    (gradients of the inputs, gradients of the variables).
-
-    >>> @tf.custom_gradient
-    ... def clip_gradient(x):
-    ...     return x, lambda dy: tf.clip_by_value(dy, -1.0, 1.0)
-    """
-    if f is None:
-        return custom_gradient
-    function = f
-
-    @functools.wraps(function)
-    def decorated(*args: Any, **kwargs: Any) -> Any:
-        if kwargs:
-            raise ValueError(f"custom_gradient: a graph takes no keyword arguments here, received {sorted(kwargs)}.")
-        graph = get_default_graph()
-        inputs = [convert_to_tensor(a) for a in args]
-        before = graph.version
-        result, grad_fn = function(*inputs)
-        variables = _variables_used(graph, before, {t for t in inputs})
-        takes_variables = "variables" in inspect.signature(grad_fn).parameters
-        if variables and not takes_variables:
-            raise TypeError(
-                "custom_gradient: the function uses variables, so its grad_fn must accept the keyword argument "
-                f"'variables'; they are {[v.name for v in variables]}."
-            )
-        results = _as_list(result)
-
-        def gradient(op: Operation, *dys: Any) -> list[Any]:
-            extra = {"variables": variables} if variables else {}
-            grads = grad_fn(*dys[: len(results)], **extra)
-            grads, variable_grads = grads if variables else (grads, [])
-            flat = [*_as_grads(grads), *_as_grads(variable_grads)]
-            if len(flat) != len(inputs) + len(variables):
-                raise ValueError(
-                    f"custom_gradient: grad_fn must return {len(inputs) + len(variables)} gradients, it returned "
-                    f"{len(flat)}."
-                )
-            return [None] * len(results) + flat
-
-        key = f"CustomGradient-{next(_custom_gradients)}"
-        graph.gradient_functions[key] = gradient
-        with graph.gradient_override_map({"IdentityN": key}):
-            outputs = passthrough.identity_n([*results, *inputs, *variables])
-        outputs = list(outputs)[: len(results)]
-        return type(result)(outputs) if isinstance(result, (list, tuple)) else outputs[0]
-
-    return decorated
-
-
-def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
-    """`f` with the derivative of the identity: `tf.grad_pass_through(tf.round)(x)`."""
-
-    @functools.wraps(f)
-    def passing(*args: Any, **kwargs: Any) -> Any:
-        @custom_gradient
-        def replaced(*inputs: Any) -> Any:
-            def gradient(*dys: Any, variables: Any = None) -> Any:
-                grads = dys[0] if len(dys) == 1 else dys
-                return (grads, [None] * len(variables)) if variables is not None else grads
-
-            return passthrough.identity(f(*inputs, **kwargs)), gradient
-
-        return replaced(*args)
-
-    return passing
-
-
-def _as_grads(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _variables_used(graph: Graph, since: int, inputs: set[Tensor]) -> list[Any]:
-    """The resource variables whose handles the ops made since then take."""
-    handles = {
-        tensor: None
-        for op in graph.get_operations()[since:]
-        for tensor in op.input_list
-        if tensor.dtype.base_dtype is dtypes.resource and tensor.op.type == "VarHandleOp" and tensor not in inputs
-    }
-    if not handles:
-        return []
-    known = {v.handle: v for v in _all_variables(graph)}
-    return [known[h] for h in handles if h in known]
-
-
-def _all_variables(graph: Graph) -> Iterator[Any]:
-    for key in ("variables", "local_variables"):
-        for variable in graph.get_collection(key):
-            if isinstance(getattr(variable, "handle", None), Tensor):
-                yield variable

@@ -1,0 +1,33 @@
+"""Gradients: walks a graph backwards from `ys` to `xs` and adds the nodes that compute the derivatives.
+
+`walk` does so in one graph, by the functions that `registry` knows per op type. `branches` and `loops` are those of
+conditionals and loops: another conditional, another loop, over bodies that `body` makes by walking the forward ones.
+"""
+
+from penstock.autodiff.branches import if_gradient
+from penstock.autodiff.custom import custom_gradient, grad_pass_through
+from penstock.autodiff.loops import while_gradient
+from penstock.autodiff.registry import (
+    NoGradient,
+    NotDifferentiable,
+    RegisterGradient,
+    get_gradient_function,
+)
+from penstock.autodiff.walk import AggregationMethod, UnconnectedGradients, gradients, hessians
+from penstock.ops.functional import if_op, while_op
+
+if_op.grad = if_gradient
+while_op.grad = while_gradient
+
+__all__ = [
+    "AggregationMethod",
+    "NoGradient",
+    "NotDifferentiable",
+    "RegisterGradient",
+    "UnconnectedGradients",
+    "custom_gradient",
+    "get_gradient_function",
+    "grad_pass_through",
+    "gradients",
+    "hessians",
+]

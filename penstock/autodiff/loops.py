@@ -1,0 +1,342 @@
+"""The gradient of a loop: another loop, which goes through the iterations from the last to the first.
+
+The forward loop remembers what the gradient needs of each iteration; the loop of the gradient recalls it. The loop
+variables of the latter are a counter, the gradients of the forward loop's variables before the iteration at hand, and
+the sums of the gradients of what the forward loop captures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.autodiff.body import GradientBody, add_result, dense, zero_gradient
+from penstock.autodiff.registry import get_gradient_function
+from penstock.autodiff.walk import flows
+from penstock.graph import dtype as dt
+from penstock.graph.convert import convert_to_tensor
+from penstock.graph.dtype import resource, variant
+from penstock.graph.function import Function, share_captures
+from penstock.graph.graph import Graph, get_default_graph
+from penstock.graph.operation import Operation
+from penstock.graph.shape import TensorShape
+from penstock.graph.tensor import IndexedSlices, Tensor
+from penstock.ops import iteration_memory as memories
+from penstock.ops import math
+from penstock.ops.array import zeros_like
+from penstock.ops.compare import less
+from penstock.ops.functional import invariant_positions, while_op, while_trip_count
+from penstock.ops.passthrough import identity
+from penstock.ops.reshaping import shape
+from penstock.ops.state import variable_shape
+
+_SCALAR = TensorShape(())
+
+
+def while_gradient(operation: Operation, *dys: Any) -> list[Any]:
+    """One gradient or None per input of a While."""
+    given = dense(dys, operation.outputs)
+    found: dict[int, Any] = {}
+    if given and operation.attrs.get("_back_prop", True):
+        found = _LoopGradient(forward_loop(operation), given).build()
+    return [found.get(i) for i in range(len(operation.input_list))]
+
+
+def forward_loop(operation: Operation) -> ForwardLoop:
+    """A loop with what it remembers for its gradients."""
+    known = operation.graph.differentiated
+    if operation not in known:
+        known[operation] = ForwardLoop(operation)
+    loop: ForwardLoop = known[operation]
+    return loop
+
+
+class ForwardLoop:
+    """A While node that can be made to remember values of its iterations."""
+
+    def __init__(self, operation: Operation, bound: Tensor | None = None) -> None:
+        self.operation = operation
+        self._inputs = list(operation.input_list)
+        self._cond: Function = operation.attrs["cond"]
+        self._body: Function = operation.attrs["body"]
+        self._bound = bound
+        self._counter: int | None = operation.attrs.get("_counter")
+        self._memories: dict[Tensor, Tensor] = {}
+
+    @property
+    def body(self) -> Function:
+        body: Function = self.operation.attrs["body"]
+        return body
+
+    def _add_variable(self, start: Tensor, shape: TensorShape) -> Tensor:
+        """A new loop variable that stays as it is; the parameter of the body that stands for it."""
+        operation = self.operation
+        cond, body = operation.attrs["cond"], self.body
+        dtype = start.dtype.base_dtype
+        tested = cond.graph.parameter(dtype, shape, "added")
+        parameter: Tensor = body.graph.parameter(dtype, shape, "added")
+        operation.attrs = {
+            "_own_results": len(operation.outputs), **operation.attrs, "T": (*operation.attrs["T"], dtype),
+            "cond": cond.with_more([tested]), "body": body.with_more([parameter], [parameter]),
+        }  # fmt: skip
+        operation.input_list.append(start)
+        start.consumer_list.append(operation)
+        add_result(operation, parameter)
+        return parameter
+
+    def _set_last(self, after: Tensor) -> None:
+        """Makes `after` the value of the last loop variable after an iteration."""
+        body = self.body
+        changed = Function(body.name, body.graph, body.inputs, [*body.outputs[:-1], after])
+        self.operation.attrs = {**self.operation.attrs, "body": changed}
+
+    def _outside(self) -> Any:
+        """Where ops are added that belong to the loop: in its graph, on its device, whatever waits for whom."""
+        return _Outside(self.operation)
+
+    @property
+    def counter(self) -> int:
+        """The position of the loop variable that counts iterations from 0."""
+        if self._counter is None:
+            with self._outside():
+                start = convert_to_tensor(0, dtype=dt.int32)
+            parameter = self._add_variable(start, _SCALAR)
+            with self.body.graph.as_default(), self.body.graph.control_dependencies(None):
+                self._set_last(math.add(parameter, 1))
+            self._counter = len(self.operation.outputs) - 1
+        return self._counter
+
+    @property
+    def count(self) -> Tensor:
+        """How often the loop went round."""
+        return self.operation.outputs[self.counter]
+
+    @property
+    def bound(self) -> Tensor:
+        """A tensor beside the loop that tells how often it goes round at most."""
+        if self._bound is None:
+            limit = self.operation.attrs.get("_limit")
+            if limit is not None:
+                self._bound = self._inputs[limit]
+            else:
+                with self._outside():
+                    bound: Tensor = while_trip_count(
+                        self._inputs, _forward=self.operation.name, cond=self._cond, body=self._body
+                    )
+                self._bound = bound
+        return self._bound
+
+    def remembered(self, tensor: Tensor) -> Tensor:
+        """The memory, a result of the loop, that has the values of a tensor of its body."""
+        found = self._memories.get(tensor)
+        if found is None:
+            counter = self.body.inputs[self.counter]
+            with self._outside():
+                start = memories.iteration_memory(self.bound)
+            parameter = self._add_variable(start, _SCALAR)
+            with self.body.graph.as_default(), self.body.graph.control_dependencies(None):
+                value = identity(tensor) if tensor.dtype._is_ref_dtype else tensor
+                self._set_last(memories.remember(parameter, counter, value))
+            found = self._memories[tensor] = self.operation.outputs[-1]
+        return found
+
+
+class _Outside:
+    def __init__(self, operation: Operation) -> None:
+        graph = operation.graph
+        self._scopes = [
+            graph.as_default(), graph.control_dependencies(None), graph.name_scope(f"{operation.name}_memory/"),
+            graph.colocate_with(operation, ignore_existing=True),
+        ]  # fmt: skip
+
+    def __enter__(self) -> None:
+        for scope in self._scopes:
+            scope.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for scope in reversed(self._scopes):
+            scope.__exit__(*error)
+
+
+class _LoopGradient:
+    """The gradient of one loop, given those of some of its results."""
+
+    def __init__(self, loop: ForwardLoop, given: dict[int, Tensor]) -> None:
+        self.loop = loop
+        self.given = given
+        self.graph: Graph = get_default_graph()
+        self.fixed = invariant_positions(loop.body)
+
+    def build(self) -> dict[int, Any]:
+        """Adds the While node of the gradient; what it gives by position of the forward loop's inputs."""
+        carried = self._reached()
+        while carried:
+            body = self._body(carried)
+            gradients = dict(zip(self._moving, body.gradients(carried, self._before, self._moving), strict=True))
+            connected = [i for i in carried if i in self.given or gradients[i] is not None]
+            if connected == carried:
+                return self._complete(body, carried, gradients)
+            carried = connected  # what no gradient reaches does not count as a path either
+        return {i: g for i, g in self.given.items() if i in self.fixed}
+
+    def _reached(self) -> list[int]:
+        """The loop variables that gradients flow through, from iteration to iteration."""
+        needs = _differentiable_paths(self.loop.body)
+        found = {i for i in self.given if i not in self.fixed}
+        fresh = set(found)
+        while fresh:
+            fresh = {j for i in fresh for j in needs[i] if j not in self.fixed} - found
+            found |= fresh
+        self._moving = sorted({j for i in found for j in needs[i]} | found)
+        return sorted(found)
+
+    def _body(self, carried: Sequence[int]) -> GradientBody:
+        """A body with its counter and the gradients after the iteration at hand as its first parameters."""
+        forward = self.loop.body
+        body = GradientBody("gradient", self.graph, forward, self._recall)
+        self._gradient_body = body
+        self._counter = body.parameter(dt.int32, _SCALAR, "counter")
+        self._before = [
+            body.parameter(forward.inputs[i].dtype.base_dtype, forward.inputs[i].shape, f"gradient_{i}")
+            for i in carried
+        ]
+        with body.as_default():
+            self._iteration = math.subtract(math.subtract(body.capture(self.loop.count), 1), self._counter)
+        return body
+
+    def _recall(self, tensor: Tensor) -> Tensor:
+        """The value that a tensor of the forward body had in the iteration at hand."""
+        body, forward = self._gradient_body, self.loop.body
+        position = next((i for i, t in enumerate(forward.inputs) if t is tensor), None)
+        if position is not None and position in self.fixed:
+            return body.capture(self.loop.operation.input_list[position])
+        if tensor.dtype is resource:
+            raise LookupError(
+                f"'{tensor.op.name}' ({tensor.op.type}) has no gradient in a loop: its handle is another one in each "
+                "iteration."
+            )
+        memory = body.capture(self.loop.remembered(tensor))
+        found: Tensor = memories.recall(memory, self._iteration, T=tensor.dtype.base_dtype, shape=tensor.shape)
+        return found
+
+    def _complete(self, body: GradientBody, carried: Sequence[int], gradients: dict[int, Any]) -> dict[int, Any]:
+        loop, inputs = self.loop, self.loop.operation.input_list
+        own = [self._counter, *self._before]
+        start = [convert_to_tensor(0, dtype=dt.int32)]
+        start += [self.given[i] if i in self.given else zeros_like(loop.operation.outputs[i]) for i in carried]
+        with body.as_default():
+            after = [math.add(self._counter, 1)]
+            for i in carried:
+                gradient = gradients[i]
+                after.append(body.zeros_like(loop.body.inputs[i]) if gradient is None else convert_to_tensor(gradient))
+        sums = [i for i in self._moving if i in self.fixed and gradients[i] is not None]
+        for i in sums:
+            gradient = gradients[i]
+            if isinstance(gradient, IndexedSlices):
+                parts = [gradient.values, gradient.indices]
+                start += [memories.iteration_memory(self.graph_tensor(loop.bound)) for _ in parts]
+            else:
+                parts = [gradient]
+                start.append(zero_gradient(inputs[i], gradient))
+            for part, first in zip(parts, start[-len(parts) :], strict=True):
+                total = body.parameter(first.dtype.base_dtype, first.shape, "total")
+                own.append(total)
+                with body.as_default():
+                    if isinstance(gradient, IndexedSlices):
+                        after.append(memories.remember(total, self._counter, part))
+                    else:
+                        after.append(_added(total, part))
+        results = self._node(body, own, start, after)
+        found: dict[int, Any] = dict(zip(carried, results[1:], strict=False))
+        rest = iter(results[1 + len(carried) :])
+        for i in sums:
+            gradient = gradients[i]
+            found[i] = self._rows(inputs[i], gradient, next(rest), next(rest)) if isinstance(
+                gradient, IndexedSlices) else next(rest)  # fmt: skip
+        for i, gradient in self.given.items():
+            if i in self.fixed:
+                found[i] = math.add_n([found[i], gradient]) if i in found else gradient
+        return found
+
+    def graph_tensor(self, tensor: Tensor) -> Tensor:
+        """A tensor beside the forward loop as one beside the gradient's."""
+        return tensor if tensor.graph is self.graph else self.graph.capture(tensor, "", "")
+
+    def _node(
+        self, body: GradientBody, own: list[Tensor], start: list[Tensor], after: list[Tensor]
+    ) -> list[Tensor]:
+        forward = self.loop.operation
+        step = body.finished(own, after)
+        specs = [(t.dtype, t.shape) for t in own]
+        test = Function.trace("cond", specs, lambda counter, *_: [less(counter, self.loop.count)], self.graph)
+        captured = share_captures([test, step])
+        step.outputs += step.inputs[len(own) :]  # what is captured passes through
+        with self.graph.colocate_with(forward):
+            results: list[Tensor] = while_op(
+                [*start, *captured], cond=test, body=step, _counter=0, _forward=forward.name,
+                parallel_iterations=forward.attrs["parallel_iterations"],
+            )  # fmt: skip
+        node = results[0].op
+        node.graph.differentiated[node] = ForwardLoop(node, self.graph_tensor(self.loop.bound))
+        return results
+
+    def _rows(self, source: Tensor, gradient: IndexedSlices, values: Tensor, indices: Tensor) -> IndexedSlices:
+        count = self.graph_tensor(self.loop.count)
+        parts = [
+            memories.rows_of_memory(memory, count, T=part.dtype.base_dtype, shape=_rows_of(part.shape))
+            for memory, part in ((values, gradient.values), (indices, gradient.indices))
+        ]
+        dims = variable_shape(source) if source.dtype is resource else shape(source)
+        return IndexedSlices(parts[0], parts[1], dims)
+
+
+def _rows_of(shape: TensorShape) -> TensorShape:
+    return shape if shape.rank is None else TensorShape.of((None, *shape.as_list()[1:]))
+
+
+def _added(total: Tensor, gradient: Tensor) -> Tensor:
+    """`total + gradient`. What a gradient adds to single rows of a list is added to those of `total`."""
+    op = gradient.op
+    if op.type == "ZerosLike":
+        return total
+    if op.type in ("TensorListAddItem", "TensorListAddRows", "AddToMemory"):
+        source, *rest = op.input_list
+        result: Tensor = op.op_def(_added(total, source), *rest)
+        return result
+    if op.type == "AddN" and gradient.dtype is variant:
+        for part in op.input_list:
+            total = _added(total, part)
+        return total
+    return math.add_n([total, gradient]) if gradient.dtype is variant else math.add(total, gradient)
+
+
+def _differentiable_paths(body: Function) -> list[set[int]]:
+    """For each result of a body, the positions of the parameters from which a gradient may flow to it."""
+    found: list[set[int]] | None = body.derived.get("differentiable_paths")
+    if found is None:
+        position = {t: i for i, t in enumerate(body.inputs)}
+        found = body.derived["differentiable_paths"] = [_sources(t, position) for t in body.outputs]
+    return found
+
+
+def _sources(result: Tensor, position: dict[Tensor, int]) -> set[int]:
+    found: set[int] = set()
+    seen: set[Tensor] = set()
+    stack = [result]
+    while stack:
+        tensor = stack.pop()
+        if tensor in seen or not flows(tensor.dtype):
+            continue
+        seen.add(tensor)
+        if tensor in position:
+            found.add(position[tensor])
+        elif _passes_gradients(tensor.op):
+            stack += tensor.op.input_list
+    return found
+
+
+def _passes_gradients(operation: Operation) -> bool:
+    try:
+        return get_gradient_function(operation) is not None
+    except LookupError:
+        return True  # whoever asks for a gradient through it is told so when it is built
