@@ -60,7 +60,9 @@ def _colocated(nodes: Sequence[Node], default: DeviceSpecV2 | None) -> _Groups:
     by_name = {n.name: n for n in nodes}
     leaders: dict[str, Node] = {}
     for node in nodes:
-        for name in colocated_with(node):
+        # Lists of tensors do not travel, so what takes one is where it is. In one task they may change the device.
+        takes_list = default is not None and any(s.dtypes[i].name == "variant" for s, i in node.inputs)
+        for name in () if takes_list else colocated_with(node):
             leader = by_name.get(name) or leaders.setdefault(name, node)
             groups.join(id(leader), id(node))
         # A host op that takes the value of a variable may be elsewhere, as those that save are.
@@ -69,8 +71,7 @@ def _colocated(nodes: Sequence[Node], default: DeviceSpecV2 | None) -> _Groups:
         for source, index in node.inputs:
             kind = source.dtypes[index]
             bound = kind._is_ref_dtype and not takes_value and not _reads_elsewhere(node, source)
-            # Lists of tensors do not travel. In one task they may go from device to device.
-            if ((bound or kind.name == "resource") and not apart) or (kind.name == "variant" and default is not None):
+            if ((bound or kind.name == "resource") and not apart) or (takes_list and kind.name == "variant"):
                 groups.join(id(source), id(node))
     return groups
 
@@ -128,14 +129,15 @@ def _wish(nodes: list[Node], soft: bool) -> tuple[DeviceSpecV2, Node]:
     """The merged wishes of a group, and the node to name in an error."""
     wish = DeviceSpecV2()
     asking = nodes[0]
-    # What takes the handle of a resource, or a list of tensors, follows it, whatever it asked for itself.
-    for node in sorted(nodes, key=_takes_handle):
+    # What takes the handle of a resource, or a list of tensors, follows it, whatever it asked for itself; so does
+    # control flow that makes a list, as its bodies need not be where it is.
+    for node in sorted(nodes, key=_follows):
         if not node.device:
             continue
         spec = DeviceSpecV2.from_string(node.device)
         parts = [p for p in _PARTS if None not in (getattr(wish, p), getattr(spec, p))]
         conflicts = [p for p in parts if getattr(wish, p) != getattr(spec, p)]
-        if conflicts and _takes_handle(node):
+        if conflicts and _follows(node):
             continue
         if any(not (part.startswith("device") and soft) for part in conflicts):
             raise InvalidArgumentError(
@@ -148,8 +150,11 @@ def _wish(nodes: list[Node], soft: bool) -> tuple[DeviceSpecV2, Node]:
     return wish, asking
 
 
-def _takes_handle(node: Node) -> bool:
-    return any(source.dtypes[index].name in ("resource", "variant") for source, index in node.inputs)
+def _follows(node: Node) -> bool:
+    kinds = [source.dtypes[index] for source, index in node.inputs]
+    if node.op.name in SPLIT_OPS:
+        kinds += node.dtypes
+    return any(kind.name in ("resource", "variant") for kind in kinds)
 
 
 def _fits(device: DeviceSpecV2, wish: DeviceSpecV2) -> bool:

@@ -438,7 +438,7 @@ def test_gradients_of_a_loop_that_reads(servers: Servers) -> None:
         def body(i: Any, y: Any) -> Any:
             with tf.device(PS0):
                 z = tf.sin(y)
-            return i + 1, tf.cond(tf.equal(i % 2, 0), lambda: z * w.read_value() + y, lambda: y * 2.0)
+                return i + 1, tf.cond(tf.equal(i % 2, 0), lambda: z * w.read_value() + y, lambda: y * 2.0)
 
         with tf.device(WORKER):
             _, y = tf.while_loop(lambda i, _: i < 4, body, [0, x])
