@@ -28,6 +28,7 @@ class FuncGraph(Graph):
         self.inputs: list[Tensor] = []
         self.captured: list[Tensor] = []
         self.outputs: list[Tensor] = []
+        self.targets: list[Operation] = []  # run whether or not an output needs them
         self.awaited: dict[Operation, None] = {}  # outer ops that must have run before this body runs
         self._capture_of: dict[Tensor, Tensor] = {}
         self._stands_for: dict[Tensor, Tensor] = {}

@@ -107,10 +107,14 @@ class _InitScope:
         graph = get_default_graph()
         # Names are those of where it is entered: get_variable in the body of a loop resets the name scope there.
         scope = graph.get_name_scope()
+        devices: list[Any] = []  # of the bodies that are left, which hold for what is made in one
         while graph.outer_graph is not None:
+            devices = [*graph._scopes.devices, *devices]
             graph = graph.outer_graph
         self._exit = ExitStack()
         self._exit.enter_context(graph.as_default())
+        for function in devices:
+            self._exit.enter_context(graph.device(function))
         self._exit.enter_context(graph.name_scope(f"{scope}/" if scope else None))
         self._exit.enter_context(graph.control_dependencies(None))
 

@@ -22,6 +22,7 @@ from penstock.passes.partition import Partition, partition
 from penstock.passes.place import place
 from penstock.passes.prune import prune
 from penstock.passes.sparse_updates import sum_before_sending
+from penstock.passes.split import devices_in, split
 from penstock.wire.codec import Done, RunGraph
 from penstock.wire.loop import Signal
 from penstock.worker.cancellation import Cancellation
@@ -115,12 +116,15 @@ class Master:
         self.compilations += 1
         subgraph = optimize(prune(feeds, fetches, targets, done))
         tasks = self.tasks
-        tasks.require({node.device for node in subgraph.nodes if node.device}, deadline)
+        tasks.require(devices_in(subgraph.nodes), deadline)
         place(subgraph, tasks.device_names, self.soft_placement)
         if self.log_placement:
             for node in subgraph.nodes:
                 print(f"{node.name}: ({node.op.name}): {node.device}", flush=True)
-        return Signature([self._register(p, deadline) for p in partition(sum_before_sending(subgraph))], len(fetches))
+        keys = itertools.count()
+        if tasks.are_several:
+            subgraph = split(sum_before_sending(subgraph), tasks.device_names, self.soft_placement, keys)
+        return Signature([self._register(p, deadline) for p in partition(subgraph, keys)], len(fetches))
 
     def _register(self, part: Partition, deadline: float | None) -> _Part:
         task = self.tasks[part.task] if part.task else self.tasks.default

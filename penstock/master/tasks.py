@@ -120,6 +120,11 @@ class Tasks:
         return self.connected()
 
     @property
+    def are_several(self) -> bool:
+        """Whether more than one task has been used so far."""
+        return len(self._tasks) > 1
+
+    @property
     def device_names(self) -> list[str]:
         """The devices of the tasks that are connected, those of the default task first."""
         return [name for task in list(self._tasks.values()) for name in task.device_names]

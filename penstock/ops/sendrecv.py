@@ -13,13 +13,19 @@ from penstock.graph.opdef import op
 
 
 @op("_Send", "T ->", host=True, stateful=True)
-def send(tensor: Any, *, tensor_name: str, key: int, recv_task: str) -> None:
-    """Sends a tensor to the task that needs it, under the key that its Recv has."""
+def send(tensor: Any, *, tensor_name: str, key: int, recv_task: str, repeated: bool = False) -> None:
+    """Sends a tensor to the task that needs it, under the key that its Recv has.
+
+    Both are `repeated` if they may run several times in a step, in a body.
+    """
     raise InternalError(None, tensor_name, "_Send is run by the executor.")
 
 
 @op("_Recv", "-> tensor: tensor_type", host=True, stateful=True, blocking=True)
-def recv(*, tensor_type: DType, tensor_name: str, key: int, send_task: str, wave: int = 1, ragged: bool = False) -> Any:
+def recv(
+    *, tensor_type: DType, tensor_name: str, key: int, send_task: str, wave: int = 1, ragged: bool = False,
+    repeated: bool = False,
+) -> Any:  # fmt: skip
     """Waits for the tensor of that key. `wave` is how often the step has gone from task to task before it comes.
 
     `ragged` says that its size may differ in each step.

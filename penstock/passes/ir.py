@@ -57,7 +57,15 @@ class Node:
 
 Edge = tuple[Node, int]
 
+SPLIT = "_split"  # attr of a control-flow node that has a copy in each of several tasks: a number that the copies share
+WAVE = "_wave"  # attr of such a copy: the wave in which all copies run
+
 _READS = {"ReadVariableOp": ("VarHandleOp",), "Identity": ("VariableV2", "Variable")}
+
+
+def is_reference(dtype: DType) -> bool:
+    """Whether an edge of this type stands for a variable, a queue or the like: it does not leave its task."""
+    return bool(dtype._is_ref_dtype) or dtype.name == "resource"
 
 
 def reads_variable(node: Node) -> bool:

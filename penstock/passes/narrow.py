@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.graph.function import Function
 from penstock.graph.operation import Operation
+from penstock.passes.ir import SPLIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,11 @@ class Narrowed:
 
 
 def can_be_narrowed(operation: Operation) -> bool:
-    """Tells if a node may be left with a part of its inputs and outputs."""
-    return operation.type in _KINDS
+    """Tells if a node may be left with a part of its inputs and outputs.
+
+    One that was split over tasks was narrowed before, and what it sends to the others is no result.
+    """
+    return operation.type in _KINDS and SPLIT not in operation.attrs
 
 
 def own_results(operation: Operation) -> set[int]:

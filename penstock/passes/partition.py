@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +13,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.device import DeviceSpecV2
 from penstock.ops.array import const
 from penstock.ops.sendrecv import recv, send
-from penstock.passes.ir import Edge, Node, Subgraph, sorted_nodes
+from penstock.passes.ir import SPLIT, WAVE, Edge, Node, Subgraph, sorted_nodes
 from penstock.passes.rows_on_host import ragged_nodes
 
 MAX_COPIED = 1024  # elements of a constant that each task gets for itself
@@ -26,96 +29,132 @@ class Partition:
     fetches: list[int]
 
 
+@functools.lru_cache(4096)
 def task_of(device: str) -> str:
     """/job:a/replica:0/task:1 of a full device name."""
     spec = DeviceSpecV2.from_string(device)
     return DeviceSpecV2(job=spec.job, replica=spec.replica, task=spec.task).to_string()
 
 
-def partition(subgraph: Subgraph) -> list[Partition]:
-    """Splits a placed subgraph by task. A single task gets the subgraph as it is."""
-    tasks = {id(n): task_of(n.device) for n in subgraph.nodes}
-    names = list(dict.fromkeys(tasks.values()))
+def partition(subgraph: Subgraph, keys: Iterator[int] | None = None) -> list[Partition]:
+    """Splits a placed subgraph by task. A single task gets the subgraph as it is.
+
+    `keys` continues the keys of the Sends inside bodies, if there are any.
+    """
+    names = dict.fromkeys(task_of(n.device) for n in subgraph.nodes)
     if len(names) <= 1:
         every = list(range(len(subgraph.feeds))), list(range(len(subgraph.fetches)))
-        return [Partition(names[0] if names else "", subgraph, *every)]
-    members: dict[str, list[Node]] = {name: [] for name in names}
-    received: dict[tuple[int, int, str], Node] = {}
-    waves = _waves(subgraph.nodes, tasks)
-    ragged = ragged_nodes(subgraph.nodes)
-    for node in subgraph.nodes:
-        members[tasks[id(node)]].append(node)
+        return [Partition(next(iter(names), ""), subgraph, *every)]
+    cut = Cut(subgraph, itertools.count() if keys is None else keys)
+    parts = []
+    for task in names:
+        feeds = [i for i, n in enumerate(subgraph.feeds) if task_of(n.device) == task]
+        fetches = [i for i, (n, _) in enumerate(subgraph.fetches) if task_of(n.device) == task]
+        part = cut.part(task, [subgraph.feeds[i] for i in feeds], [subgraph.fetches[i] for i in fetches])
+        parts.append(Partition(task, part, feeds, fetches))
+    return parts
 
-    def over(source: Node, index: int, consumer: Node) -> Node:
-        """The Recv in the consumer's task for a value of another task; made once per value and task."""
-        there, here = tasks[id(source)], tasks[id(consumer)]
+
+class Cut:
+    """A placed subgraph, cut along the borders between tasks.
+
+    `shared` are feeds (by id) that each task may have from outside. In a body, whose Sends and Recvs may run several
+    times in a step, they are `repeated`.
+    """
+
+    def __init__(
+        self, subgraph: Subgraph, keys: Iterator[int], shared: Collection[int] = (), repeated: bool = False
+    ) -> None:
+        self._targets = subgraph.targets
+        self._keys, self._shared, self._repeated = keys, shared, repeated
+        self._members: dict[str, list[Node]] = {}
+        self._received: dict[tuple[int, int, str], Node] = {}
+        self._waves = _waves(subgraph.nodes)
+        self._ragged = ragged_nodes(subgraph.nodes)
+        for node in subgraph.nodes:
+            self._add(node)
+            if SPLIT in node.attrs:
+                node.attrs[WAVE] = self._waves[id(node)]
+        for node in subgraph.nodes:
+            node.inputs = [self.at(edge, node.device) for edge in node.inputs]
+            node.controls = [self.at((source, -1), node.device)[0] for source in node.controls]
+
+    def at(self, edge: Edge, device: str) -> Edge:
+        """What a node on `device` takes for an edge (-1 for control): the edge, or a Recv; one per value and task."""
+        source, index = edge
+        here = task_of(device)
+        if task_of(source.device) == here:
+            return edge
         key = (id(source), index, here)
-        if key not in received and _is_small_constant(source) and index == 0:
-            # Each task has its own copy of what is known beforehand.
-            copy = Node(source.name, source.op, source.attrs, source.dtypes, device=consumer.device, order=source.order)
-            tasks[id(copy)] = here
-            members[here].append(copy)
-            received[key] = copy
-        if key not in received:
-            sender, receiver = _pair(source, index, there, here, consumer.device, len(received))
-            receiver.attrs["wave"] = waves[id(source)] + 1
-            receiver.attrs["ragged"] = id(source) in ragged and index >= 0
-            tasks[id(sender)], tasks[id(receiver)] = there, here
-            members[there].append(sender)
-            if sender.inputs[0][0] is not source:  # the token of a control edge
-                tasks[id(sender.inputs[0][0])] = there
-                members[there].append(sender.inputs[0][0])
-            members[here].append(receiver)
-            received[key] = receiver
-        return received[key]
+        if key not in self._received:
+            if index == 0 and (id(source) in self._shared or _is_small_constant(source)):
+                # Each task has its own copy of what is known beforehand.
+                found = Node(source.name, source.op, source.attrs, source.dtypes, device=device, order=source.order)
+            else:
+                found = self._sent(source, index, device)
+            self._add(found)
+            self._received[key] = found
+        return self._received[key], 0
 
-    for node in subgraph.nodes:
-        node.inputs = [(s, i) if tasks[id(s)] == tasks[id(node)] else (over(s, i, node), 0) for s, i in node.inputs]
-        node.controls = [s if tasks[id(s)] == tasks[id(node)] else over(s, -1, node) for s in node.controls]
-    return [_part(subgraph, task, nodes, tasks) for task, nodes in members.items()]
+    def feed(self, feed: Node, task: str) -> Node | None:
+        """The node that stands for a feed in a task, if something there takes it."""
+        if task_of(feed.device) == task:
+            return feed
+        return self._received.get((id(feed), 0, task)) if id(feed) in self._shared else None
+
+    def part(self, task: str, feeds: list[Node], fetches: list[Edge]) -> Subgraph:
+        """The part of one task. Nobody here may want what others wait for, but it must run."""
+        nodes = self._members.get(task, [])
+        targets = [n for n in self._targets if task_of(n.device) == task]
+        targets += [n for n in nodes if n.op.name == "_Send" or SPLIT in n.attrs]
+        return Subgraph(sorted_nodes(nodes), feeds, fetches, targets)
+
+    def _add(self, node: Node) -> None:
+        self._members.setdefault(task_of(node.device), []).append(node)
+
+    def _sent(self, source: Node, index: int, device: str) -> Node:
+        """The Recv on `device` for a value of another task, or for the token of a control edge."""
+        value: Edge = (source, index)
+        if index < 0:
+            token = Node(f"{source.name}/_token", const, {"dtype": dt.int32, "value": np.zeros((), np.int32)},
+                         (dt.int32,), device=source.device, order=source.order)  # fmt: skip
+            self._add(token)
+            value = (token, 0)
+        dtype = value[0].dtypes[value[1]].base_dtype
+        name = f"{source.name}:{index}" if index >= 0 else f"^{source.name}"
+        both = {"tensor_name": name, "key": next(self._keys), "repeated": self._repeated}
+        self._add(
+            Node(f"{source.name}/_send_{index}", send, {"T": dtype, "recv_task": task_of(device), **both}, (),
+                 [value], [source] if index < 0 else [], source.device, source.order)
+        )  # fmt: skip
+        received = {
+            "tensor_type": dtype, "send_task": task_of(source.device), "wave": self._waves[id(source)] + 1,
+            "ragged": id(source) in self._ragged and index >= 0, **both,
+        }  # fmt: skip
+        return Node(f"{source.name}/_recv_{index}", recv, received, (dtype,), device=device, order=source.order)
 
 
-def _waves(nodes: list[Node], tasks: dict[int, str]) -> dict[int, int]:
+def _waves(nodes: list[Node]) -> dict[int, int]:
     """How often the way to each node goes from one task to another, at most.
 
     What a task receives may depend on what it has sent: then it comes in a later wave, and nothing of an earlier one
-    may wait for it.
+    may wait for it. The copies of a split node wait for each other, so all have one wave, which is no other's: all
+    tasks come to split nodes in the same order.
     """
     waves: dict[int, int] = {}
-    for node in nodes:
-        sources = [*(s for s, _ in node.inputs), *node.controls]
-        here = tasks[id(node)]
-        waves[id(node)] = max((waves[id(s)] + (tasks[id(s)] != here) for s in sources), default=0)
+    latest = 0  # wave of a split node
+    for _, together in itertools.groupby(nodes, lambda n: n.attrs.get(SPLIT, id(n))):
+        copies = list(together)
+        found = 0
+        for node in copies:
+            sources = [*(s for s, _ in node.inputs), *node.controls]
+            here = task_of(node.device)
+            found = max([found, *(waves[id(s)] + (task_of(s.device) != here) for s in sources)])
+        if SPLIT in copies[0].attrs:
+            found = latest = max(found, latest + 1)
+        waves.update((id(node), found) for node in copies)
     return waves
 
 
 def _is_small_constant(node: Node) -> bool:
     return node.op.name == "Const" and not node.controls and node.attrs["value"].size <= MAX_COPIED
-
-
-def _pair(source: Node, index: int, there: str, here: str, device: str, key: int) -> tuple[Node, Node]:
-    value: Edge = (source, index)
-    if index < 0:
-        token = Node(f"{source.name}/_token", const, {"dtype": dt.int32, "value": np.zeros((), np.int32)},
-                     (dt.int32,), device=source.device, order=source.order)  # fmt: skip
-        value = (token, 0)
-    dtype = value[0].dtypes[value[1]].base_dtype
-    name = f"{source.name}:{index}" if index >= 0 else f"^{source.name}"
-    return (
-        Node(f"{source.name}/_send_{index}", send, {"T": dtype, "tensor_name": name, "key": key, "recv_task": here},
-             (), [value], [source] if index < 0 else [], source.device, source.order),
-        Node(f"{source.name}/_recv_{index}", recv,
-             {"tensor_type": dtype, "tensor_name": name, "key": key, "send_task": there}, (dtype,),
-             device=device, order=source.order),
-    )  # fmt: skip
-
-
-def _part(whole: Subgraph, task: str, nodes: list[Node], tasks: dict[int, str]) -> Partition:
-    feeds = [i for i, n in enumerate(whole.feeds) if tasks[id(n)] == task]
-    fetches = [i for i, (n, _) in enumerate(whole.fetches) if tasks[id(n)] == task]
-    sends = [n for n in nodes if n.op.name == "_Send"]
-    targets = [n for n in whole.targets if tasks[id(n)] == task] + sends
-    subgraph = Subgraph(
-        sorted_nodes(nodes), [whole.feeds[i] for i in feeds], [whole.fetches[i] for i in fetches], targets
-    )
-    return Partition(task, subgraph, feeds, fetches)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from penstock.errors import InvalidArgumentError
 from penstock.graph.device import DeviceSpecV2
-from penstock.passes.ir import Node, Subgraph
+from penstock.passes.ir import Node, Subgraph, is_reference
 
+# Op types whose bodies may be in several tasks, each op of them where it asks to be.
+SPLIT_OPS = frozenset(("If", "While", "WhileTripCount"))
 _PARTS = ("job", "replica", "task", "device_type", "device_index")
 
 
@@ -31,37 +33,57 @@ def place(subgraph: Subgraph, devices: Sequence[str], soft: bool = False, defaul
 
     Nodes with a common `loc:@` group and nodes joined by a reference to a variable share a device. An explicit device
     that does not exist is an error, or with `soft` falls back to another device of the same task: of its kind, else a
-    CPU. Without any wish, the default task's GPU is taken if there is one, else its first CPU.
+    CPU. Without any wish, `default` is taken; without one the first task's GPU if there is one, else its first CPU.
     """
     specs = [DeviceSpecV2.from_string(d) for d in devices]
     base = DeviceSpecV2.from_string(default or devices[0])
-    groups = _colocated(subgraph.nodes)
+    several = any(s.job != base.job or s.task != base.task for s in specs)
+    groups = _colocated(subgraph.nodes, base if several else None)
     members: dict[int, list[Node]] = {}
     for node in subgraph.nodes:
         members.setdefault(groups.find(id(node)), []).append(node)
     for nodes in members.values():
-        chosen = _choose(nodes, specs, base, soft)
+        free = default is not None and not any(node.device for node in nodes)
+        chosen = default if free else _choose(nodes, specs, base, soft)
         for node in nodes:
-            node.device = chosen
+            node.device = chosen  # type: ignore[assignment]
 
 
-def _colocated(nodes: Sequence[Node]) -> _Groups:
+def colocated_with(node: Node) -> list[str]:
+    """The names of the nodes that a node asks to be with."""
+    labels = (label.decode() if isinstance(label, bytes) else label for label in node.attrs.get("_class", ()))
+    return [label.removeprefix("loc:@") for label in labels]
+
+
+def _colocated(nodes: Sequence[Node], default: DeviceSpecV2 | None) -> _Groups:
+    """Which nodes share a device. With `default`, a device of the default task, there are several tasks."""
     groups = _Groups()
     by_name = {n.name: n for n in nodes}
     leaders: dict[str, Node] = {}
     for node in nodes:
-        for label in node.attrs.get("_class", ()):
-            name = (label.decode() if isinstance(label, bytes) else label).removeprefix("loc:@")
+        # Lists of tensors do not travel, so what takes one is where it is. In one task they may change the device.
+        takes_list = default is not None and any(s.dtypes[i].name == "variant" for s, i in node.inputs)
+        for name in () if takes_list else colocated_with(node):
             leader = by_name.get(name) or leaders.setdefault(name, node)
             groups.join(id(leader), id(node))
         # A host op that takes the value of a variable may be elsewhere, as those that save are.
         takes_value = node.op.host and not any(arg.is_ref for arg in node.op.inputs)
+        apart = default is not None and node.op.name in SPLIT_OPS and _is_over_tasks(node, default)
         for source, index in node.inputs:
-            reference = source.dtypes[index]
-            bound = reference._is_ref_dtype and not takes_value and not _reads_elsewhere(node, source)
-            if bound or reference.name == "resource":
+            kind = source.dtypes[index]
+            bound = kind._is_ref_dtype and not takes_value and not _reads_elsewhere(node, source)
+            if ((bound or kind.name == "resource") and not apart) or (takes_list and kind.name == "variant"):
                 groups.join(id(source), id(node))
     return groups
+
+
+def _is_over_tasks(node: Node, default: DeviceSpecV2) -> bool:
+    """Whether a control-flow node is in another task than a variable or the like that a body of it uses."""
+    if node.op.name == "If" and any(kind.name == "resource" for kind in node.dtypes):
+        return False  # it picks one of several queues, and a handle does not travel
+    devices = {source.device for source, i in node.inputs if is_reference(source.dtypes[i])}
+    wishes = map(DeviceSpecV2.from_string, devices | ({node.device} if node.device else set()))
+    return len({(w.job, w.task or 0) if w.job else (default.job, default.task) for w in wishes}) > 1
 
 
 def _reads_elsewhere(node: Node, variable: Node) -> bool:
@@ -108,14 +130,15 @@ def _wish(nodes: list[Node], soft: bool) -> tuple[DeviceSpecV2, Node]:
     """The merged wishes of a group, and the node to name in an error."""
     wish = DeviceSpecV2()
     asking = nodes[0]
-    # What takes the handle of a resource follows the resource, whatever it asked for itself.
-    for node in sorted(nodes, key=_takes_handle):
+    # What takes the handle of a resource, or a list of tensors, follows it, whatever it asked for itself; so does
+    # control flow that makes a list, as its bodies need not be where it is.
+    for node in sorted(nodes, key=_follows):
         if not node.device:
             continue
         spec = DeviceSpecV2.from_string(node.device)
         parts = [p for p in _PARTS if None not in (getattr(wish, p), getattr(spec, p))]
         conflicts = [p for p in parts if getattr(wish, p) != getattr(spec, p)]
-        if conflicts and _takes_handle(node):
+        if conflicts and _follows(node):
             continue
         if any(not (part.startswith("device") and soft) for part in conflicts):
             raise InvalidArgumentError(
@@ -128,8 +151,11 @@ def _wish(nodes: list[Node], soft: bool) -> tuple[DeviceSpecV2, Node]:
     return wish, asking
 
 
-def _takes_handle(node: Node) -> bool:
-    return any(source.dtypes[index].name == "resource" for source, index in node.inputs)
+def _follows(node: Node) -> bool:
+    kinds = [source.dtypes[index] for source, index in node.inputs]
+    if node.op.name in SPLIT_OPS:
+        kinds += node.dtypes
+    return any(kind.name in ("resource", "variant") for kind in kinds)
 
 
 def _fits(device: DeviceSpecV2, wish: DeviceSpecV2) -> bool:

@@ -168,7 +168,7 @@ class _Reader(Functions):
         subgraph = self.partition(proto.node_def)
         self._sizes[name] = self.written_out + len(subgraph.nodes)
         self.written_out = before
-        return _function(name, subgraph, self.outer)
+        return function_of(name, subgraph, self.outer)
 
     def partition(self, protos: Sequence[NodeDef]) -> Subgraph:
         """The partition that a header and the nodes after it describe."""
@@ -312,7 +312,7 @@ def _check_tensor(tensor: TensorProto) -> None:
         raise ValueError(f"a tensor of {size} values gives {given} of them")
 
 
-def _function(name: str, subgraph: Subgraph, outer: Graph) -> Function:
+def function_of(name: str, subgraph: Subgraph, outer: Graph) -> Function:
     """A body as what attrs hold. Its shapes are not known here: only building a graph needs them."""
     # In errors a body goes by the name that it has in the program, without the number that `_Bodies` gave it.
     graph = FuncGraph(name.partition("/")[2], outer)
@@ -331,4 +331,5 @@ def _function(name: str, subgraph: Subgraph, outer: Graph) -> Function:
             raise InvalidArgumentError(None, node.name, f"Two nodes of function '{name}' are called '{node.name}'.")
     graph.inputs = [made[id(node)].outputs[0] for node in subgraph.feeds]
     graph.outputs = [made[id(node)].outputs[i] for node, i in subgraph.fetches]
+    graph.targets = [made[id(node)] for node in subgraph.targets]
     return Function(name, graph)

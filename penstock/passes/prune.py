@@ -31,7 +31,8 @@ def prune(
 
 def body_of(function: Function) -> Subgraph:
     """The body of a function as a Subgraph whose feeds are its parameters; references stay references."""
-    return _prune({t: t.dtype for t in function.inputs}, list(function.outputs), [], frozenset())
+    targets = list(function.graph.targets)
+    return _prune({t: t.dtype for t in function.inputs}, list(function.outputs), targets, frozenset())
 
 
 def _prune(

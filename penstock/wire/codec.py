@@ -24,12 +24,12 @@ from penstock.graph import dtype as dt
 from penstock.memory import ALIGNMENT
 
 MAGIC = b"PS"
-VERSION = 2
+VERSION = 3
 MAX_META = 1 << 24  # bytes: fields and tensor table of one frame
 MAX_PAYLOAD = 1 << 33  # bytes: tensors of one frame
 MAX_RANK = 254
 HEADER = struct.Struct("<2sBBIQ")  # magic, version, kind, bytes of meta, bytes of payload
-_TENSOR = struct.Struct("<IHBBQQ")  # key, place, type, rank, offset or segment, bytes; then the dimensions
+_TENSOR = struct.Struct("<QHBBQQ")  # key, place, type, rank, offset or segment, bytes; then the dimensions
 _INLINE, _SHARED, _STRINGS = range(3)
 _ZEROS = bytes(ALIGNMENT)
 _SMALL = 4096  # bytes: as many are copied faster than they are written from where they lie

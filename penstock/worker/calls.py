@@ -18,7 +18,7 @@ from penstock.ops.functional import as_predicate
 from penstock.ops.iteration_memory import StackedMemory
 from penstock.ops.list_value import RowList, StackedList
 from penstock.ops.waiting import GivesWay, NeedsThread
-from penstock.passes.ir import Edge, Node, Subgraph, blamed
+from penstock.passes.ir import SPLIT, Edge, Node, Subgraph, blamed
 from penstock.passes.prune import body_of
 from penstock.worker.plan import Cuts, SegmentPlan, body, functions_of
 from penstock.worker.resources import Variable
@@ -162,11 +162,20 @@ class NodeCall:
 class _BodyCall(NodeCall):
     """A control-flow node that runs on the host: its bodies are partitions of their own."""
 
-    def executable(self, function: Function, arguments: Sequence[int | Variable]) -> Executable:
-        """A body compiled on its own, on the device of the node."""
+    def executable(
+        self, function: Function, arguments: Sequence[int | Variable], results: Sequence[int] | None = None
+    ) -> Executable:
+        """A body compiled on its own, on the device of the node; ops of a split node are placed already.
+
+        `results` are the numbers of the outputs that are wanted, if not all are.
+        """
         body = body_of(function)
+        placed = self.owner.context.devices if SPLIT in self.node.attrs else ()
         for node in body.nodes:
-            node.device = self.device
+            if node.device not in placed:
+                node.device = self.device
+        if results is not None:
+            body.fetches = [body.fetches[i] for i in results]
         bound = {id(p): a for p, a in zip(body.feeds, arguments, strict=True) if isinstance(a, Variable)}
         # Lists grow from one iteration to the next, and code would be compiled for each size.
         lists = frozenset(n.name for n in body.nodes if not n.op.control_flow and _deals_with_lists(n))
@@ -201,16 +210,16 @@ class LoopCall(_BodyCall):
 
     def __init__(self, owner: Executable, node: Node) -> None:
         super().__init__(owner, node)
+        # A variable is handed on as it is: what it holds is no result.
+        self.changing = [i for i, source in enumerate(self.inputs) if not isinstance(source, Variable)]
         self.cond = self.executable(node.attrs["cond"], self.inputs)
-        self.body = self.executable(node.attrs["body"], self.inputs)
+        self.body = self.executable(node.attrs["body"], self.inputs, self.changing)
 
     def __call__(self, values: list[Any], step: Step) -> None:
         current = self.arguments(values, self.inputs)
-        variables = [i for i, s in enumerate(self.inputs) if isinstance(s, Variable)]
         while as_predicate(np.asarray(self.cond.run(current, step.inner())[0])):
-            current = self.body.run(current, step.inner())
-            for i in variables:
-                current[i] = None
+            for i, value in zip(self.changing, self.body.run(current, step.inner()), strict=True):
+                current[i] = value
             step.check(self.name)
         self.store(values, current)
 

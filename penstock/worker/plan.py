@@ -16,7 +16,7 @@ from typing import Any
 from penstock.graph.dtype import variant
 from penstock.graph.function import Call, Function
 from penstock.graph.opdef import static_positions
-from penstock.passes.ir import Edge, Node, Subgraph
+from penstock.passes.ir import WAVE, Edge, Node, Subgraph
 from penstock.passes.prune import body_of
 
 _HOST_TYPES = frozenset(("string",))
@@ -192,6 +192,8 @@ def _scheduled(segments: list[SegmentPlan], hosts: list[Node], analysis: _Analys
         blocking = isinstance(step, Node) and step.op.blocking and 1 + bool(step.op.outputs)
         if isinstance(step, Node) and step.op.name == "_Send":
             blocking = -1
+        elif isinstance(step, Node) and WAVE in step.attrs:
+            blocking = 2  # like a Recv: its copies wait for each other
         return blocking, step.level if isinstance(step, SegmentPlan) else analysis.level[id(step)], number
 
     for number, count in enumerate(waiting):
@@ -298,7 +300,7 @@ class _Analysis:
             before = [*(s for s, _ in node.inputs), *node.controls]
             self._leaves[key] = [leaf for s in before for leaf in self._leaves.get(id(s), [s])]
         static = self.static(node)
-        level = node.attrs["wave"] * _WAVE if node.op.name == "_Recv" else 0
+        level = _WAVE * (node.attrs["wave"] if node.op.name == "_Recv" else node.attrs.get(WAVE, 0))
         for i, (source, _) in enumerate(node.inputs):
             cut = not host and i in static and id(source) not in self.known
             level = max(level, self._level_after(source, node, host, cut))

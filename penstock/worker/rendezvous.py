@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 _NEVER = -1  # no tensor has this key
+KEY_BITS = 32  # of what a partition calls a tensor; above them is the number of the run, for those sent several times
 
 
 class Rendezvous:
@@ -15,7 +16,7 @@ class Rendezvous:
     >>> rendezvous.ready([0, 1], wake) or wait_for_wake()
     """
 
-    __slots__ = ("_given_up", "_lock", "_tensors", "_wake", "_wanted")
+    __slots__ = ("_given_up", "_lock", "_runs", "_tensors", "_wake", "_wanted")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,6 +24,15 @@ class Rendezvous:
         self._wanted: Sequence[int] = ()
         self._wake: Callable[[], None] | None = None
         self._given_up = False
+        self._runs: dict[int, int] = {}  # of instructions in bodies, by their first key
+
+    def numbered(self, keys: Sequence[int]) -> list[int]:
+        """The keys for one more run of an instruction in a body.
+
+        It runs as often, and for the same reasons, in the task that sends and in the one that receives.
+        """
+        run = self._runs[keys[0]] = self._runs.get(keys[0], -1) + 1
+        return [key + (run << KEY_BITS) for key in keys]
 
     def put(self, keys: Sequence[int], values: Sequence[Any]) -> None:
         """Leaves tensors, and wakes who waits for them if these were the last."""

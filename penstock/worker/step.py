@@ -11,7 +11,7 @@ import numpy as np
 from penstock.errors import CancelledError, DeadlineExceededError, InternalError
 from penstock.wire.loop import Signal
 from penstock.worker.cancellation import Cancellation
-from penstock.worker.rendezvous import Rendezvous
+from penstock.worker.rendezvous import KEY_BITS, Rendezvous
 from penstock.worker.transfer import RecvCall
 
 _NOWHERE = Rendezvous()  # of steps that are in one task
@@ -52,16 +52,16 @@ class Step:
         step.rendezvous, step.send, step.wait, step.timings = self.rendezvous, self.send, self.wait, self.timings
         return step
 
-    def wait_for(self, recv: RecvCall) -> None:
+    def wait_for(self, recv: RecvCall, keys: Sequence[int]) -> None:
         """Waits until all tensors of a Recv are there, the step is cancelled, or its deadline has passed."""
         arrived = Signal()
-        if self.rendezvous.ready(recv.keys, arrived.set):
+        if self.rendezvous.ready(keys, arrived.set):
             return
         began = time.perf_counter()
         in_time = self.wait(arrived, self.remaining())
         self.waited += time.perf_counter() - began
         if not in_time:
-            awaited = ", ".join(recv.tensors[key] for key in self.rendezvous.missing(recv.keys))
+            awaited = ", ".join(recv.tensors[key % (1 << KEY_BITS)] for key in self.rendezvous.missing(keys))
             raise DeadlineExceededError(None, recv.name, f"Timed out waiting for {awaited}.")
         self.check(recv.name)
 

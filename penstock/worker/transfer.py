@@ -24,6 +24,7 @@ class SendCall:
         self.task: str = nodes[0].attrs["recv_task"]
         self.is_last = False  # of what a step does
         self.keys = [n.attrs["key"] for n in nodes]
+        self.repeated: bool = nodes[0].attrs["repeated"]
         self.sources: list[int | Variable] = [owner.source(n.inputs[0]) for n in nodes]
         self.in_slots = [s for s in self.sources if isinstance(s, int)]
         self.name = nodes[0].name
@@ -42,7 +43,9 @@ class SendCall:
 
     def __call__(self, values: list[Any], step: Any) -> None:
         tensors = self.gathered(values)
-        if not step.send(self.task, self.keys, tensors, step.asked_by if self.is_last else None):
+        if self.repeated:
+            step.send(self.task, step.rendezvous.numbered(self.keys), tensors, None)
+        elif not step.send(self.task, self.keys, tensors, step.asked_by if self.is_last else None):
             step.parting = self.keys, tensors
 
 
@@ -54,6 +57,7 @@ class RecvCall:
 
     def __init__(self, owner: Any, nodes: list[Node]) -> None:
         self.keys = [n.attrs["key"] for n in nodes]
+        self.repeated: bool = nodes[0].attrs["repeated"]
         self.out_slots = [owner.slot((n, 0)) for n in nodes]
         self.name = nodes[0].name
         self.device = nodes[0].device
@@ -61,8 +65,9 @@ class RecvCall:
         self.label = f"{self.name} = Recv({', '.join(n.attrs['tensor_name'] for n in nodes)})"
 
     def __call__(self, values: list[Any], step: Any) -> None:
-        step.wait_for(self)
-        for slot, value in zip(self.out_slots, step.rendezvous.take(self.keys), strict=True):
+        keys = step.rendezvous.numbered(self.keys) if self.repeated else self.keys
+        step.wait_for(self, keys)
+        for slot, value in zip(self.out_slots, step.rendezvous.take(keys), strict=True):
             values[slot] = value
 
 

@@ -36,3 +36,17 @@ def test_positional_attrs(op: str, arguments: tuple[Any, ...], attrs: dict[str, 
 def test_too_many_or_few_arguments(arguments: tuple[Any, ...], named: dict[str, Any], message: str) -> None:
     with tf.Graph().as_default(), pytest.raises(TypeError, match=message):
         tf.segment_sum(*arguments, **named)
+
+
+def test_device_scopes_of_a_body_hold_outside_it() -> None:
+    made = []
+
+    def branch() -> Any:
+        with tf.device("/job:ps/task:1"), tf.init_scope():
+            made.append(tf.constant(1.0))
+        return tf.constant(2.0)
+
+    with tf.Graph().as_default() as graph:
+        with tf.device("/job:worker"):
+            tf.cond(tf.placeholder(tf.bool, []), branch, lambda: 0.0)
+        assert (made[0].graph, made[0].device) == (graph, "/job:ps/task:1")

@@ -96,7 +96,7 @@ def tensors(draw: st.DrawFn) -> np.ndarray:
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=50)
-SOME = st.lists(st.tuples(U32, tensors()), max_size=5)
+SOME = st.lists(st.tuples(U64, tensors()), max_size=5)
 CARRIED = {
     RunGraph: st.tuples(U64, U64, st.floats(), st.booleans(), U32),
     Tensors: st.tuples(U64),

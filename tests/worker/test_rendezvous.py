@@ -84,4 +84,4 @@ def test_a_step_that_is_given_up_just_before_it_waits() -> None:
     step.check("recv")
     step.cancelled.set()
     with pytest.raises(CancelledError, match="recv"):
-        step.wait_for(_Recv())  # type: ignore[arg-type]
+        step.wait_for(_Recv(), _Recv.keys)  # type: ignore[arg-type]

@@ -1,0 +1,248 @@
+"""Split: a loop or conditional whose bodies touch several tasks becomes one copy of it in each of them.
+
+The ops of a body are placed as those of a graph are: an op that takes a captured variable is where the variable is, one
+that asks for a device is there, and the rest is where the control-flow node is, in its *home* task. If this makes
+several tasks, each gets a copy of the node whose bodies hold its ops, with a Send and a Recv inside a body on every
+edge between them. All copies take the same turns: an If gets its predicate in every task, and the home task of a While
+tells the others in each iteration whether the loop goes on. So the ops of a branch run, in whatever task, only if the
+branch does.
+
+A tensor that an If captures is taken in the task that it comes from, if this has a copy, else in the home task. The
+variables of a loop live in its home task. What a loop captures and does not change goes once to each task that takes
+it. Results are given in the home task.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.graph.function import Function
+from penstock.graph.graph import Graph
+from penstock.ops.array import const
+from penstock.passes.ir import SPLIT, Edge, Node, Subgraph, is_reference
+from penstock.passes.partition import Cut, task_of
+from penstock.passes.place import SPLIT_OPS, colocated_with, place
+from penstock.passes.portable import function_of
+from penstock.passes.prune import body_of
+from penstock.passes.sparse_updates import sum_before_sending
+
+
+def devices_in(nodes: Sequence[Node]) -> set[str]:
+    """The devices that nodes and their bodies name."""
+    found = {node.device for node in nodes if node.device}
+    for node in nodes:
+        for function in _bodies(node).values():
+            found |= _devices_of(function)
+    return found
+
+
+def _devices_of(function: Function) -> set[str]:
+    """The devices that a body names, worked out once."""
+    found: set[str] | None = function.derived.get("devices")
+    if found is None:
+        found = function.derived["devices"] = devices_in(body_of(function).nodes)
+    return found
+
+
+def split(subgraph: Subgraph, devices: Sequence[str], soft: bool, keys: Iterator[int]) -> Subgraph:
+    """A placed subgraph with a copy of each control-flow node in every task that its bodies touch.
+
+    `keys` numbers the Sends of a signature. A subgraph without such nodes is returned as it is.
+
+    >>> keys = itertools.count()
+    >>> partition(split(subgraph, devices, soft=False, keys=keys), keys)
+    """
+    return _Splitter(devices, soft, keys).split(subgraph, {})
+
+
+def _bodies(node: Node) -> dict[str, Function]:
+    """The bodies of an If or While by the names of their attrs; other nodes run theirs as a whole."""
+    if node.op.name not in SPLIT_OPS:
+        return {}
+    return {name: value for name, value in node.attrs.items() if isinstance(value, Function)}
+
+
+class _Splitter:
+    def __init__(self, devices: Sequence[str], soft: bool, keys: Iterator[int]) -> None:
+        self._devices, self._soft, self._keys = devices, soft, keys
+
+    def split(self, subgraph: Subgraph, outside: dict[str, str]) -> Subgraph:
+        """`outside` has the devices of the nodes around a body, by name."""
+        device_of = {**outside, **{node.name: node.device for node in subgraph.nodes}}
+        copies: dict[int, list[Node]] = {}  # of a split node, the one in its home task first
+        given: dict[int, list[int]] = {}  # of a split node: which of its outputs the copy in its home task has
+        nodes: list[Node] = []
+
+        def output(edge: Edge) -> Edge:
+            source, index = edge
+            return edge if id(source) not in copies else (copies[id(source)][0], given[id(source)].index(index))
+
+        for node in subgraph.nodes:
+            if copies:
+                node.inputs = [output(edge) for edge in node.inputs]
+                node.controls = [c for s in node.controls for c in copies.get(id(s), [s])]
+            made = self._copies(node, device_of) if self._may_touch_others(node) else None
+            if made is None:
+                nodes.append(node)
+            else:
+                copies[id(node)] = made.nodes()
+                given[id(node)] = made.outputs(made.home)
+                nodes += copies[id(node)]
+        if not copies:
+            return subgraph
+        targets = [c for n in subgraph.targets for c in copies.get(id(n), [n])]
+        return Subgraph(nodes, subgraph.feeds, [output(edge) for edge in subgraph.fetches], targets)
+
+    def _may_touch_others(self, node: Node) -> bool:
+        """Whether a node has bodies that name devices, or take references to something in another task."""
+        bodies, home = _bodies(node), task_of(node.device)
+        if bodies and any(is_reference(s.dtypes[i]) and task_of(s.device) != home for s, i in node.inputs):
+            return True
+        return any(map(_devices_of, bodies.values()))
+
+    def _copies(self, node: Node, device_of: dict[str, str]) -> _Copies | None:
+        """The copies of a node, or None if all of it is in its home task."""
+        bodies = {name: self._placed(function, node, device_of) for name, function in _bodies(node).items()}
+        tasks = self._tasks(node, bodies)
+        if len(tasks) == 1:
+            return None
+        if node.op.name == "WhileTripCount":
+            _leave_uncounted(node)
+            return None
+        return _Copies(node, bodies, tasks, self._keys)
+
+    def _tasks(self, node: Node, bodies: dict[str, Subgraph]) -> dict[str, str]:
+        """The tasks that the bodies of a node touch, with a device of each."""
+        home = task_of(node.device)
+        tasks = {home: node.device}
+        for name, body in bodies.items():
+            used = {id(s) for n in body.nodes for s in (*(s for s, _ in n.inputs), *n.controls)}
+            if name != "body":  # a loop hands on what it does not change without looking at it
+                used |= {id(n) for n, _ in body.fetches}
+            idle = {id(feed) for feed in body.feeds} - used
+            tasks.update((task_of(n.device), n.device) for n in body.nodes if id(n) not in idle)
+        return {**tasks, home: node.device}
+
+    def _placed(self, function: Function, node: Node, device_of: dict[str, str]) -> Subgraph:
+        """A body with all ops placed, and what it holds split."""
+        body = body_of(function)
+        for feed, (source, _) in zip(body.feeds, _captured(node, len(body.feeds)), strict=True):
+            feed.device = source.device if is_reference(feed.dtypes[0]) else node.device
+        for inner in body.nodes:
+            if not inner.device:
+                inner.device = next((device_of[name] for name in colocated_with(inner) if name in device_of), "")
+        place(body, self._devices, self._soft, node.device)
+        return self.split(sum_before_sending(body), device_of)
+
+
+def _leave_uncounted(node: Node) -> None:
+    """Makes the count of a loop's iterations -1, for unknown. A loop over tasks runs on the host and needs no count."""
+    node.op, node.inputs = const, []
+    node.attrs = {"dtype": node.dtypes[0], "value": np.array(-1, np.int32)}
+
+
+def _captured(node: Node, count: int) -> list[Edge]:
+    """The inputs of a node that are the parameters of its bodies; an If has its predicate before them."""
+    return node.inputs[len(node.inputs) - count :]
+
+
+class _Copies:
+    """The copies of one node in several tasks, which are given with a device of each."""
+
+    def __init__(self, node: Node, bodies: dict[str, Subgraph], tasks: dict[str, str], keys: Iterator[int]) -> None:
+        self.home = task_of(node.device)
+        self._node, self._tasks, self._bodies = node, tasks, bodies
+        self._number = next(keys)
+        self._count = len(next(iter(bodies.values())).feeds)
+        self._kept: set[int] = set()  # parameters that no iteration of a loop changes
+        if "body" in bodies:
+            pairs = zip(bodies["body"].feeds, bodies["body"].fetches, strict=True)
+            self._kept = {i for i, (feed, fetch) in enumerate(pairs) if fetch == (feed, 0)}
+        self._cuts = {name: self._cut(body, keys) for name, body in bodies.items()}
+        # Of each body: its results by number and by the task that is given them.
+        self._results = {
+            name: {
+                (i, task): self._cuts[name].at(edge, tasks[task])
+                for i, edge in enumerate(body.fetches)
+                for task in self._wanted_in(name, i)
+            }
+            for name, body in bodies.items()
+        }
+
+    def _cut(self, body: Subgraph, keys: Iterator[int]) -> Cut:
+        """Cuts a body, after its parameters have got the tasks in which they are taken."""
+        shared: set[int] = set()
+        for i, (feed, (source, _)) in enumerate(zip(body.feeds, _captured(self._node, self._count), strict=True)):
+            if is_reference(feed.dtypes[0]):
+                continue
+            if i in self._kept:
+                shared.add(id(feed))
+            elif self._node.op.name == "If" and task_of(source.device) in self._tasks:
+                feed.device = source.device
+        return Cut(body, keys, shared, repeated=True)
+
+    def _wanted_in(self, name: str, result: int) -> list[str]:
+        if name == "cond":  # all go round as often
+            return list(self._tasks)
+        return [] if name == "body" and result in self._kept else [self.home]
+
+    def _parameters(self, task: str) -> list[int]:
+        """Which parameters the copy in a task has."""
+        cuts = [(self._bodies[name].feeds, cut) for name, cut in self._cuts.items()]
+        return [i for i in range(self._count) if any(cut.feed(feeds[i], task) for feeds, cut in cuts)]
+
+    def outputs(self, task: str) -> list[int]:
+        """Which outputs of the node the copy in a task has. A loop gives what it takes."""
+        if "body" in self._bodies:
+            return self._parameters(task)
+        return list(range(len(self._node.dtypes))) if task == self.home else []
+
+    def nodes(self) -> list[Node]:
+        """The copies, that of the home task first."""
+        return [self._copy(task) for task in sorted(self._tasks, key=lambda task: task != self.home)]
+
+    def _copy(self, task: str) -> Node:
+        node, taken, given = self._node, self._parameters(task), self.outputs(task)
+        attrs: dict[str, Any] = {**node.attrs, SPLIT: self._number}
+        for arguments, kept in ((node.op.outputs, given), (node.op.inputs, taken)):
+            types = next(arg.type_list_attr for arg in arguments if arg.type_list_attr)
+            attrs[types] = [node.attrs[types][i] for i in kept]
+        for name in self._bodies:
+            attrs[name] = self._function(name, task, taken)
+        captured = _captured(node, self._count)
+        inputs = [*node.inputs[: len(node.inputs) - self._count], *(captured[i] for i in taken)]
+        dtypes = tuple(node.dtypes[i] for i in given)
+        return Node(node.name, node.op, attrs, dtypes, inputs, list(node.controls), self._tasks[task], node.order)
+
+    def _function(self, name: str, task: str, taken: list[int]) -> Function:
+        """The part of a body that is in a task."""
+        body, cut, results = self._bodies[name], self._cuts[name], self._results[name]
+        feeds = {i: cut.feed(body.feeds[i], task) or _unused(body.feeds[i], self._tasks[task]) for i in taken}
+        fetches = [
+            results[i, task] if (i, task) in results else (feeds[i], 0)
+            for i in range(len(body.fetches))
+            if (i, task) in results or (name == "body" and i in feeds)
+        ]
+        part = cut.part(task, list(feeds.values()), fetches)
+        present = set(map(id, part.nodes))
+        part.nodes += [feed for feed in feeds.values() if id(feed) not in present]
+        _make_names_differ(part.nodes)
+        return function_of(f"{self._node.attrs[name].name}{task}", part, Graph())
+
+
+def _unused(feed: Node, device: str) -> Node:
+    """A parameter that nothing takes in a task."""
+    return Node(feed.name, feed.op, feed.attrs, feed.dtypes, device=device, order=feed.order)
+
+
+def _make_names_differ(nodes: list[Node]) -> None:
+    """Numbers nodes of the same name: a value that goes to two tasks has two Sends."""
+    seen: Counter[str] = Counter()
+    for node in nodes:
+        seen[node.name] += 1
+        if seen[node.name] > 1:
+            node.name = f"{node.name}_{seen[node.name]}"
