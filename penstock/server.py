@@ -145,6 +145,7 @@ class Server:
         self.links = Links(self.name, self.incarnation, self.worker, self.credentials)
         self.links.on_lost = self._close_sessions_of
         self._sessions: dict[int, set[str]] = {}  # of clients by their incarnation
+        self._addresses: dict[str, str] = {}  # of tasks, as sessions have told them
         self._stopped = threading.Event()
         host, _, port = address.rpartition(":")
         # Off loopback a task listens on all addresses of its machine, whatever name the others have for it.
@@ -225,9 +226,27 @@ class Server:
 
     # What sessions use
 
-    def tasks(self, device_filters: list[str]) -> Tasks:
-        """The tasks of the cluster that a session with these device filters may use."""
-        return cluster_tasks(self.cluster, LocalTask(self.worker), self.links, device_filters)
+    def tasks(self, device_filters: list[str], cluster: ClusterSpec | None = None) -> Tasks:
+        """The tasks that a session with these device filters may use: of this server's cluster or of its own."""
+        if cluster is not None:
+            self.learn(cluster)
+        return cluster_tasks(self.cluster, LocalTask(self.worker), self.links, device_filters, cluster)
+
+    def learn(self, cluster: ClusterSpec) -> None:
+        """Takes the addresses of the tasks of a session's cluster. InvalidArgumentError if this task is not in it."""
+        addresses = {
+            DeviceSpecV2(job=job, replica=0, task=number).to_string(): cluster.task_address(job, number)
+            for job in cluster.jobs
+            for number in cluster.task_indices(job)
+        }
+        for task, address in addresses.items():
+            require_port(address, task)
+        if self.name not in addresses:
+            raise InvalidArgumentError(
+                None, None, f"The session's cluster_def has no {self.name}, which is what the server at {self.address} "
+                f"was started as. It has {', '.join(addresses)}.",
+            )  # fmt: skip
+        self._addresses.update(addresses)
 
     def _route(self, task: str) -> Route:
         """The way to another task, for tensors."""
@@ -235,7 +254,7 @@ class Server:
         if found is not None:
             return found
         spec = DeviceSpecV2.from_string(task)
-        address = self.cluster.task_address(spec.job or "", spec.task or 0)
+        address = self._addresses.get(task) or self.cluster.task_address(spec.job or "", spec.task or 0)
         near = server_at(address)
         return self.links.reach(task, address) if near is None else near.worker
 
@@ -255,6 +274,8 @@ class Server:
     def register_graph(self, request: Any) -> Any:
         """Takes a partition for a session of a client."""
         subgraph = from_graph_def(request.graph)
+        if request.cluster.job:
+            self.learn(ClusterSpec(request.cluster))
         for node in subgraph.nodes:
             if node.device not in self.worker.device_names:
                 raise InvalidArgumentError(
@@ -310,8 +331,15 @@ def server_at(address: str) -> Server | None:
         return found
 
 
-def cluster_tasks(cluster: ClusterSpec, default: Task, links: Links, device_filters: list[str]) -> Tasks:
-    """The tasks of a cluster that pass the filters; those of this process without a socket."""
+def cluster_tasks(
+    cluster: ClusterSpec, default: Task, links: Links, device_filters: list[str], brought: ClusterSpec | None
+) -> Tasks:
+    """The tasks of a cluster, or of the one that a session has brought, that pass the filters.
+
+    Those of this process are reached without a socket.
+    """
+    told = None if brought is None else brought.as_cluster_def()
+    cluster = brought or cluster
     filters = [DeviceSpecV2.from_string(f) for f in device_filters]
 
     def passes(job: str, number: int) -> bool:
@@ -321,8 +349,10 @@ def cluster_tasks(cluster: ClusterSpec, default: Task, links: Links, device_filt
         address = cluster.task_address(job, number)
         near = server_at(address)
         if near is not None:
+            if brought is not None:
+                near.learn(brought)
             return LocalTask(near.worker)
-        task = RemoteTask(DeviceSpecV2(job=job, replica=0, task=number).to_string(), address, links)
+        task = RemoteTask(DeviceSpecV2(job=job, replica=0, task=number).to_string(), address, links, told)
         task.connect(start_timeout(), deadline)
         return task
 
@@ -331,10 +361,11 @@ def cluster_tasks(cluster: ClusterSpec, default: Task, links: Links, device_filt
 
 
 def connect_to(
-    target: str, device_filters: list[str], timeout: float | None = None
+    target: str, device_filters: list[str], timeout: float | None = None, cluster_def: Any = None
 ) -> tuple[Tasks, Links | None]:
     """The tasks behind a target `grpc://host:port`, and links made for them if no server of this process is meant.
 
+    A `cluster_def` with tasks takes the place of the cluster that the server was started with.
     DeadlineExceededError if there is a `timeout`, in seconds, and it passes before the server answers.
     """
     address = target.removeprefix("grpc://")
@@ -345,9 +376,10 @@ def connect_to(
             "cluster 'grpc://host:port'.",
         )  # fmt: skip
     require_port(address, f"The target '{target}'")
+    brought = ClusterSpec(cluster_def) if cluster_def is not None and cluster_def.job else None
     near = server_at(address)
     if near is not None:
-        return near.tasks(device_filters), None
+        return near.tasks(device_filters, brought), None
     credentials = Credentials.from_environment()
     limit = start_timeout()
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -367,9 +399,9 @@ def connect_to(
         client.close()
     links = Links.of_client(credentials)
     try:
-        default = RemoteTask(status.task, address, links)
+        default = RemoteTask(status.task, address, links, cluster_def if brought else None)
         default.connect(limit, deadline)
-        return cluster_tasks(ClusterSpec(status.cluster), default, links, device_filters), links
+        return cluster_tasks(ClusterSpec(status.cluster), default, links, device_filters, brought), links
     except OpError:
         links.close()
         raise

@@ -82,7 +82,9 @@ class BaseSession:
             # A program without a cluster does not wait for gRPC to load.
             from penstock.server import connect_to
 
-            tasks, self._links = connect_to(self._target, list(config.device_filters), self._seconds(None))
+            tasks, self._links = connect_to(
+                self._target, list(config.device_filters), self._seconds(None), config.cluster_def
+            )
             return Master(tasks, config.allow_soft_placement, config.log_device_placement)
         worker = Worker(local_devices(device_count=dict(config.device_count)))
         return Master([worker], config.allow_soft_placement, config.log_device_placement)

@@ -46,9 +46,10 @@ class _RemoteGraph:
 class RemoteTask:
     """A task of another process."""
 
-    def __init__(self, name: str, address: str, links: Links) -> None:
+    def __init__(self, name: str, address: str, links: Links, cluster: Any = None) -> None:
         self.name = name
         self.address = address
+        self.cluster = cluster  # the ClusterDef that a session brings: the task may not know all that are in it
         self.devices: list[Any] = []
         self.loop = links.loop
         self._links = links
@@ -143,7 +144,7 @@ class RemoteTask:
         client, timeout = self._links.incarnation, None if deadline is None else within(float("inf"), deadline)
         try:
             graph.handle = self._open_control().register_graph(
-                graph.session, client, graph.definition, timeout, link.watched
+                graph.session, client, graph.definition, timeout, link.watched, self.cluster
             )
         except CancelledError as error:
             if self._closed.is_set() or link.channel.is_open:

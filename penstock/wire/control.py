@@ -63,7 +63,7 @@ _MESSAGES = {
         repeated Session sessions; repeated Variable variables; repeated Resource resources; repeated Peer peers;
         repeated Staleness staleness
     """,
-    "RegisterGraphRequest": "string session; uint64 client; tensorboard.GraphDef graph",
+    "RegisterGraphRequest": "string session; uint64 client; tensorboard.GraphDef graph; tensorboard.ClusterDef cluster",
     "RegisterGraphReply": "uint64 handle",
     "CloseSessionRequest": "string session",
     "ResetRequest": "repeated string containers",
@@ -263,14 +263,15 @@ class ControlClient:
         return self._call("GetStatus", messages["StatusRequest"](details=details), timeout)
 
     def register_graph(
-        self, session: str, client: int, graph: Any, timeout: float | None = None, watched: Watched | None = None
-    ) -> int:
-        """Registers a partition and returns its handle.
+        self, session: str, client: int, graph: Any, timeout: float | None = None, watched: Watched | None = None,
+        cluster: Any = None,
+    ) -> int:  # fmt: skip
+        """Registers a partition and returns its handle; `cluster` is the ClusterDef that the session brings, if any.
 
         A large graph takes its time, so there is no limit by itself. `watched(cancel)` is a context for the time of the
         call, in which somebody may cancel it: CancelledError.
         """
-        request = messages["RegisterGraphRequest"](session=session, client=client, graph=graph)
+        request = messages["RegisterGraphRequest"](session=session, client=client, graph=graph, cluster=cluster)
         return int(self._call("RegisterGraph", request, timeout, watched).handle)
 
     def close_session(self, session: str, timeout: float = 5.0) -> None:
