@@ -56,6 +56,8 @@ def test_a_server_that_is_not_in_it_says_so(cluster: tf.train.ClusterSpec) -> No
     config = tf.ConfigProto(cluster_def=tf.train.ClusterSpec(jobs).as_cluster_def())
     with tf.Graph().as_default():
         value = tf.constant(1.0)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="no /job:worker/replica:0/task:0"):
-            with tf.Session(f"grpc://{cluster.task_address('worker', 0)}", config=config) as session:
-                session.run(value)
+        with (
+            pytest.raises(tf.errors.InvalidArgumentError, match="no /job:worker/replica:0/task:0"),
+            tf.Session(f"grpc://{cluster.task_address('worker', 0)}", config=config) as session,
+        ):
+            session.run(value)
