@@ -55,15 +55,18 @@ def _convolve(x: Array, kernel: Array, strides: list[int], padding: str, data_fo
         raise ValueError(f"input and filter must be of rank 5, received shapes {x.shape} and {kernel.shape}")
     if kernel.shape[3] == 0 or x.shape[channel] % kernel.shape[3]:
         raise ValueError(f"the filter's depth {kernel.shape[3]} must divide that of the input, {x.shape[channel]}")
+    from penstock.ops import convolution as lowerings
+
+    # The windows of all axes are checked, whatever lowering follows.
+    sides = zip(("depth", "height", "width"), axes, kernel.shape, steps, holes, strict=False)
+    windows = [lowerings.axis_of(name, x.shape[at], size, step, hole, padding) for name, at, size, step, hole in sides]
     if platform() != "cpu":
         return lax.conv_general_dilated(
             x, kernel, steps, padding, rhs_dilation=holes, dimension_numbers=(data_format, "DHWIO", data_format),
             feature_group_count=x.shape[channel] // kernel.shape[3],
         )  # fmt: skip
-    from penstock.ops import convolution as lowerings
-
     # A sum of convolutions of images, one for each depth of the kernel: XLA's own has slow gradients on the CPU.
-    axis = lowerings.axis_of("depth", x.shape[axes[0]], kernel.shape[0], steps[0], holes[0], padding)
+    axis = windows[0]
     parts = depth_slices(channels_last(x, data_format), axis)
     images = [
         lowerings.conv2d(part, kernel[i], strides=steps[1:], padding=padding, dilations=holes[1:])

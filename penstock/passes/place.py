@@ -101,7 +101,9 @@ def _choose(nodes: list[Node], specs: Sequence[DeviceSpecV2], base: DeviceSpecV2
     # in every other step.
     host = all(n.op.host for n in nodes)
     candidates = [s for s in specs if _fits(s, wish)]
-    if host and wish.device_type not in (None, "CPU") and not soft and candidates:
+    # The parameters of a body are where what they stand for is.
+    given = all(n.op.name == "_Arg" for n in nodes)
+    if host and not given and wish.device_type not in (None, "CPU") and not soft and candidates:
         raise InvalidArgumentError(
             None, asking.name,
             f"Cannot assign a device for operation {asking.name}: {nodes[0].op.name} runs on the CPU only, but "

@@ -237,7 +237,7 @@ def test_tls_is_not_promised_without_credentials(insecure: bool, job: Credential
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:", "127.0.0.1:-1", "127.0.0.1:99999"])
 def test_addresses_that_are_none(address: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="must be of the form 'host:port'"):
+    with pytest.raises(InvalidArgumentError, match="is no host and port"):
         Server({"ps": [address]}, insecure=True)
 
 
