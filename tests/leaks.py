@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
+
 DEADLINE = 30.0  # seconds in which what was begun must have ended
 # gRPC keeps these for the life of the process, and makes them when it first needs them.
 _KEPT = ("anon_inode:[eventpoll]", "anon_inode:[eventfd]")
@@ -51,6 +53,7 @@ def descriptors() -> dict[int, str]:
 @contextlib.contextmanager
 def leak_check(deadline: float = DEADLINE) -> Iterator[None]:
     """Fails if a process, thread or descriptor begun inside is still there `deadline` seconds after the end."""
+    jax.device_put(0.0).block_until_ready()  # the driver of a GPU opens its devices once, for good
     before = children().keys(), threads(), set(descriptors().items())
     yield
     end = time.monotonic() + deadline

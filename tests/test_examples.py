@@ -108,7 +108,7 @@ def test_programs_of_the_tutorial_find_their_cifar10_module(tmp_path, monkeypatc
         "        print('step 0: loss %.3f' % session.run(loss))\n"
         "tf.app.run()\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES), prepend=os.pathsep)
     flags = [f"--data_dir={tmp_path / 'data'}", "--batch_size=8", "--min_after_dequeue=20"]
     assert 3 < losses_in(run("-m", "penstock", "run", script, *flags))[0] < 6
     assert len(list((tmp_path / "data").glob("data_batch_*.bin"))) == 2

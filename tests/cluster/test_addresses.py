@@ -51,7 +51,8 @@ server.join()
 
 
 def test_an_interrupt_ends_a_server_in_one_line() -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PENSTOCK_FULL_TRACEBACK": "0", "JAX_PLATFORMS": "cpu"}
+    paths = os.pathsep.join([str(ROOT), *sys.path])
+    env = {**os.environ, "PYTHONPATH": paths, "PENSTOCK_FULL_TRACEBACK": "0", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", SERVER]
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # one that is ignored here would be ignored there
     try:

@@ -124,7 +124,8 @@ def test_a_script_that_is_no_cluster_program_is_told_from_one(script, tmp_path):
         ("far.py", "import server"),
     ):
         command = [sys.executable, "-m", "penstock", "launch", "--workers", "1", str(script(text, name))]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": ""}
+        paths = os.pathsep.join([str(ROOT), *sys.path])
+        environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": ""}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE)
         assert done.returncode == 0, done.stderr
         warned += [name] * ("each of the 2 tasks runs all of it by itself. `penstock run " in done.stderr)

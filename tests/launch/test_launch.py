@@ -519,7 +519,7 @@ def test_what_cannot_be_launched(script, tmp_path, options, name, says):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         options = [str(taken.getsockname()[1]) if option == "TAKEN" else option for option in options]
         command = [sys.executable, "-m", "penstock", "launch", *options, name]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=DEADLINE)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr and "Traceback" not in done.stderr

@@ -198,7 +198,8 @@ def trace(path: Path, line: int, code: str, name: str = "<module>") -> str:
 def run_script(tmp_path: Path, kind: str, full: str = "0", entry: tuple[str, ...] = ()) -> str:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PENSTOCK_FULL_TRACEBACK": full, "JAX_PLATFORMS": "cpu"}
+    paths = os.pathsep.join([str(ROOT), *sys.path])
+    env = {**os.environ, "PYTHONPATH": paths, "PENSTOCK_FULL_TRACEBACK": full, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, *entry, str(script), kind]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 1
