@@ -66,13 +66,6 @@ def add_result(operation: Operation, tensor: Tensor) -> Tensor:
     return output
 
 
-def value_of(tensor: Tensor) -> Tensor:
-    """What a variable holds, for a reference or a handle; any other tensor as it is."""
-    if tensor.dtype is resource:
-        return tensor
-    return convert_to_tensor(tensor)
-
-
 def zero_gradient(tensor: Tensor, gradient: Tensor) -> Tensor:
     """Zeros for the gradient of `tensor`, which has the type of `gradient`; a handle stands for its variable."""
     if gradient.shape.is_fully_defined() and gradient.dtype is not variant:

@@ -7,7 +7,8 @@ the sums of the gradients of what the forward loop captures.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from penstock.autodiff.body import GradientBody, add_result, dense, zero_gradient
@@ -90,15 +91,11 @@ class ForwardLoop:
         changed = Function(body.name, body.graph, body.inputs, [*body.outputs[:-1], after])
         self.operation.attrs = {**self.operation.attrs, "body": changed}
 
-    def _outside(self) -> Any:
-        """Where ops are added that belong to the loop: in its graph, on its device, whatever waits for whom."""
-        return _Outside(self.operation)
-
     @property
     def counter(self) -> int:
         """The position of the loop variable that counts iterations from 0."""
         if self._counter is None:
-            with self._outside():
+            with _beside(self.operation):
                 start = convert_to_tensor(0, dtype=dt.int32)
             parameter = self._add_variable(start, _SCALAR)
             with self.body.graph.as_default(), self.body.graph.control_dependencies(None):
@@ -119,7 +116,7 @@ class ForwardLoop:
             if limit is not None:
                 self._bound = self._inputs[limit]
             else:
-                with self._outside():
+                with _beside(self.operation):
                     bound: Tensor = while_trip_count(
                         self._inputs, _forward=self.operation.name, cond=self._cond, body=self._body
                     )
@@ -131,7 +128,7 @@ class ForwardLoop:
         found = self._memories.get(tensor)
         if found is None:
             counter = self.body.inputs[self.counter]
-            with self._outside():
+            with _beside(self.operation):
                 start = memories.iteration_memory(self.bound)
             parameter = self._add_variable(start, _SCALAR)
             with self.body.graph.as_default(), self.body.graph.control_dependencies(None):
@@ -141,21 +138,17 @@ class ForwardLoop:
         return found
 
 
-class _Outside:
-    def __init__(self, operation: Operation) -> None:
-        graph = operation.graph
-        self._scopes = [
-            graph.as_default(), graph.control_dependencies(None), graph.name_scope(f"{operation.name}_memory/"),
-            graph.colocate_with(operation, ignore_existing=True),
-        ]  # fmt: skip
-
-    def __enter__(self) -> None:
-        for scope in self._scopes:
-            scope.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        for scope in reversed(self._scopes):
-            scope.__exit__(*error)
+@contextmanager
+def _beside(operation: Operation) -> Iterator[None]:
+    """Adds ops to the graph of a loop and on its device, whatever scopes are in force."""
+    graph = operation.graph
+    with (
+        graph.as_default(),
+        graph.control_dependencies(None),
+        graph.name_scope(f"{operation.name}_memory/"),
+        graph.colocate_with(operation, ignore_existing=True),
+    ):
+        yield
 
 
 class _LoopGradient:
@@ -229,34 +222,37 @@ class _LoopGradient:
             for i in carried:
                 gradient = gradients[i]
                 after.append(body.zeros_like(loop.body.inputs[i]) if gradient is None else convert_to_tensor(gradient))
-        sums = [i for i in self._moving if i in self.fixed and gradients[i] is not None]
-        for i in sums:
-            gradient = gradients[i]
-            if isinstance(gradient, IndexedSlices):
-                parts = [gradient.values, gradient.indices]
-                start += [memories.iteration_memory(self.graph_tensor(loop.bound)) for _ in parts]
-            else:
-                parts = [gradient]
-                start.append(zero_gradient(inputs[i], gradient))
-            for part, first in zip(parts, start[-len(parts) :], strict=True):
+        summed = [i for i in self._moving if i in self.fixed and gradients[i] is not None]
+        for i in summed:
+            for first, part in self._parts(inputs[i], gradients[i]):
                 total = body.parameter(first.dtype.base_dtype, first.shape, "total")
+                start.append(first)
                 own.append(total)
                 with body.as_default():
-                    if isinstance(gradient, IndexedSlices):
-                        after.append(memories.remember(total, self._counter, part))
-                    else:
-                        after.append(_added(total, part))
-        results = self._node(body, own, start, after)
-        found: dict[int, Any] = dict(zip(carried, results[1:], strict=False))
-        rest = iter(results[1 + len(carried) :])
-        for i in sums:
+                    of_rows = isinstance(gradients[i], IndexedSlices)
+                    after.append(memories.remember(total, self._counter, part) if of_rows else _added(total, part))
+        results = iter(self._node(body, own, start, after)[1:])
+        found: dict[int, Any] = {i: next(results) for i in carried}
+        for i in summed:
             gradient = gradients[i]
-            found[i] = self._rows(inputs[i], gradient, next(rest), next(rest)) if isinstance(
-                gradient, IndexedSlices) else next(rest)  # fmt: skip
+            if isinstance(gradient, IndexedSlices):
+                found[i] = self._rows(inputs[i], gradient, next(results), next(results))
+            else:
+                found[i] = next(results)
         for i, gradient in self.given.items():
             if i in self.fixed:
                 found[i] = math.add_n([found[i], gradient]) if i in found else gradient
         return found
+
+    def _parts(self, source: Tensor, gradient: Any) -> list[tuple[Tensor, Tensor]]:
+        """The tensors that a gradient is made of, each with what its loop variable starts with.
+
+        A dense gradient is added to a sum. The rows of a sparse one are remembered, to be joined after the loop.
+        """
+        if not isinstance(gradient, IndexedSlices):
+            return [(zero_gradient(source, gradient), gradient)]
+        bound = self.graph_tensor(self.loop.bound)
+        return [(memories.iteration_memory(bound), part) for part in (gradient.values, gradient.indices)]
 
     def graph_tensor(self, tensor: Tensor) -> Tensor:
         """A tensor beside the forward loop as one beside the gradient's."""
