@@ -143,11 +143,13 @@ class Function:
         specs: Sequence[tuple[Any, Any]],
         function: Callable[..., Sequence[Tensor]],
         graph: Graph | None = None,
+        is_branch: bool = False,
     ) -> Function:
         """Calls `function` on new parameters of the given (dtype, shape) and keeps what it returns as outputs."""
         outer = graph or get_default_graph()
         unique = outer.unique_function_name(name)
         body = FuncGraph(unique, outer)
+        body.is_branch = is_branch
         with body.as_default():
             parameters = [body.add_input(dtype, shape, f"arg{i}") for i, (dtype, shape) in enumerate(specs)]
             outputs = function(*parameters)

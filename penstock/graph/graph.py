@@ -35,6 +35,7 @@ class Graph(Collections):
     """
 
     is_function = False
+    is_branch = False  # a body that may not run, so that nothing it reads may be read before
     outlives_step = False  # a body that runs after the step that it was made in: a function of a dataset
     outer_graph: Graph | None = None
 

@@ -49,7 +49,7 @@ def cond(
         graph = get_default_graph()
         results: list[Any] = []
         branches = [
-            Function.trace(label, [], lambda fn=fn: _branch_outputs(fn, results), graph)
+            Function.trace(label, [], lambda fn=fn: _branch_outputs(fn, results), graph, is_branch=True)
             for label, fn in (("true", true_fn), ("false", false_fn))
         ]
         _check_branches(results, branches)

@@ -146,7 +146,7 @@ class ResourceVariable(Variable):
         graph = get_default_graph()
         if graph.is_function and not self._used_in(graph):
             # Nothing in this body changes the variable: one read outside serves it.
-            while graph.outer_graph is not None and not graph.outlives_step:
+            while graph.outer_graph is not None and not graph.outlives_step and not graph.is_branch:
                 graph = graph.outer_graph
             with graph.as_default(), colocate_with(None, ignore_existing=True):
                 return self._read()

@@ -215,3 +215,16 @@ def test_check_inside_a_branch_is_reported(sess):
     with pytest.raises(tf.errors.InvalidArgumentError, match="5"):
         sess.run(y, {i: 5})
     assert sess.run(y, {i: -5}) == [0.0]
+
+
+@pytest.mark.parametrize("read", [lambda v: v + 1.0, lambda v: v.value() + 1.0], ids=["used", "value"])
+def test_a_variable_is_read_in_a_branch_only_if_that_runs(read):
+    with tf.Graph().as_default(), tf.Session() as session:
+        variable = tf.get_variable("v", initializer=2.0, use_resource=True)
+        go = tf.placeholder(tf.bool, [])
+        result = tf.cond(go, lambda: read(variable), lambda: tf.constant(0.0))
+        (slope,) = tf.gradients(result, [variable])
+        assert session.run(result, {go: False}) == 0.0  # it holds nothing yet
+        session.run(variable.initializer)
+        assert session.run([result, slope], {go: True}) == [3.0, 1.0]
+        assert session.run([result, slope], {go: False}) == [0.0, 0.0]
