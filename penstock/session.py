@@ -246,8 +246,7 @@ class BaseSession:
                 signature = self._master.signature(
                     tuple(piece.fed), piece.fetches, piece.targets, self._graph.mutations, piece.done
                 )
-                timeout = self._timeout_ms / 1000 if self._timeout_ms else None
-                values = self._master.run(signature, list(piece.fed.values()), timeout)[0]
+                values = self._master.run(signature, list(piece.fed.values()), self._seconds(None))[0]
             except OpError as error:
                 self._partial_runs.pop(handle, None)  # what has run cannot run again
                 raise self._located(error) from error

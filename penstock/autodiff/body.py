@@ -13,7 +13,9 @@ from penstock.graph.graph import Graph
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
 from penstock.ops.array import zeros, zeros_like
-from penstock.ops.state import read_variable
+from penstock.ops.passthrough import identity
+from penstock.ops.reshaping import shape
+from penstock.ops.state import read_variable, variable_shape
 from penstock.ops.vjp import differentiable
 
 
@@ -64,6 +66,17 @@ def add_result(operation: Operation, tensor: Tensor) -> Tensor:
     operation.outputs.append(output)
     operation.graph.touch()
     return output
+
+
+def as_value(tensor: Tensor) -> Tensor:
+    """The value behind a reference; any other tensor as it is."""
+    return identity(tensor) if tensor.dtype._is_ref_dtype else tensor
+
+
+def shape_of(tensor: Tensor) -> Tensor:
+    """The shape of a tensor, or of the variable behind a handle."""
+    found: Tensor = variable_shape(tensor) if tensor.dtype is resource else shape(tensor)
+    return found
 
 
 def zero_gradient(tensor: Tensor, gradient: Tensor) -> Tensor:

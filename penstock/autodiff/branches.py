@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.autodiff.body import GradientBody, add_result, dense, zero_gradient
+from penstock.autodiff.body import GradientBody, add_result, as_value, dense, shape_of, zero_gradient
 from penstock.autodiff.walk import flows
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.dtype import resource
 from penstock.graph.function import Function, share_captures
 from penstock.graph.graph import get_default_graph
 from penstock.graph.operation import Operation
@@ -16,9 +15,7 @@ from penstock.ops.array import zeros
 from penstock.ops.functional import absent, if_op
 from penstock.ops.joining import concat
 from penstock.ops.passthrough import identity
-from penstock.ops.reshaping import shape
 from penstock.ops.slicing import strided_slice
-from penstock.ops.state import variable_shape
 
 _BRANCHES = ("then_branch", "else_branch")
 
@@ -83,8 +80,7 @@ class _BranchGradients:
         if not of_rows:
             return results[0]
         source = self.operation.input_list[1 + position]
-        dims = variable_shape(source) if source.dtype is resource else shape(source)
-        return IndexedSlices(results[0], results[1], dims)
+        return IndexedSlices(results[0], results[1], shape_of(source))
 
     def _tensor(self, body: GradientBody, position: int, given: Any, model: Any) -> Tensor:
         if given is not None:
@@ -97,8 +93,7 @@ class _BranchGradients:
         if given is not None:
             return [identity(given.values), identity(given.indices)]
         source = body.capture(self.operation.input_list[1 + position])
-        dims = variable_shape(source) if source.dtype is resource else shape(source)
-        rest = strided_slice(dims, [1], [0], end_mask=1)
+        rest = strided_slice(shape_of(source), [1], [0], end_mask=1)
         return [zeros(concat([[0], rest], 0), model.values.dtype), zeros([0], model.indices.dtype)]
 
 
@@ -132,10 +127,9 @@ class _Recall:
             function: Function = attrs[branch]
             with function.graph.as_default(), function.graph.control_dependencies(None):
                 if branch == self.branch:
-                    value = identity(tensor) if tensor.dtype._is_ref_dtype else tensor
+                    value = as_value(tensor)
                 else:
                     value = absent(T=dtype, shape=tensor.shape)
             attrs[branch] = function.with_more(outputs=[value])
-        attrs.setdefault("_own_results", len(operation.outputs))
         operation.attrs = attrs
         return add_result(operation, tensor)

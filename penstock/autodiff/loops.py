@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.autodiff.body import GradientBody, add_result, dense, zero_gradient
+from penstock.autodiff.body import GradientBody, add_result, as_value, dense, shape_of, zero_gradient
 from penstock.autodiff.registry import get_gradient_function
 from penstock.autodiff.walk import flows
 from penstock.graph import dtype as dt
@@ -27,9 +27,6 @@ from penstock.ops import math
 from penstock.ops.array import zeros_like
 from penstock.ops.compare import less
 from penstock.ops.functional import invariant_positions, while_op, while_trip_count
-from penstock.ops.passthrough import identity
-from penstock.ops.reshaping import shape
-from penstock.ops.state import variable_shape
 
 _SCALAR = TensorShape(())
 
@@ -77,7 +74,7 @@ class ForwardLoop:
         tested = cond.graph.parameter(dtype, shape, "added")
         parameter: Tensor = body.graph.parameter(dtype, shape, "added")
         operation.attrs = {
-            "_own_results": len(operation.outputs), **operation.attrs, "T": (*operation.attrs["T"], dtype),
+            **operation.attrs, "T": (*operation.attrs["T"], dtype),
             "cond": cond.with_more([tested]), "body": body.with_more([parameter], [parameter]),
         }  # fmt: skip
         operation.input_list.append(start)
@@ -132,8 +129,7 @@ class ForwardLoop:
                 start = memories.iteration_memory(self.bound)
             parameter = self._add_variable(start, _SCALAR)
             with self.body.graph.as_default(), self.body.graph.control_dependencies(None):
-                value = identity(tensor) if tensor.dtype._is_ref_dtype else tensor
-                self._set_last(memories.remember(parameter, counter, value))
+                self._set_last(memories.remember(parameter, counter, as_value(tensor)))
             found = self._memories[tensor] = self.operation.outputs[-1]
         return found
 
@@ -282,8 +278,7 @@ class _LoopGradient:
             memories.rows_of_memory(memory, count, T=part.dtype.base_dtype, shape=_rows_of(part.shape))
             for memory, part in ((values, gradient.values), (indices, gradient.indices))
         ]
-        dims = variable_shape(source) if source.dtype is resource else shape(source)
-        return IndexedSlices(parts[0], parts[1], dims)
+        return IndexedSlices(parts[0], parts[1], shape_of(source))
 
 
 def _rows_of(shape: TensorShape) -> TensorShape:
