@@ -15,7 +15,7 @@ _VARIABLES = ("VariableV2", "Variable")
 
 
 class Piece(NamedTuple):
-    """What one call of `partial_run` has to run, and which values it takes and gives."""
+    """The work of one call of `partial_run`, with the values that it takes and gives."""
 
     fed: dict[Tensor, Any]
     fetches: tuple[Tensor, ...]
@@ -24,7 +24,7 @@ class Piece(NamedTuple):
 
 
 class PartialRun:
-    """What was announced by `partial_run_setup`, and how far the step has come."""
+    """A step that `partial_run_setup` announced, and how far it has come."""
 
     def __init__(self, feeds: list[Tensor], fetches: tuple[Tensor, ...], targets: tuple[Operation, ...]) -> None:
         if not fetches and not targets:
@@ -60,11 +60,11 @@ class PartialRun:
         return needs
 
     def _is_fed(self, op: Operation) -> bool:
-        """Whether `op` is a placeholder that is fed, so that it never runs itself."""
+        """Tells if `op` is a placeholder that is fed, so that it never runs itself."""
         return op.type == "Placeholder" and op.outputs[0] in self._feeds
 
     def advance(self, feeds: Mapping[Tensor, Any], fetches: tuple[Tensor, ...]) -> Piece:
-        """What is to run now. A call that is refused changes nothing."""
+        """Returns the work that can be done now. A call that is refused changes nothing."""
         for tensor in feeds:
             if tensor not in self._feeds:
                 raise _refused(f"The tensor '{tensor.name}' was not among the feeds of partial_run_setup.")

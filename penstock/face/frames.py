@@ -44,7 +44,7 @@ _engine_files: dict[str, bool] = {}
 
 
 def is_engine(filename: str) -> bool:
-    """Whether frames of a file are left out of what the user sees.
+    """Tells if frames of a file are left out of what the user sees.
 
     >>> is_engine(__file__), is_engine("train.py")
     (True, False)
@@ -108,7 +108,7 @@ def definition(frames: Frames) -> str:
 
 
 def wants_all() -> bool:
-    """Whether tracebacks are to be left whole."""
+    """Tells if tracebacks are to be left whole."""
     return os.environ.get("PENSTOCK_FULL_TRACEBACK", "0") not in ("", "0")
 
 
@@ -180,7 +180,7 @@ def _is_of_engine(error: BaseException) -> bool:
 
 
 def _has_engine_inside(trace: TracebackType | None) -> bool:
-    """Whether the program called the engine: that which runs the program, such as `penstock run`, is not meant."""
+    """Tells if the program called the engine: that which runs the program, such as `penstock run`, is not meant."""
     of_engine = (is_engine(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(trace))
     return any(itertools.dropwhile(bool, of_engine))
 

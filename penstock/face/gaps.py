@@ -48,7 +48,7 @@ _ROOTS = re.compile(r"(penstock\.v1|tensorflow)\.(compat\.v1\.)?")
 
 
 def gap(path: str) -> str | None:
-    """What to say of a name that is missing, if it is of a part of TensorFlow that is missing as a whole.
+    """The message for a missing name that belongs to a part of TensorFlow which is missing as a whole.
 
     >>> gap("tensorflow.keras.layers")
     'penstock has no Keras yet. Build the model with tf.layers ...'

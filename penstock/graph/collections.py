@@ -38,7 +38,7 @@ def register_proto_function(
 
 
 def message_form(collection_name: str) -> MessageForm | None:
-    """What was registered for a collection, or None."""
+    """The message form that was registered for a collection, or None."""
     return _FORMS.get(collection_name)
 
 

@@ -87,7 +87,7 @@ def _bytes_array(array: np.ndarray) -> np.ndarray:
 
 
 def _is_array(value: Any) -> bool:
-    """Whether NumPy has an array of `value` with a type of its own: an array, something that gives one, or a buffer."""
+    """Tells if NumPy gives `value` a type of its own: it is an array, something that gives one, or a buffer."""
     if isinstance(value, (np.ndarray, np.generic)):
         return True
     if isinstance(value, _PLAIN):

@@ -16,7 +16,7 @@ _COMPOSITES = (SparseTensor, IndexedSlices)
 
 
 def is_nested(structure: Any, expand_composites: bool = False) -> bool:
-    """Whether `structure` is a list, tuple, namedtuple, dict, view of a dict, or another sequence but text.
+    """Tells if `structure` is a list, tuple, namedtuple, dict, view of a dict, or another sequence but text.
 
     >>> tf.nest.is_nested((1, 2)), tf.nest.is_nested("ab")
     (True, False)

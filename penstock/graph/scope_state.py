@@ -1,4 +1,4 @@
-"""What is in force while a thread adds nodes to a graph: names, devices, control dependencies and the like."""
+"""The scopes in force while a thread adds nodes to a graph: names, devices, control dependencies and the like."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Beginning:
 
 
 class Scopes(threading.local):
-    """What is in force while a thread adds nodes. One thread's scopes are not another's."""
+    """The scopes in force while a thread adds nodes. Each thread has its own."""
 
     def __init__(self, beginning: Beginning) -> None:
         self.name = ""

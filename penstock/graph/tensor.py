@@ -82,7 +82,7 @@ class Tensor:
         return session_for(session, self.graph, "evaluate tensor").run(self, feed_dict)
 
     def ref(self) -> Reference:
-        """What can be a key of a dict in place of this tensor: `{x.ref(): 1}[x.ref()]`."""
+        """A reference to this tensor that can be a key of a dict: `{x.ref(): 1}[x.ref()]`."""
         return Reference(self)
 
     experimental_ref = ref

@@ -81,7 +81,7 @@ def flags_of(script: Path, args: Sequence[str], *, wanted: bool | None, chief: b
 
 
 def knows_clusters(script: Path) -> bool:
-    """Whether a script looks like a program for a cluster: it makes a server, or reads its place somewhere."""
+    """Tells if a script looks like a program for a cluster: it makes a server, or reads its place somewhere."""
     for node in (node for tree in _trees(script) for node in ast.walk(tree)):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) if name in _OF_CLUSTERS:

@@ -1,4 +1,4 @@
-"""What each process of a launched cluster runs: `python -m penstock.launch.task LAUNCHER_PID PIPE script args`.
+"""The program of each process of a launched cluster: `python -m penstock.launch.task LAUNCHER_PID PIPE script args`.
 
 Little is imported before the script: a cluster starts as fast as its slowest task.
 """

@@ -121,7 +121,7 @@ class Tasks:
 
     @property
     def are_several(self) -> bool:
-        """Whether more than one task has been used so far."""
+        """Tells if more than one task has been used so far."""
         return len(self._tasks) > 1
 
     @property

@@ -154,7 +154,7 @@ def _recall_gradient_grad(op: Operation, dy: Any) -> list[Any]:
 @op("RecallGradient", "variant, int32, T -> gradient: T", grad=_recall_gradient_grad,
     shape=lambda op: [op.input_list[2].shape])  # fmt: skip
 def recall_gradient(memory: Memory, index: Array, like: Any) -> Any:
-    """What was added for iteration `index` to the gradient of a memory; zeros `like` the item if nothing was."""
+    """The sum added for iteration `index` to the gradient of a memory; zeros `like` the item if nothing was added."""
     found = memory.recall(index)
     if found is not None:
         return found

@@ -64,7 +64,7 @@ _READS = {"ReadVariableOp": ("VarHandleOp",), "Identity": ("VariableV2", "Variab
 
 
 def is_reference(dtype: DType) -> bool:
-    """Whether an edge of this type stands for a variable, a queue or the like: it does not leave its task."""
+    """Tells if an edge of this type stands for a variable, a queue or the like: it does not leave its task."""
     return bool(dtype._is_ref_dtype) or dtype.name == "resource"
 
 

@@ -80,7 +80,7 @@ class Cut:
             node.controls = [self.at((source, -1), node.device)[0] for source in node.controls]
 
     def at(self, edge: Edge, device: str) -> Edge:
-        """What a node on `device` takes for an edge (-1 for control): the edge, or a Recv; one per value and task."""
+        """The input of a node on `device` for an edge (-1 for control): the edge, or one Recv per value and task."""
         source, index = edge
         here = task_of(device)
         if task_of(source.device) == here:

@@ -78,7 +78,7 @@ def _colocated(nodes: Sequence[Node], default: DeviceSpecV2 | None) -> _Groups:
 
 
 def _is_over_tasks(node: Node, default: DeviceSpecV2) -> bool:
-    """Whether a control-flow node is in another task than a variable or the like that a body of it uses."""
+    """Tells if a control-flow node is in another task than a variable or the like that a body of it uses."""
     if node.op.name == "If" and any(kind.name == "resource" for kind in node.dtypes):
         return False  # it picks one of several queues, and a handle does not travel
     devices = {source.device for source, i in node.inputs if is_reference(source.dtypes[i])}

@@ -98,7 +98,7 @@ class _Splitter:
         return Subgraph(nodes, subgraph.feeds, [output(edge) for edge in subgraph.fetches], targets)
 
     def _may_touch_others(self, node: Node) -> bool:
-        """Whether a node has bodies that name devices, or take references to something in another task."""
+        """Tells if a node has bodies that name devices, or take references to something in another task."""
         bodies, home = _bodies(node), task_of(node.device)
         if bodies and any(is_reference(s.dtypes[i]) and task_of(s.device) != home for s, i in node.inputs):
             return True

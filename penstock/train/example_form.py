@@ -1,4 +1,4 @@
-"""What examples are made of when they go through a queue and come back as batches."""
+"""The form of examples on their way through a queue and back as batches."""
 
 from __future__ import annotations
 

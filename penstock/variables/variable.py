@@ -276,7 +276,7 @@ class Variable(metaclass=_VariableType):
         raise NotImplementedError
 
     def ref(self) -> Reference:
-        """What can be a key of a dict in place of this variable: `{v.ref(): 1}[v.ref()]`."""
+        """A reference to this variable that can be a key of a dict: `{v.ref(): 1}[v.ref()]`."""
         return Reference(self)
 
     experimental_ref = ref
