@@ -34,7 +34,6 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 from cluster.swept import Told, Training, run_task
 from loopback import free_addresses
 
-SPINNERS = 4  # processes that keep a busy machine busy
 MORE_STEPS = 10  # from the recovery to the end of the training
 AFTER_SAVE = (0, 10, 30, 100)  # milliseconds after a checkpoint began
 RESTARTS = (1.0, 0.0)  # seconds until the victim is started again, in turns: as `penstock launch` does, and at once
@@ -246,9 +245,9 @@ def cases(args: argparse.Namespace) -> Iterator[Case]:
                 )
 
 
-def sweep(wanted: Iterable[Case], patience: float, slow: float, until: float) -> Iterator[Result]:
-    """Runs cases, one after the other, and says how each ends."""
-    with Spinners() as spinners:
+def sweep(wanted: Iterable[Case], patience: float, slow: float, until: float, count: int) -> Iterator[Result]:
+    """Runs cases, one after the other, and says how each ends; `count` processes keep the machine of some busy."""
+    with Spinners(count) as spinners:
         for case in wanted:
             if time.monotonic() > until:
                 print("The time is up.", flush=True)
@@ -262,13 +261,14 @@ def sweep(wanted: Iterable[Case], patience: float, slow: float, until: float) ->
 class Spinners:
     """Processes that do nothing, as fast as they can."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
+        self._count = count
         self._processes: list[Any] = []
 
     def set(self, busy: bool) -> None:
         """Begins or ends them."""
         if busy and not self._processes:
-            self._processes = [_forks.Process(target=_spin, daemon=True) for _ in range(SPINNERS)]
+            self._processes = [_forks.Process(target=_spin, daemon=True) for _ in range(self._count)]
             for process in self._processes:
                 process.start()
         elif not busy:
@@ -316,6 +316,7 @@ def main() -> None:
     parser.add_argument("--training", nargs="+", choices=("sync", "async"), default=("sync", "async"))
     parser.add_argument("--ps", nargs="+", type=int, choices=(1, 2), default=(1, 2))
     parser.add_argument("--load", nargs="+", choices=("quiet", "busy"), default=("quiet", "busy"))
+    parser.add_argument("--spinners", type=int, default=4, help="processes that keep a busy machine busy (%(default)s)")
     victims = ("ps0", "ps1", "worker0", "worker1")
     parser.add_argument("--victims", nargs="+", choices=victims, default=victims)
     parser.add_argument("--second", nargs="+", choices=victims, default=("",), help="are killed while others recover")
@@ -338,7 +339,7 @@ def main() -> None:
     wanted = itertools.islice(cases(args), args.count)
     results = list(recorded(args.results)) if args.results else []
     before = len(results)
-    for result in sweep(wanted, args.patience, args.slow, time.monotonic() + args.seconds):
+    for result in sweep(wanted, args.patience, args.slow, time.monotonic() + args.seconds, args.spinners):
         results.append(result)
         if args.results:
             with args.results.open("a") as file:
