@@ -1,0 +1,1 @@
+"""Jaxprs, and what is done with them besides compiling: run by NumPy, padded to a bound."""

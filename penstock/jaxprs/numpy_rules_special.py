@@ -1,0 +1,66 @@
+"""Special functions and Fourier transforms, by SciPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.fft
+import scipy.special
+
+from penstock.jaxprs.numpy_rules import NEW, RULES, Kernel, Rule, Site, rule, wider
+from penstock.jaxprs.numpy_rules_elementwise import elementwise, in_wider_type
+
+_FUNCTIONS = {
+    "erf": scipy.special.erf, "erfc": scipy.special.erfc, "erf_inv": scipy.special.erfinv,
+    "igamma": scipy.special.gammainc, "igammac": scipy.special.gammaincc,
+    "regularized_incomplete_beta": scipy.special.betainc,
+    "bessel_i0e": scipy.special.i0e, "bessel_i1e": scipy.special.i1e, "zeta": scipy.special.zeta,
+}  # fmt: skip
+
+
+def _of_scipy(function: np.ufunc) -> Rule:
+    return Rule(lambda site: in_wider_type(site, function), NEW, broadcasts=True, overwrites=False)
+
+
+RULES.update({name: _of_scipy(function) for name, function in _FUNCTIONS.items()})
+
+
+@elementwise("lgamma")
+def lgamma(site: Site) -> Kernel:
+    # At minus infinity SciPy has minus infinity.
+    return in_wider_type(site, lambda x: np.where(np.isinf(x), np.abs(x), scipy.special.gammaln(x)))
+
+
+@elementwise("digamma")
+def digamma(site: Site) -> Kernel:
+    def kernel(x: Any) -> Any:
+        # SciPy has infinities at 0; in XLA all poles are alike.
+        return np.where(x == 0, np.nan, scipy.special.psi(x)).astype(x.dtype)
+
+    return in_wider_type(site, kernel)
+
+
+@elementwise("polygamma")
+def polygamma(site: Site) -> Kernel:
+    dtype = wider(site.out_dtype())
+
+    def kernel(order: Any, x: Any) -> Any:
+        n = np.asarray(order, np.float64)
+        sign = np.where(n % 2 == 0, -1.0, 1.0)
+        value = sign * scipy.special.gamma(n + 1) * scipy.special.zeta(n + 1, np.asarray(x, np.float64))
+        return np.where(n == 0, scipy.special.psi(x), value).astype(dtype)
+
+    return in_wider_type(site, kernel)
+
+
+@rule("fft")
+def fft(site: Site) -> Kernel:
+    kind, lengths = int(site.param("fft_type")), tuple(site.param("fft_lengths"))
+    dtype = site.out_dtype()
+    axes = tuple(range(-len(lengths), 0))
+    transform = (scipy.fft.fftn, scipy.fft.ifftn, scipy.fft.rfftn, scipy.fft.irfftn)[kind]
+    if 0 in site.out_shape():
+        shape = site.out_shape()
+        return lambda x: np.zeros(shape, dtype)
+    return lambda x: transform(x, lengths, axes).astype(dtype, copy=False)

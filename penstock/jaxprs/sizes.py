@@ -1,0 +1,60 @@
+"""Sizes of symbolic dimensions: found in the shapes of arguments, used to evaluate expressions of dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+
+class SizesNeeded(Exception):
+    """A symbolic dimension was asked for where no sizes are known yet."""
+
+
+class Sizes:
+    """The size of each symbol, and the values of the expressions evaluated so far.
+
+    Sizes({"b": 3}).value(dim) is 6 for the dimension 2*b.
+    """
+
+    def __init__(self, symbols: dict[str, int]) -> None:
+        self.symbols = symbols
+        # By identity: comparing expressions is slow, and a jaxpr keeps its expressions alive.
+        self._values: dict[int, int] = {}
+
+    def value(self, dimension: Any) -> int:
+        known = self._values.get(id(dimension))
+        if known is None:
+            known = self._values[id(dimension)] = int(dimension._evaluate(self.symbols))
+        return known
+
+    def resolve(self, value: Any) -> Any:
+        """`value` with its symbolic dimensions, also those in tuples and lists, replaced by numbers."""
+        if isinstance(value, (tuple, list)) and has_symbols(value):
+            return type(value)(self.resolve(item) for item in value)
+        return self.value(value) if jax.export.is_symbolic_dim(value) else value
+
+
+def has_symbols(value: Any) -> bool:
+    """True for a symbolic dimension and for tuples and lists with one in them."""
+    if isinstance(value, (tuple, list)):
+        return any(has_symbols(item) for item in value)
+    return jax.export.is_symbolic_dim(value)
+
+
+def dimension_key(dimension: Any) -> Any:
+    """A value that is equal for equal dimensions, and cheap to compare."""
+    return str(dimension) if jax.export.is_symbolic_dim(dimension) else int(dimension)
+
+
+def symbol_places(shapes: Sequence[Sequence[Any]]) -> dict[str, tuple[int, int]]:
+    """Where each symbol can be read: (position in `shapes`, axis) of a dimension that is the plain symbol."""
+    places: dict[str, tuple[int, int]] = {}
+    for position, shape in enumerate(shapes):
+        for axis, dimension in enumerate(shape):
+            if jax.export.is_symbolic_dim(dimension):
+                name = dimension._to_var()
+                if name is not None:
+                    places.setdefault(name, (position, axis))
+    return places
