@@ -10,12 +10,16 @@ from rich.text import Text
 
 from penstock.launch.cluster_view import ClusterView, TaskView, bars
 
+LONGEST = 5  # segments that are named for how long they took to compile
 BAR = 40  # characters of the longest bar
 
 
 def screen(view: ClusterView, limit: int = 20) -> RenderableType:
-    """Tasks, variables (`limit` of them, the largest), what else they hold, and staleness."""
-    parts = [_tasks(view), _work(view), _variables(view, limit), _resources(view, limit), *_staleness(view)]
+    """Tasks, what they compiled, variables (`limit` of them, the largest), what else they hold, and staleness."""
+    parts = [
+        _tasks(view), _work(view), _compilations(view), _variables(view, limit), _resources(view, limit),
+        *_staleness(view),
+    ]  # fmt: skip
     shown: list[RenderableType] = []
     for part in parts:
         if part is not None:
@@ -50,6 +54,28 @@ def _work(view: ClusterView) -> RenderableType | None:
             _bytes_or_none(task.bytes_sent_per_second), _bytes_or_none(task.bytes_received_per_second),
         )  # fmt: skip
     return table
+
+
+def _compilations(view: ClusterView) -> RenderableType | None:
+    tasks = [t for t in view.tasks if t.compilations or t.loaded_programs]
+    if not tasks:
+        return None
+    table = _table("task", ">compiled", ">took", ">last minute", ">took", ">from disk")
+    for task in tasks:
+        table.add_row(
+            _text(task.task, "bold"), f"{task.compilations:,}", f"{task.compile_seconds:.1f} s",
+            f"{task.compilations_last_minute:,}", f"{task.compile_seconds_last_minute:.1f} s",
+            f"{task.loaded_programs:,}",
+        )  # fmt: skip
+    longest = sorted(((t, c) for t in tasks for c in t.compiled_segments), key=lambda pair: -pair[1].seconds)
+    if not longest:
+        return table
+    segments = _table("task", "segment", ">compiled", ">took")
+    for task, compiled in longest[:LONGEST]:
+        segments.add_row(
+            _text(task.task), _text(compiled.segment), f"{compiled.count:,}", f"{compiled.seconds:.1f} s"
+        )  # fmt: skip
+    return Group(table, Text(""), segments)
 
 
 def _variables(view: ClusterView, limit: int) -> RenderableType | None:

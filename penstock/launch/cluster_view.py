@@ -43,6 +43,15 @@ class ResourceView:
 
 
 @dataclass(frozen=True)
+class CompiledView:
+    """How many programs of a segment were compiled, and how long that took."""
+
+    segment: str
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class TaskView:
     """A task of the cluster. `problem` says why it did not answer, and the rest is empty then. None: not known."""
 
@@ -63,6 +72,12 @@ class TaskView:
     graphs: int = 0
     variables: tuple[VariableView, ...] = ()  # the largest first
     resources: tuple[ResourceView, ...] = ()
+    compilations: int = 0
+    compile_seconds: float = 0.0
+    compilations_last_minute: int = 0
+    compile_seconds_last_minute: float = 0.0
+    loaded_programs: int = 0  # from disk
+    compiled_segments: tuple[CompiledView, ...] = ()  # those that took longest
     staleness: tuple[tuple[int, int], ...] = ()  # updates of others between read and write, and how often
 
     @property
@@ -125,6 +140,10 @@ def _task(task: Task, address: str, before: Sample | None, now: Sample) -> TaskV
             ResourceView(r.name, r.container, r.kind, *(None if n < 0 else n for n in (r.size, r.capacity)))
             for r in sorted(now.resources, key=lambda r: (r.kind, r.name))
         ),
+        compilations=now.compiled.count, compile_seconds=now.compiled.seconds,
+        compilations_last_minute=now.compiled_last_minute.count,
+        compile_seconds_last_minute=now.compiled_last_minute.seconds, loaded_programs=now.loaded_programs,
+        compiled_segments=tuple(CompiledView(c.segment, c.count, c.seconds) for c in now.compiled_segments),
         staleness=tuple(sorted((s.updates, s.count) for s in now.staleness)),
     )  # fmt: skip
 

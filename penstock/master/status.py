@@ -6,9 +6,12 @@ import time
 from typing import Any
 
 from penstock.master.links import Links
+from penstock.worker.compilation import Compilations, elsewhere
 from penstock.worker.devices import Device
 from penstock.worker.resources import Variable
 from penstock.worker.worker import Worker
+
+MAX_SEGMENTS = 10  # that are named for how long they took to compile
 
 
 def fill_status(status: Any, worker: Worker, links: Links, details: bool) -> None:
@@ -26,6 +29,7 @@ def fill_status(status: Any, worker: Worker, links: Links, details: bool) -> Non
     status.busy = time.process_time()
     for updates, count in sorted(counters.staleness.copy().items()):
         status.staleness.add(updates=updates, count=count)
+    _add_compilations(status, worker.compilations, elsewhere())
     for link in links.all():
         sent, received = link.channel.traffic()
         status.peers.add(name=link.peer, bytes_sent=sent, bytes_received=received)
@@ -39,6 +43,20 @@ def fill_status(status: Any, worker: Worker, links: Links, details: bool) -> Non
                 _add_variable(status, container, name, resource, device)
             else:
                 _add_resource(status, container, name, resource)
+
+
+def _add_compilations(status: Any, *logs: Compilations) -> None:
+    """What the logs of a task and of its process tell together, and the segments that took longest to compile."""
+    status.loaded_programs = sum(log.loaded for log in logs)
+    for log in logs:
+        status.compiled.count += log.count
+        status.compiled.seconds += log.seconds
+        for compilation in log.recent(60.0):
+            status.compiled_last_minute.count += 1
+            status.compiled_last_minute.seconds += compilation.seconds
+    totals = [pair for log in logs for pair in log.by_segment().items()]
+    for segment, total in sorted(totals, key=lambda pair: -pair[1].seconds)[:MAX_SEGMENTS]:
+        status.compiled_segments.add(segment=segment, count=total.count, seconds=total.seconds)
 
 
 def _add_variable(status: Any, container: str, name: str, variable: Variable, device: Device) -> None:

@@ -55,13 +55,15 @@ _MESSAGES = {
     "Resource": "string name; string container; string kind; int64 size; int64 capacity",
     "Peer": "string name; uint64 bytes_sent; uint64 bytes_received",
     "Staleness": "int64 updates; int64 count",
+    "Compiled": "string segment; int64 count; double seconds",
     "Status": """
         string task; uint64 incarnation; tensorboard.ClusterDef cluster; repeated Device devices;
         uint32 channel_port; string unix_name;
         double uptime; double clock; int64 steps; int64 failed_steps; int64 updates; double busy;
         uint64 bytes_sent; uint64 bytes_received;
         repeated Session sessions; repeated Variable variables; repeated Resource resources; repeated Peer peers;
-        repeated Staleness staleness
+        repeated Staleness staleness;
+        Compiled compiled; Compiled compiled_last_minute; repeated Compiled compiled_segments; int64 loaded_programs
     """,
     "RegisterGraphRequest": "string session; uint64 client; tensorboard.GraphDef graph; tensorboard.ClusterDef cluster",
     "RegisterGraphReply": "uint64 handle",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import os
 import random
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 import jax
 
 from penstock.graph.device import DeviceSpecV2
+from penstock.worker.program_cache import keep_compiled
 from penstock.worker.resources import ResourceManager
 
 
@@ -38,6 +40,15 @@ class Device:
 
 
 @functools.cache
+def _keep_modules() -> None:
+    """Has Python's collector pass over what was imported.
+
+    Its full collections would go through all of it, jax and penstock are most of it, and take as long as thirty steps.
+    """
+    gc.freeze()
+
+
+@functools.cache
 def _keep_memory() -> None:
     """Keeps freed memory in the process.
 
@@ -49,15 +60,6 @@ def _keep_memory() -> None:
     if mallopt is not None and os.environ.get("PENSTOCK_KEEP_MEMORY", "1") != "0":
         for parameter, value in ((-4, 0), (-1, 2**31 - 1), (-2, 64 << 20), (-8, 1)):
             mallopt(parameter, value)
-
-
-@functools.cache
-def _keep_compiled() -> None:
-    """Keeps what took long to compile on disk, for restarts and sibling workers."""
-    folder = os.environ.get("PENSTOCK_CACHE_DIR", os.path.expanduser("~/.cache/penstock"))
-    if folder and not jax.config.values["jax_compilation_cache_dir"]:
-        jax.config.update("jax_compilation_cache_dir", folder)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
 
 def use_threads(count: int) -> None:
@@ -78,7 +80,8 @@ def local_devices(job: str = "localhost", task: int = 0, device_count: dict[str,
     ['/job:localhost/replica:0/task:0/device:CPU:0', '/job:localhost/replica:0/task:0/device:CPU:1']
     """
     _keep_memory()
-    _keep_compiled()
+    _keep_modules()
+    keep_compiled()
     counts = {k.upper(): v for k, v in (device_count or {}).items()}
     base = DeviceSpecV2(job=job, replica=0, task=task)
 

@@ -78,6 +78,10 @@ def full_sample():
     status.resources.add(name="input", kind="FIFOQueue", size=10, capacity=10)
     status.resources.add(name="sums", kind="ConditionalAccumulator", size=3, capacity=-1)
     status.resources.add(name="rows", kind="Iterator", size=-1, capacity=-1)
+    status.compiled.count, status.compiled.seconds, status.loaded_programs = 12, 6.5, 3
+    status.compiled_last_minute.count, status.compiled_last_minute.seconds = 4, 1.25
+    for segment, count, seconds in (("fc/\x1bMatMul", 9, 6.0), ("init", 3, 0.5)):
+        status.compiled_segments.add(segment=segment, count=count, seconds=seconds)
     for updates, count in ((0, 90), (2, 10)):
         status.staleness.add(updates=updates, count=count)
     return status
@@ -94,9 +98,12 @@ def test_what_a_task_holds():
         ("ConditionalAccumulator", 3, None), ("FIFOQueue", 10, 10), ("Iterator", None, None),
     ]  # fmt: skip
     assert (ps.graphs, ps.sessions, ps.staleness) == (3, ("a", "b"), ((0, 90), (2, 10)))
+    assert (ps.compilations, ps.compile_seconds, ps.loaded_programs) == (12, 6.5, 3)
+    assert (ps.compilations_last_minute, ps.compile_seconds_last_minute) == (4, 1.25)
     as_json = json.loads(json.dumps(view.as_dict()))
     assert as_json["variable_bytes"] == as_json["tasks"][0]["variable_bytes"] == 40040
     assert as_json["tasks"][0]["staleness"][1] == {"updates": 2, "count": 10}
+    assert as_json["tasks"][0]["compiled_segments"][1] == {"segment": "init", "count": 3, "seconds": 0.5}
     assert as_json["tasks"][1]["problem"] == "connection refused"
 
 
@@ -114,6 +121,8 @@ def test_the_screen_fits_a_terminal_and_is_not_steered_by_names():
     assert ["ps:0", "CPU:0", "[bold]large?[2J", "float32", "[1000,", "10]", "40", "kB"] in lines
     assert "unset" not in text and "and 1 more (--limit); 3 variables, 40 kB (ps:0 40 kB)" in text
     assert ["ps:0", "FIFOQueue", "input", "10", "10"] in lines
+    assert ["ps:0", "12", "6.5", "s", "4", "1.2", "s", "3"] in lines
+    assert ["ps:0", "fc/?MatMul", "9", "6.0", "s"] in lines
     assert ["0", "90", "90.0%", "█" * 40] in lines and ["2", "10", "10.0%", "█" * 4] in lines
     assert "…" not in text
 
@@ -215,6 +224,11 @@ def test_json_tells_all(cluster):
         "area": ("StagingArea", 1, None),
     }
     assert ps["staleness"][0]["updates"] == 0 and ps["staleness"][0]["count"] > 1
+    for name in ("ps:0", "worker:0"):
+        task = found[name]
+        assert task["compilations"] + task["loaded_programs"] > 0
+        assert task["compilations"] >= task["compilations_last_minute"] >= 0
+        assert sum(c["count"] for c in task["compiled_segments"]) <= task["compilations"]
     assert found["worker:0"]["staleness"] == [] and found["worker:0"]["variables"] == []
 
 

@@ -1,0 +1,335 @@
+"""Compilation: what a worker compiled and how long that took, and the thread that compiles in the background.
+
+jax tells its listeners when it has traced, lowered and compiled a program, in the thread that does it. A segment leaves
+its `Program` there (`here.program`) before it calls compiled code, and so the time is put down to that segment.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from penstock.face import logging
+from penstock.worker.shape_watch import ShapeWatch
+
+MAX_RECORDS = 1000  # compilations, and names of segments, that a log keeps
+BACKGROUND_PRIORITY = 10  # a nice value: compiling for later takes only what is left over
+SWITCH_SECS = 5e-5  # for which this thread may keep the interpreter from others
+EXIT_SECS = 1.0  # that the end of the process waits for the program that is being compiled
+PROGRAM = "segment"  # the name of the function that a segment has jax compile
+_LISTED_AS = f"jit({PROGRAM})"  # by jax
+_TRACED = "/jax/core/compile/jaxpr_trace_duration"
+_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+_COMPILED = "/jax/core/compile/backend_compile_duration"  # or loaded: jax says so for both
+_LOADED = "/jax/compilation_cache/cache_hits"
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """One program that XLA compiled. `seconds` are those of tracing, lowering and XLA."""
+
+    segment: str
+    kind: str  # "exact": for these shapes; "padded": for these and smaller ones; "operation": one of jax, of no segment
+    shapes: str  # of its inputs
+    seconds: float
+    began: float  # by time.time()
+    in_background: bool = False
+    error: str = ""  # why it failed, if it did
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """How many programs were compiled, and how long that took."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def plus(self, seconds: float) -> Total:
+        return Total(self.count + 1, self.seconds + seconds)
+
+
+class Compilations:
+    """The log of one worker: totals since it began, and the last `MAX_RECORDS` compilations.
+
+    >>> log = Compilations()
+    >>> log.record(Compilation("fc/MatMul", "exact", "[8, 784]", 0.25, time.time()))
+    >>> log.count, log.seconds, log.by_segment()
+    (1, 0.25, {'fc/MatMul': Total(count=1, seconds=0.25)})
+    """
+
+    def __init__(self) -> None:
+        _listen()
+        self._lock = threading.Lock()
+        self._recent: deque[Compilation] = deque(maxlen=MAX_RECORDS)
+        self._total = Total()
+        self._by_segment: dict[str, Total] = {}
+        self._loaded = 0
+
+    @property
+    def count(self) -> int:
+        return self._total.count
+
+    @property
+    def seconds(self) -> float:
+        return self._total.seconds
+
+    @property
+    def loaded(self) -> int:
+        """How many programs were found on disk, and so not compiled."""
+        return self._loaded
+
+    def record(self, compilation: Compilation) -> None:
+        """Adds a compilation."""
+        with self._lock:
+            self._recent.append(compilation)
+            self._total = self._total.plus(compilation.seconds)
+            known = self._by_segment.get(compilation.segment, Total())
+            self._by_segment[compilation.segment] = known.plus(compilation.seconds)
+            if len(self._by_segment) > MAX_RECORDS:
+                del self._by_segment[min(self._by_segment, key=lambda name: self._by_segment[name].seconds)]
+
+    def record_loaded(self) -> None:
+        """Counts a program that was found on disk."""
+        with self._lock:
+            self._loaded += 1
+
+    def by_segment(self) -> dict[str, Total]:
+        """Totals by the name of the segment; of very many names those that took longest."""
+        with self._lock:
+            return dict(self._by_segment)
+
+    def recent(self, seconds: float = float("inf")) -> list[Compilation]:
+        """The last compilations, those that ended within the last `seconds`, oldest first."""
+        since = time.time() - seconds
+        with self._lock:
+            return [c for c in self._recent if c.began + c.seconds >= since]
+
+
+class Program:
+    """Whose code is compiled: a segment of a worker, with the names of its inputs.
+
+    A thread that is about to call or compile it says so by `here.program = program`, or for a while:
+
+    >>> with program.compiling():
+    ...     compiled = jitted.lower(*arguments).compile()
+    """
+
+    __slots__ = ("_watch", "kind", "log", "segment")
+
+    def __init__(self, log: Compilations, segment: str, inputs: Sequence[str] = (), kind: str = "exact") -> None:
+        self.log = log
+        self.segment = segment
+        self.kind = kind
+        self._watch = ShapeWatch(segment, inputs) if kind == "exact" else None
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Puts what this thread compiles inside down to this program."""
+        before, here.program = here.program, self
+        try:
+            yield
+        finally:
+            here.program = before
+
+    def ready(self, shapes: Sequence[str], seconds: float, loaded: bool) -> None:
+        """Notes that the program is there, for these shapes of its inputs, compiled or loaded."""
+        if loaded:
+            self.log.record_loaded()
+        else:
+            began = time.time() - seconds
+            made = Compilation(self.segment, self.kind, ", ".join(shapes), seconds, began, here.in_background)
+            self.log.record(made)
+            if here.noted is not None:
+                here.noted.append(made)
+        if self._watch is not None and shapes:
+            with _watching:
+                message = self._watch.note(shapes, seconds)
+            if message:
+                logging.warning(message)
+
+
+_watching = threading.Lock()  # two steps may have the same segment compiled at once
+
+
+class _Here(threading.local):
+    """What a thread compiles."""
+
+    program: Program | None = None  # the one called last; it stays there, so that a call costs no more than this
+    traced: tuple[Program | None, Sequence[str]] = None, ()  # the last program traced, and the shapes of its inputs
+    spent = 0.0  # seconds, in tracing and lowering it
+    loaded = False  # whether jax found on disk what it is about to call compiled
+    noted: list[Compilation] | None = None
+    in_background = False
+
+
+here = _Here()
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[list[Compilation]]:
+    """A list that fills with the compilations that this thread makes inside.
+
+    >>> with noted() as compiled:
+    ...     instruction(values, step)
+    """
+    before, found = here.noted, list[Compilation]()
+    here.noted = found
+    try:
+        yield found
+    finally:
+        here.noted = before
+
+
+@functools.cache
+def _listen() -> None:
+    jax.monitoring.register_event_listener(_on_event)
+    jax.monitoring.register_event_duration_secs_listener(_on_duration)
+
+
+def _on_event(event: str, **_: Any) -> None:
+    if event == _LOADED:
+        here.loaded = True
+
+
+def _on_duration(event: str, duration_secs: float, **about: Any) -> None:
+    fun_name = about.get("fun_name", "")
+    if event == _TRACED and fun_name == PROGRAM:
+        here.spent = duration_secs
+    elif event == _LOWERED and fun_name == _LISTED_AS:
+        here.spent += duration_secs
+    elif event == _COMPILED:
+        loaded, here.loaded = here.loaded, False
+        if fun_name == _LISTED_AS and here.program is not None:
+            # A trace that failed is not compiled, and jax may compile anew what it has traced before.
+            shapes = here.traced[1] if here.traced[0] is here.program else ()
+            spent, here.spent = here.spent + duration_secs, 0.0
+            here.traced = None, ()
+            here.program.ready(shapes, spent, loaded)
+        else:  # a single operation of jax, as in the copy of a variable
+            Program(elsewhere(), str(fun_name), kind="operation").ready((), duration_secs, loaded)
+
+
+@functools.cache
+def elsewhere() -> Compilations:
+    """The log of what this process compiled outside of segments: single operations of jax, for whichever worker."""
+    return Compilations()
+
+
+# In the background
+
+
+class _Background:
+    """A thread that runs jobs one after the other, begun with the first of them."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[tuple[Callable[[], None], str, Compilations]] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._busy = False
+
+    def put(self, job: Callable[[], None], name: str, log: Compilations) -> None:
+        with self._changed:
+            self._jobs.append((job, name, log))
+            self._changed.notify_all()
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._work, name="penstock-compile", daemon=True)
+                self._thread.start()
+                atexit.unregister(self._at_exit)
+                atexit.register(self._at_exit)
+
+    def wait_idle(self, timeout: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._jobs and not self._busy, timeout)
+
+    def _work(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # Linux has priorities by thread; others may not
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BACKGROUND_PRIORITY)
+        here.in_background = True
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs)
+                job, name, log = self._jobs.popleft()
+                self._busy = True
+            try:
+                _run(job, name, log)
+            finally:
+                del job, log  # nothing keeps what they hold while the thread waits
+                with self._changed:
+                    self._busy = False
+                    self._changed.notify_all()
+
+    def _at_exit(self) -> None:
+        """Lets the process end: what traces is stopped, what XLA compiles is waited for a while and then left."""
+        with self._changed:
+            self._jobs.clear()
+            thread = self._thread if self._busy else None
+        if thread is not None and thread.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+            thread.join(EXIT_SECS)
+            if thread.is_alive():
+                _leave_compiling(thread)
+
+
+def _leave_compiling(thread: threading.Thread) -> None:
+    """Has the process end, with its exit status, although a thread is in XLA and was for a while.
+
+    Python ends such a thread when it next asks for the interpreter's lock, which C++ takes for a fatal error: so that
+    error only stops the thread. Then the destructors of libraries are left out, since LLVM's would take away what the
+    thread uses: glibc calls what `on_exit` was given with the status, the last one first, and `_exit` takes just that.
+    """
+    try:
+        c, cpp = ctypes.CDLL(None), ctypes.CDLL("libstdc++.so.6")
+        stop, leave = (ctypes.cast(f, ctypes.c_void_p) for f in (c.pause, c._exit))
+        cpp._ZSt13set_terminatePFvvE(stop)
+        c.on_exit(leave, None)
+    except (OSError, AttributeError):  # another C or C++ library
+        thread.join()
+
+
+def _run(job: Callable[[], None], name: str, log: Compilations) -> None:
+    began = time.time()
+    before = sys.getswitchinterval()
+    # A step that NumPy runs lets go of the interpreter in each call, and would wait for it up to 5 ms each time.
+    sys.setswitchinterval(min(before, SWITCH_SECS))
+    try:
+        job()
+    except Exception as error:  # of jax and XLA, of many kinds; nobody waits for this job
+        text = f"{type(error).__name__}: {error}"
+        log.record(Compilation(name, "exact", "", time.time() - began, began, True, text))
+        logging.warning("Compiling '%s' in the background failed: %s", name, text)
+    finally:
+        sys.setswitchinterval(before)
+
+
+_background = _Background()
+
+
+def in_background(job: Callable[[], None], name: str, log: Compilations | None = None) -> None:
+    """Runs `job` in the process's background thread, after those that were put there before it.
+
+    A job that fails is put down in `log` under `name`. The process may end before its jobs do.
+
+    >>> in_background(lambda: compile_for(shapes), "fc/MatMul", worker.compilations)
+    """
+    _background.put(job, name, log or elsewhere())
+
+
+def wait_idle(timeout: float) -> bool:
+    """Waits until the background has nothing to do; False if `timeout` seconds were not enough.
+
+    >>> wait_idle(30.0)
+    True
+    """
+    return _background.wait_idle(timeout)
