@@ -12,7 +12,30 @@ get, jax's own default, has its tests in `ops/test_precision.py`.
 """
 
 import os
+from collections.abc import Iterator
+
+import pytest
 
 os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("PENSTOCK_FULL_TRACEBACK", "1")
+
+
+@pytest.fixture
+def nothing_on_disk() -> Iterator[None]:
+    """Has each program compiled, whatever earlier processes have left on disk."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    before = jax.config.values["jax_enable_compilation_cache"]
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # jax asks once per process
+    yield
+    jax.config.update("jax_enable_compilation_cache", before)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture
+def exact_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has each segment compiled for each of its shapes, when it first runs."""
+    monkeypatch.setenv("PENSTOCK_TIER", "exact")

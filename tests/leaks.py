@@ -36,7 +36,9 @@ def children() -> dict[int, str]:
 
 def threads() -> set[threading.Thread]:
     """The threads that penstock has begun."""
-    return {thread for thread in threading.enumerate() if thread.name.startswith("penstock")}
+    # A process keeps the one that compiles in the background.
+    found = {thread for thread in threading.enumerate() if thread.name.startswith("penstock")}
+    return {thread for thread in found if thread.name != "penstock-compile"}
 
 
 def descriptors() -> dict[int, str]:

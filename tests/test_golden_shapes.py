@@ -1,7 +1,8 @@
 """One graph, one session, many sizes: programs give what they give in TensorFlow, or fail for the same sizes.
 
-Most of the time goes into compiling each size anew. The slowest rows take 4 to 9 seconds: `random_gamma_sizes`,
-`stateless_sizes`, `linalg_sizes`, `losses_batches` and those of `safe_embedding_lookup_sparse`.
+They do so in every tier. Most of the time goes into compiling each size anew in the exact one. The slowest rows take
+4 to 9 seconds there: `random_gamma_sizes`, `stateless_sizes`, `linalg_sizes`, `losses_batches` and those of
+`safe_embedding_lookup_sparse`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ RANDOM = [row for row in ROWS if row.id.startswith(("random_", "dropout_"))]
 
 
 @pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
+@pytest.mark.parametrize("tier", ["interpreted", "padded", "exact"])
 @pytest.mark.parametrize("row", [row for row in ROWS if row not in RANDOM])
-def test_values(row: dict[str, Any]) -> None:
+def test_values(row: dict[str, Any], tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_TIER", tier)
     if row["id"] not in ROUNDED:
         check(row, tf)
         return

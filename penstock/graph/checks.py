@@ -52,7 +52,7 @@ def require(ok: Any, message: str, detail: Any = 0) -> None:
 
 def require_in_range(indices: Any, limit: int, what: str = "indices", message: str = "") -> None:
     """Demands 0 <= indices < limit, and shows an index that is not."""
-    if isinstance(indices, np.ndarray):
+    if isinstance(indices, np.ndarray) and isinstance(limit, (int, np.integer)):  # no symbol
         bad = (indices < 0) | (indices >= limit)
         if bad.any():
             where = np.argwhere(bad)[0].tolist()
@@ -68,7 +68,7 @@ def require_in_range(indices: Any, limit: int, what: str = "indices", message: s
 
     # One reduction: the largest index that is out of range, or the smallest number where all are in range.
     none = -(2**63)
-    wide = indices.astype(jnp.int64)
+    wide = jnp.asarray(indices).astype(jnp.int64)
     worst = jnp.max(jnp.where((wide < 0) | (wide >= limit), wide, none))
     require(worst == none, message or what + " value {} is not in [0, " + str(limit) + ")", worst)
 

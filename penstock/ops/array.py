@@ -16,6 +16,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import Dimension, TensorShape, as_shape
 from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.jaxprs.symbols import as_size
 from penstock.ops import shapes
 from penstock.ops.reshaping import reshape, shape_internal
 from penstock.ops.shapes import merge, require_rank
@@ -123,7 +124,7 @@ def _fill_shape(op: Operation) -> list[TensorShape]:
 
 @op("Fill", "index_type, T -> output: T", static="dims", numpy=True, shape=_fill_shape, index_type=INDEX32)
 def fill_op(dims: Array, value: Array) -> Array:
-    size = tuple(int(d) for d in dims)
+    size = tuple(as_size(d) for d in dims)
     if any(d < 0 for d in size):
         raise ValueError(f"dims must be non-negative, received {list(size)}")
     module = array_module(math.prod(size), value)

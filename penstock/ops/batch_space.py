@@ -16,6 +16,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import as_size
 from penstock.ops import array
 from penstock.ops.blocks import divided, times
 from penstock.ops.shapes import merge
@@ -74,7 +75,7 @@ def _checked_blocks(input: Array, block_shape: np.ndarray, edges: np.ndarray, wh
 def _to_batch(input: Array, block_shape: np.ndarray, paddings: np.ndarray) -> Array:
     blocks = _checked_blocks(input, block_shape, paddings, "paddings")
     count = len(blocks)
-    x = jnp.pad(input, [(0, 0), *((int(a), int(b)) for a, b in paddings)] + [(0, 0)] * (input.ndim - count - 1))
+    x = jnp.pad(input, [(0, 0), *((as_size(a), as_size(b)) for a, b in paddings)] + [(0, 0)] * (input.ndim - count - 1))
     batch, sizes, rest = x.shape[0], x.shape[1 : count + 1], x.shape[count + 1 :]
     split: list[int] = []
     for size, block in zip(sizes, blocks, strict=True):

@@ -13,6 +13,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import as_size
 from penstock.ops import joining, reshaping
 from penstock.ops.reduce import renamed
 from penstock.ops.shapes import require_rank, same_as
@@ -182,7 +183,7 @@ def conv2d_backprop_input_op(
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
     from penstock.ops import convolution as lowerings
 
-    return lowerings.conv2d_input_grad(tuple(map(int, input_sizes)), filter, out_backprop, **settings)
+    return lowerings.conv2d_input_grad(tuple(map(as_size, input_sizes)), filter, out_backprop, **settings)
 
 
 def _backprop_filter_gradient(op: Operation, dy: Tensor) -> list[Any]:
@@ -202,7 +203,7 @@ def conv2d_backprop_filter_op(
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
     from penstock.ops import convolution as lowerings
 
-    return lowerings.conv2d_filter_grad(input, tuple(map(int, filter_sizes)), out_backprop, **settings)
+    return lowerings.conv2d_filter_grad(input, tuple(map(as_size, filter_sizes)), out_backprop, **settings)
 
 
 @op("Conv2DBackpropInputV2", "T, T, T -> output: T", shape=same_as(0), T=_CONVOLVED)

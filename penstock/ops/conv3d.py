@@ -13,6 +13,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import as_size
 from penstock.ops import reshaping
 from penstock.ops.conv import axes_of, conv_shape, from_sizes, per_dimension
 from penstock.ops.reduce import renamed
@@ -101,7 +102,7 @@ def conv3d_op(
 def _input_grad(
     sizes: Any, kernel: Array, dy: Array, strides: list[int], padding: str, data_format: str, rates: list[int]
 ) -> Array:
-    shape = tuple(int(size) for size in sizes)
+    shape = tuple(map(as_size, sizes))
 
     def forward(x: Array) -> Array:
         return _convolve(x, kernel, strides, padding, data_format, rates)
@@ -112,7 +113,7 @@ def _input_grad(
 def _filter_grad(
     x: Array, sizes: Any, dy: Array, strides: list[int], padding: str, data_format: str, rates: list[int]
 ) -> Array:
-    shape = tuple(int(size) for size in sizes)
+    shape = tuple(map(as_size, sizes))
 
     def forward(kernel: Array) -> Array:
         return _convolve(x, kernel, strides, padding, data_format, rates)

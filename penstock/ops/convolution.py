@@ -19,6 +19,8 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from penstock.jaxprs.symbols import is_symbol
+
 Shape = Sequence[int]
 
 # XLA sends float32 convolutions to YNNPACK, which runs each on one thread (50 to 140 GFLOP/s). Left out of this list
@@ -117,8 +119,10 @@ def axis_of(name: str, size: int, window: int, stride: int, dilation: int, paddi
     before, after = padding
     padded = before + size + after
     # As in TensorFlow, a window that is too large by less than two strides has no result, but is no error.
-    out = math.trunc((padded - extent + stride) / stride)
-    if out < 0:
+    # A size that is a symbol stands for those with results only.
+    known = not is_symbol(padded)
+    out = math.trunc((padded - extent + stride) / stride) if known else (padded - extent + stride) // stride
+    if out < (0 if known else 1):
         raise ValueError(f"windows must fit into the padded {name} of {padded}, received windows of {extent}.")
     return Axis(size, window, stride, dilation, before, after, out)
 
@@ -315,7 +319,7 @@ def _dot_input_grad(kernel: Array, dy: Array, windows: _Windows) -> Array:
 def _dot_filter_grad(x: Array, dy: Array, windows: _Windows) -> Array:
     seen = jnp.concatenate(_taps(x, windows), 3)  # as in _dot_conv: in one program XLA does this once
     # So few results of such long sums leave a core idle: four dots, added up, take 20% less.
-    parts = math.gcd(4, x.shape[0])
+    parts = 1 if is_symbol(x.shape[0]) else math.gcd(4, x.shape[0])
     places = math.prod(seen.shape[:3]) // parts
     a, b = seen.reshape(parts, places, seen.shape[3]), dy.reshape(parts, places, dy.shape[3])
     dk = lax.dot_general(a, b, (((1,), (1,)), ((0,), (0,)))).sum(0)

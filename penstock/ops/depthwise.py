@@ -12,6 +12,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import as_size
 from penstock.ops import reshaping
 from penstock.ops.conv import (
     ONES,
@@ -89,7 +90,7 @@ def depthwise_conv2d_native_backprop_input_op(
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
     from penstock.ops import convolution as lowerings
 
-    sizes = tuple(map(int, input_sizes))
+    sizes = tuple(map(as_size, input_sizes))
     kernel = _as_groups(filter, sizes[axes_of(data_format)[0]])
     return lowerings.conv2d_input_grad(sizes, kernel, out_backprop, **settings)
 
@@ -110,7 +111,7 @@ def depthwise_conv2d_native_backprop_filter_op(
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
     from penstock.ops import convolution as lowerings
 
-    height, width, depth, multiplier = map(int, filter_sizes)
+    height, width, depth, multiplier = map(as_size, filter_sizes)
     kernel = lowerings.conv2d_filter_grad(input, (height, width, 1, depth * multiplier), out_backprop, **settings)
     return kernel.reshape(height, width, depth, multiplier)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import is_symbol
 from penstock.ops import shapes
 from penstock.ops.array import ones, zeros
 from penstock.ops.joining import concat
@@ -46,18 +48,28 @@ def _shift(length: int, longest: int, k: int, align: str) -> int:
     return longest - length if side == "RIGHT" else 0
 
 
-def _places(rows: int, cols: int, low: int, high: int, align: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _places(rows: int, cols: int, low: int, high: int, align: str) -> tuple[Array, Array, Array]:
     """For each element of a matrix: whether it is in the band, which diagonal it is on (from above), and where."""
     longest = _longest(rows, cols, low, high)
-    shifts = np.array([_shift(_length(rows, cols, k), longest, k, align) for k in range(high, low - 1, -1)], int)
-    i, j = np.indices((rows, cols))
+    i, j = _indices(rows, cols)
     inside = (j - i >= low) & (j - i <= high)
+    if is_symbol(longest) and low == high:
+        return inside, jnp.zeros_like(inside, int), jnp.clip(jnp.minimum(i, j), 0, longest - 1)
+    shifts = np.array([_shift(_length(rows, cols, k), longest, k, align) for k in range(high, low - 1, -1)], int)
     which = np.clip(high - (j - i), 0, high - low)
     at = np.clip(np.minimum(i, j) + shifts[which], 0, max(longest - 1, 0))
     return inside, which, at
 
 
-def _spread(diagonal: Array, rows: int, cols: int, low: int, high: int, align: str) -> tuple[np.ndarray, Array]:
+def _indices(rows: Any, cols: Any) -> tuple[Array, Array]:
+    """The row and the column of each element of a matrix, in shapes that broadcast."""
+    if is_symbol(rows) or is_symbol(cols):
+        return jnp.arange(rows)[:, None], jnp.arange(cols)[None, :]
+    i, j = np.indices((rows, cols))
+    return i, j
+
+
+def _spread(diagonal: Array, rows: int, cols: int, low: int, high: int, align: str) -> tuple[Array, Array]:
     """The values of diagonals where they stand in a matrix, and which of its elements they cover."""
     inside, which, at = _places(rows, cols, low, high, align)
     lines = diagonal if low != high else jnp.expand_dims(diagonal, -2)
@@ -128,6 +140,9 @@ def matrix_diag_part_v3(input: Array, k: Array, padding_value: Array, *, align: 
     low, high = _band(k)
     rows, cols = input.shape[-2:]
     longest = _longest(rows, cols, low, high)
+    if is_symbol(longest) and low == high:
+        step = jnp.arange(longest)
+        return jnp.asarray(input)[..., step - min(low, 0), step + max(low, 0)]
     offsets = np.arange(high, low - 1, -1)
     lengths = np.array([_length(rows, cols, int(o)) for o in offsets])
     shifts = np.array([_shift(int(n), longest, int(o), align) for n, o in zip(lengths, offsets, strict=True)])
@@ -196,7 +211,7 @@ def matrix_set_diag_v1(input: Array, diagonal: Array) -> Array:
 
 @op("MatrixBandPart", "T, Tindex, Tindex -> band: T", shape=shapes.unchanged, Tindex=INDEX64)
 def matrix_band_part_op(input: Array, num_lower: Array, num_upper: Array) -> Array:
-    i, j = np.indices(input.shape[-2:])
+    i, j = _indices(*input.shape[-2:])
     inside = ((num_lower < 0) | (i - j <= num_lower)) & ((num_upper < 0) | (j - i <= num_upper))
     return jnp.where(inside, input, jnp.zeros((), input.dtype))
 
@@ -227,7 +242,7 @@ def diag_part(input: Array) -> Array:
     half = input.shape[: input.ndim // 2]
     if input.ndim % 2 or half != input.shape[input.ndim // 2 :]:
         raise ValueError(f"Invalid shape {list(input.shape)}: the first half of the dimensions must equal the second")
-    side = int(np.prod(half, dtype=int))
+    side = math.prod(half)
     return jnp.diagonal(input.reshape(side, side)).reshape(half)
 
 

@@ -16,6 +16,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import as_size
 from penstock.ops import array, joining, math, reshaping
 from penstock.ops.types import Array
 
@@ -94,7 +95,7 @@ def _cropped(input: Array, sizes: list[int]) -> Array:
 def _lengths(fft_length: np.ndarray, rank: int) -> list[int]:
     if fft_length.shape != (rank,) or (fft_length < 0).any():
         raise ValueError(f"fft_length must be {rank} sizes that are not negative, received {fft_length.tolist()}")
-    return [int(size) for size in fft_length]
+    return list(map(as_size, fft_length))
 
 
 def _forward(rank: int) -> OpDef:

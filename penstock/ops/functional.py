@@ -219,6 +219,17 @@ def while_op(
 @op("WhileTripCount", "list(T) -> count: int32", control_flow=True, no_gradient=True,
     shape=lambda op: [TensorShape.of(())])  # fmt: skip
 def while_trip_count(input: list[Array], *, T: list[DType], cond: Function, body: Function, ctx: Any) -> Array:
-    """A bound for the iterations of a loop: the next power of two, so that few different bounds are compiled for."""
+    """A bound for the iterations of a loop: the next power of four, so that few different bounds are compiled for."""
     count = _Loop(input, cond, body, ctx).run()[1]
-    return lax.shift_left(jnp.int32(1), 32 - lax.clz(jnp.maximum(count, 1) - 1))
+    exponent = 32 - lax.clz(jnp.maximum(count, 1) - 1)
+    return lax.shift_left(jnp.int32(1), exponent + exponent % 2)
+
+
+def bound_of_count(count: int) -> int:
+    """The same bound for a loop that was counted elsewhere.
+
+    >>> [bound_of_count(n) for n in (1, 3, 4, 17)]
+    [1, 4, 4, 64]
+    """
+    exponent = (max(count, 1) - 1).bit_length()
+    return 1 << exponent + exponent % 2

@@ -21,6 +21,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import IndexedSlices, Tensor
+from penstock.jaxprs.symbols import as_size, is_symbol
 from penstock.ops import reshaping, shapes
 from penstock.ops.arranging import meshgrid, transpose
 from penstock.ops.joining import concat, stack, tile, unstack
@@ -134,8 +135,9 @@ def _nd_index(indices: Array, dims: tuple[int, ...], what: str) -> tuple[Array, 
         raise ValueError(f"indices.shape[-1] must be <= {what}.rank, but saw indices of shape {brief(indices.shape)}")
     columns = tuple(indices[..., i] for i in range(depth))
     for column, dim in zip(columns, dims, strict=False):
+        column = jnp.asarray(column) if is_symbol(dim) else column
         fits = (column >= 0) & (column < dim)
-        worst = 0
+        worst: Any = 0
         if math.prod(column.shape):
             flat = column.reshape(-1)
             worst = flat[xp(flat).argmin(fits.reshape(-1))]
@@ -263,7 +265,7 @@ def _scatter_grad(op: Operation, grad: Tensor) -> list[Any]:
 @op("ScatterNd", "Tindices, T, Tindices -> output: T", static="shape", shape=_scatter_shape, grad=_scatter_grad,
     Tindices=INDEX16)  # fmt: skip
 def scatter_nd_op(indices: Array, updates: Array, shape: Array, *, bad_indices_policy: str = "") -> Array:
-    dims = tuple(int(d) for d in shape)
+    dims = tuple(as_size(d) for d in shape)
     at = _nd_index(indices, dims, "")
     if updates.dtype == object:  # strings that meet are joined
         joined = np.full(dims, b"", object)

@@ -21,6 +21,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import as_number, as_size, is_symbol
 from penstock.ops import casting, joining, math, reshaping, shapes, unary
 from penstock.ops.passthrough import refuse_gradient
 from penstock.ops.types import Array
@@ -60,7 +61,7 @@ def _target(images: Array, size: Array, align_corners: bool, half_pixel_centers:
         raise ValueError(f"input must be 4-dimensional, received shape {list(images.shape)}")
     if size.shape != (2,):
         raise ValueError(f"shape_t must be 1-dimensional with 2 elements, received shape {list(size.shape)}")
-    height, width = (int(s) for s in size)
+    height, width = map(as_size, size)
     if height <= 0 or width <= 0:
         raise ValueError(f"output dimensions must be positive, received {height} and {width}")
     if images.shape[3] == 0:
@@ -70,15 +71,21 @@ def _target(images: Array, size: Array, align_corners: bool, half_pixel_centers:
     return height, width
 
 
-def _scale(before: int, after: int, align_corners: bool) -> np.float32:
+def _module(before: int, after: int) -> Any:
+    """What computes places: NumPy, once and for all, or the program, where a size is a symbol."""
+    return jnp if is_symbol(before) or is_symbol(after) else np
+
+
+def _scale(before: int, after: int, align_corners: bool) -> Any:
     if align_corners and after > 1:
-        return np.float32(np.float32(before - 1) / np.float32(after - 1))
-    return np.float32(np.float32(before) / np.float32(after))
+        before, after = before - 1, after - 1
+    m = _module(before, after)
+    return m.float32(m.float32(as_number(before)) / m.float32(as_number(after)))
 
 
 def _places(before: int, after: int, align_corners: bool, half_pixel_centers: bool) -> np.ndarray:
     """Where the pixels of the result lie along one axis of the image."""
-    at = np.arange(after, dtype=np.float32)
+    at = _module(before, after).arange(after, dtype=np.float32)
     scale = _scale(before, after, align_corners)
     half = np.float32(0.5)
     places: np.ndarray = (at + half) * scale - half if half_pixel_centers else at * scale
@@ -86,12 +93,13 @@ def _places(before: int, after: int, align_corners: bool, half_pixel_centers: bo
 
 
 def _nearest_places(before: int, after: int, align_corners: bool, half_pixel_centers: bool) -> np.ndarray:
-    at = np.arange(after, dtype=np.float32)
+    m = _module(before, after)
+    at = m.arange(after, dtype=np.float32)
     half = np.float32(0.5)
     scaled = (at + half if half_pixel_centers else at) * _scale(before, after, align_corners)
     # Halves go up, as in C.
-    whole = np.floor(scaled + half) if align_corners else np.floor(scaled)
-    nearest: np.ndarray = np.clip(whole.astype(np.int64), 0, before - 1)
+    whole = m.floor(scaled + half) if align_corners else m.floor(scaled)
+    nearest: np.ndarray = m.clip(whole.astype(np.int64), 0, as_number(before - 1))
     return nearest
 
 
@@ -155,10 +163,11 @@ def _taken(images: Array, places: Any, axis: int) -> Array:
 def _bilinear_taps(before: int, after: int, align_corners: bool, half_pixel_centers: bool) -> tuple[Any, Any]:
     """The two pixels along one axis that make a pixel of the result, [2, after], and their weights."""
     at = _places(before, after, align_corners, half_pixel_centers)
-    floor = np.floor(at)
-    places = np.stack([np.maximum(floor.astype(np.int64), 0), np.minimum(np.ceil(at).astype(np.int64), before - 1)])
+    m = _module(before, after)
+    floor, last = m.floor(at), as_number(before - 1)
+    places = m.stack([m.maximum(floor.astype(np.int64), 0), m.minimum(m.ceil(at).astype(np.int64), last)])
     second = (at - floor).astype(np.float32)
-    return places, np.stack([np.float32(1) - second, second])
+    return places, m.stack([np.float32(1) - second, second])
 
 
 def _bilinear(images: Array, target: tuple[int, int], align_corners: bool, half_pixel_centers: bool) -> Array:

@@ -18,6 +18,7 @@ from penstock.graph.dtype import DType
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
+from penstock.jaxprs.symbols import as_size
 from penstock.ops import shapes
 from penstock.ops.array import zeros_like_op
 from penstock.ops.list_value import RowList, is_known
@@ -120,7 +121,7 @@ Memory = StackedMemory | HostMemory
 @op("IterationMemory", "int32 -> memory: variant", static="iterations", shape=shapes.scalar, no_gradient=True)
 def iteration_memory(iterations: Array) -> Memory:
     """An empty memory, with room for `iterations` items where it is part of compiled code; -1: only on the host."""
-    return StackedMemory(None, int(iterations) or 1)
+    return StackedMemory(None, as_size(iterations) or 1)
 
 
 def _remember_grad(op: Operation, dmemory: Any) -> list[Any]:

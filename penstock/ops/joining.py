@@ -16,6 +16,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import Dimension, TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import as_size
 from penstock.ops.passthrough import identity, refuse_gradient
 from penstock.ops.reshaping import concat_offset, expand_dims, rank, reshape, shape, shape_n
 from penstock.ops.shapes import merge, require_rank
@@ -267,7 +268,7 @@ def _split_v_shape(op: Operation) -> list[TensorShape]:
 
 def _sizes(sizes: np.ndarray, whole: int) -> list[int]:
     """Sizes of the parts, with what remains in place of a -1."""
-    found: list[int] = [int(s) for s in sizes.reshape(-1)]
+    found: list[int] = [as_size(s) for s in sizes.reshape(-1)]
     if found.count(-1) == 1:
         rest = whole - sum(s for s in found if s != -1)
         found[found.index(-1)] = rest
@@ -319,7 +320,7 @@ def _tile_shape(op: Operation) -> list[TensorShape]:
 
 @op("Tile", "T, Tmultiples -> output: T", static="multiples", numpy=True, shape=_tile_shape, Tmultiples=INDEX32)
 def tile_op(input: Array, multiples: Array) -> Array:
-    times = tuple(int(m) for m in multiples)
+    times = tuple(as_size(m) for m in multiples)
     if len(times) != input.ndim:
         raise ValueError(f"Expected multiples to be a vector of length {input.ndim} but got length {len(times)}")
     if any(m < 0 for m in times):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from penstock.graph import dtype as dt
@@ -15,6 +14,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import broadcast_shapes
 from penstock.ops import casting, control_flow, diag, joining, reduce, reshaping, unary
 from penstock.ops import linalg_shapes as rules
 from penstock.ops.linalg_shapes import FACTORED, adjoint, need_matrix, need_square, widened
@@ -147,7 +147,7 @@ def matrix_triangular_solve_op(matrix: Array, rhs: Array, *, lower: bool = True,
     need_matrix(rhs)
     if matrix.shape[-1] != rhs.shape[-2]:
         raise ValueError(f"Input matrix and rhs are incompatible: {list(matrix.shape)} and {list(rhs.shape)}")
-    batch = np.broadcast_shapes(matrix.shape[:-2], rhs.shape[:-2])
+    batch = broadcast_shapes(matrix.shape[:-2], rhs.shape[:-2])
     a, b = widened(matrix), widened(rhs)
     if not a.size or not b.size:
         return jnp.zeros((*batch, *b.shape[-2:]), rhs.dtype)

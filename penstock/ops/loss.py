@@ -15,6 +15,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import broadcast_shapes
 from penstock.ops import (
     activation,
     arranging,
@@ -91,7 +92,7 @@ def _dense_shape(op: Operation) -> list[TensorShape]:
 def softmax_cross_entropy(features: Array, labels: Array) -> tuple[Array, Array]:
     if features.ndim != 2 or labels.ndim != 2:
         raise ValueError(f"logits and labels must be matrices, received shapes {features.shape} and {labels.shape}")
-    both = np.broadcast_shapes(features.shape, labels.shape)
+    both = broadcast_shapes(features.shape, labels.shape)
     features, labels = jnp.broadcast_to(features, both), jnp.broadcast_to(labels, both)
     shifted, log_sum = _shifted(features)
     return jnp.sum(labels * (log_sum - shifted), axis=1), jnp.exp(shifted - log_sum) - labels

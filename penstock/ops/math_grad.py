@@ -13,6 +13,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import control_dependencies
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import broadcast_shapes
 from penstock.ops.types import INDEX32, Array
 
 Grads = list[Any]
@@ -22,12 +23,13 @@ Grads = list[Any]
          shape=lambda op: [TensorShape.of((None,)), TensorShape.of((None,))])  # fmt: skip
 def broadcast_gradient_args(s0: Array, s1: Array) -> tuple[Array, Array]:
     """The axes along which arrays of the shapes s0 and s1 are repeated when they broadcast."""
-    np.broadcast_shapes(tuple(s0.tolist()), tuple(s1.tolist()))  # ValueError where they do not
+    broadcast_shapes(s0.tolist(), s1.tolist())  # ValueError where they do not
     rank = max(len(s0), len(s1))
     a, b = ([1] * (rank - len(s)) + s.tolist() for s in (s0, s1))
     first = [i for i in range(rank) if a[i] == 1 and b[i] != 1]
     second = [i for i in range(rank) if b[i] == 1 and a[i] != 1]
-    return np.array(first, s0.dtype), np.array(second, s1.dtype)
+    index = np.int32 if s0.dtype == object else s0.dtype
+    return np.array(first, index), np.array(second, index)
 
 
 def reduction_axes(x: TensorShape, y: TensorShape) -> tuple[list[int], list[int]] | None:

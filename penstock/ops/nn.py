@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math as pymath
 import numbers
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import as_size
 from penstock.ops import (
     arranging,
     casting,
@@ -313,7 +315,7 @@ def top_k_grad(input: Array, indices: Array, dy: Array) -> Array:
     """`dy` at the places that `top_k` took its values from, zero elsewhere."""
     if not input.shape[-1]:
         raise ValueError(f"a gradient needs at least one column, received shape {input.shape}")
-    rows = jnp.zeros((int(np.prod(input.shape[:-1])), input.shape[-1]), input.dtype)
+    rows = jnp.zeros((pymath.prod(input.shape[:-1]), input.shape[-1]), input.dtype)
     at = indices.reshape(rows.shape[0], indices.shape[-1])
     return rows.at[jnp.arange(rows.shape[0])[:, None], at].add(dy.reshape(at.shape)).reshape(input.shape)
 
@@ -321,7 +323,7 @@ def top_k_grad(input: Array, indices: Array, dy: Array) -> Array:
 @op("TopKV2", "T, Tk -> values: T, indices: index_type", static="k", shape=_top_k_shape, grad=_top_k_gradient,
     T=REALS, Tk=_COUNTS, index_type=_COUNTS)  # fmt: skip
 def top_k_v2(input: Array, k: Array, *, sorted: bool = True, index_type: DType = _INT32) -> tuple[Array, Array]:
-    count = int(k)
+    count = as_size(k)
     if input.ndim < 1 or input.shape[-1] < count:
         raise ValueError(f"input must have at least k = {count} columns, received shape {input.shape}")
     values, indices = lax.top_k(input, count)

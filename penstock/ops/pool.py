@@ -14,6 +14,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import as_size
 from penstock.ops import array, passthrough, reshaping
 from penstock.ops.conv import (
     ONES,
@@ -195,7 +196,7 @@ def avg_pool_grad(
     settings = pool_lowering(ksize, strides, padding, [], data_format)
     from penstock.ops import convolution as lowerings
 
-    return lowerings.avg_pool_grad(tuple(map(int, orig_input_shape)), grad, **settings)
+    return lowerings.avg_pool_grad(tuple(map(as_size, orig_input_shape)), grad, **settings)
 
 
 # TensorFlow's functions.

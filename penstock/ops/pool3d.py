@@ -16,6 +16,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import as_size
 from penstock.ops import array, passthrough, reshaping
 from penstock.ops.conv import axes_of, from_sizes, per_dimension, placed, windows_in
 from penstock.ops.conv3d import as_given, channels_last, depth_slices, spatial
@@ -166,7 +167,7 @@ def avg_pool3d_grad(
 ) -> Array:  # fmt: skip
     from penstock.ops import convolution as lowerings
 
-    sizes = tuple(map(int, orig_input_shape))
+    sizes = tuple(map(as_size, orig_input_shape))
     axis, settings = _windows(sizes, ksize, strides, padding, data_format)
     dy = channels_last(grad, data_format) / _depths(axis, grad.dtype)
     shape = sizes if data_format == "NDHWC" else (sizes[0], *sizes[2:], sizes[1])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import DType
@@ -60,7 +60,7 @@ def max_pool_with_argmax_op(
 
 
 def _first_of_images(shape: Any) -> Array:
-    return (jnp.arange(shape[0]) * int(np.prod(shape[1:]))).reshape(-1, 1, 1, 1)
+    return (jnp.arange(shape[0]) * math.prod(shape[1:])).reshape(-1, 1, 1, 1)
 
 
 def _flat_places(shape: Any, argmax: Array, include_batch: bool) -> Array:

@@ -22,6 +22,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import get_seed, name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import as_size
 from penstock.ops import assertion, control, math, math_grad, reduce, reshaping, shapes, slicing
 from penstock.ops.types import FLOATS, INDEX, INDEX64, REALS, Array
 
@@ -40,7 +41,7 @@ def sizes(shape: Array) -> tuple[int, ...]:
     """The value of a shape input as numbers that can be a shape."""
     if shape.ndim != 1:
         raise ValueError(f"shape must be a vector of sizes, received an array of rank {shape.ndim}")
-    dims = tuple(int(d) for d in shape)
+    dims = tuple(map(as_size, shape))
     if any(d < 0 for d in dims):
         raise ValueError(f"Dimensions must be non-negative, received shape {list(dims)}")
     return dims

@@ -17,6 +17,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import as_number, as_size, has_symbols, is_symbol
 from penstock.ops import casting, compare, math, reduce, reshaping
 from penstock.ops.passthrough import refuse_gradient
 from penstock.ops.types import FLOATS, INDEX32, INTS, Array
@@ -25,7 +26,7 @@ _INT_OR_FLOAT = Types(dt.int32, dt.int64, dt.float32, dt.float64)
 _RANGE_ORDER = (dt.int32, dt.int64, dt.float16, dt.bfloat16, dt.float32, dt.float64)
 
 
-def _range_size(start: Any, limit: Any, delta: Any) -> int:
+def _range_size(start: Any, limit: Any, delta: Any) -> Any:
     if delta == 0:
         raise ValueError("Requires delta != 0")
     if (delta > 0 and start > limit) or (delta < 0 and start < limit):
@@ -34,7 +35,7 @@ def _range_size(start: Any, limit: Any, delta: Any) -> int:
     if isinstance(start, float):
         size: int = pymath.ceil(abs((limit - start) / delta))
         return size
-    return int(-((start - limit) // delta)) if delta > 0 else int(-((limit - start) // -delta))
+    return as_size(-((start - limit) // delta)) if delta > 0 else as_size(-((limit - start) // -delta))
 
 
 def _range_shape(op: Operation) -> list[TensorShape]:
@@ -51,6 +52,8 @@ def _range_shape(op: Operation) -> list[TensorShape]:
     shape=_range_shape, Tidx=Types(*FLOATS, *(t for t in INTS if t is not dt.uint8), default=dt.int32))  # fmt: skip
 def range_op(start: Array, limit: Array, delta: Array) -> Array:
     size = _range_size(start.item(), limit.item(), delta.item())
+    if is_symbol(size) or has_symbols(start):
+        return as_number(start.item()) + jnp.arange(size) * as_number(delta.item())
     steps = np.full(size, delta, start.dtype)
     steps[:1] = start
     return np.add.accumulate(steps, dtype=start.dtype)  # rounds after each step, as TensorFlow does

@@ -16,6 +16,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, broadcast_shape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import as_size, broadcast_shapes, sizes
 from penstock.ops import shapes
 from penstock.ops.shapes import brief, require_rank
 from penstock.ops.types import INDEX32, Array, array_module, xp
@@ -29,17 +30,17 @@ def _rank_vectors(op: Operation) -> list[TensorShape]:
 
 @op("Shape", "T -> output: out_type", numpy=True, no_gradient=True, shape=_rank_vectors, out_type=INDEX32)
 def shape_op(input: Array, *, out_type: DType = dt.int32) -> Array:
-    return np.array(input.shape, out_type.as_numpy_dtype)
+    return sizes(input.shape, out_type.as_numpy_dtype)
 
 
 @op("ShapeN", "N*T -> output: N*out_type", numpy=True, no_gradient=True, shape=_rank_vectors, out_type=INDEX32)
 def shape_n_op(input: list[Array], *, out_type: DType = dt.int32) -> list[Array]:
-    return [np.array(x.shape, out_type.as_numpy_dtype) for x in input]
+    return [sizes(x.shape, out_type.as_numpy_dtype) for x in input]
 
 
 @op("Size", "T -> output: out_type", numpy=True, no_gradient=True, shape=shapes.scalar, out_type=INDEX32)
 def size_op(input: Array, *, out_type: DType = dt.int32) -> Array:
-    return np.array(math.prod(input.shape), out_type.as_numpy_dtype)
+    return sizes(math.prod(input.shape), out_type.as_numpy_dtype)
 
 
 @op("Rank", "T -> output: int32", numpy=True, no_gradient=True, shape=shapes.scalar)
@@ -78,7 +79,7 @@ def concat_offset(concat_dim: Array, shape: list[Array]) -> list[Array]:
     for dims in shape:
         offset = np.zeros_like(dims)
         offset[axis] = at
-        at += int(dims[axis])
+        at += as_size(dims[axis])
         offsets.append(offset)
     return offsets
 
@@ -148,7 +149,7 @@ def _reshape_to_input(op: Operation, grad: Tensor) -> list[Any]:
 @op("Reshape", "T, Tshape -> output: T", static="shape", numpy=True, shape=_reshape_shape, grad=_reshape_to_input,
     Tshape=INDEX32)  # fmt: skip
 def reshape_op(tensor: Array, shape: Array) -> Array:
-    dims = [int(d) for d in shape]
+    dims = [as_size(d) for d in shape]
     unknown = [i for i, d in enumerate(dims) if d == -1]
     if len(unknown) > 1:
         raise ValueError(f"Only one input size may be -1, not both {unknown[0]} and {unknown[1]}")
@@ -246,7 +247,7 @@ def _broadcast_to_shape(op: Operation) -> list[TensorShape]:
 
 @op("BroadcastTo", "T, Tidx -> output: T", static="shape", numpy=True, shape=_broadcast_to_shape, Tidx=INDEX32)
 def broadcast_to_op(input: Array, shape: Array) -> Array:
-    dims = tuple(int(d) for d in shape)
+    dims = tuple(as_size(d) for d in shape)
     return array_module(math.prod(dims), input).broadcast_to(input, dims)
 
 
@@ -264,7 +265,7 @@ def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> Tensor
 @op("BroadcastArgs", "T, T -> r0: T", numpy=True, no_gradient=True, static="s0 s1", T=INDEX32,
     shape=lambda op: [_longer(op)])  # fmt: skip
 def broadcast_args(s0: Array, s1: Array) -> Array:
-    return np.array(np.broadcast_shapes(tuple(s0.tolist()), tuple(s1.tolist())), s0.dtype)
+    return sizes(broadcast_shapes(s0.tolist(), s1.tolist()), s0.dtype)
 
 
 def _longer(op: Operation) -> TensorShape:

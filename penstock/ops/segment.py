@@ -22,6 +22,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import IndexedSlices, Tensor
+from penstock.jaxprs.symbols import as_size
 from penstock.ops import shapes
 from penstock.ops.array import ones
 from penstock.ops.gathering import gather
@@ -59,7 +60,7 @@ _STARTS: dict[str, Callable[[Any], Any]] = {
 
 
 def _unsorted(method: str, data: Array, segment_ids: Array, num_segments: Array) -> Array:
-    count = int(num_segments)
+    count = as_size(num_segments)
     ids = jnp.asarray(segment_ids)
     if data.shape[: ids.ndim] != ids.shape:
         raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from penstock.graph import dtype as dt
@@ -16,6 +17,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import as_size, is_symbol
 from penstock.memory import aligned_empty
 from penstock.ops import shapes
 from penstock.ops.array import zeros_like
@@ -153,11 +155,12 @@ def _one_hot_shape(op: Operation) -> list[TensorShape]:
 def one_hot_op(indices: Array, depth: Array, on_value: Array, off_value: Array, *, axis: int = -1) -> Array:
     if not -1 <= axis <= indices.ndim:
         raise ValueError(f"Expected axis to be -1 or between [0, {indices.ndim + 1}).  But received: {axis}")
-    if int(depth) < 0:
-        raise ValueError(f"depth must be non-negative, got: {int(depth)}")
+    count = as_size(depth)
+    if count < 0:
+        raise ValueError(f"depth must be non-negative, got: {count}")
     place = indices.ndim if axis == -1 else axis
-    module = xp(indices, on_value, off_value)
-    levels = np.arange(int(depth)).reshape(-1, *[1] * (indices.ndim - place))
+    module = jnp if is_symbol(count) else xp(indices, on_value, off_value)
+    levels = (jnp if is_symbol(count) else np).arange(count).reshape(-1, *[1] * (indices.ndim - place))
     hit = module.expand_dims(indices, place) == levels
     return module.where(hit, on_value, off_value)
 

@@ -7,6 +7,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -20,6 +21,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import Dimension, TensorShape
 from penstock.graph.tensor import Tensor, overload
+from penstock.jaxprs.symbols import as_number, as_size, is_symbol
 from penstock.ops.array import ones_like
 from penstock.ops.passthrough import refuse_gradient
 from penstock.ops.reshaping import shape
@@ -129,15 +131,15 @@ def _range(item: _Item, begin: Any, end: Any, strides: np.ndarray) -> Any:
     step = int(strides[item.entry])
     if step == 0:
         raise ValueError(f"strides[{item.entry}] must be non-zero")
-    first = None if item.open_begin else int(begin[item.entry])
-    last = None if item.open_end else int(end[item.entry])
+    first = None if item.open_begin else as_size(begin[item.entry])
+    last = None if item.open_end else as_size(end[item.entry])
     return slice_of(first, last, step)
 
 
 def _in_bounds(index: int, item: _Item, dim: int) -> int:
     if not -dim <= index < dim:
         raise ValueError(f"slice index {index} of dimension {item.dim} out of bounds.")
-    return index % dim
+    return index if index >= 0 else index + dim
 
 
 def _strided_shape(op: Operation) -> list[TensorShape]:
@@ -184,7 +186,7 @@ def _entries(vector: Array) -> Any:
 
 
 def _is_known(value: Any) -> bool:
-    return isinstance(value, (int, np.integer, np.ndarray))
+    return isinstance(value, (int, np.integer, np.ndarray)) or is_symbol(value)
 
 
 def _index(
@@ -202,7 +204,9 @@ def _index(
             start = starts[item.entry]
             dim = dims[item.dim]
             if _is_known(start):
-                index.append(_in_bounds(int(start), item, dim))
+                at = _in_bounds(as_size(start), item, dim)
+                known = known and not is_symbol(at)
+                index.append(as_number(at))
             else:
                 known = False
                 fits = (start >= -dim) & (start < dim)
@@ -263,10 +267,14 @@ def strided_slice_grad(
 ) -> Array:  # fmt: skip
     attrs = {"begin_mask": begin_mask, "end_mask": end_mask, "ellipsis_mask": ellipsis_mask,
              "new_axis_mask": new_axis_mask, "shrink_axis_mask": shrink_axis_mask}  # fmt: skip
-    dims = tuple(int(d) for d in shape)
+    dims = tuple(as_size(d) for d in shape)
     _, index, _ = _index(attrs, dims, begin, end, strides)
-    kept = [len(range(d)[at]) for d, at in zip(dims, index, strict=True) if isinstance(at, slice_of)]
-    return jnp.zeros(dims, dy.dtype).at[tuple(index)].set(dy.reshape(kept))
+    whole = jnp.zeros(dims, dy.dtype)
+    if any(map(is_symbol, dims)):
+        kept = jax.eval_shape(lambda x: x[tuple(index)], whole).shape
+    else:
+        kept = tuple(len(range(d)[at]) for d, at in zip(dims, index, strict=True) if isinstance(at, slice_of))
+    return whole.at[tuple(index)].set(dy.reshape(kept))
 
 
 # Assigning to a slice of a variable

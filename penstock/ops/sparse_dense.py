@@ -17,6 +17,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.jaxprs.symbols import as_size
 from penstock.ops import arranging, array, casting, compare, gathering, reduce, reshaping, selection, shapes
 from penstock.ops.sparse_index import as_sparse, invalid, need_in_bounds, need_ordered
 from penstock.ops.types import INDEX, INDEX64, NUMBERS, QUANTIZED, Array
@@ -143,7 +144,7 @@ def sparse_tensor_dense_mat_mul(
     if a_values.shape != a_indices.shape[:1]:
         raise ValueError(f"Number of rows of a_indices does not match number of entries in a_values: "
                          f"{a_indices.shape[0]} vs. {list(a_values.shape)}")  # fmt: skip
-    rows, inner = (int(d) for d in a_shape)
+    rows, inner = map(as_size, a_shape)
     to, source = a_indices[:, 0], a_indices[:, 1]
     if adjoint_a:
         rows, inner, to, source, a_values = inner, rows, source, to, jnp.conj(a_values)

@@ -12,6 +12,7 @@ from penstock.graph.dtype import DType
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
+from penstock.jaxprs.symbols import as_size
 from penstock.ops import shapes
 from penstock.ops.array import zeros_like, zeros_like_op
 from penstock.ops.list_value import RowList, StackedList, UnknownItem, is_known
@@ -30,9 +31,9 @@ def _declared(element_shape: Any) -> TensorShape:
 
 def _known_shape(element_shape: Array) -> tuple[int, ...] | None:
     """The same of a value: None unless every dimension is known."""
-    if element_shape.ndim == 0 or any(int(d) < 0 for d in element_shape):
+    if element_shape.ndim == 0 or any(as_size(d) < 0 for d in element_shape):
         return None
-    return tuple(map(int, element_shape))
+    return tuple(map(as_size, element_shape))
 
 
 def _item_shape(op: Operation) -> list[TensorShape]:
@@ -49,7 +50,7 @@ def _unwritten(what: str) -> InvalidArgumentError:
 @op("TensorListReserve", "shape_type, int32 -> handle: variant", static="element_shape num_elements",
     shape=shapes.scalar, shape_type=INDEX32, no_gradient=True)  # fmt: skip
 def tensor_list_reserve(element_shape: Array, num_elements: Array, *, element_dtype: DType) -> List:
-    return StackedList(None, int(num_elements), np.dtype(element_dtype.as_numpy_dtype), _known_shape(element_shape))
+    return StackedList(None, as_size(num_elements), np.dtype(element_dtype.as_numpy_dtype), _known_shape(element_shape))
 
 
 def _from_tensor_grad(op: Operation, dlist: Any) -> list[Any]:

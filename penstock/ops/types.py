@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from penstock.blas import one_thread
 from penstock.graph import dtype as dt
 from penstock.graph.opdef import Types
+from penstock.jaxprs.symbols import is_symbol
 
 # TensorFlow's int64 and float64 exist in XLA only with this flag.
 jax.config.update("jax_enable_x64", True)
@@ -40,22 +42,37 @@ def xp(*arrays: Any) -> Any:
     return np if all(isinstance(a, (np.ndarray, np.generic)) for a in arrays) else jnp
 
 
-def array_module(size: int, *arrays: Array) -> Any:
+def array_module(size: Any, *arrays: Array) -> Any:
     """`xp`, but jax.numpy for large results, so that they do not become constants in the compiled code."""
+    if is_symbol(size):
+        return jnp
     module = xp(*arrays)
-    return module if size <= _FOLDED or any(a.dtype.kind == "O" for a in arrays) else jnp
+    return module if size <= _FOLDED or _surroundings.interpreted or any(a.dtype.kind == "O" for a in arrays) else jnp
 
 
-class _Platform(threading.local):
-    name = "cpu"
+class _Surroundings(threading.local):
+    platform = "cpu"
+    interpreted = False
 
 
-_platform = _Platform()
+_surroundings = _Surroundings()
+
+
+@contextmanager
+def interpreting() -> Iterator[None]:
+    """While kernels run on NumPy arrays and nothing is traced: NumPy makes large results, too."""
+    before, _surroundings.interpreted = _surroundings.interpreted, True
+    try:
+        # Infinities and wrap-around are values, as in compiled code.
+        with np.errstate(all="ignore"), one_thread:
+            yield
+    finally:
+        _surroundings.interpreted = before
 
 
 def platform() -> str:
     """`"cpu"` or `"gpu"`: the kind of device that the code being traced is for."""
-    return _platform.name
+    return _surroundings.platform
 
 
 @contextmanager
@@ -65,8 +82,8 @@ def on_platform(name: str) -> Iterator[None]:
     >>> with on_platform("gpu"):
     ...     jax.jit(segment).lower(*specs)
     """
-    before, _platform.name = _platform.name, name
+    before, _surroundings.platform = _surroundings.platform, name
     try:
         yield
     finally:
-        _platform.name = before
+        _surroundings.platform = before

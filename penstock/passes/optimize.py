@@ -22,20 +22,15 @@ def optimize(subgraph: Subgraph) -> Subgraph:
     for node in subgraph.nodes:
         node.inputs = [(replaced.get(id(s), s), i) for s, i in node.inputs]
         node.controls = list(dict.fromkeys(replaced.get(id(s), s) for s in node.controls))
-        folded = _folded(node, const)
-        if folded is not None:
-            replaced[id(node)] = node = folded
-        key = _key(node)
+        stays = _folded(node, const) or node
+        key = _key(stays)
         twin = seen.get(key) if key is not None else None
-        if twin is not None:
-            replaced[id(node)] = twin
-            for old, new in list(replaced.items()):
-                if new is node:
-                    replaced[old] = twin
-            continue
-        if key is not None:
-            seen[key] = node
-        kept.append(node)
+        if twin is None:
+            kept.append(stays)
+            if key is not None:
+                seen[key] = stays
+        if twin is not None or stays is not node:
+            replaced[id(node)] = twin or stays
 
     def resolve(node: Node) -> Node:
         return replaced.get(id(node), node)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from typing import Any
 
 from penstock.errors import InvalidArgumentError
 from penstock.graph.dtype import DType
 from penstock.graph.function import FuncGraph, Function
 from penstock.graph.opdef import OpDef, op
 from penstock.graph.operation import Operation
+from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
 from penstock.passes.ir import NameInBody, Node, Subgraph, sorted_nodes
 from penstock.passes.narrow import Narrowed, can_be_narrowed, narrowed, own_results
 
+_ANY = TensorShape.of(None)
+
 
 @op("_Arg", "-> output: T", host=True, stateful=True)
-def arg(*, T: DType, index: int) -> None:
-    """The place of a fed tensor; the executor puts the value there."""
+def arg(*, T: DType, index: int, shape: TensorShape = _ANY) -> None:
+    """The place of a fed tensor, with the shape that it was declared with; the executor puts the value there."""
 
 
 def prune(
@@ -26,21 +30,23 @@ def prune(
 
     Nothing waits for the operations in `done`: they have run in an earlier piece of the same step.
     """
-    return _prune({t: t.dtype.base_dtype for t in feeds}, list(fetches), list(targets), done)
+    args = {t: {"T": t.dtype.base_dtype, "shape": t.shape} for t in feeds}
+    return _prune(args, list(fetches), list(targets), done)
 
 
 def body_of(function: Function) -> Subgraph:
     """The body of a function as a Subgraph whose feeds are its parameters; references stay references."""
     targets = list(function.graph.targets)
-    return _prune({t: t.dtype for t in function.inputs}, list(function.outputs), targets, frozenset())
+    args = {t: {"T": t.dtype, "shape": _ANY} for t in function.inputs}
+    return _prune(args, list(function.outputs), targets, frozenset())
 
 
 def _prune(
-    feeds: dict[Tensor, DType], wanted: list[Tensor], targets: list[Operation], done: Set[Operation]
+    feeds: dict[Tensor, dict[str, Any]], wanted: list[Tensor], targets: list[Operation], done: Set[Operation]
 ) -> Subgraph:
     fed: dict[Tensor, Node] = {}
-    for i, (tensor, dtype) in enumerate(feeds.items()):
-        fed[tensor] = Node(f"_arg/{tensor.name}", arg, {"T": dtype, "index": i}, (dtype,), order=-1)
+    for i, (tensor, attrs) in enumerate(feeds.items()):
+        fed[tensor] = Node(f"_arg/{tensor.name}", arg, {**attrs, "index": i}, (attrs["T"],), order=-1)
     needs = _Needs(fed, done)
     for tensor in wanted:
         needs.tensor(tensor)

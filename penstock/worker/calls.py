@@ -14,21 +14,21 @@ from penstock.graph.checks import NotTraceable
 from penstock.graph.dtype import variant
 from penstock.graph.function import Function
 from penstock.graph.opdef import grouped, registered
-from penstock.ops.functional import as_predicate
+from penstock.ops.functional import as_predicate, bound_of_count
 from penstock.ops.iteration_memory import StackedMemory
 from penstock.ops.list_value import RowList, StackedList
 from penstock.ops.waiting import GivesWay, NeedsThread
 from penstock.passes.ir import SPLIT, Edge, Node, Subgraph, blamed
 from penstock.passes.prune import body_of
 from penstock.worker.plan import Cuts, SegmentPlan, body, functions_of
-from penstock.worker.resources import Variable
-from penstock.worker.segment import Segment
+from penstock.worker.resources import Variable, placed
+from penstock.worker.segment import SMALL, Segment
 from penstock.worker.step import Step
+from penstock.worker.tiers import Tiers
 
 if TYPE_CHECKING:
     from penstock.worker.executor import Executable
 
-SMALL = 4096  # bytes
 FEW_VALUES = 2  # of a slice's bounds: once a segment is compiled for more, the slice is taken out of it
 
 
@@ -43,12 +43,14 @@ class SegmentCall:
         self.segment = Segment(
             plan, owner.slot, owner.variable_node, owner.variable,
             device.device_type.lower(), device.jax_device, owner.context.random_state, owner.feed_slots,
+            owner.context.compilations,
         )  # fmt: skip
         self.device = device.name
         self.name = self.segment.name
         self.label = f"{self.name} = Segment({', '.join(n.name for n in plan.nodes)})"
         self.in_slots = [*self.segment.in_slots, *self.segment.static_slots]
         self.out_slots = self.segment.out_slots
+        self._tiers = Tiers(self.segment, lambda: self._rebuilt(Cuts(interpreted=True)))
         self._pieces: Executable | None = None
         # Lists, and what control flow kept, may come from the host in a form that only the host can deal with.
         self._maybe_host_only = [
@@ -67,7 +69,7 @@ class SegmentCall:
             self._leave_to_host(values)
         if self._pieces is None:
             try:
-                self.segment(values, step.drawn, step.quick)
+                self._tiers(values, step)
                 return
             except NotTraceable as error:
                 self._pieces = self._cut(error)
@@ -109,7 +111,8 @@ def subgraph_of(plan: SegmentPlan, owner: Executable) -> tuple[Subgraph, dict[in
     copies: dict[tuple[int, int], Edge] = {}
     for i, (source, index) in enumerate(plan.inputs):
         dtype = source.dtypes[index].base_dtype
-        feed = Node(f"_arg/{source.name}:{index}", arg, {"T": dtype, "index": i}, (dtype,), device=plan.device)
+        attrs = {**(source.attrs if source.op is arg else {}), "T": dtype, "index": i}
+        feed = Node(f"_arg/{source.name}:{index}", arg, attrs, (dtype,), device=plan.device)
         feeds.append(feed)
         copies[(id(source), index)] = (feed, 0)
     bound: dict[int, Variable] = {}
@@ -178,15 +181,15 @@ class _BodyCall(NodeCall):
             body.fetches = [body.fetches[i] for i in results]
         bound = {id(p): a for p, a in zip(body.feeds, arguments, strict=True) if isinstance(a, Variable)}
         # Lists grow from one iteration to the next, and code would be compiled for each size.
-        lists = frozenset(n.name for n in body.nodes if not n.op.control_flow and _deals_with_lists(n))
-        return self.owner.inner(body, bound, Cuts(on_host=lists))
+        lists = frozenset(n.name for n in body.nodes if not n.op.control_flow and deals_with_lists(n))
+        return self.owner.inner(body, bound, Cuts(on_host=lists, interpreted=self.owner.cuts.interpreted))
 
     def arguments(self, values: list[Any], sources: Sequence[int | Variable]) -> list[Any]:
         """The values for a body's parameters; a variable is bound already."""
         return [values[s] if isinstance(s, int) else None for s in sources]
 
 
-def _deals_with_lists(node: Node) -> bool:
+def deals_with_lists(node: Node) -> bool:
     return node.op.name == "Absent" or variant in (*node.dtypes, *(s.dtypes[i] for s, i in node.inputs))
 
 
@@ -216,19 +219,32 @@ class LoopCall(_BodyCall):
         self.body = self.executable(node.attrs["body"], self.inputs, self.changing)
 
     def __call__(self, values: list[Any], step: Step) -> None:
+        self.store(values, self.iterate(values, step)[0])
+
+    def iterate(self, values: list[Any], step: Step) -> tuple[list[Any], int]:
+        """The loop variables after the loop, and how often it went round."""
         current = self.arguments(values, self.inputs)
+        count = 0
         while as_predicate(np.asarray(self.cond.run(current, step.inner())[0])):
             for i, value in zip(self.changing, self.body.run(current, step.inner()), strict=True):
                 current[i] = value
+            count += 1
             step.check(self.name)
-        self.store(values, current)
+        return current, count
 
 
-class TripCountCall(NodeCall):
-    """A loop that runs on the host is not counted beforehand: its memory grows."""
+class TripCountCall(LoopCall):
+    """Counts the iterations of a loop, if compiled code is to go through it; on the host its memory grows."""
+
+    def __init__(self, owner: Executable, node: Node) -> None:
+        if owner.cuts.interpreted:
+            super().__init__(owner, node)
+        else:
+            NodeCall.__init__(self, owner, node)
 
     def __call__(self, values: list[Any], step: Step) -> None:
-        self.store(values, [np.array(-1, np.int32)])
+        count = bound_of_count(self.iterate(values, step)[1]) if self.owner.cuts.interpreted else -1
+        self.store(values, [np.array(count, np.int32)])
 
 
 class HostCall(NodeCall):
@@ -327,7 +343,7 @@ class PlainCall(HostCall):
         if self.on_cpu and value.nbytes <= SMALL:
             return np.asarray(value)  # jax takes it as it is; making an array of it takes longer than most updates
         # On a CPU that is the same memory, if it is aligned as what is read from checkpoints is.
-        return jax.device_put(value, self.jax_device)
+        return placed(value, self.jax_device)
 
     def _argument(self, position: int, values: list[Any]) -> Any:
         source = self.inputs[position]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,7 +17,9 @@ from penstock.passes.sparse_lookups import gather_before_segments
 from penstock.passes.sparse_updates import fuse_sparse_updates
 from penstock.worker.calls import ON_HOST, HostCall, PlainCall, SegmentCall
 from penstock.worker.cancellation import Cancellation
+from penstock.worker.compilation import Compilations, noted
 from penstock.worker.devices import Device
+from penstock.worker.interpreted import InterpretedCall
 from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, is_variable, make_plan
 from penstock.worker.randomness import RandomState
 from penstock.worker.resources import Variable
@@ -29,9 +32,12 @@ _UNSET: Any = None
 class Context:
     """What compiling a partition needs of its worker."""
 
-    def __init__(self, devices: dict[str, Device], random_state: RandomState, session: str = "") -> None:
+    def __init__(
+        self, devices: dict[str, Device], random_state: RandomState, compilations: Compilations, session: str = ""
+    ) -> None:
         self.devices = devices
         self.random_state = random_state
+        self.compilations = compilations
         self.session = session
         self.bodies: dict[Any, Any] = {}  # of functions that datasets call
         self._host = next((d for d in devices.values() if d.device_type == "CPU"), next(iter(devices.values())))
@@ -84,7 +90,7 @@ class Executable:
         prepared = fuse_sparse_updates(gather_before_segments(subgraph))
         on_host = rows_on_host(prepared)
         if on_host:
-            cuts = self.cuts = Cuts(cuts.on_host | on_host, cuts.specialised)
+            cuts = self.cuts = replace(cuts, on_host=cuts.on_host | on_host)
         plan = make_plan(read_late(prepared), cuts)
         self._variable_of = plan.variable_of
         self._first_node: dict[Variable, Node] = {}
@@ -151,7 +157,8 @@ class Executable:
             return SegmentCall(self, step)
         if isinstance(step, list):
             return (SendCall if step[0].op.name == "_Send" else RecvCall)(self, step)
-        kind = ON_HOST.get(step.op.name, HostCall if step.op.host else PlainCall)
+        plain = InterpretedCall if self.cuts.interpreted else PlainCall
+        kind = ON_HOST.get(step.op.name, HostCall if step.op.host else plain)
         return kind(self, step)
 
     def run(self, fed: Sequence[Any], step: Step, at: int = 0) -> list[Any]:
@@ -212,6 +219,8 @@ class Executable:
 
 def _does_nothing(step: Any) -> bool:
     """Whether a step is only there for the order of others, which the plan has seen to."""
+    if isinstance(step, Node):
+        return step.op.name == "NoOp"
     if not isinstance(step, SegmentPlan) or step.outputs:
         return False
     return all(n.op.name in ("NoOp", "Const") for n in step.nodes)
@@ -221,6 +230,10 @@ def timed(instruction: Any, values: list[Any], step: Step) -> None:
     """Runs an instruction to its end and notes when it ran, for a timeline."""
     assert step.timings is not None
     start = time.time()
-    instruction(values, step)
+    with noted() as compiled:
+        instruction(values, step)
     jax.block_until_ready([values[s] for s in instruction.out_slots if hasattr(values[s], "block_until_ready")])
+    for c in compiled:
+        label = f"{c.segment} = Compile({c.shapes})"
+        step.timings.append((instruction.device, c.segment, label, c.began, c.began + c.seconds))
     step.timings.append((instruction.device, instruction.name, instruction.label, start, time.time()))

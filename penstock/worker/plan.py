@@ -131,10 +131,14 @@ def _is_known(node: Node, known: set[int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """What tracing has taught: nodes that must run on the host, and nodes that must see the values of their inputs."""
+    """What tracing has taught: nodes that must run on the host, and nodes that must see the values of their inputs.
+
+    Where a partition is interpreted, every node runs on the host.
+    """
 
     on_host: frozenset[str] = frozenset()
     specialised: frozenset[str] = frozenset()
+    interpreted: bool = False
 
 
 NO_CUTS = Cuts()
@@ -154,7 +158,9 @@ def make_plan(subgraph: Subgraph, cuts: Cuts = NO_CUTS) -> Plan:
             key = (analysis.level[id(node)], node.device)
             segments.setdefault(key, SegmentPlan(*key)).nodes.append(node)
     constants = {id(s): s for n in hosts for s, _ in n.inputs if analysis.is_plain_constant(s)}
-    for node in _known_values_needed_outside(subgraph, analysis):
+    if cuts.interpreted:
+        constants.update({id(n): n for n, _ in subgraph.fetches if analysis.is_plain_constant(n)})
+    for node in () if cuts.interpreted else _known_values_needed_outside(subgraph, analysis):
         key = (analysis.level[id(node)], node.device)
         segments.setdefault(key, SegmentPlan(*key)).nodes.append(node)
     for segment in segments.values():
@@ -230,7 +236,8 @@ class _Analysis:
     def __init__(self, subgraph: Subgraph, cuts: Cuts) -> None:
         self.subgraph = subgraph
         self.cuts = cuts
-        self.fed = {id(n) for n in subgraph.feeds}
+        # A piece of a body may take a variable that the body has as a parameter.
+        self.fed = {id(n) for n in subgraph.nodes if n.op.name == "_Arg"}
         self.position = {id(n): i for i, n in enumerate(subgraph.nodes)}
         self.level: dict[int, int] = {}
         self.host: set[int] = set()
@@ -291,6 +298,10 @@ class _Analysis:
             if source is not None and node.op.outputs and node.op.outputs[0].is_ref:
                 self._variable[key] = source
         host = node.name in self.cuts.on_host or is_host(node) or self._follows_the_host(node)
+        if node.op.name == "DynamicStitch" and node.dtypes[0].is_integer and _is_known(node, self.known):
+            host = False  # gradients of reductions put shapes together with it
+        if self.cuts.interpreted:
+            host = node.op.name != "Const" or bool(node.controls)
         if host:
             self.host.add(key)
         elif _is_known(node, self.known) and not any(self._is_string(s, i) for s, i in node.inputs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,27 @@ from penstock.graph.shape import TensorShape
 _order = itertools.count()
 
 
+class _UsedUp:
+    """Stands in for the value of a variable while an update writes into its memory."""
+
+    nbytes = 0
+
+
+USED_UP = _UsedUp()
+
+
+def placed(value: Any, jax_device: Any) -> Any:
+    """`value` on a device, as compiled code leaves its results there.
+
+    jax tells an array that is bound to its device from one that just is there, and compiles for each. Results are bound
+    on devices whose compiled code writes to host memory, which names the device, and not on a CPU.
+    """
+    if jax_device.platform != "cpu":
+        return jax.device_put(value, jax_device)
+    with jax.default_device(jax_device):
+        return jax.device_put(value)
+
+
 class Variable:
     """A value that is replaced, never changed: whoever has read it holds a consistent snapshot.
 
@@ -25,7 +47,7 @@ class Variable:
     Locks are taken in the order of `order`.
     """
 
-    __slots__ = ("dtype", "lock", "name", "on_cpu", "order", "shape", "value")
+    __slots__ = ("dtype", "in_place", "lock", "name", "on_cpu", "order", "shape", "value")
 
     def __init__(self, name: str, dtype: DType, shape: TensorShape, on_cpu: bool = False) -> None:
         self.name = name
@@ -33,15 +55,30 @@ class Variable:
         self.dtype = dtype
         self.shape = shape
         self.value: Any = None
+        self.in_place = False  # whether NumPy writes into it
         self.lock = threading.Lock()
         self.order = next(_order)
 
     def read(self) -> Any:
         """The current value."""
         value = self.value
+        if value is USED_UP:
+            with self.lock:
+                value = self.value
         if value is None:
             raise FailedPreconditionError(None, self.name, f"Attempting to use uninitialized value {self.name}")
         return value
+
+    def taken(self) -> np.ndarray:
+        """The current value as an array that nobody else has, to write into while the lock is held.
+
+        Others who want to read it meanwhile wait for the lock. Whoever has read it before keeps what was read.
+        """
+        self.in_place = True
+        value, self.value = self.read(), USED_UP
+        # Two references: the name above, and the argument.
+        alone = value.__class__ is np.ndarray and value.base is None and sys.getrefcount(value) == 2
+        return value if alone and value.flags.writeable else np.array(value)
 
     def require_shape(self, value: Any, node: str) -> None:
         """Demands that `value` fits the declared shape; `node` is what assigns it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,17 +12,22 @@ import numpy as np
 
 from penstock.errors import InternalError, OpError, ResourceExhaustedError
 from penstock.graph.checks import NotTraceable
+from penstock.graph.dtype import DType
+from penstock.jaxprs.symbols import as_numbers, has_symbols
 from penstock.ops.convolution import cpu_compiler_options
 from penstock.ops.types import on_platform
 from penstock.ops.waiting import NeedsThread
 from penstock.passes.ir import Edge, Node
 from penstock.worker.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed
+from penstock.worker.compilation import Compilations, Program, here
 from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
 from penstock.worker.randomness import RandomState, is_random
-from penstock.worker.resources import Variable
+from penstock.worker.resources import USED_UP, Variable, placed
+from penstock.worker.shape_watch import shape_text, told_name, value_text
 from penstock.worker.tracing import Checks, Trace, variables_in
 
 MAX_ON_HOST = 1 << 20  # bytes: up to this, what is fetched comes back in host memory that the device writes to
+SMALL = 4096  # bytes: to make an array of jax's of so much takes longer than to hand it over each time
 MAX_SPECIALISED = 256  # values of shape-like inputs that a segment keeps compiled code for
 
 
@@ -52,8 +57,10 @@ class Segment:
         jax_device: Any,
         random_state: RandomState,
         feed_slots: Sequence[int],
+        compilations: Compilations,
     ) -> None:
         self.plan = plan
+        self.slot_of = slot_of
         self.platform = platform
         self.jax_device = jax_device
         self.is_default = jax_device == jax.devices()[0]
@@ -77,32 +84,49 @@ class Segment:
         self.updated_variables = [v for _, v in self.updated]
         self.assigned_variables = [v for _, v in self.assigned]
         self.read_variables = [v for _, v in self.read]
+        self.variables = [v for _, v in everything]
         self.random = [n for n in plan.nodes if is_random(n)]
         self.random_state = random_state
         self.constants = [
-            jax.device_put(n.attrs["value"], jax_device)
+            placed(n.attrs["value"], jax_device)
             for n in plan.nodes if n.op.name == "Const" and n.attrs["value"].size > BIG_CONSTANT
         ]  # fmt: skip
         self.fetched: list[int] = []  # positions of the outputs that only the client wants
         self.checks = Checks()
         self.name = next((n.name for n in plan.nodes if n.op.name != "Const"), "constants")
-        self._compiled: Callable[..., Any] | None = None if plan.static else self._jit(())
+        self.program = Program(compilations, self.name, [told_name(node) for node, _ in (*self.inputs, *plan.static)])
+        self._compiled: Callable[..., Any] | None = None  # if it is specialised on nothing
         self.specialised: dict[Any, Callable[..., Any]] = {}
         self._lock = threading.Lock()
 
     # Compiling
 
     def _jit(self, static: Sequence[np.ndarray]) -> Callable[..., Any]:
+        traced = self.traced(static)
+
+        def segment(updated: Any, read: Any, inputs: Any, constants: Any, keys: Any) -> Any:
+            if _here.quick:
+                raise NeedsThread  # compiling takes long
+            return traced(updated, read, inputs, constants, keys)
+
+        compiled: Callable[..., Any] = self.jitted(segment)
+        return compiled
+
+    def traced(self, static: Sequence[np.ndarray]) -> Callable[..., Any]:
+        """The segment as a function that jax can trace; `static` are the values that it is specialised on."""
+
         def segment(updated: Any, read: Any, inputs: Any, constants: Any, keys: Any) -> Any:
             with on_platform(self.platform):
                 return self._trace(updated, read, inputs, constants, keys, static)
 
+        return segment
+
+    def jitted(self, function: Callable[..., Any]) -> Any:
+        """A function of a segment's arguments, to be compiled for its device; the first argument is donated."""
         options = cpu_compiler_options() if self.platform == "cpu" else None
-        return jax.jit(segment, donate_argnums=(0,), compiler_options=options)
+        return jax.jit(function, donate_argnums=(0,), compiler_options=options)
 
     def _trace(self, updated: Any, read: Any, inputs: Any, constants: Any, keys: Any, static: Any) -> Any:
-        if _here.quick:
-            raise NeedsThread  # compiling takes long
         # An uninitialised variable is seen here and not on every call: None in place of an array traces anew.
         for (_, variable), value in (*zip(self.updated, updated, strict=True), *zip(self.read, read, strict=True)):
             if value is None:
@@ -112,6 +136,7 @@ class Segment:
             values[(id(edge[0]), edge[1])] = value.value() if isinstance(value, Borrowed) else value
         for edge, value in zip(self.plan.static, static, strict=True):
             values[(id(edge[0]), edge[1])] = value
+        here.traced = here.program, [*map(shape_text, inputs), *map(value_text, static)]
         big = iter(constants)
         for node in self.plan.nodes:
             if node.op.name == "Const" and node.attrs["value"].size > BIG_CONSTANT:
@@ -123,7 +148,8 @@ class Segment:
         trace.run(self.plan.nodes)
         taken = {id(v) for v in jax.tree.leaves((updated, read, inputs, constants))}
         computed = [trace.value(edge) for edge in self.plan.outputs]
-        outputs = [_output(value, taken) for value in computed]
+        types = [source.dtypes[index] for source, index in self.plan.outputs]
+        outputs = [_output(value, taken, dtype) for value, dtype in zip(computed, types, strict=True)]
         new = [jnp.asarray(state[n]) for n, _ in self.updated]
         if trace.failed is not None:
             # A failed check leaves the variables as they were.
@@ -142,6 +168,14 @@ class Segment:
             failed = failed and jax.device_put(failed, self.host)
         # The updated variables come first, so that each gets the buffer that was donated for it.
         return new, outputs, assigned, failed
+
+    def _function(self, values: list[Any]) -> Callable[..., Any]:
+        """The function to call with these values."""
+        if self.plan.static:
+            return self._specialise(values)
+        with self._lock:
+            self._compiled = self._compiled or self._jit(())
+            return self._compiled
 
     def _specialise(self, values: list[Any]) -> Callable[..., Any]:
         arrays = [np.asarray(values[s]) for s in self.static_slots]
@@ -162,29 +196,52 @@ class Segment:
 
     def __call__(self, values: list[Any], drawn: dict[str, np.ndarray], quick: bool = False) -> None:
         """Runs in this thread, or, if it is to be quick and has to be compiled first, raises NeedsThread."""
-        _here.quick = quick
-        compiled = self._compiled or self._specialise(values)
+        _here.quick, here.program = quick, self.program
+        compiled = self._compiled or self._function(values)
+        outputs = self.run(compiled, self._inputs(values), drawn)
+        for slot, value in zip(self.out_slots, outputs, strict=True):
+            values[slot] = value
+
+    def run(
+        self, compiled: Callable[..., Any], inputs: list[Any], drawn: dict[str, np.ndarray],
+        sizes: Mapping[str, int] | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """Calls compiled code of this segment: gives its outputs, and puts the new values of variables in place."""
+        keys = self.random_state.keys(self.random, drawn) if self.random else None
+        try:
+            outputs, failed = self._run(self.locks, compiled, inputs, keys, sizes)
+        except _Stale:
+            # An update used up a buffer between our read and the call: once more, and keep updates away meanwhile.
+            outputs, failed = self._run(self.all_locks, compiled, inputs, keys, sizes)
+        if failed is not None:
+            self.checks.raise_if(failed, sizes=sizes)
+        return outputs  # type: ignore[no-any-return]
+
+    def _inputs(self, values: list[Any]) -> list[Any]:
         inputs = [values[s] for s in self.in_slots]
         if self.platform == "cpu":
             for i, value in enumerate(inputs):
                 if value.__class__ is np.ndarray and value.nbytes >= MIDDLE:
                     lent = self.is_fed[i] and value.nbytes >= LARGE
                     inputs[i] = borrowed(value) if lent else aligned(value)
-        keys = self.random_state.keys(self.random, drawn) if self.random else None
-        try:
-            outputs, failed = self._run(self.locks, compiled, inputs, keys)
-        except _Stale:
-            # An update used up a buffer between our read and the call: once more, and keep updates away meanwhile.
-            outputs, failed = self._run(self.all_locks, compiled, inputs, keys)
-        if failed is not None:
-            self.checks.raise_if(failed)
-        for slot, value in zip(self.out_slots, outputs, strict=True):
-            values[slot] = value
+        return inputs
 
-    def _run(self, locks: list[Any], compiled: Callable[..., Any], inputs: list[Any], keys: Any) -> tuple[Any, Any]:
+    def forms(self, values: list[Any]) -> tuple[Any, Any]:
+        """What would be called with these values: the function, and the shapes and types of its arguments."""
+        compiled = self._compiled or self._function(values)
+        keys = np.zeros((len(self.random), 4), np.uint32) if self.random else None
+        updated = [v.read() for v in self.updated_variables]
+        read = [v.read() for v in self.read_variables]
+        arguments = (updated, read, self._inputs(values), self.constants, keys)
+        return compiled, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+
+    def _run(
+        self, locks: list[Any], compiled: Callable[..., Any], inputs: list[Any], keys: Any,
+        sizes: Mapping[str, int] | None,
+    ) -> tuple[Any, Any]:  # fmt: skip
         """Calls the compiled code with `locks` held, and puts the new values of variables in place."""
         if not locks:
-            _, outputs, _, failed = self._call(compiled, (), inputs, keys)
+            _, outputs, _, failed = self._call(compiled, [], inputs, keys)
             return outputs, failed
         updated = self.updated_variables
         for lock in locks:
@@ -196,12 +253,10 @@ class Segment:
             except BaseException:
                 self._forget_lost(old)
                 raise
-            for variable, value in zip(updated, new, strict=True):
-                variable.value = value
-            if assigned:
-                if failed is not None:
-                    self.checks.raise_if(failed)
-                self._assign(assigned)
+            if assigned and failed is not None:
+                self.put(new, ())
+                self.checks.raise_if(failed, sizes=sizes)
+            self.put(new, assigned)
         finally:
             for lock in locks:
                 lock.release()
@@ -213,14 +268,20 @@ class Segment:
             if _is_used_up(value):
                 variable.value = None
 
-    def _assign(self, values: list[Any]) -> None:
-        for variable, value in zip(self.assigned_variables, values, strict=True):
+    def put(self, new: Sequence[Any], assigned: Sequence[Any]) -> None:
+        """Puts the new values of variables in place: of those that are updated, and of those that are only assigned."""
+        for variable, value in zip(self.updated_variables, new, strict=True):
+            variable.value = value
+        for variable, value in zip(self.assigned_variables, assigned, strict=False):
             variable.require_shape(value, self.name)
-        for variable, value in zip(self.assigned_variables, values, strict=True):
+        for variable, value in zip(self.assigned_variables, assigned, strict=False):
             variable.value = value
 
     def _call(self, compiled: Callable[..., Any], updated: Sequence[Any], inputs: list[Any], keys: Any) -> Any:
         read = [v.value for v in self.read_variables]
+        for i, value in enumerate(read):
+            if value.__class__ is np.ndarray and value.nbytes > SMALL:
+                read[i] = self._moved(self.read_variables[i], value)
         try:
             if self.is_default:
                 return compiled(updated, read, inputs, self.constants, keys)
@@ -233,6 +294,15 @@ class Segment:
                 raise _Stale from error
             raise self._error(error) from error
 
+    def _moved(self, variable: Variable, value: np.ndarray) -> Any:
+        """The value of a variable that NumPy has made, for compiled code; kept so, unless NumPy works on in it."""
+        array = placed(value, self.jax_device)
+        if not variable.in_place and variable.lock.acquire(blocking=False):
+            if variable.value is value:
+                variable.value = array
+            variable.lock.release()
+        return array
+
     def _error(self, error: Exception) -> OpError:
         text = str(error)
         kind = ResourceExhaustedError if "RESOURCE_EXHAUSTED" in text else InternalError
@@ -241,16 +311,18 @@ class Segment:
 
 def _is_used_up(value: Any) -> bool:
     """Whether the buffer of a variable's value has been donated."""
-    return isinstance(value, jax.Array) and value.is_deleted()
+    return value is USED_UP or (isinstance(value, jax.Array) and value.is_deleted())
 
 
-def _output(value: Any, taken: set[int]) -> Any:
+def _output(value: Any, taken: set[int], dtype: DType) -> Any:
     """A value as an output of compiled code: an array of its own, or a list of tensors as it is.
 
     jax would hand an input that is also an output through as the same buffer; who fetches it owns it, so it is copied.
     """
     if hasattr(value, "tree_flatten"):
         return value
+    if has_symbols(value):
+        return as_numbers(value, dtype.as_numpy_dtype)
     return jnp.copy(value) if id(value) in taken else jnp.asarray(value)
 
 

@@ -21,7 +21,7 @@ class Step:
     """What instructions of one step share: cancellation, deadline, tensors from other tasks, and what is traced."""
 
     __slots__ = ("asked_by", "cancelled", "deadline", "drawn", "give_way", "parting", "quick", "rendezvous", "send",
-                 "timings", "wait", "waited")  # fmt: skip
+                 "timings", "undo", "wait", "waited")  # fmt: skip
 
     def __init__(self, cancelled: Cancellation, deadline: float | None = None, trace: bool = False) -> None:
         self.cancelled = cancelled
@@ -37,6 +37,7 @@ class Step:
         self.parting: tuple[Sequence[int], Sequence[Any]] = (), ()  # tensors that go there together with the answer
         self.wait: Callable[[Signal, float | None], bool] = Signal.wait
         self.timings: list[tuple[str, str, str, float, float]] | None = [] if trace else None
+        self.undo: list[Callable[[], None]] = []  # what an interpreted segment has changed, should it fail
         self.waited = 0.0  # seconds, for tensors of other tasks and in queues
 
     def check(self, where: str) -> None:

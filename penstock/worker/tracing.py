@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from penstock.errors import InvalidArgumentError, OpError
-from penstock.graph.checks import NotTraceable, recording_checks
+from penstock.graph.checks import NotTraceable, ignoring_checks, recording_checks
 from penstock.graph.function import Function
 from penstock.graph.opdef import grouped, static_positions
+from penstock.jaxprs.symbols import NOT_FOR_SYMBOLS, as_numbers, has_symbols, here, is_symbol, told
 from penstock.ops.functional import first_failure
 from penstock.passes.ir import Edge, Node, blamed
 from penstock.worker.plan import body
@@ -32,18 +34,25 @@ class Checks:
 
     def __init__(self) -> None:
         self._messages: list[tuple[str, str]] = [("", "")]
+        self._lock = threading.Lock()  # code may be compiled in the background, too
 
     def add(self, node: str, message: str) -> int:
         """A number for a new check."""
-        self._messages.append((node, message))
-        return len(self._messages) - 1
+        with self._lock:
+            self._messages.append((node, message))
+            return len(self._messages) - 1
 
-    def raise_if(self, failed: Any) -> None:
-        """Raises the error that the compiled code reports, if any."""
+    def raise_if(self, failed: Any, name: str = "", sizes: Mapping[str, int] | None = None) -> None:
+        """Raises the error that the code reports, if any.
+
+        `name` is the node it belongs to, if the code serves several, and `sizes` those of its symbols.
+        """
         code, detail = failed
         if code := int(code):
             node, message = self._messages[code]
-            raise InvalidArgumentError(None, node, f"{message.format(int(detail))} [node '{node}']")
+            node = name or node
+            message = told(message, sizes or {}).format(int(detail))
+            raise InvalidArgumentError(None, node, f"{message} [node '{node}']")
 
 
 class Trace:
@@ -70,11 +79,40 @@ class Trace:
         self.inner_failed: Any = None  # of the body traced last; it belongs to whoever traced it
 
     def run(self, nodes: Iterable[Node]) -> None:
-        """Runs the kernels of `nodes` in order."""
+        """Runs the kernels of `nodes` in order, but writes of rows together as far as nothing depends on them.
+
+        All of those then heed the checks of all, and none of the variables has to be kept as it was.
+        """
+        held: list[Node] = []
         with recording_checks(self):
             for node in nodes:
-                if (id(node), 0) not in self.values or not node.dtypes:
+                if (id(node), 0) in self.values and node.dtypes:
+                    continue
+                if held and self._depends(node, held):
+                    self._write_rows(held)
+                    held = []
+                if node.op.writes and any(arg.name == "indices" for arg in node.op.inputs):
+                    held.append(node)
+                else:
                     self._run_node(node)
+            self._write_rows(held)
+
+    def _depends(self, node: Node, others: Sequence[Node]) -> bool:
+        """Tells if a node takes something from one of the others, waits for it, or touches a variable of it."""
+        if any(node_before in others for node_before in (*(s for s, _ in node.inputs), *node.controls)):
+            return True
+        touched = self._variables(node)
+        return any(touched & self._variables(other) for other in others)
+
+    def _variables(self, node: Node) -> set[Node]:
+        return {ref.node for ref in map(self.reference, node.inputs) if ref is not None}
+
+    def _write_rows(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            self._run_node(node, writes=False)
+        with ignoring_checks():
+            for node in nodes:
+                self._run_node(node)
 
     def value(self, edge: Edge) -> Any:
         """The value on an edge; a reference is followed to what the variable holds at this point."""
@@ -93,7 +131,7 @@ class Trace:
         node = self.variable_node(edge) if value is None else None
         return None if node is None else VariableRef(node)
 
-    def _run_node(self, node: Node) -> None:
+    def _run_node(self, node: Node, writes: bool = True) -> None:
         op = node.op
         self._node = node
         self._by_rows = False
@@ -114,7 +152,7 @@ class Trace:
                 error.node = node
                 raise error
         try:
-            result = call_kernel(node, arguments, self)
+            result = self._result(node, arguments)
         except NotTraceable as error:
             error.node = node  # the outermost one is what runs on the host
             raise
@@ -127,10 +165,32 @@ class Trace:
             ) from error
         results = list(result) if isinstance(result, (tuple, list)) else [] if result is None else [result]
         if op.writes:
-            self._write(node, variables, results)
+            if writes:
+                self._write(node, variables, results)
             return
         for i, (value, dtype) in enumerate(zip(results, node.dtypes, strict=True)):
             self.values[(id(node), i)] = _typed(value, dtype)
+
+    def _result(self, node: Node, arguments: list[Any]) -> Any:
+        """What the kernel gives. Sizes that are symbols are NumPy arrays of them where they are needed as sizes."""
+        if not any(map(has_symbols, arguments)):
+            return call_kernel(node, arguments, self)
+        op = node.op
+        static = static_positions(op, node.attrs, len(arguments))
+        known_values = all(isinstance(a, (np.ndarray, np.generic)) for a in arguments)
+        if op.numpy and known_values and all(t.is_integer for t in node.dtypes):
+            if op.name == "Cast":
+                return arguments[0]
+            try:
+                return call_kernel(node, arguments, self)
+            except (*NOT_FOR_SYMBOLS, TypeError) as error:
+                # Which number it is depends on the size: it is computed when the program runs.
+                here.undecided.append(str(error))
+        numbers = list(arguments)
+        for i, (source, output) in enumerate(node.inputs):
+            if i not in static and has_symbols(arguments[i]):
+                numbers[i] = as_numbers(arguments[i], source.dtypes[output].as_numpy_dtype)
+        return call_kernel(node, numbers, self)
 
     def _write(self, node: Node, variables: Sequence[Node | None], results: list[Any]) -> None:
         for name in node.op.writes:
@@ -198,6 +258,8 @@ def call_kernel(node: Node, arguments: list[Any], trace: Any) -> Any:
 
 def _typed(value: Any, dtype: Any) -> Any:
     """`value` in the type that the graph declares: kernels may widen on the way."""
+    if has_symbols(value) or is_symbol(value):
+        return np.asarray(value, object)
     wanted = dtype.base_dtype._numpy
     if wanted is None or isinstance(value, VariableRef) or not hasattr(value, "dtype"):
         return np.asarray(value, wanted) if isinstance(value, (bool, int, float, complex)) else value

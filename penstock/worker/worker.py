@@ -19,6 +19,7 @@ from penstock.passes.ir import Subgraph
 from penstock.passes.partition import task_of
 from penstock.wire.codec import RunGraph
 from penstock.worker.cancellation import Cancellation
+from penstock.worker.compilation import Compilations
 from penstock.worker.devices import Device
 from penstock.worker.executor import Context, Executable, container_of
 from penstock.worker.randomness import RandomState
@@ -86,6 +87,7 @@ class Worker:
         self.name = task_of(self.devices[0].name)
         self.device_names = [d.name for d in self.devices]
         self.counters = Counters()
+        self.compilations = Compilations()
         self.watched = False  # by a server, which tells what was done: then steps of this task alone count, too
         self.route: Callable[[str], Route] = self._no_route
         self._by_name = {d.name: d for d in self.devices}
@@ -107,7 +109,8 @@ class Worker:
         """Compiles a partition for a session and returns the handle by which steps name it."""
         with self._lock:
             random_state = self._random.setdefault(session, RandomState())
-        executable = Executable(subgraph, Context(self._by_name, random_state, session), for_client=True)
+        context = Context(self._by_name, random_state, self.compilations, session)
+        executable = Executable(subgraph, context, for_client=True)
         registered = Registered(executable, session, executable.writes())
         with self._lock:
             handle = next(self._handles)

@@ -196,6 +196,25 @@ def test_trace_and_timeline(sess):
     assert any(event.get("ph") == "X" for event in trace["traceEvents"])
 
 
+def test_a_trace_shows_what_was_compiled_in_the_step(sess, nothing_on_disk, exact_tier):
+    x = tf.placeholder(tf.float32, [None], name="x")
+    y = tf.identity(x * 3, name="tripled")
+    options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+
+    def compiled(size):
+        metadata = tf.RunMetadata()
+        sess.run(y, {x: np.ones(size)}, options=options, run_metadata=metadata)
+        nodes = [n for d in metadata.step_stats.dev_stats for n in d.node_stats]
+        assert any("Segment(" in n.timeline_label for n in nodes)
+        return [n for n in nodes if "Compile(" in n.timeline_label]
+
+    [first] = compiled(2)
+    assert first.timeline_label == "mul = Compile(float32[2])"
+    assert first.all_end_rel_micros > 0
+    assert compiled(2) == []
+    assert len(compiled(3)) == 1
+
+
 def test_deadline_ends_an_endless_loop(sess):
     v = tf.Variable(0)
     sess.run(v.initializer)

@@ -56,7 +56,7 @@ class Asking:
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
+def worker(exact_tier: None) -> Iterator[Worker]:
     made = Worker(local_devices("ps"))
     with tf.Graph().as_default():
         yield made

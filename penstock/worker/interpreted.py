@@ -1,0 +1,134 @@
+"""Interpreted: nodes that would be compiled, run one by one in NumPy."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import InvalidArgumentError, OpError
+from penstock.graph.opdef import grouped
+from penstock.passes.ir import Node, blamed
+from penstock.worker.calls import PlainCall, deals_with_lists, host_value
+from penstock.worker.op_programs import OpPrograms, TooMuchWork
+from penstock.worker.resources import USED_UP, Variable
+from penstock.worker.step import Step
+
+MANY_DRAWN = 1 << 20  # random numbers: from here on XLA draws them sooner, compiling included
+
+
+class InterpretedCall(PlainCall):
+    """Runs a node in NumPy: its kernel where that takes NumPy arrays, else what jax traces of the kernel.
+
+    Whoever runs the segment holds the locks of its variables, and takes back what was changed if a later node fails.
+    """
+
+    def __init__(self, owner: Any, node: Node) -> None:
+        super().__init__(owner, node)
+        op = node.op
+        self._types = [None if t.base_dtype._numpy is None else np.dtype(t.base_dtype._numpy) for t in node.dtypes]
+        self._kernel = op.kernel
+        plain = (op.numpy or op.name == "Const" or deals_with_lists(node)) and not op.random and not op.writes
+        names = [arg.name for arg in op.inputs]
+        # Of a variable of which only some rows change, those are kept, not the whole, should a later node fail.
+        self._rows = names.index("indices") if op.writes and not op.overwrites and "indices" in names else None
+        self._programs = None if plain else OpPrograms(node, self.written if self._rows is not None else ())
+        self._only = self.out_slots[0] if len(self.out_slots) == 1 and not self.written else None
+        self._random = [node] if op.random else None
+
+    def __call__(self, values: list[Any], step: Step) -> None:
+        arguments = []
+        for position, source in enumerate(self.inputs):
+            if source.__class__ is int:
+                value = values[source]
+                arguments.append(value if value.__class__ is np.ndarray else host_value(value))
+            else:
+                arguments.append(self._held(position, source))  # type: ignore[arg-type]
+        if self._programs is not None:
+            if self._random and _drawn(arguments) > MANY_DRAWN:
+                raise TooMuchWork
+            key = self.owner.context.random_state.keys(self._random, step.drawn)[0] if self._random else None
+            results: Sequence[Any] = self._programs.run(arguments, key, self._take(arguments, step))
+        else:
+            results = self._results(arguments, step)
+        if self._only is not None:
+            values[self._only] = results[0]
+            return
+        if self.written:
+            self._write(results[: len(self.written)], step)
+            results = results[len(self.written) :]
+            for slot, value in zip(self.out_slots, results, strict=False):
+                values[slot] = value
+            return
+        for slot, value in zip(self.out_slots, results, strict=True):
+            values[slot] = value
+
+    def _take(self, arguments: list[Any], step: Step) -> Callable[[int], np.ndarray]:
+        """How to get a variable's value, by the position of the input, to write into."""
+
+        def taken(position: int) -> np.ndarray:
+            arguments[position] = None  # so that nobody else has it
+            variable = self.inputs[position]
+            assert isinstance(variable, Variable) and self._rows is not None
+            array = variable.taken()
+            rows = arguments[self._rows].reshape(-1)
+            rows = rows[(rows >= 0) & (rows < len(array))]
+            step.undo.append(functools.partial(_put_rows, variable, array, rows, array[rows]))
+            return array
+
+        return taken
+
+    def _held(self, position: int, variable: Variable) -> Any:
+        """The value of a variable whose lock is held."""
+        if position in self.written and self.node.op.overwrites:
+            return None
+        return np.asarray(variable.read())
+
+    def _results(self, arguments: list[Any], step: Step) -> Sequence[Any]:
+        """The results of the kernel on NumPy arrays."""
+        node = self.node
+        attrs = {**self.attrs, "ctx": step} if self.wants_context else self.attrs
+        try:
+            given = grouped(node.op, node.attrs, arguments) if self.takes_lists else arguments
+            result = self._kernel(*given, **attrs)
+        except OpError as error:
+            raise type(error)(None, blamed(error, node), f"{error.message} [node '{node.name}']") from error
+        except (TypeError, ValueError, IndexError, ZeroDivisionError, NotImplementedError) as error:
+            shapes = ", ".join(str(list(getattr(a, "shape", ()))) for a in arguments)
+            raise InvalidArgumentError(
+                None, node.name, f"{node.op.name} '{node.name}' with inputs of shape {shapes}: {error}"
+            ) from error
+        if result is None:
+            return ()
+        results = result if isinstance(result, (list, tuple)) else [result]
+        return [
+            value if wanted is None or (getattr(value, "dtype", None) == wanted and value.__class__ is np.ndarray)
+            else _typed(value, wanted)
+            for value, wanted in zip(results, self._types, strict=True)
+        ]  # fmt: skip
+
+    def _write(self, results: Sequence[Any], step: Step) -> None:
+        for variable, value in zip(self.changed, results, strict=True):
+            variable.require_shape(value, self.name)
+        for variable, value in zip(self.changed, results, strict=True):
+            if variable.value is not USED_UP:
+                step.undo.append(functools.partial(setattr, variable, "value", variable.value))
+            variable.value = value
+
+
+def _drawn(arguments: Sequence[Any]) -> int:
+    """How many numbers a node draws whose shape is its first input."""
+    shape: Any = arguments[0] if arguments else None
+    return int(np.prod(shape, dtype=np.int64)) if getattr(shape, "ndim", 0) == 1 and shape.dtype.kind == "i" else 0
+
+
+def _put_rows(variable: Variable, array: np.ndarray, rows: np.ndarray, before: np.ndarray) -> None:
+    array[rows] = before
+    variable.value = array
+
+
+def _typed(value: Any, wanted: np.dtype) -> Any:
+    is_number = isinstance(value, (np.ndarray, np.generic, bool, int, float, complex))
+    return np.asarray(value, wanted) if is_number else value

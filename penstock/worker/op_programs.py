@@ -1,0 +1,175 @@
+"""What NumPy runs in place of a kernel that is written for jax: the kernel's jaxpr, traced once for all sizes.
+
+A kernel is traced with a symbol for each size, equal sizes by the same symbol, so that one program serves every shape
+of that pattern, and all nodes of one op type and one set of attributes share it. A kernel that must know its sizes is
+traced for each shape.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from penstock.graph.checks import NotTraceable
+from penstock.graph.function import Call, Function
+from penstock.graph.opdef import static_positions
+from penstock.graph.shape import TensorShape
+from penstock.jaxprs.numpy_program import NumpyProgram
+from penstock.jaxprs.symbols import named_sizes, numbered, symbolic
+from penstock.ops.types import on_platform
+from penstock.passes.ir import Node
+from penstock.worker.tracing import Checks, Trace
+
+_programs: dict[Any, _Program | None] = {}  # None: the kernel must know its sizes
+_lock = threading.Lock()
+_MANY = 4096  # programs that are kept
+_SHORT = 64  # numbers, where they are sizes or the bounds of a slice
+
+
+class TooMuchWork(Exception):
+    """What would take NumPy far longer than compiled code."""
+
+
+class OpPrograms:
+    """The programs of a node, by the shapes of its inputs."""
+
+    def __init__(self, node: Node, donated: Sequence[int] = ()) -> None:
+        self._node = node
+        self._donated = donated  # the inputs that a program may write into
+        self._static = static_positions(node.op, node.attrs, len(node.inputs))
+        wanted = {k: v for k, v in node.attrs.items() if k in node.op.wants}
+        self._key = (node.op.kernel, _hashable(wanted), node.dtypes)
+        self._by_shapes: dict[Any, _Program] = {}
+
+    def run(self, arguments: list[Any], key: Any, take: Callable[[int], np.ndarray]) -> list[Any]:
+        """The results of the kernel: new values of what it writes first, then its outputs.
+
+        `take(position)` gives an input that the program writes into.
+        """
+        program = self._by_shapes.get(self._signature(arguments))
+        if program is None:
+            try:
+                program = self._found(arguments, key)
+            except NotTraceable:
+                more = self._static | self._indices(arguments)
+                if more == self._static:
+                    raise
+                self._static = more
+                program = self._found(arguments, key)
+            if len(self._by_shapes) > _MANY:
+                self._by_shapes.clear()
+            self._by_shapes[self._signature(arguments)] = program
+        return program.run(self._node, arguments, key, take)
+
+    def _signature(self, arguments: Sequence[Any]) -> Any:
+        shapes = tuple([None if a is None else a.shape for a in arguments])
+        return (shapes, *[arguments[i].tobytes() for i in self._static]) if self._static else shapes
+
+    def _indices(self, arguments: Sequence[Any]) -> frozenset[int]:
+        """The inputs that may be indices or sizes. A kernel that cannot be traced without their values gets these."""
+        written = {self._node.op.input_index(name) for name in self._node.op.writes}
+        given = [i for i, a in enumerate(arguments) if a is not None and a.dtype.kind in "iu" and a.size <= _SHORT]
+        return frozenset(i for i in given if i not in written)
+
+    def _found(self, arguments: Sequence[Any], key: Any) -> _Program:
+        given = [a if i in self._static else None for i, a in enumerate(arguments)]
+        moving = [a for i, a in enumerate(arguments) if i not in self._static and a is not None]
+        known = tuple(None if a is None else (a.tobytes(), a.shape, a.dtype) for a in given)
+        absent = tuple(a is None for a in arguments)
+        types = tuple(a.dtype for a in moving)
+        name = (self._key, known, absent, types, key is None)
+        exact = tuple([a.shape for a in moving])
+        pattern = numbered(exact)
+        for shapes in (pattern, exact) if pattern != exact else (exact,):
+            form = (name, shapes)
+            if form not in _programs:
+                made = self._made(given, absent, list(zip(symbolic(shapes), types, strict=True)), key, shapes is exact)
+                with _lock:
+                    if len(_programs) > _MANY:
+                        _programs.clear()
+                    _programs[form] = made
+            program = _programs[form]
+            if program is not None:
+                return program
+        raise AssertionError("a kernel does not know its sizes though they are given")
+
+    def _made(self, given: Any, absent: Any, moving: Any, key: Any, is_exact: bool) -> _Program | None:
+        """The program, or None if the kernel must know its sizes."""
+        try:
+            return _Program(self._node, given, absent, moving, key, self._donated)
+        except Exception:  # of many kinds: a symbol is no int, and not every question about it has an answer
+            if is_exact:
+                raise
+            return None
+
+
+class _Program:
+    """A kernel for NumPy, and the checks that it makes."""
+
+    def __init__(
+        self, node: Node, given: Sequence[Any], absent: Sequence[bool], moving: list[tuple[Any, Any]], key: Any,
+        donated: Sequence[int],
+    ) -> None:  # fmt: skip
+        self._checks = Checks()
+        self._moving = [i for i, value in enumerate(given) if value is None and not absent[i]]
+        self._fails = False
+        self._keyed = key is not None
+
+        def kernel(arrays: list[Any], key: Any) -> list[Any]:
+            values: dict[tuple[int, int], Any] = {}
+            state: dict[Node, Any] = {}
+            arguments = list(given)
+            for i, array in zip(self._moving, arrays, strict=True):
+                arguments[i] = array
+            written = {node.op.input_index(name) for name in node.op.writes}
+            alone = Node(node.name, node.op, node.attrs, node.dtypes, order=node.order)
+            variables: dict[int, Node] = {}
+            for i, ((source, index), value) in enumerate(zip(node.inputs, arguments, strict=True)):
+                parameter = Node(source.name, source.op, source.attrs, (source.dtypes[index],))
+                alone.inputs.append((parameter, 0))
+                if i in written:
+                    variables[id(parameter)] = parameter
+                    state[parameter] = value
+                else:
+                    values[(id(parameter), 0)] = value
+            trace = Trace(values, state, {id(alone): key}, lambda edge: variables.get(id(edge[0])), self._checks)
+            with on_platform("cpu"):
+                trace.run([alone])
+            new = [state[alone.inputs[i][0]] for i in sorted(written)]
+            is_reference = bool(node.op.writes and node.op.outputs and node.op.outputs[0].is_ref)
+            outputs = [trace.values[(id(alone), i)] for i in range(is_reference, len(node.dtypes))]
+            self._fails = trace.failed is not None
+            return [*new, *outputs, *(trace.failed or ())]
+
+        forms = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in moving]
+        positions = [self._moving.index(i) for i in donated]
+        self._program = NumpyProgram(jax.make_jaxpr(kernel)(forms, key), positions)
+        self._written = [self._moving[i] for i in self._program.written]
+
+    def run(self, node: Node, arguments: list[Any], key: Any, take: Callable[[int], np.ndarray]) -> list[Any]:
+        """The results for a node that shares this program."""
+        for position in self._written:
+            arguments[position] = take(position)
+        given = [arguments[i] for i in self._moving]
+        results = self._program([*given, key] if self._keyed else given)
+        if self._fails:
+            if results[-2]:
+                self._checks.raise_if(results[-2:], node.name, named_sizes([a.shape for a in given]))
+            del results[-2:]
+        return results
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple(sorted((k, _hashable(v)) for k, v in value.items()))
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_hashable, value))
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, Call):
+        return value.op, _hashable(value.attrs)
+    return str(value) if isinstance(value, TensorShape) else id(value) if isinstance(value, Function) else value

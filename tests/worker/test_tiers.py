@@ -1,0 +1,200 @@
+"""Tiers: segments run in NumPy first, compiled code takes over where that pays, and all ways give the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock.v1 as tf
+from penstock.worker import tiers
+from penstock.worker.compilation import Compilations, wait_idle
+from penstock.worker.tiers import Tiers
+
+TIERS = ("interpreted", "padded", "exact")
+DEADLINE = 120.0
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch, nothing_on_disk: None) -> Iterator[list[Any]]:
+    """The segments that are compiled meanwhile."""
+    found: list[Any] = []
+    record = Compilations.record
+
+    def recording(self: Compilations, compilation: Any) -> None:
+        if compilation.kind != "operation":
+            found.append(compilation)
+        record(self, compilation)
+
+    monkeypatch.setattr(Compilations, "record", recording)
+    yield found
+    assert wait_idle(DEADLINE)
+
+
+@pytest.fixture
+def eager_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has code prepared as early as there is a reason to."""
+    monkeypatch.setattr(tiers, "WORTH", 0.0)
+    monkeypatch.setattr(tiers, "AGAIN", 2)
+    monkeypatch.setattr(tiers, "LONG", 0.0)
+
+
+def model() -> tuple[Any, Any, Any, Any]:
+    """A small net with everything that sees its batch: means, sums, maxima, products over it, and a scatter."""
+    x = tf.placeholder(tf.float32, [None, 4])
+    ids = tf.placeholder(tf.int32, [None])
+    table = tf.get_variable("table", [7, 3], initializer=tf.random_normal_initializer(seed=1))
+    weights = tf.get_variable("weights", [7, 5], initializer=tf.random_normal_initializer(seed=2))
+    rows = tf.concat([x, tf.nn.embedding_lookup(table, ids)], 1)
+    logits = tf.matmul(rows, weights)
+    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=ids % 5, logits=logits))
+    loss += 0.1 * tf.reduce_max(logits) + tf.reduce_sum(tf.matmul(logits, logits, transpose_a=True)) / 100.0
+    train = tf.train.AdagradOptimizer(0.1).minimize(loss)
+    return x, ids, loss, train
+
+
+def losses(sizes: list[int]) -> list[Any]:
+    """The losses and weights of a training with batches of these sizes."""
+    random = np.random.RandomState(0)
+    with tf.Graph().as_default(), tf.Session() as sess:
+        x, ids, loss, train = model()
+        sess.run(tf.global_variables_initializer())
+        found = [
+            sess.run([loss, train], {x: random.rand(n, 4), ids: random.randint(0, 7, n)})[0] for n in sizes
+        ]  # fmt: skip
+        return found + sess.run(tf.trainable_variables())
+
+
+SIZES = [5, 9, 2, 17, 9, 1, 30, 4, 16, 9, 3, 12]
+
+
+def test_all_tiers_give_the_same(monkeypatch):
+    results = {}
+    for tier in TIERS:
+        monkeypatch.setenv("PENSTOCK_TIER", tier)
+        results[tier] = losses(SIZES)
+    for tier in TIERS[:2]:
+        for ours, exact in zip(results[tier], results["exact"], strict=True):
+            np.testing.assert_allclose(ours, exact, rtol=2e-5, atol=1e-6)
+
+
+def test_switching_tiers_gives_the_same(eager_compiler, monkeypatch):
+    ours = losses(SIZES * 5)
+    assert wait_idle(DEADLINE)
+    monkeypatch.setenv("PENSTOCK_TIER", "exact")
+    for one, other in zip(ours, losses(SIZES * 5), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_what_runs_once_is_not_compiled(compilations):
+    with tf.Graph().as_default(), tf.Session() as sess:
+        x, ids, loss, train = model()
+        sess.run(tf.global_variables_initializer())
+        sess.run(tf.assign(tf.trainable_variables()[0], np.ones((7, 3))))
+        sess.run([loss, train], {x: np.ones((3, 4)), ids: [1, 2, 3]})
+    assert wait_idle(DEADLINE)
+    assert compilations == []
+
+
+def test_a_thousand_lengths_need_few_programs(compilations, eager_compiler):
+    x = tf.placeholder(tf.float32, [None])
+    y = tf.reduce_sum(tf.tanh(x)) / tf.reduce_max(x) + tf.cast(tf.size(x), tf.float32)
+    random = np.random.RandomState(0)
+    with tf.Session() as sess:
+        for n in range(2, 1002):
+            fed = random.rand(n).astype(np.float32) + 1
+            wanted = np.tanh(fed).sum() / fed.max() + n
+            np.testing.assert_allclose(sess.run(y, {x: fed}), wanted, rtol=1e-5)
+            if n % 100 == 0:
+                assert wait_idle(DEADLINE)
+    assert 1 <= len(compilations) <= 12
+    assert {c.kind for c in compilations} == {"padded"}
+    assert all(c.in_background for c in compilations)
+
+
+def test_a_shape_that_comes_again_is_compiled_for_in_the_background(compilations, eager_compiler):
+    x = tf.placeholder(tf.float32, [4])
+    y = tf.sqrt(x) * 2
+    with tf.Session() as sess:
+        for _ in range(3):
+            np.testing.assert_allclose(sess.run(y, {x: np.full(4, 9.0)}), np.full(4, 6.0))
+        assert wait_idle(DEADLINE)
+        assert [(c.kind, c.in_background) for c in compilations] == [("exact", True)]
+        np.testing.assert_allclose(sess.run(y, {x: np.full(4, 16.0)}), np.full(4, 8.0))
+    assert len(compilations) == 1
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("bad", [3, 7])
+def test_a_failed_check_changes_nothing(tier, bad, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_TIER", tier)
+    v = tf.Variable(tf.zeros([5, 2]))
+    w = tf.Variable(tf.ones([3]))
+    ids = tf.placeholder(tf.int32, [None])
+    with tf.control_dependencies([tf.scatter_add(v, [0, 1], tf.ones([2, 2]))]):
+        both = tf.group(tf.assign_add(w, [1.0, 1.0, 1.0]), tf.scatter_add(v, ids, tf.ones([tf.size(ids), 2])))
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        for count in (2, 3, 4):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="not in"):
+                sess.run(both, {ids: [bad + 2, *range(count)]})
+        np.testing.assert_array_equal(sess.run(v), np.zeros([5, 2]))
+        np.testing.assert_array_equal(sess.run(w), np.ones([3]))
+        sess.run(both, {ids: [2, 2, 4]})
+        np.testing.assert_array_equal(sess.run(v)[:, 0], [1, 1, 2, 0, 1])
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_what_is_fetched_is_the_callers_own(tier, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_TIER", tier)
+    v = tf.Variable([1.0, 2.0, 3.0])
+    x = tf.placeholder(tf.float32, [None])
+    read, passed, row = tf.identity(v), tf.identity(x), tf.reshape(x, [-1, 1])
+    with tf.Session() as sess:
+        sess.run(v.initializer)
+        for n in (2, 3, 4, 5):
+            fed = np.ones(n, np.float32)
+            for array in sess.run([read, passed, row], {x: fed}):
+                array[...] = 7
+            np.testing.assert_array_equal(fed, np.ones(n))
+        np.testing.assert_array_equal(sess.run(v), [1, 2, 3])
+
+
+def test_a_reader_keeps_what_it_has_read_while_rows_change(monkeypatch):
+    monkeypatch.setenv("PENSTOCK_TIER", "interpreted")
+    v = tf.Variable(tf.zeros([1000, 8]))
+    add = tf.scatter_add(v, tf.range(1000), tf.ones([1000, 8])).op
+    with tf.Session() as sess:
+        sess.run(v.initializer)
+        before = sess.run(v)
+        for _ in range(3):
+            sess.run(add)
+        assert before.max() == 0
+        assert sess.run(v).min() == 3
+
+
+def test_random_numbers_are_the_same_in_all_tiers(monkeypatch):
+    drawn = {}
+    for tier in TIERS:
+        monkeypatch.setenv("PENSTOCK_TIER", tier)
+        with tf.Graph().as_default(), tf.Session() as sess:
+            x = tf.placeholder(tf.float32, [None, 3])
+            y = x + tf.random_normal(tf.shape(x), seed=4) + tf.random_uniform([tf.shape(x)[0], 1], seed=5)
+            drawn[tier] = [sess.run(y, {x: np.zeros((n, 3))}) for n in (4, 7, 2, 9, 5)]
+    for tier in TIERS[:2]:
+        for ours, exact in zip(drawn[tier], drawn["exact"], strict=True):
+            np.testing.assert_allclose(ours, exact, rtol=1e-6, atol=1e-6)
+
+
+def test_the_tier_that_cannot_run_a_segment_leaves_it_to_another(monkeypatch):
+    monkeypatch.setattr(Tiers, "_run_nodes", _no_rule)
+    x = tf.placeholder(tf.float32, None)
+    with tf.Session() as sess:
+        for n in (2, 3, 4, 5, 6):
+            assert sess.run(tf.reduce_sum(x), {x: np.ones(n)}) == n
+
+
+def _no_rule(self: Any, values: Any, step: Any) -> None:
+    raise tiers.NoRule("made up")
