@@ -141,7 +141,7 @@ def touches_symbols(thing: Any) -> bool:
     """Finds a symbolic dimension in an equation, a jaxpr, or a parameter."""
     if is_symbolic(thing):
         return True
-    if isinstance(thing, ClosedJaxpr):
+    if isinstance(thing, ClosedJaxpr) and thing.jaxpr is not thing:  # jax 0.11 has one kind of jaxpr
         return touches_symbols(thing.jaxpr)
     if isinstance(thing, Jaxpr):
         variables = [*thing.invars, *thing.constvars, *thing.outvars]
@@ -160,3 +160,15 @@ def equation_touches_symbols(equation: Any) -> bool:
 
 def _symbolic_value(variable: Any) -> bool:
     return any(map(is_symbolic, getattr(variable.aval, "shape", ())))
+
+
+def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
+    """How many of a scan's operands are constants, and how many are carried from one iteration to the next."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    constants, carry, _ = params["ft_in"]  # of jax 0.11: trees of what goes in
+    return _leaves(constants), _leaves(carry)
+
+
+def _leaves(tree: Any) -> int:
+    return sum(map(_leaves, tree)) if hasattr(tree, "__iter__") else 1

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.jaxprs.dims import scan_counts
 from penstock.jaxprs.numpy_block import Block, block_of
 from penstock.jaxprs.numpy_rules import SHARED, Kernel, Site, rule
 
@@ -70,7 +71,7 @@ def platform_index(site: Site) -> Kernel:
 
 @rule("scan", memory=SHARED)
 def scan(site: Site) -> Kernel:
-    constants, carried = site.param("num_consts"), site.param("num_carry")
+    constants, carried = scan_counts(site.node.params)
     body_block, written = _loop_body(site, "jaxpr", constants, carried)
     length, reverse = int(site.param("length")), site.param("reverse")
     body = body_block.bind(site.sizes)

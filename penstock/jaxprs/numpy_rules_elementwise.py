@@ -132,6 +132,12 @@ def rsqrt(site: Site) -> Kernel:
     return in_wider_type(site, lambda x: np.true_divide(one, np.sqrt(x)).astype(x.dtype, copy=False))
 
 
+@elementwise("one_minus_square")
+def one_minus_square(site: Site) -> Kernel:
+    one = site.out_dtype().type(1)
+    return lambda x: one - x * x
+
+
 @elementwise("logistic")
 def logistic(site: Site) -> Kernel:
     one = wider(site.out_dtype()).type(1)

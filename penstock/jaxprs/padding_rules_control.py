@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr
 
-from penstock.jaxprs.dims import is_symbolic
+from penstock.jaxprs.dims import is_symbolic, scan_counts
 from penstock.jaxprs.padding_frame import Frame, Padded, rule
 
 
@@ -89,10 +89,10 @@ def _chosen(choice: Any, yes: Any, no: Any) -> Any:
 def scan(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
     params = equation.params
     length, reverse, closed = params["length"], params["reverse"], params["jaxpr"]
-    of_constants, of_carry = params["num_consts"], params["num_consts"] + params["num_carry"]
+    of_constants, count = scan_counts(params)
+    of_carry = of_constants + count
     arrays = [operand.array for operand in operands]
     constants, carry, rows = arrays[:of_constants], arrays[of_constants:of_carry], arrays[of_carry:]
-    count = params["num_carry"]
 
     def body(carry: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
         results = frame.call(closed, [*constants, *carry, *row])

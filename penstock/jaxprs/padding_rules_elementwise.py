@@ -18,8 +18,8 @@ min mul name neg or real reduce_precision round select_n sign sin sinh sqrt squa
 _OTHERS = """
 acos acosh atan2 bessel_i0e bessel_i1e bitcast_convert_type clamp clz complex cos cosh digamma div eq eq_to erf_inv erfc
 exp exp2 ge gt igamma igamma_grad_a igammac integer_pow is_finite le le_to lgamma log logistic lt lt_to mulhi ne
-nextafter not polygamma population_count pow random_clone random_fold_in random_gamma random_seed random_unwrap
-random_wrap regularized_incomplete_beta rem rsqrt shift_left shift_right_arithmetic shift_right_logical
+nextafter not one_minus_square polygamma population_count pow random_clone random_fold_in random_gamma random_seed
+random_unwrap random_wrap regularized_incomplete_beta rem rsqrt shift_left shift_right_arithmetic shift_right_logical
 threefry2x32 zeta
 """
 

@@ -18,6 +18,7 @@ from penstock.graph.checks import NotTraceable
 from penstock.graph.function import Call, Function
 from penstock.graph.opdef import static_positions
 from penstock.graph.shape import TensorShape
+from penstock.jaxprs.errors import NoRule
 from penstock.jaxprs.numpy_program import NumpyProgram
 from penstock.jaxprs.symbols import named_sizes, numbered, symbolic
 from penstock.ops.types import on_platform
@@ -26,6 +27,7 @@ from penstock.worker.tracing import Checks, Trace
 
 _programs: dict[Any, _Program | None] = {}  # None: the kernel must know its sizes
 _lock = threading.Lock()
+_UNKNOWN: Any = object()
 _MANY = 4096  # programs that are kept
 _SHORT = 64  # numbers, where they are sizes or the bounds of a slice
 
@@ -86,13 +88,14 @@ class OpPrograms:
         pattern = numbered(exact)
         for shapes in (pattern, exact) if pattern != exact else (exact,):
             form = (name, shapes)
-            if form not in _programs:
-                made = self._made(given, absent, list(zip(symbolic(shapes), types, strict=True)), key, shapes is exact)
+            program: _Program | None = _programs.get(form, _UNKNOWN)
+            if program is _UNKNOWN:
+                forms = list(zip(symbolic(shapes), types, strict=True))
+                program = self._made(given, absent, forms, key, shapes is exact)
                 with _lock:
                     if len(_programs) > _MANY:
                         _programs.clear()
-                    _programs[form] = made
-            program = _programs[form]
+                    _programs[form] = program
             if program is not None:
                 return program
         raise AssertionError("a kernel does not know its sizes though they are given")
@@ -147,7 +150,11 @@ class _Program:
 
         forms = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in moving]
         positions = [self._moving.index(i) for i in donated]
-        self._program = NumpyProgram(jax.make_jaxpr(kernel)(forms, key), positions)
+        jaxpr = jax.make_jaxpr(kernel)(forms, key)
+        try:
+            self._program = NumpyProgram(jaxpr, positions)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise NoRule(node.op.name, f"jax writes it in a way that is not known here, {error!r}") from error
         self._written = [self._moving[i] for i in self._program.written]
 
     def run(self, node: Node, arguments: list[Any], key: Any, take: Callable[[int], np.ndarray]) -> list[Any]:

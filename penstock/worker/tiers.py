@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from penstock.errors import UnimplementedError
+from penstock.face import logging
 from penstock.graph.checks import NotTraceable
 from penstock.jaxprs.errors import NoRule
 from penstock.ops.list_value import RowList
@@ -188,13 +189,15 @@ class Tiers:
         if pattern is None or not pattern.symbols:
             return None
         try:
-            self._traced[known] = Traced(self.segment, pattern, values)
+            traced = Traced(self.segment, pattern, values)
+            self._may_interpret = self._may_interpret and traced.has_numpy
         except NotTraceable:
             self._require_traceable(values)  # perhaps only symbols are in the way
             return None
         except Exception:  # of many kinds: some kernels must know their sizes
             return None
-        return self._traced[known]
+        self._traced[known] = traced
+        return traced
 
     def _require_traceable(self, values: list[Any]) -> None:
         """NotTraceable if the segment cannot be traced with known sizes either."""
@@ -308,6 +311,9 @@ class Tiers:
             traced.compile(bounds)
         except NoRule:
             self._may_pad = False
+        except Exception as error:  # of a jax that does things in another way; other tiers serve
+            self._may_pad = False
+            logging.warning("'%s' could not be compiled for all sizes: %r", self.segment.name, error)
 
 
 def _kind(value: Any) -> Any:

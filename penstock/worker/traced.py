@@ -100,6 +100,14 @@ class Traced:
         """The program that NumPy runs; NoRule if it has none."""
         return NumpyProgram(self.jaxpr, range(len(self.segment.updated)))
 
+    @property
+    def has_numpy(self) -> bool:
+        """Whether NumPy has rules for all of it."""
+        try:
+            return self.in_numpy is not None
+        except NoRule:
+            return False
+
     def interpret(self, sizes: Sizes, values: list[Any], step: Step) -> None:
         """Runs the segment in NumPy."""
         segment, program = self.segment, self.in_numpy
