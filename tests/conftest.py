@@ -39,3 +39,12 @@ def nothing_on_disk() -> Iterator[None]:
 def exact_tier(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has each segment compiled for each of its shapes, when it first runs."""
     monkeypatch.setenv("PENSTOCK_TIER", "exact")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _background() -> None:
+    """Begins the thread that compiles in the background: it lives as long as the process, and no test leaks it."""
+    from penstock.worker.compilation import in_background, wait_idle
+
+    in_background(lambda: None, "tests")
+    assert wait_idle(60)
