@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
+from penstock.jaxprs.dims import evaluate, is_symbolic
 
 
 class SizesNeeded(Exception):
@@ -26,26 +26,26 @@ class Sizes:
     def value(self, dimension: Any) -> int:
         known = self._values.get(id(dimension))
         if known is None:
-            known = self._values[id(dimension)] = int(dimension._evaluate(self.symbols))
+            known = self._values[id(dimension)] = int(evaluate(dimension, self.symbols))
         return known
 
     def resolve(self, value: Any) -> Any:
         """`value` with its symbolic dimensions, also those in tuples and lists, replaced by numbers."""
         if isinstance(value, (tuple, list)) and has_symbols(value):
             return type(value)(self.resolve(item) for item in value)
-        return self.value(value) if jax.export.is_symbolic_dim(value) else value
+        return self.value(value) if is_symbolic(value) else value
 
 
 def has_symbols(value: Any) -> bool:
     """True for a symbolic dimension and for tuples and lists with one in them."""
     if isinstance(value, (tuple, list)):
         return any(has_symbols(item) for item in value)
-    return jax.export.is_symbolic_dim(value)
+    return is_symbolic(value)
 
 
 def dimension_key(dimension: Any) -> Any:
     """A value that is equal for equal dimensions, and cheap to compare."""
-    return str(dimension) if jax.export.is_symbolic_dim(dimension) else int(dimension)
+    return str(dimension) if is_symbolic(dimension) else int(dimension)
 
 
 def symbol_places(shapes: Sequence[Sequence[Any]]) -> dict[str, tuple[int, int]]:
@@ -53,7 +53,7 @@ def symbol_places(shapes: Sequence[Sequence[Any]]) -> dict[str, tuple[int, int]]
     places: dict[str, tuple[int, int]] = {}
     for position, shape in enumerate(shapes):
         for axis, dimension in enumerate(shape):
-            if jax.export.is_symbolic_dim(dimension):
+            if is_symbolic(dimension):
                 name = dimension._to_var()
                 if name is not None:
                     places.setdefault(name, (position, axis))

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import InvalidArgumentError, OpError
 from penstock.graph.opdef import grouped
-from penstock.passes.ir import Node, blamed
+from penstock.passes.ir import Node
 from penstock.worker.calls import PlainCall, deals_with_lists, host_value
 from penstock.worker.op_programs import OpPrograms, TooMuchWork
 from penstock.worker.resources import USED_UP, Variable
 from penstock.worker.step import Step
+from penstock.worker.tracing import KERNEL_ERRORS, named_error
 
 MANY_DRAWN = 1 << 20  # random numbers: from here on XLA draws them sooner, compiling included
 
@@ -93,13 +93,8 @@ class InterpretedCall(PlainCall):
         try:
             given = grouped(node.op, node.attrs, arguments) if self.takes_lists else arguments
             result = self._kernel(*given, **attrs)
-        except OpError as error:
-            raise type(error)(None, blamed(error, node), f"{error.message} [node '{node.name}']") from error
-        except (TypeError, ValueError, IndexError, ZeroDivisionError, NotImplementedError) as error:
-            shapes = ", ".join(str(list(getattr(a, "shape", ()))) for a in arguments)
-            raise InvalidArgumentError(
-                None, node.name, f"{node.op.name} '{node.name}' with inputs of shape {shapes}: {error}"
-            ) from error
+        except KERNEL_ERRORS as error:
+            raise named_error(error, node, arguments) from error
         if result is None:
             return ()
         results = result if isinstance(result, (list, tuple)) else [result]

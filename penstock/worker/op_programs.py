@@ -1,4 +1,4 @@
-"""What NumPy runs in place of a kernel that is written for jax: the kernel's jaxpr, traced once for all sizes.
+"""NumPy in place of kernels that are written for jax: it runs a kernel's jaxpr, traced once for all sizes.
 
 A kernel is traced with a symbol for each size, equal sizes by the same symbol, so that one program serves every shape
 of that pattern, and all nodes of one op type and one set of attributes share it. A kernel that must know its sizes is
@@ -33,7 +33,7 @@ _SHORT = 64  # numbers, where they are sizes or the bounds of a slice
 
 
 class TooMuchWork(Exception):
-    """What would take NumPy far longer than compiled code."""
+    """Raised for work that takes NumPy far longer than compiled code."""
 
 
 class OpPrograms:

@@ -227,7 +227,7 @@ class Segment:
         return inputs
 
     def forms(self, values: list[Any]) -> tuple[Any, Any]:
-        """What would be called with these values: the function, and the shapes and types of its arguments."""
+        """The function that would be called with these values, and the shapes and types of its arguments."""
         compiled = self._compiled or self._function(values)
         keys = np.zeros((len(self.random), 4), np.uint32) if self.random else None
         updated = [v.read() for v in self.updated_variables]

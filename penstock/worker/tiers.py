@@ -54,7 +54,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class _Seen:
-    """What is known of one shape of a segment's inputs."""
+    """One shape of a segment's inputs: how often it came, and how long its runs took."""
 
     __slots__ = ("asked", "runs", "seconds")
 
@@ -135,7 +135,7 @@ class Tiers:
 
     @functools.cached_property
     def _is_large(self) -> bool:
-        """Whether it changes large variables. Compiled code keeps those once it has them."""
+        """Tells if it changes large variables. Compiled code keeps those once it has them."""
         return sum(variable.nbytes() for variable in self.segment.updated_variables) > LARGE
 
     def _noted(self, shapes: Shapes, known: Any) -> _Seen:
@@ -150,7 +150,7 @@ class Tiers:
             return seen
 
     def _changes(self, known: Any) -> bool:
-        """Whether the shapes keep changing."""
+        """Tells if the shapes keep changing."""
         return self._counts[known] > FEW
 
     # Tracing
@@ -168,7 +168,7 @@ class Tiers:
         return (traced, sizes) if sizes is not None else (None, None)
 
     def _is_worth_tracing(self, shapes: Shapes, known: Any) -> bool:
-        """Whether sizes change, or may do so by the program's own words."""
+        """Tells if sizes change, or may do so by the program's own words."""
         count = self._counts[known]
         if self._traces:
             return self._traces < MANY_TRACES and count > 1 << self._traces
@@ -317,7 +317,7 @@ class Tiers:
 
 
 def _kind(value: Any) -> Any:
-    """What kind of list a value is. How many items it has is also the size of the array that holds them."""
+    """The kind of list that a value is. How many items it has is also the size of the array that holds them."""
     if not hasattr(value, "tree_flatten"):
         return None
     return type(value), len(jax.tree.leaves(value)), value.size if isinstance(value, RowList) else None

@@ -102,7 +102,7 @@ class Traced:
 
     @property
     def has_numpy(self) -> bool:
-        """Whether NumPy has rules for all of it."""
+        """Tells if NumPy has rules for all of it."""
         try:
             return self.in_numpy is not None
         except NoRule:

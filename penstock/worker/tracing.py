@@ -156,13 +156,8 @@ class Trace:
         except NotTraceable as error:
             error.node = node  # the outermost one is what runs on the host
             raise
-        except OpError as error:
-            raise type(error)(None, blamed(error, node), f"{error.message} [node '{node.name}']") from error
-        except (TypeError, ValueError, IndexError, ZeroDivisionError, NotImplementedError) as error:
-            shapes = ", ".join(str(list(getattr(a, "shape", ()))) for a in arguments)
-            raise InvalidArgumentError(
-                None, node.name, f"{op.name} '{node.name}' with inputs of shape {shapes}: {error}"
-            ) from error
+        except KERNEL_ERRORS as error:
+            raise named_error(error, node, arguments) from error
         results = list(result) if isinstance(result, (tuple, list)) else [] if result is None else [result]
         if op.writes:
             if writes:
@@ -243,6 +238,18 @@ class Trace:
         """Keeps the first failure."""
         if report is not None:
             self.failed = report if self.failed is None else first_failure(self.failed, report)
+
+
+KERNEL_ERRORS = (OpError, TypeError, ValueError, IndexError, ZeroDivisionError, NotImplementedError)
+
+
+def named_error(error: Exception, node: Node, arguments: Sequence[Any]) -> OpError:
+    """An error of a kernel as the program gets it: it names the node, and what does not fit tells the shapes."""
+    if isinstance(error, OpError):
+        return type(error)(None, blamed(error, node), f"{error.message} [node '{node.name}']")
+    shapes = ", ".join(str(list(getattr(a, "shape", ()))) for a in arguments)
+    message = f"{node.op.name} '{node.name}' with inputs of shape {shapes}: {error}"
+    return InvalidArgumentError(None, node.name, message)
 
 
 def call_kernel(node: Node, arguments: list[Any], trace: Any) -> Any:
