@@ -166,9 +166,5 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
     """How many of a scan's operands are constants, and how many are carried from one iteration to the next."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
-    constants, carry, _ = params["ft_in"]  # of jax 0.11: trees of what goes in
-    return _leaves(constants), _leaves(carry)
-
-
-def _leaves(tree: Any) -> int:
-    return sum(map(_leaves, tree)) if hasattr(tree, "__iter__") else 1
+    constants, carry, _ = params["ft_in"].unpack()  # of jax 0.11: a flat tree of what goes in
+    return len(constants), len(carry)

@@ -108,7 +108,7 @@ def reduce(site: Site) -> Kernel:
 def elementwise_block(site: Site, name: str) -> Any:
     """The jaxpr of a param, which is for single elements, as a function of lists of arrays of one shape."""
     jaxpr = site.node.params[name]
-    if isinstance(jaxpr, core.Jaxpr):
+    if "consts" in site.node.params:
         jaxpr = core.ClosedJaxpr(jaxpr, site.node.params["consts"])
     for inner in sorted({node.primitive for node in FlatJaxpr(jaxpr).nodes}):
         if inner not in RULES or not RULES[inner].broadcasts:

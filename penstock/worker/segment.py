@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -125,6 +126,14 @@ class Segment:
         """A function of a segment's arguments, to be compiled for its device; the first argument is donated."""
         options = cpu_compiler_options() if self.platform == "cpu" else None
         return jax.jit(function, donate_argnums=(0,), compiler_options=options)
+
+    def compile(self, jitted: Any, forms: Sequence[Any]) -> None:
+        """Compiles such a function for arguments of these forms, so that a call with them finds the code there."""
+        with self._on_device():
+            jitted.lower(*forms).compile()
+
+    def _on_device(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self.is_default else jax.default_device(self.jax_device)
 
     def _trace(self, updated: Any, read: Any, inputs: Any, constants: Any, keys: Any, static: Any) -> Any:
         # An uninitialised variable is seen here and not on every call: None in place of an array traces anew.
@@ -285,7 +294,7 @@ class Segment:
         try:
             if self.is_default:
                 return compiled(updated, read, inputs, self.constants, keys)
-            with jax.default_device(self.jax_device):
+            with self._on_device():
                 return compiled(updated, read, inputs, self.constants, keys)
         except (OpError, NotTraceable, NeedsThread):
             raise

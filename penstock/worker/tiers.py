@@ -293,7 +293,7 @@ class Tiers:
         def compile_exact() -> None:
             try:
                 with self.segment.program.compiling():
-                    compiled.lower(*forms).compile()
+                    self.segment.compile(compiled, forms)
             except NotTraceable as error:
                 self.failure = error
             else:

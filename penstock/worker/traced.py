@@ -175,7 +175,7 @@ class _Padded:
         self._program = Program(traced.segment.program.log, traced.segment.name, kind="padded")
         with self._program.compiling():
             compiling_here.traced = self._program, [str(list(shape)) for shape in self._shapes]
-            self._compiled.lower(updated, read, inputs, constants, keys, sizes).compile()
+            traced.segment.compile(self._compiled, (updated, read, inputs, constants, keys, sizes))
 
     def run(self, sizes: Sizes, values: list[Any], step: Step) -> None:
         segment = self._traced.segment

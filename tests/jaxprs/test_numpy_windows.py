@@ -138,7 +138,8 @@ def test_special_functions(dtype: Any) -> None:
 
 def test_special_functions_where_they_end() -> None:
     x = np.array([0, 1, -1, np.inf, -np.inf, np.nan], np.float32)
-    check(lambda x: (lax.erf(x), lax.erfc(x), lax.erf_inv(x), lax.lgamma(x), lax.digamma(jnp.abs(x))), x)
+    check(lambda x: (lax.erf(x), lax.erfc(x), lax.erf_inv(x), lax.lgamma(x)), x)
+    check(lambda x: lax.digamma(jnp.abs(x)), x[1:])  # what it is at 0 depends on jax's version
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

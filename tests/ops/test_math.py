@@ -16,7 +16,7 @@ from penstock.graph.constant import constant_value
 from penstock.graph.dtype import as_dtype
 from penstock.graph.graph import Graph
 from penstock.graph.tensor import IndexedSlices
-from penstock.ops import array, casting, clip, compare, math, matmul, ranges, reduce, reshaping, spacing, unary
+from penstock.ops import array, casting, clip, compare, math, matmul, ranges, reduce, reshaping, spacing, special, unary
 from penstock.session import Session
 
 X = np.array([[-2.5, -1.0, 0.0], [0.5, 1.5, 3.0]], np.float32)
@@ -266,3 +266,9 @@ def test_clip_by_global_norm_keeps_slices_and_none() -> None:
         assert clipped[2].indices is slices.indices
         values = Session(graph=graph).run([clipped[0], clipped[2].values, norm])
     np.testing.assert_allclose(np.concatenate([np.ravel(v) for v in values]), [0.8, 0.6, 5.0], rtol=1e-6)
+
+
+def test_digamma_at_its_poles() -> None:
+    with Graph().as_default() as graph:
+        poles = special.digamma(array.constant([0.0, -0.0, -1.0, -2.0]))
+    assert np.isnan(Session(graph=graph).run(poles)).all()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +18,7 @@ from penstock.worker.tiers import Tiers
 
 TIERS = ("interpreted", "padded", "exact")
 DEADLINE = 120.0
+ON_CPU = tf.ConfigProto(device_count={"GPU": 0})  # NumPy runs segments only there
 
 
 @pytest.fixture
@@ -89,7 +93,7 @@ def test_switching_tiers_gives_the_same(eager_compiler, monkeypatch):
 
 
 def test_what_runs_once_is_not_compiled(compilations):
-    with tf.Graph().as_default(), tf.Session() as sess:
+    with tf.Graph().as_default(), tf.Session(config=ON_CPU) as sess:
         x, ids, loss, train = model()
         sess.run(tf.global_variables_initializer())
         sess.run(tf.assign(tf.trainable_variables()[0], np.ones((7, 3))))
@@ -98,11 +102,12 @@ def test_what_runs_once_is_not_compiled(compilations):
     assert compilations == []
 
 
-def test_a_thousand_lengths_need_few_programs(compilations, eager_compiler):
+@pytest.mark.parametrize("config", [None, ON_CPU], ids=["any device", "CPU"])
+def test_a_thousand_lengths_need_few_programs(config, compilations, eager_compiler):
     x = tf.placeholder(tf.float32, [None])
     y = tf.reduce_sum(tf.tanh(x)) / tf.reduce_max(x) + tf.cast(tf.size(x), tf.float32)
     random = np.random.RandomState(0)
-    with tf.Session() as sess:
+    with tf.Session(config=config) as sess:
         for n in range(2, 1002):
             fed = random.rand(n).astype(np.float32) + 1
             wanted = np.tanh(fed).sum() / fed.max() + n
@@ -110,14 +115,15 @@ def test_a_thousand_lengths_need_few_programs(compilations, eager_compiler):
             if n % 100 == 0:
                 assert wait_idle(DEADLINE)
     assert 1 <= len(compilations) <= 12
-    assert {c.kind for c in compilations} == {"padded"}
-    assert all(c.in_background for c in compilations)
+    if config is ON_CPU:
+        assert {c.kind for c in compilations} == {"padded"}
+        assert all(c.in_background for c in compilations)
 
 
 def test_a_shape_that_comes_again_is_compiled_for_in_the_background(compilations, eager_compiler):
     x = tf.placeholder(tf.float32, [4])
     y = tf.sqrt(x) * 2
-    with tf.Session() as sess:
+    with tf.Session(config=ON_CPU) as sess:
         for _ in range(3):
             np.testing.assert_allclose(sess.run(y, {x: np.full(4, 9.0)}), np.full(4, 6.0))
         assert wait_idle(DEADLINE)
@@ -194,6 +200,44 @@ def test_the_tier_that_cannot_run_a_segment_leaves_it_to_another(monkeypatch):
     with tf.Session() as sess:
         for n in (2, 3, 4, 5, 6):
             assert sess.run(tf.reduce_sum(x), {x: np.ones(n)}) == n
+
+
+ON_A_SECOND_DEVICE = """
+import numpy as np
+import penstock.v1 as tf
+from penstock.worker import tiers
+from penstock.worker.compilation import Compilations, wait_idle
+
+tiers.WORTH, tiers.AGAIN, tiers.LONG = 0.0, 2, 0.0
+found, record = [], Compilations.record
+
+def recording(self, compilation):
+    if compilation.kind != "operation":
+        found.append((compilation.kind, compilation.in_background))
+    record(self, compilation)
+
+Compilations.record = recording
+with tf.device("/cpu:1"):
+    x, y = tf.placeholder(tf.float32, [4]), tf.placeholder(tf.float32, [None])
+    total = tf.reduce_sum(tf.tanh(y))
+    step = tf.assign_add(tf.Variable(tf.ones([4])), x).op
+with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as sess:
+    sess.run(tf.global_variables_initializer())
+    for n in range(3, 8):
+        sess.run(step, {x: np.ones(4)})
+        sess.run(total, {y: np.ones(n)})
+        assert wait_idle(60)
+print(sorted(found))
+"""
+
+
+def test_code_is_prepared_for_the_device_of_the_segment():
+    """Else a call would have it compiled again."""
+    two_devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, **two_devices, "PENSTOCK_CACHE_BYTES": "0"}
+    program = [sys.executable, "-c", ON_A_SECOND_DEVICE]
+    done = subprocess.run(program, env=environment, timeout=DEADLINE, capture_output=True, text=True, check=True)
+    assert done.stdout == "[('exact', True), ('padded', True)]\n"
 
 
 def _no_rule(self: Any, values: Any, step: Any) -> None:
