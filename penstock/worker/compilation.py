@@ -276,10 +276,20 @@ class _Background:
             self._jobs.clear()
             thread = self._thread if self._busy else None
         if thread is not None and thread.ident is not None:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
-            thread.join(EXIT_SECS)
+            sys.unraisablehook = _unless_stopped
+            deadline = time.monotonic() + EXIT_SECS
+            while thread.is_alive() and time.monotonic() < deadline:
+                # A finaliser that happens to run there swallows the exception: then it is sent again.
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+                thread.join(EXIT_SECS / 20)
             if thread.is_alive():
                 _leave_compiling(thread)
+
+
+def _unless_stopped(unraisable: sys.UnraisableHookArgs) -> None:
+    """Reports what a finaliser has raised, unless that is what was sent to end the thread."""
+    if unraisable.exc_type is not SystemExit:
+        sys.__unraisablehook__(unraisable)
 
 
 def _leave_compiling(thread: threading.Thread) -> None:

@@ -261,3 +261,29 @@ def test_a_process_may_end_while_its_background_compiles(tracing, steps):
     script = _EXITS.format(tracing=tracing, steps=steps)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=DEADLINE * 2)
     assert (done.returncode, done.stdout, done.stderr) == (3, "leaving\n", "")
+
+
+_FINALISES = """
+import sys, threading
+from penstock.worker import compilation
+
+began = threading.Event()
+
+class Heavy:
+    def __del__(self):
+        for _ in range(100_000):
+            began.set()
+
+def job():
+    while True:
+        Heavy()
+
+compilation.in_background(job, "heavy")
+assert began.wait(60)
+sys.exit(3)
+"""
+
+
+def test_a_process_ends_quietly_while_its_background_runs_finalisers():
+    done = subprocess.run([sys.executable, "-c", _FINALISES], capture_output=True, text=True, timeout=DEADLINE * 2)
+    assert (done.returncode, done.stderr) == (3, "")
