@@ -159,7 +159,8 @@ def embedding_lookup_sparse(
         indices: Any = sp_ids.indices
         segments = indices[:, 0]
         if sp_weights is None and len(shards) == 1 and max_norm is None:
-            return _combined(combiner, shards[0], sp_ids.values, segments, name)
+            # The table may be large, and the step needs few of its rows: their gradient stays sparse.
+            return _combined(combiner, shards[0], sp_ids.values, segments, name, sparse_gradient=True)
         ids, positions = selection.unique(sp_ids.values)
         rows = embedding_lookup(shards, ids, partition_strategy, max_norm=max_norm)
         if sp_weights is None:
@@ -177,10 +178,11 @@ def segment_sqrt_n(data: Array, segment_ids: Array) -> Array:
 _COMBINERS = {"sum": "SparseSegmentSum", "mean": "SparseSegmentMean", "sqrtn": "SparseSegmentSqrtN"}
 
 
-def _combined(combiner: str, rows: Any, positions: Tensor, segments: Tensor, name: str) -> Tensor:
+def _combined(
+    combiner: str, rows: Any, positions: Tensor, segments: Tensor, name: str, sparse_gradient: bool = False
+) -> Tensor:
     combine = op_of(_COMBINERS[combiner])
-    # The table may be large, and the step needs few of its rows: their gradient stays sparse.
-    result: Tensor = combine(convert_to_tensor(rows), positions, segments, sparse_gradient=True, name=name)
+    result: Tensor = combine(convert_to_tensor(rows), positions, segments, sparse_gradient=sparse_gradient, name=name)
     return result
 
 

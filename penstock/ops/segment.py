@@ -30,6 +30,7 @@ from penstock.ops.joining import concat
 from penstock.ops.reshaping import rank, reshape, shape, shape_internal
 from penstock.ops.shapes import merge, require_rank
 from penstock.ops.types import FLOATS, INDEX, INDEX32, NUMBERS, QUANTIZED, REALS, Array
+from penstock.row_sums import run_ends, spread_by_runs, sums_of_runs
 
 # Unsorted: the number of segments is given, negative ids are left out.
 
@@ -212,6 +213,13 @@ def _sorted_shape(op: Operation) -> list[TensorShape]:
     return [data if data.rank is None else TensorShape.of((None,)).concatenate(data.with_rank_at_least(1)[1:])]
 
 
+def _check_pairs(indices: np.ndarray, ids: np.ndarray) -> None:
+    if indices.shape != ids.shape or ids.ndim != 1:
+        raise InvalidArgumentError(
+            None, None, f"segment_ids and indices must be vectors of one size, got {ids.shape} and {indices.shape}"
+        )
+
+
 def _check_sorted(ids: np.ndarray) -> int:
     """The number of segments of rising ids."""
     if ids.size and ids[0] < 0:
@@ -226,6 +234,8 @@ def _sorted(method: Any, start: Any, data: Array, segment_ids: Array) -> np.ndar
     if ids.shape != values.shape[:1]:
         raise ValueError(f"segment_ids should be the same size as dimension 0 of input, got {ids.size}")
     count = _check_sorted(ids)
+    if method is np.add:
+        return sums_of_runs(values, run_ends(ids, count))
     result = np.full((count, *values.shape[1:]), start, values.dtype)
     method.at(result, ids, values)
     # Segments without rows are zero, whatever the operation starts from (except for products).
@@ -297,49 +307,70 @@ def _num_segments_shape(op: Operation) -> list[TensorShape]:
 def _sparse_sum(data: Array, indices: Array, segment_ids: Array, num_segments: Any, power: float) -> np.ndarray:
     """Sums of picked rows, divided by a power of how many there are."""
     values, chosen, ids = np.asarray(data), np.asarray(indices), np.asarray(segment_ids)
+    _check_pairs(chosen, ids)
     require_in_range(chosen, values.shape[0])
     count = _check_sorted(ids)
     if num_segments is not None:
         if count > int(num_segments):
             raise InvalidArgumentError(None, None, f"segment ids must be < num_segments {int(num_segments)}")
         count = int(num_segments)
-    sums = np.zeros((count, *values.shape[1:]), values.dtype)
-    np.add.at(sums, ids, values[chosen])
-    if power:
-        counts = np.maximum(np.bincount(ids, minlength=count), 1).astype(np.float64) ** power
-        sums = (sums / counts.reshape(-1, *[1] * (sums.ndim - 1))).astype(values.dtype)
-    return sums
+    ends = run_ends(ids, count)
+    return _divided(sums_of_runs(values, ends, chosen), ends, power)
 
 
-def _sparse_grad(power: float) -> Callable[..., Any]:
+def _divided(rows: np.ndarray, ends: np.ndarray, power: float) -> np.ndarray:
+    """One row of each segment, divided by a power of how many the segment has."""
+    if not power:
+        return rows
+    counts = np.maximum(np.diff(ends), 1).astype(np.float64) ** power
+    quotients: np.ndarray = (rows / counts.reshape(-1, *[1] * (rows.ndim - 1))).astype(rows.dtype)
+    return quotients
+
+
+def _sparse_grad(name: str, power: float) -> Callable[..., Any]:
     def grad(op: Operation, dy: Tensor) -> list[Any]:
         data, indices, ids = op.input_list[:3]
+        others = [None] * (len(op.input_list) - 1)
+        if not op.attrs["sparse_gradient"]:
+            return [op_of(f"{name}Grad")(dy, indices, ids, shape(data)[0]), *others]  # type: ignore[index]
         rows: Any = gather(dy, ids)
         if power:
             flat = op_of("OnesLike")(gather(data, indices))
             count: Any = gather(op_of("SegmentSum")(flat, ids), ids)
             rows = op_of("RealDiv")(rows, count if power == 1 else op_of("Sqrt")(count))
-        if op.attrs["sparse_gradient"]:
-            return [IndexedSlices(rows, indices, shape(data))] + [None] * (len(op.input_list) - 1)
-        total = unsorted_segment_sum(rows, indices, shape(data)[0])  # type: ignore[index]
-        return [total] + [None] * (len(op.input_list) - 1)
+        return [IndexedSlices(rows, indices, shape(data)), *others]
 
     return grad
 
 
 def _sparse_segment(name: str, power: float) -> tuple[Any, Any]:
-    @op(name, "T, Tidx, Tsegmentids -> output: T", host=True, shape=_sorted_shape, grad=_sparse_grad(power),
+    @op(name, "T, Tidx, Tsegmentids -> output: T", host=True, shape=_sorted_shape, grad=_sparse_grad(name, power),
         T=REALS, Tidx=INDEX32, Tsegmentids=INDEX32)  # fmt: skip
     def plain(data: Array, indices: Array, segment_ids: Array, *, sparse_gradient: bool = False) -> Array:
         return _sparse_sum(data, indices, segment_ids, None, power)
 
     @op(f"{name}WithNumSegments", "T, Tidx, Tsegmentids, Tnumsegments -> output: T", host=True,
-        shape=_num_segments_shape, grad=_sparse_grad(power), T=REALS, Tidx=INDEX32, Tsegmentids=INDEX32,
+        shape=_num_segments_shape, grad=_sparse_grad(name, power), T=REALS, Tidx=INDEX32, Tsegmentids=INDEX32,
         Tnumsegments=INDEX32)  # fmt: skip
     def sized(
         data: Array, indices: Array, segment_ids: Array, num_segments: Array, *, sparse_gradient: bool = False
     ) -> Array:
         return _sparse_sum(data, indices, segment_ids, num_segments, power)
+
+    def grad_of_grad(op: Operation, dy: Tensor) -> list[Any]:
+        grad, indices, ids = op.input_list[:3]
+        return [sized(dy, indices, ids, shape(grad)[0]), None, None, None]  # type: ignore[index]
+
+    @op(f"{name}Grad", "T, Tidx, Tsegmentids, int32 -> output: T", host=True, shape=_num_segments_shape,
+        grad=grad_of_grad, T=FLOATS, Tidx=INDEX32, Tsegmentids=INDEX32)  # fmt: skip
+    def grad(grad: Array, indices: Array, segment_ids: Array, output_dim0: Array) -> Array:
+        rows, picked, ids = np.asarray(grad), np.asarray(indices), np.asarray(segment_ids)
+        _check_pairs(picked, ids)
+        require_in_range(picked, int(output_dim0))
+        if _check_sorted(ids) > len(rows):
+            raise InvalidArgumentError(None, None, f"Segment id {ids[-1]} out of range [0, {len(rows)}).")
+        ends = run_ends(ids, len(rows))
+        return spread_by_runs(_divided(rows, ends, power), ends, picked, int(output_dim0))
 
     return plain, sized
 

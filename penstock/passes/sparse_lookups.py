@@ -26,12 +26,12 @@ _HARMLESS = frozenset((
 
 def gather_before_segments(subgraph: Subgraph) -> Subgraph:
     """The subgraph with sums over picked rows as a gather and sums over its rows."""
-    if not any(node.op.name in _OF_ROWS for node in subgraph.nodes):
+    if not any(map(_picks_rows, subgraph.nodes)):
         return subgraph
     nodes: list[Node] = []
     lookups: set[tuple[int, int]] = set()
     for node in subgraph.nodes:
-        if node.op.name in _OF_ROWS:
+        if _picks_rows(node):
             nodes.append(_rows_of(node))
             lookups.add(_pair(nodes[-1]))
             node.op = op_of(_OF_ROWS[node.op.name])
@@ -43,6 +43,16 @@ def gather_before_segments(subgraph: Subgraph) -> Subgraph:
     # In place: the nodes have changed for everyone who holds this subgraph.
     subgraph.nodes[:] = _with_own_reads(nodes, gathers, subgraph)
     return subgraph
+
+
+def _picks_rows(node: Node) -> bool:
+    """Tells if a node sums rows that it picks from what is not on the host yet."""
+    if node.op.name not in _OF_ROWS:
+        return False
+    source = node.inputs[0][0]
+    while source.op.name in ("Identity", "Reshape"):
+        source = source.inputs[0][0]
+    return not source.op.host and source.op.name not in ("_Arg", "_Recv")
 
 
 def _rows_of(node: Node) -> Node:

@@ -227,10 +227,10 @@ def training_on_two_tasks() -> list[Subgraph]:
     with tf.device("/job:ps"):
         v = tf.get_variable("v", initializer=[1.0, 2.0])
         table = tf.get_variable("table", [5, 2])
+        rows = tf.nn.embedding_lookup_sparse(table, tf.SparseTensor([[0, 0]], [3], [1, 1]), None, combiner="sum")
     with tf.device("/job:worker"):
         y = tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * v + tf.random_normal([2])), [0, v * x])[1]
         y = tf.cond(y[0] > 0, lambda: y * y, lambda: tf.nn.dropout(y, 0.25))
-        rows = tf.nn.embedding_lookup_sparse(table, tf.SparseTensor([[0, 0]], [3], [1, 1]), None, combiner="sum")
         loss = tf.reduce_sum(tf.erf(y)) + tf.reduce_sum(rows) + tf.to_float(tf.size(tf.constant(["a", "\u00e9"])))
     train = tf.train.AdagradOptimizer(0.5).minimize(loss)
     with tf.control_dependencies([train]):
