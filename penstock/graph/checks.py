@@ -53,9 +53,8 @@ def require(ok: Any, message: str, detail: Any = 0) -> None:
 def require_in_range(indices: Any, limit: int, what: str = "indices", message: str = "") -> None:
     """Demands 0 <= indices < limit, and shows an index that is not."""
     if isinstance(indices, np.ndarray) and isinstance(limit, (int, np.integer)):  # no symbol
-        bad = (indices < 0) | (indices >= limit)
-        if bad.any():
-            where = np.argwhere(bad)[0].tolist()
+        if indices.size and (indices.min() < 0 or indices.max() >= limit):
+            where = np.argwhere((indices < 0) | (indices >= limit))[0].tolist()
             if message:
                 raise InvalidArgumentError(None, None, message.format(indices[tuple(where)]))
             raise InvalidArgumentError(

@@ -106,6 +106,7 @@ class OpDef:
     default_name: str = ""
     static_of: Callable[[dict[str, Any]], frozenset[int]] | None = None  # as `static`, where it depends on the attrs
     wants: frozenset[str] = field(default_factory=frozenset)  # keyword-only parameters of the kernel
+    row_rule: Callable[..., Any] | None = None  # of an update of distinct rows: it gets only these, and no indices
 
     @leaves_engine
     def __call__(self, *args: Any, name: str | None = None, **kwargs: Any) -> Any:

@@ -71,6 +71,8 @@ def _rows_grad(op: Operation, grad: Tensor) -> IndexedSlices:
     """The gradient of taking whole rows: the rows of `grad`, at the indices they came from."""
     params, indices = op.input_list[:2]
     dims = shape(params)
+    if indices.shape.rank == 1:
+        return IndexedSlices(grad, indices, dims)
     count = expand_dims(size(indices), 0)
     values = reshape(grad, concat([count, dims[1:]], 0))  # type: ignore[index]
     return IndexedSlices(values, reshape(indices, count), dims)

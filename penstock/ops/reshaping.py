@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -149,6 +150,9 @@ def _reshape_to_input(op: Operation, grad: Tensor) -> list[Any]:
 @op("Reshape", "T, Tshape -> output: T", static="shape", numpy=True, shape=_reshape_shape, grad=_reshape_to_input,
     Tshape=INDEX32)  # fmt: skip
 def reshape_op(tensor: Array, shape: Array) -> Array:
+    if tensor.__class__ is np.ndarray and shape.__class__ is np.ndarray and shape.dtype.kind == "i":
+        with contextlib.suppress(ValueError, TypeError):  # what follows knows why
+            return tensor.reshape([d if d >= -1 else None for d in shape.tolist()])
     dims = [as_size(d) for d in shape]
     unknown = [i for i, d in enumerate(dims) if d == -1]
     if len(unknown) > 1:

@@ -254,19 +254,28 @@ def _unique_shape(op: Operation) -> list[TensorShape]:
     return [values, source, values][: len(op.outputs)]
 
 
-def _distinct(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
-    order = np.argsort(first, kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    return values[order], place[inverse.reshape(-1)], counts[order]
+def _distinct(x: np.ndarray, index: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct values in the order in which they come first, and the place of each element's among them."""
+    if x.dtype.kind in "iu":
+        order = np.argsort(x, kind="stable")
+        ordered = x[order]
+        is_new = np.ones(len(x), bool)
+        np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+        first = order[is_new]  # where each value comes first, by value
+        inverse = np.empty(len(x), np.intp)
+        inverse[order] = np.cumsum(is_new) - 1
+    else:  # strings, and numbers that need not be equal to themselves
+        _, first, inverse = np.unique(x, return_index=True, return_inverse=True)
+    by_place = np.argsort(first, kind="stable")
+    place = np.empty(len(first), index)
+    place[by_place] = np.arange(len(first))
+    return x[first[by_place]], place[inverse.reshape(-1)]
 
 
 @op("Unique", "T -> y: T, idx: out_idx", host=True, numpy=True, shape=_unique_shape, grad=refuse_gradient,
     out_idx=INDEX32)  # fmt: skip
 def unique_op(x: Array, *, out_idx: DType = dt.int32) -> Any:
-    values, inverse, _ = _distinct(np.asarray(x))
-    return values, inverse.astype(out_idx.as_numpy_dtype)
+    return _distinct(np.asarray(x), out_idx.as_numpy_dtype)
 
 
 def unique(x: Any, out_idx: Any = dt.int32, name: str | None = None) -> Unique:
@@ -277,9 +286,9 @@ def unique(x: Any, out_idx: Any = dt.int32, name: str | None = None) -> Unique:
 @op("UniqueWithCounts", "T -> y: T, idx: out_idx, count: out_idx", host=True, numpy=True, shape=_unique_shape,
     grad=refuse_gradient, out_idx=INDEX32)  # fmt: skip
 def unique_with_counts_op(x: Array, *, out_idx: DType = dt.int32) -> Any:
-    values, inverse, counts = _distinct(np.asarray(x))
     kind = out_idx.as_numpy_dtype
-    return values, inverse.astype(kind), counts.astype(kind)
+    values, places = _distinct(np.asarray(x), kind)
+    return values, places, np.bincount(places, minlength=len(values)).astype(kind)
 
 
 def unique_with_counts(x: Any, out_idx: Any = dt.int32, name: str | None = None) -> UniqueWithCounts:
@@ -368,7 +377,7 @@ def _stitch(indices: list[Array], data: list[Array]) -> Array:
     length = max((int(i.max()) + 1 for i in places if i.size), default=0)
     covered = np.zeros(length, bool)
     for i in places:
-        require_in_range(i, length, "indices")
+        require_in_range(i, length)
         covered[i] = True
     first = np.asarray(data[0])
     dims = (length, *first.shape[places[0].ndim :])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,9 +103,18 @@ class _Item:
     open_end: bool = True
 
 
-def _items(attrs: dict[str, Any], count: int, rank: int) -> list[_Item]:
+_MASKS = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask", "begin_mask", "end_mask")
+
+
+def _items(attrs: dict[str, Any], count: int, rank: int) -> Sequence[_Item]:
     """What the `count` entries of begin, end and strides mean for an input of `rank`."""
-    ellipsis, new_axis = attrs["ellipsis_mask"], attrs["new_axis_mask"]
+    return _items_of(*[attrs[mask] for mask in _MASKS], count=count, rank=rank)
+
+
+@functools.lru_cache(1024)
+def _items_of(
+    ellipsis: int, new_axis: int, shrink_axis: int, begin: int, end: int, *, count: int, rank: int
+) -> Sequence[_Item]:
     if bin(ellipsis).count("1") > 1:
         raise ValueError("Multiple ellipses in slice spec not allowed")
     taken = sum(1 for i in range(count) if not (ellipsis | new_axis) >> i & 1)
@@ -118,8 +129,8 @@ def _items(attrs: dict[str, Any], count: int, rank: int) -> list[_Item]:
         elif new_axis >> i & 1:
             items.append(_Item(None))
         else:
-            shrink, begin, end = (bool(attrs[m] >> i & 1) for m in ("shrink_axis_mask", "begin_mask", "end_mask"))
-            items.append(_Item(dim, i, shrink, begin and not shrink, end and not shrink))
+            shrink, is_open, is_endless = (bool(mask >> i & 1) for mask in (shrink_axis, begin, end))
+            items.append(_Item(dim, i, shrink, is_open and not shrink, is_endless and not shrink))
             dim += 1
     return items
 
@@ -191,7 +202,7 @@ def _is_known(value: Any) -> bool:
 
 def _index(
     attrs: dict[str, Any], dims: tuple[int, ...], begin: Array, end: Array, strides: np.ndarray
-) -> tuple[list[_Item], list[Any], bool]:
+) -> tuple[Sequence[_Item], list[Any], bool]:
     """Per dimension the slice to take, or the index if the axis goes away; whether all of them are known."""
     items = _items(attrs, len(strides), len(dims))
     starts, ends = _entries(begin), _entries(end)
@@ -224,7 +235,7 @@ def _index(
 
 
 def _masks(op: Operation) -> dict[str, Any]:
-    return {m: op.attrs[m] for m in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")}
+    return {mask: op.attrs[mask] for mask in _MASKS}
 
 
 def _strided_grad(op: Operation, grad: Tensor) -> list[Any]:

@@ -55,6 +55,17 @@ def update(name: str, signature: str, *, writes: str) -> Callable[[Callable[...,
     return declare
 
 
+# What sparse updates do with the rows that have a gradient, by the name of the op.
+_ROW_RULES: dict[str, Callable[..., Any]] = {
+    prefix + name: rule
+    for prefix in ("", "Resource")
+    for name, rule in (
+        ("ScatterAdd", lambda rows, updates, **_: rows + updates),
+        ("ScatterSub", lambda rows, updates, **_: rows - updates),
+    )
+}
+
+
 class Rule(NamedTuple):
     """The forms of a rule: of a whole variable, and of the rows that have a gradient."""
 
@@ -90,10 +101,12 @@ def rule(name: str, signature: str, *, writes: str) -> Callable[[Callable[..., A
         sparse.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         types = [t.strip() for t in signature.split(",")]
         sparse_signature = ", ".join([*types[: gradient + 1], "Tindices", *types[gradient + 1 :]])
-        return Rule(
+        forms = Rule(
             update(f"Apply{name}", signature, writes=writes)(kernel),
             update(f"SparseApply{name}", sparse_signature, writes=writes)(sparse),
         )
+        _ROW_RULES.update((form.name, kernel) for form in forms.sparse)
+        return forms
 
     return declare
 
@@ -359,14 +372,19 @@ def sum_duplicate_rows_on_host(values: np.ndarray, indices: np.ndarray) -> Any:
         return values, indices
     order = np.argsort(indices)
     ordered = indices[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    count = _padded(len(starts), (values.shape[1:], values.dtype))
-    ends = np.full(count + 1, len(order), np.int32)
-    ends[: len(starts)] = starts
-    sums = sums_of_runs(values, ends, order)
+    is_new = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    distinct = ordered if is_new.all() else ordered[is_new]
+    found, count = len(distinct), _padded(len(distinct), (values.shape[1:], values.dtype))
     rows = np.full(count, np.iinfo(indices.dtype).max, indices.dtype)
-    rows[: len(starts)] = ordered[starts]
-    return sums, rows
+    rows[:found] = distinct
+    if found == len(ordered):
+        sums = np.zeros((count, *values.shape[1:]), values.dtype)
+        values.take(order, axis=0, out=sums[:found], mode="clip")
+        return sums, rows
+    ends = np.full(count + 1, len(order), np.int32)
+    ends[:found] = np.flatnonzero(is_new)
+    return sums_of_runs(values, ends, order), rows
 
 
 _sizes: dict[Any, list[int]] = defaultdict(list)  # numbers of rows that were made so far, of one kind each
@@ -398,4 +416,4 @@ def with_distinct_indices(op_def: OpDef) -> OpDef:
         with _distinct_indices(), ignoring_checks():
             return op_def.kernel(*args, **attrs)
 
-    return dataclasses.replace(op_def, kernel=kernel)
+    return dataclasses.replace(op_def, kernel=kernel, row_rule=_ROW_RULES.get(op_def.name))

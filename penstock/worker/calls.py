@@ -260,7 +260,8 @@ class HostCall(NodeCall):
 
             self.attrs["functions"] = functools.partial(callable_body, owner.context, node.device)
         self.wants_context = "ctx" in node.op.wants
-        self.takes_lists = any(arg.is_list for arg in node.op.inputs)
+        takes_lists = any(arg.is_list for arg in node.op.inputs)
+        self._groups = grouped(node.op, node.attrs, range(len(node.inputs))) if takes_lists else None
         kinds = [t.name == "resource" or t._is_ref_dtype for t in node.dtypes]
         finds = "resource" in node.op.wants and not self.wants_context
         self.is_handle = finds and not node.inputs and bool(kinds) and all(kinds)
@@ -277,6 +278,12 @@ class HostCall(NodeCall):
         flat = (i for each in values for i in (each if isinstance(each, list) else [each]))
         return frozenset(i for i in flat if edges[i][0].dtypes[edges[i][1]]._is_ref_dtype)
 
+    def grouped(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The values of all inputs as the arguments of the kernel, which takes some in a list."""
+        if self._groups is None:
+            return inputs
+        return [[inputs[i] for i in group] if group.__class__ is list else inputs[group] for group in self._groups]
+
     def call(self, arguments: Sequence[Any], step: Step) -> list[Any]:
         """What the kernel gives; whatever it raises names the node."""
         node = self.node
@@ -284,9 +291,7 @@ class HostCall(NodeCall):
         if node.op.random:
             attrs = {**attrs, "key": self.owner.context.random_state.keys([node], step.drawn)[0]}
         try:
-            if self.takes_lists:
-                arguments = grouped(node.op, node.attrs, arguments)
-            result = node.op.kernel(*arguments, **attrs)
+            result = node.op.kernel(*self.grouped(arguments), **attrs)
         except GivesWay:
             raise
         except OpError as error:

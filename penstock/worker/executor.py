@@ -23,6 +23,7 @@ from penstock.worker.interpreted import InterpretedCall
 from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, is_variable, make_plan
 from penstock.worker.randomness import RandomState
 from penstock.worker.resources import Variable
+from penstock.worker.row_updates import RowUpdateCall
 from penstock.worker.step import Step
 from penstock.worker.transfer import RecvCall, SendCall, together
 
@@ -95,7 +96,7 @@ class Executable:
         self._variable_of = plan.variable_of
         self._first_node: dict[Variable, Node] = {}
         self.feed_slots = [self.slot((node, 0)) for node in subgraph.feeds]
-        every = [self._instruction(s) for s in together(plan.steps) if not _does_nothing(s)]
+        every = [self._instruction(s) for s in together([s for s in plan.steps if not _does_nothing(s)])]
         self._to_find = [i for i in every if isinstance(i, HostCall) and i.is_handle]
         self.instructions = [i for i in every if i not in self._to_find]
         self.fetches = [self.source(edge) for edge in subgraph.fetches]
@@ -157,7 +158,7 @@ class Executable:
             return SegmentCall(self, step)
         if isinstance(step, list):
             return (SendCall if step[0].op.name == "_Send" else RecvCall)(self, step)
-        plain = InterpretedCall if self.cuts.interpreted else PlainCall
+        plain = InterpretedCall if self.cuts.interpreted else RowUpdateCall if step.op.row_rule else PlainCall
         kind = ON_HOST.get(step.op.name, HostCall if step.op.host else plain)
         return kind(self, step)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from penstock.graph.opdef import grouped
 from penstock.passes.ir import Node
 from penstock.worker.calls import PlainCall, deals_with_lists, host_value
 from penstock.worker.op_programs import OpPrograms, TooMuchWork
 from penstock.worker.resources import USED_UP, Variable
+from penstock.worker.row_updates import RowUpdate, put_rows
 from penstock.worker.step import Step
 from penstock.worker.tracing import KERNEL_ERRORS, named_error
 
@@ -35,6 +35,7 @@ class InterpretedCall(PlainCall):
         # Of a variable of which only some rows change, those are kept, not the whole, should a later node fail.
         self._rows = names.index("indices") if op.writes and not op.overwrites and "indices" in names else None
         self._programs = None if plain else OpPrograms(node, self.written if self._rows is not None else ())
+        self._row_update = RowUpdate(node) if op.row_rule is not None else None
         self._only = self.out_slots[0] if len(self.out_slots) == 1 and not self.written else None
         self._random = [node] if op.random else None
 
@@ -46,11 +47,17 @@ class InterpretedCall(PlainCall):
                 arguments.append(value if value.__class__ is np.ndarray else host_value(value))
             else:
                 arguments.append(self._held(position, source))  # type: ignore[arg-type]
-        if self._programs is not None:
+        results: Sequence[Any]
+        if self._row_update is not None and self._row_update.fits(arguments):
+            try:
+                results = self._row_update.run(arguments, self.changed, step.undo)
+            except KERNEL_ERRORS as error:
+                raise named_error(error, self.node, arguments) from error
+        elif self._programs is not None:
             if self._random and _drawn(arguments) > MANY_DRAWN:
                 raise TooMuchWork
             key = self.owner.context.random_state.keys(self._random, step.drawn)[0] if self._random else None
-            results: Sequence[Any] = self._programs.run(arguments, key, self._take(arguments, step))
+            results = self._programs.run(arguments, key, self._take(arguments, step))
         else:
             results = self._results(arguments, step)
         if self._only is not None:
@@ -75,7 +82,7 @@ class InterpretedCall(PlainCall):
             array = variable.taken()
             rows = arguments[self._rows].reshape(-1)
             rows = rows[(rows >= 0) & (rows < len(array))]
-            step.undo.append(functools.partial(_put_rows, variable, array, rows, array[rows]))
+            step.undo.append(functools.partial(put_rows, variable, array, rows, array[rows]))
             return array
 
         return taken
@@ -91,8 +98,7 @@ class InterpretedCall(PlainCall):
         node = self.node
         attrs = {**self.attrs, "ctx": step} if self.wants_context else self.attrs
         try:
-            given = grouped(node.op, node.attrs, arguments) if self.takes_lists else arguments
-            result = self._kernel(*given, **attrs)
+            result = self._kernel(*self.grouped(arguments), **attrs)
         except KERNEL_ERRORS as error:
             raise named_error(error, node, arguments) from error
         if result is None:
@@ -117,11 +123,6 @@ def _drawn(arguments: Sequence[Any]) -> int:
     """How many numbers a node draws whose shape is its first input."""
     shape: Any = arguments[0] if arguments else None
     return int(np.prod(shape, dtype=np.int64)) if getattr(shape, "ndim", 0) == 1 and shape.dtype.kind == "i" else 0
-
-
-def _put_rows(variable: Variable, array: np.ndarray, rows: np.ndarray, before: np.ndarray) -> None:
-    array[rows] = before
-    variable.value = array
 
 
 def _typed(value: Any, wanted: np.dtype) -> Any:

@@ -4,9 +4,9 @@
     padded        compiled once for all sizes up to a bound, where shapes keep changing
     exact         compiled for one shape, where that comes again and again
 
-In NumPy a segment runs node by node the first time, and if it has come again with another shape, or was declared with
-sizes that are not known, as one program for all sizes (`Traced`). Compiling happens in the background while another
-tier serves, else at once.
+In NumPy a segment runs node by node if it is small or comes for the first time, and if it has come again with another
+shape, or was declared with sizes that are not known, as one program for all sizes (`Traced`). Compiling happens in the
+background while another tier serves, else at once.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ OFTEN = 50  # times that one of many shapes must have come before code is compil
 ROOMY = 4  # times as much room as is needed: from here on a smaller bound is prepared
 MANY_PROGRAMS = 12  # that are compiled for one segment in the background
 MANY_SHAPES = 1000  # that are remembered
+FEW_NODES = 30  # of a segment that NumPy runs node by node: what is done anew for each size costs more than the nodes
 MANY_NODES = 3000  # of a segment that is traced only when it is compiled
 MANY_TRACES = 4  # of one segment, for patterns that did not last
 FOR_PATTERN = 8  # shapes that a pattern is learnt from
@@ -75,6 +76,7 @@ class Tiers:
         only = os.environ.get("PENSTOCK_TIER", "")
         self._may_interpret = segment.platform == "cpu" and only in ("", "interpreted")
         self._may_trace = bool(segment.in_slots) and len(segment.plan.nodes) < MANY_NODES and only != "exact"
+        self._is_small = len(segment.plan.nodes) <= FEW_NODES and not only
         self._may_pad = only in ("", "padded")
         self._may_compile = only != "interpreted"
         self._in_slots = segment.in_slots
@@ -170,6 +172,8 @@ class Tiers:
     def _is_worth_tracing(self, shapes: Shapes, known: Any) -> bool:
         """Tells if sizes change, or may do so by the program's own words."""
         count = self._counts[known]
+        if self._is_small and self._may_interpret and self._seconds < LONG:
+            return False
         if self._traces:
             return self._traces < MANY_TRACES and count > 1 << self._traces
         return count > 1 or self._declared(shapes) is not None
@@ -216,7 +220,7 @@ class Tiers:
             return False
         try:
             with interpreting():
-                if traced is not None:
+                if traced is not None and not self._is_small:
                     traced.interpret(sizes, values, step)
                 else:
                     self._run_nodes(values, step)

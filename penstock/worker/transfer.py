@@ -72,18 +72,35 @@ class RecvCall:
 
 
 def together(steps: list[Any]) -> list[Any]:
-    """Steps of a plan with neighbouring sends to one task as one list, and neighbouring receives as one list."""
+    """Steps of a plan with sends to one task as one list, and neighbouring receives as one list.
+
+    A send waits for others as long as only small work on the host lies between: a message costs more than that.
+    """
     result: list[Any] = []
-    kinds: list[Any] = []
+    held: dict[Any, list[Node]] = {}
+    receives: list[Node] | None = None  # if they are what comes last
     for step in steps:
-        kind: Any = None
-        if isinstance(step, Node) and step.op.name == "_Send":
-            kind = ("send", step.attrs["recv_task"])
-        elif isinstance(step, Node) and step.op.name == "_Recv":
-            kind = ("recv",)
-        if kind is not None and kinds and kinds[-1] == kind:
-            result[-1].append(step)
+        name = step.op.name if isinstance(step, Node) else ""
+        if name == "_Send":
+            held.setdefault((step.attrs["recv_task"], step.attrs["repeated"]), []).append(step)
+            continue
+        if not name or not _is_small(step):
+            if held:
+                receives = None
+            result += held.values()
+            held = {}
+        if name != "_Recv":
+            receives = None
+            result.append(step)
+        elif receives is not None:
+            receives.append(step)
         else:
-            result.append([step] if kind is not None else step)
-            kinds.append(kind)
-    return result
+            receives = [step]
+            result.append(receives)
+    return [*result, *held.values()]
+
+
+def _is_small(node: Node) -> bool:
+    """Tells if a node on the host neither waits nor calls what may take long."""
+    op = node.op
+    return not (op.blocking or op.control_flow or op.stateful or "functions" in op.wants or op.takes_variables)
