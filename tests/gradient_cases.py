@@ -160,6 +160,9 @@ CASES: dict[str, dict[str, Any]] = {
     **{f"SparseSegment{kind}": SPARSE_SEGMENTS for kind in ("Sum", "Mean", "SqrtN")},
     **{f"SparseSegment{kind}WithNumSegments": {**SPARSE_SEGMENTS, "num_segments": np.int32(3)}
        for kind in ("Sum", "Mean", "SqrtN")},
+    **{f"SparseSegment{kind}Grad": {"grad": R((2, 3)), "indices": np.array([3, 1, 1], np.int32),
+                                    "segment_ids": np.array([0, 0, 1], np.int32), "output_dim0": np.int32(4)}
+       for kind in ("Sum", "Mean", "SqrtN")},
     **{f"UnsortedSegment{kind}": UNSORTED for kind in ("Sum", "Prod", "Max", "Min")},
     # Losses
     "SparseSoftmaxCrossEntropyWithLogits": {"labels": np.array([2, 0], np.int32), "_outputs": [0]},

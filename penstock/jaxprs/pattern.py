@@ -27,25 +27,25 @@ class Pattern:
     ([(d0, 8), (8*d0,)], {'d0': 7})
     """
 
-    def __init__(self, seen: Sequence[Shapes], declared: Sequence[Sequence[bool]] | None = None) -> None:
-        """`declared` says which sizes may change, apart from those that did."""
-        may_change = [False] * sum(map(len, seen[0])) if declared is None else [d for shape in declared for d in shape]
-        columns = [[shapes[i][j] for shapes in seen] for i, shape in enumerate(seen[0]) for j in range(len(shape))]
+    def __init__(self, seen: Sequence[Shapes], imagined: Sequence[Shapes] = ()) -> None:
+        """`imagined` are shapes that might come as well, as far as is known before they do."""
+        every = [*seen, *imagined]
+        columns = [[shapes[i][j] for shapes in every] for i, shape in enumerate(seen[0]) for j in range(len(shape))]
         names: list[str] = []
         known: list[list[int]] = []  # the sizes of each symbol
         terms: list[Any] = []
-        for column, is_open in zip(columns, may_change, strict=True):
-            if len(set(column)) == 1 and (not is_open or column[0] < 2):
+        for column in columns:
+            if len(set(column)) == 1:
                 terms.append(column[0])
                 continue
-            term = _expressed(column, known, len(seen) > 1)
+            term = _expressed(column, known)
             if term is None:
                 names.append(f"d{len(known)}")
                 known.append(column)
                 term = _multiple(len(known) - 1, 1)
             terms.append(term)
         self.symbols = names
-        self.largest = {name: max(column) for name, column in zip(names, known, strict=True)}
+        self.largest = {name: max(column[: len(seen)]) for name, column in zip(names, known, strict=True)}
         self._terms = terms
         self._ranks = [len(shape) for shape in seen[0]]
         self._constraints = [f"{name} >= 2" for name in names]
@@ -117,11 +117,11 @@ class Pattern:
         return self._answers[key]
 
 
-def _expressed(column: list[int], known: list[list[int]], several: bool) -> Callable[[Sequence[Any]], Any] | None:
+def _expressed(column: list[int], known: list[list[int]]) -> Callable[[Sequence[Any]], Any] | None:
     """A column of sizes by those of the symbols so far: the same, a multiple, larger by a number, a product."""
     if column in known:
         return _multiple(known.index(column), 1)
-    for i, sizes in enumerate(known if several else ()):
+    for i, sizes in enumerate(known):
         factor, rest = divmod(column[0], sizes[0]) if sizes[0] else (0, 1)
         if not rest and factor and all(c == factor * s for c, s in zip(column, sizes, strict=True)):
             return _multiple(i, factor)
@@ -129,7 +129,7 @@ def _expressed(column: list[int], known: list[list[int]], several: bool) -> Call
         if all(c == s + more for c, s in zip(column, sizes, strict=True)):
             return functools.partial(_larger, i, more)
     pairs = itertools.combinations_with_replacement(enumerate(known), 2)
-    for (i, a), (j, b) in pairs if several else ():
+    for (i, a), (j, b) in pairs:
         factor, rest = divmod(column[0], a[0] * b[0]) if a[0] * b[0] else (0, 1)
         if not rest and factor and all(c == factor * x * y for c, x, y in zip(column, a, b, strict=True)):
             return functools.partial(_product, i, j, factor)

@@ -71,8 +71,9 @@ def _rows_grad(op: Operation, grad: Tensor) -> IndexedSlices:
     """The gradient of taking whole rows: the rows of `grad`, at the indices they came from."""
     params, indices = op.input_list[:2]
     dims = shape(params)
-    if indices.shape.rank == 1:
-        return IndexedSlices(grad, indices, dims)
+    inner = params.shape.as_list()[1:] if params.shape.rank is not None else [None]
+    if all(inner):  # known, so that it takes less to compute
+        return IndexedSlices(reshape(grad, [-1, *inner]), reshape(indices, [-1]), dims)
     count = expand_dims(size(indices), 0)
     values = reshape(grad, concat([count, dims[1:]], 0))  # type: ignore[index]
     return IndexedSlices(values, reshape(indices, count), dims)

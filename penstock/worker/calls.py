@@ -50,7 +50,7 @@ class SegmentCall:
         self.label = f"{self.name} = Segment({', '.join(n.name for n in plan.nodes)})"
         self.in_slots = [*self.segment.in_slots, *self.segment.static_slots]
         self.out_slots = self.segment.out_slots
-        self._tiers = Tiers(self.segment, lambda: self._rebuilt(Cuts(interpreted=True)))
+        self._tiers = Tiers(self.segment, lambda: self._rebuilt(Cuts(interpreted=True)), owner.imagined)
         self._pieces: Executable | None = None
         # Lists, and what control flow kept, may come from the host in a form that only the host can deal with.
         self._maybe_host_only = [

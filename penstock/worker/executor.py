@@ -25,6 +25,7 @@ from penstock.worker.randomness import RandomState
 from penstock.worker.resources import Variable
 from penstock.worker.row_updates import RowUpdateCall
 from penstock.worker.step import Step
+from penstock.worker.tiers import Imagined
 from penstock.worker.transfer import RecvCall, SendCall, together
 
 _UNSET: Any = None
@@ -87,6 +88,7 @@ class Executable:
         self.context = context
         self.cuts = cuts
         self._slots: dict[tuple[int, int], int] = {}
+        self.imagined: Imagined = {}
         self._bound = bound or {}  # parameters of a body that stand for variables
         prepared = fuse_sparse_updates(gather_before_segments(subgraph))
         on_host = rows_on_host(prepared)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +26,9 @@ import numpy as np
 from penstock.errors import UnimplementedError
 from penstock.face import logging
 from penstock.graph.checks import NotTraceable
+from penstock.graph.shape import TensorShape
 from penstock.jaxprs.errors import NoRule
+from penstock.jaxprs.pattern import Shapes
 from penstock.ops.list_value import RowList
 from penstock.ops.types import interpreting
 from penstock.ops.waiting import NeedsThread
@@ -49,9 +52,10 @@ FEW_NODES = 30  # of a segment that NumPy runs node by node: what is done anew f
 MANY_NODES = 3000  # of a segment that is traced only when it is compiled
 MANY_TRACES = 4  # of one segment, for patterns that did not last
 FOR_PATTERN = 8  # shapes that a pattern is learnt from
+IMAGINED = 2  # shapes beside the one that was seen: so many show how sizes hang together
 SIMILAR = 16  # times: a bound of a loop that is so much larger serves as well
 
-Shapes = tuple[tuple[int, ...], ...]
+Imagined = dict[int, list[Shapes]]  # shapes of results that might come as well, by slot: of each one's arrays
 
 
 class _Seen:
@@ -68,7 +72,7 @@ class _Seen:
 class Tiers:
     """The ways in which a segment can run, and the choice between them."""
 
-    def __init__(self, segment: Segment, node_by_node: Callable[[], Any]) -> None:
+    def __init__(self, segment: Segment, node_by_node: Callable[[], Any], imagined: Imagined) -> None:
         self.segment = segment
         self.failure: NotTraceable | None = None  # why the segment cannot be compiled as it is
         self._make_node_by_node = node_by_node
@@ -84,8 +88,9 @@ class Tiers:
         self._input_slots = [segment.slot_of(e) for e in segment.plan.inputs]
         loops = [segment.slot_of(e) for e in segment.plan.static if e[0].op.name == "WhileTripCount"]
         self._loop_bounds = dict.fromkeys(loops, 0)  # the largest that was seen
-        fed = all(e[0].op.name == "_Arg" for e in segment.inputs)
-        self._fed = [e[0].attrs.get("shape") for e in segment.inputs] if fed else []  # the shapes that were declared
+        self._imagined = imagined
+        fed = [(e[0].attrs.get("shape") if e[0].op.name == "_Arg" else None) for e in segment.inputs]
+        self._fed = {slot: shape for slot, shape in zip(segment.in_slots, fed, strict=True) if shape is not None}
         self._lock = threading.Lock()  # steps may come from several threads
         self._seen: dict[Any, _Seen] = {}
         self._counts: dict[Any, int] = {}  # of shapes, by what else the segment is specialised on
@@ -176,20 +181,30 @@ class Tiers:
             return False
         if self._traces:
             return self._traces < MANY_TRACES and count > 1 << self._traces
-        return count > 1 or self._declared(shapes) is not None
+        return count > 1 or any(imagined != shapes for imagined in self._imagine(shapes))
 
-    def _declared(self, shapes: Shapes) -> list[tuple[bool, ...]] | None:
-        """Which sizes the program leaves open, if all inputs are fed and some are."""
-        if not self._fed or any(s is None or s.rank != len(dims) for s, dims in zip(self._fed, shapes, strict=True)):
-            return None
-        marks = [tuple(d is None for d in shape.as_list()) for shape in self._fed if shape is not None]
-        return marks if any(map(any, marks)) else None
+    def _imagine(self, shapes: Shapes) -> list[Shapes]:
+        """Shapes that might come as well, if that is known of all inputs: by what the program leaves open."""
+        first = dict(zip(self._in_slots, shapes, strict=False))  # of inputs that are fed: each is one array
+        worlds: list[Any] = [[] for _ in range(IMAGINED)]
+        for slot in self._in_slots:
+            if slot in self._imagined:
+                each = self._imagined[slot]
+            elif slot in self._fed and len(shapes) == len(self._in_slots):
+                each = [(_imagined_shape(first[slot], self._fed[slot], world),) for world in range(IMAGINED)]
+            else:
+                return []
+            for world, found in zip(worlds, each, strict=True):
+                world += found
+        ranks = [len(dims) for dims in shapes]
+        return [tuple(world) for world in worlds if [len(dims) for dims in world] == ranks]
 
     def _trace(self, shapes: Shapes, known: Any, values: list[Any]) -> Traced | None:
         self._traces += 1
         seen = [s for s, k in list(self._seen) if k == known][-FOR_PATTERN:]
         # Sizes that are left open but never change may have to be what they are.
-        pattern = pattern_of(seen, self._declared(shapes) if self._traces == 1 else None)
+        imagined = self._imagine(shapes) if self._traces == 1 else []
+        pattern = pattern_of(seen, imagined)
         if pattern is None or not pattern.symbols:
             return None
         try:
@@ -201,6 +216,10 @@ class Tiers:
         except Exception:  # of many kinds: some kernels must know their sizes
             return None
         self._traced[known] = traced
+        results = [traced.output_shapes(world) for world in imagined]
+        if imagined and None not in results:
+            each = zip(*[r for r in results if r is not None], strict=True)
+            self._imagined.update(zip(self.segment.out_slots, map(list, each), strict=True))
         return traced
 
     def _require_traceable(self, values: list[Any]) -> None:
@@ -318,6 +337,16 @@ class Tiers:
         except Exception as error:  # of a jax that does things in another way; other tiers serve
             self._may_pad = False
             logging.warning("'%s' could not be compiled for all sizes: %r", self.segment.name, error)
+
+
+def _imagined_shape(dims: tuple[int, ...], declared: TensorShape, world: int) -> tuple[int, ...]:
+    """A shape that might be fed as well. Equal sizes stay equal; 0 and 1 are what they are, since they broadcast."""
+    if declared.rank != len(dims):
+        return dims
+    return tuple(
+        random.Random(IMAGINED * size + world).randint(50, 5000) if known is None and size > 1 else size
+        for size, known in zip(dims, declared.as_list(), strict=True)
+    )
 
 
 def _kind(value: Any) -> Any:

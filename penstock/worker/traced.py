@@ -13,7 +13,7 @@ from penstock.graph.checks import NotTraceable
 from penstock.jaxprs.errors import NoRule
 from penstock.jaxprs.numpy_program import NumpyProgram
 from penstock.jaxprs.padding import padded, padded_shape, true_shape
-from penstock.jaxprs.pattern import Pattern
+from penstock.jaxprs.pattern import Pattern, Shapes
 from penstock.jaxprs.symbols import NOT_FOR_SYMBOLS, here, is_symbol
 from penstock.memory import aligned_empty
 from penstock.ops.iteration_memory import StackedMemory
@@ -87,6 +87,13 @@ class Traced:
         function = segment.traced([np.asarray(values[s]) for s in segment.static_slots])
         self.jaxpr, outcome = jax.make_jaxpr(function, return_shape=True)(updated, read, symbolic, constants, keys)
         return outcome
+
+    def output_shapes(self, inputs: Shapes) -> list[Shapes] | None:
+        """The shapes of each output's arrays for such inputs, None if these do not fit."""
+        sizes = self.pattern.sizes(inputs)
+        if sizes is None:
+            return None
+        return [tuple(true_shape(x.shape, sizes) for x in jax.tree.leaves(form)) for form in self.outputs]
 
     def _known_sizes(self, values: list[Any]) -> Sizes:
         sizes = self.pattern.sizes(shapes_of([values[s] for s in self.segment.in_slots]))
@@ -226,7 +233,7 @@ def shapes_of(inputs: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
     return (*[x.shape for x in jax.tree.leaves(inputs)], *empty)
 
 
-def pattern_of(seen: Sequence[Any], declared: Sequence[tuple[bool, ...]] | None = None) -> Pattern | None:
+def pattern_of(seen: Sequence[Any], imagined: Sequence[Any] = ()) -> Pattern | None:
     """The pattern of the shapes that were seen, if they have the same ranks."""
-    ranks = [[len(shape) for shape in shapes] for shapes in seen]
-    return Pattern(seen, declared) if all(r == ranks[0] for r in ranks) else None
+    ranks = [[len(shape) for shape in shapes] for shapes in (*seen, *imagined)]
+    return Pattern(seen, imagined) if all(r == ranks[0] for r in ranks) else None

@@ -54,3 +54,27 @@ def test_as_in_one_task(rule: str, use_resource: bool) -> None:
         setter = tf.train.replica_device_setter(cluster=cluster)
         over_tasks = _trained(server.target, setter, rule, use_resource)
     np.testing.assert_allclose(over_tasks, _trained("", None, rule, use_resource), rtol=2e-5, atol=1e-6)
+
+
+def test_a_row_out_of_range_changes_nothing() -> None:
+    with ExitStack() as servers:
+        addresses = free_addresses(2)
+        cluster = tf.train.ClusterSpec({"ps": addresses[:1], "worker": addresses[1:]})
+        for job in ("ps", "worker"):
+            server = servers.enter_context(tf.train.Server(cluster, job, 0))
+        with tf.device("/job:ps"):
+            table = tf.get_variable("table", initializer=np.ones((4, 2), np.float32))
+        values, ids = tf.placeholder(tf.float32, [None, 2]), tf.placeholder(tf.int64, [None])
+        optimizer = tf.train.AdagradOptimizer(1.0, initial_accumulator_value=1.0)
+        train = optimizer.apply_gradients([(tf.IndexedSlices(values, ids, tf.constant([4, 2])), table)])
+        slot = optimizer.get_slot(table, "accumulator")
+        with tf.Session(server.target) as session:
+            session.run(tf.global_variables_initializer())
+            for bad in ([0, 4], [-1, 2]):
+                with pytest.raises(tf.errors.InvalidArgumentError, match=r"is not in \[0, 4\)"):
+                    session.run(train, {values: np.ones((2, 2)), ids: bad})
+            np.testing.assert_array_equal(session.run(table), np.ones((4, 2)))
+            np.testing.assert_array_equal(session.run(slot), np.ones((4, 2)))
+            session.run(train, {values: np.ones((3, 2)), ids: [1, 3, 1]})
+            np.testing.assert_allclose(session.run(slot)[:, 0], [1, 5, 1, 2])
+            np.testing.assert_allclose(session.run(table)[:, 0], [1, 1 - 2 / 5**0.5, 1, 1 - 1 / 2**0.5], rtol=1e-6)

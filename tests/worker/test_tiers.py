@@ -240,5 +240,29 @@ def test_code_is_prepared_for_the_device_of_the_segment():
     assert done.stdout == "[('exact', True), ('padded', True)]\n"
 
 
+def test_a_segment_knows_by_another_which_sizes_change(monkeypatch):
+    """So all of them are traced for any size in the first step, and none waits until it has seen a second size."""
+    monkeypatch.setattr(tiers, "FEW_NODES", 0)
+    x = tf.placeholder(tf.float32, [None, None, 3])
+    steps = tf.shape(x)[1]
+    rows = tf.TensorArray(tf.float32, size=steps).unstack(tf.transpose(x, [1, 0, 2]))
+    w = tf.get_variable("w", initializer=np.eye(3, dtype=np.float32))
+    last = tf.while_loop(
+        lambda t, h: t < steps, lambda t, h: (t + 1, tf.matmul(h, w) + rows.read(t)), [0, tf.zeros([tf.shape(x)[0], 3])]
+    )[1]
+    gradient = tf.gradients(last, x)[0]
+    node_by_node = []
+    run_nodes = Tiers._run_nodes
+    with tf.Session(config=ON_CPU) as sess:
+        sess.run(w.initializer)
+        monkeypatch.setattr(Tiers, "_run_nodes", lambda self, *a: node_by_node.append(self) or run_nodes(self, *a))
+        for n in (4, 7):
+            fed = np.random.RandomState(n).rand(n, n + 2, 3).astype(np.float32)
+            found, slope = sess.run([last, gradient], {x: fed})
+            np.testing.assert_allclose(found, fed.sum(1), rtol=1e-5)
+            np.testing.assert_array_equal(slope, np.ones_like(fed))
+    assert node_by_node == []
+
+
 def _no_rule(self: Any, values: Any, step: Any) -> None:
     raise tiers.NoRule("made up")
