@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,6 +48,15 @@ def require(ok: Any, message: str, detail: Any = 0) -> None:
         return
     if _state.recorder is not None:
         _state.recorder.record(ok, message, detail)
+
+
+def require_once(key: Any, check: Callable[[], None]) -> None:
+    """Makes a check unless one of this key was made while the same segment or body is traced."""
+    made = getattr(_state.recorder, "made", None)
+    if made is None or key not in made:
+        check()
+    if made is not None:
+        made.add(key)
 
 
 def require_in_range(indices: Any, limit: int, what: str = "indices", message: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -128,6 +129,13 @@ def invariant_positions(body: Function) -> set[int]:
     return {i for i, (before, after) in enumerate(zip(body.inputs, body.outputs, strict=True)) if before is after}
 
 
+class _TypesChange(Exception):
+    """Raised if a loop variable is of another type or shape after an iteration than before."""
+
+
+_TYPES_CHANGE = ("must have identical types", "must have same type structure")  # jax says so
+
+
 class _Loop:
     """A loop over the variables that change, the others closed over."""
 
@@ -136,7 +144,7 @@ class _Loop:
         self.cond, self.body, self.ctx = cond, body, ctx
         fixed = invariant_positions(body)
         self.changing = [i for i in range(len(arguments)) if i not in fixed]
-        self.start = self._settled([_stacked(_array(self.arguments[i])) for i in self.changing])
+        self.start = [_stacked(_array(self.arguments[i])) for i in self.changing]
 
     def _all(self, changing: Sequence[Any]) -> list[Any]:
         return _replaced(self.arguments, self.changing, changing)
@@ -151,23 +159,10 @@ class _Loop:
         failed = NO_FAILURE if self.ctx.inner_failed is None else self.ctx.inner_failed
         return [_stacked(_array(outputs[i])) for i in self.changing], failed
 
-    def _settled(self, start: list[Any]) -> list[Any]:
-        """The start values in the form that iterations keep: lists get their room, shapes must not change."""
-        for _ in range(2):
-            after = jax.eval_shape(lambda v: self.iterate(v, jnp.int32(0))[0], start)
-            before = jax.eval_shape(lambda v: v, start)
-            if str(jax.tree.structure(before)) == str(jax.tree.structure(after)):
-                break
-            start = [_with_room(s, a) for s, a in zip(start, after, strict=True)]
-        else:
-            before, after = after, None
-        same = after is not None and all(
-            x.shape == y.shape and x.dtype == y.dtype
-            for x, y in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
-        )
-        if not same:
-            raise NotTraceable("the shapes of the loop variables change from one iteration to the next")
-        return start
+    def _make_room(self) -> None:
+        """Gives lists the room that they have after one iteration."""
+        after = jax.eval_shape(lambda v: self.iterate(v, jnp.int32(0))[0], self.start)
+        self.start = [_with_room(s, a) for s, a in zip(self.start, after, strict=True)]
 
     def result(self, changing: Sequence[Any]) -> list[Any]:
         """All loop variables after the loop."""
@@ -175,7 +170,17 @@ class _Loop:
 
     def run(self) -> tuple[list[Any], Any, Any]:
         """The values after the loop, how often it went round, and what a check found."""
+        if not any(getattr(value, "items", value) is None for value in self.start):
+            with contextlib.suppress(_TypesChange):
+                return self._run()
+        self._make_room()
+        try:
+            return self._run()
+        except _TypesChange as error:
+            reason = "the shapes of the loop variables change from one iteration to the next"
+            raise NotTraceable(reason) from error
 
+    def _run(self) -> tuple[list[Any], Any, Any]:
         def go_on(state: Any) -> Any:
             values, _, failed = state
             return jnp.logical_and(self.test(values), failed[0] == 0)
@@ -185,7 +190,14 @@ class _Loop:
             values, new = self.iterate(values, number)
             return values, number + 1, first_failure(failed, new)
 
-        return lax.while_loop(go_on, step, (self.start, jnp.int32(0), jax.tree.map(jnp.asarray, NO_FAILURE)))
+        start = (self.start, jnp.int32(0), jax.tree.map(jnp.asarray, NO_FAILURE))
+        try:
+            result: tuple[list[Any], Any, Any] = lax.while_loop(go_on, step, start)
+        except TypeError as error:
+            if any(words in str(error) for words in _TYPES_CHANGE):
+                raise _TypesChange from error
+            raise
+        return result
 
 
 def _stacked(value: Any) -> Any:

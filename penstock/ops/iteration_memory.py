@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from penstock.graph.checks import NotTraceable, require
+from penstock.graph.checks import NotTraceable, require, require_once
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation
@@ -58,7 +58,8 @@ class StackedMemory:
             return HostMemory([]).remember(index, item)
         if self.size < 0:
             raise NotTraceable("it is not known how many iterations a loop has at most")
-        require(index < self.size, "A loop ran more often than when its iterations were counted: {} times", index + 1)
+        message = "A loop ran more often than when its iterations were counted: {} times"
+        require_once((id(index), self.size), lambda: require(index < self.size, message, index + 1))
         item = _stackable(item)
         items = self.items
         if items is None:

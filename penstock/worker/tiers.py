@@ -42,7 +42,8 @@ AGAIN = 3  # times that a shape must have come before code is compiled for it
 WORTH = 0.001  # seconds that the quickest run in NumPy must take for that
 WORTH_MOVING = 0.01  # likewise, of a segment that changes large variables
 LARGE = 1 << 20  # bytes of variables: to take them from NumPy to compiled code, or back, costs a copy
-LONG = 1.0  # seconds in one tier, over all runs, after which another is prepared: some of what compiling takes
+LONG = 0.3  # seconds in NumPy, over all runs, after which code is prepared: some of what compiling takes
+LONG_FOR_ONE = 1.0  # likewise, of one shape, in code that is not for it alone
 FEW = 2  # shapes: a segment that has seen more is one whose shapes change
 OFTEN = 50  # times that one of many shapes must have come before code is compiled for it alone
 ROOMY = 4  # times as much room as is needed: from here on a smaller bound is prepared
@@ -298,15 +299,15 @@ class Tiers:
         if bounds is None and self._quickest < (WORTH_MOVING if self._is_large else WORTH):
             return
         changes = self._changes(known)
-        if (not changes and seen.runs >= AGAIN) or (seen.runs >= OFTEN and seen.seconds > LONG):
+        if (not changes and seen.runs >= AGAIN) or (seen.runs >= OFTEN and seen.seconds > LONG_FOR_ONE):
             if not seen.asked:
                 seen.asked = True
                 self._prepare_exact(shapes, known, values)
         elif changes and traced is not None and self._may_pad:
-            wanted = self._bounds(traced, sizes)
-            seconds = self._seconds if bounds is None else seen.seconds
+            wanted, bounds = self._bounds(traced, sizes), traced.fitting(sizes)  # code may be there by now
+            is_long = self._seconds > LONG if bounds is None else seen.seconds > LONG_FOR_ONE
             fits = bounds is not None and math.prod(bounds) < ROOMY * math.prod(wanted)
-            if seconds > LONG and not fits and (known, wanted) not in self._asked:
+            if is_long and not fits and (known, wanted) not in self._asked:
                 self._asked.add((known, wanted))
                 in_background(lambda: self._pad(traced, wanted), self.segment.name, self.segment.program.log)
 

@@ -73,6 +73,7 @@ class Trace:
         self.checks = checks
         self.failed: Any = None  # the first check that failed: a Failure
         self._recorded = 0  # checks
+        self.made: set[Any] = set()  # keys of checks that need not be made again
         self._guarded: dict[Node, int] = {}  # of a written variable: how many checks its writes have heeded
         self._by_rows = False  # whether the kernel that runs heeds the checks itself
         self._node: Node | None = None

@@ -43,6 +43,7 @@ def eager_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiers, "WORTH", 0.0)
     monkeypatch.setattr(tiers, "AGAIN", 2)
     monkeypatch.setattr(tiers, "LONG", 0.0)
+    monkeypatch.setattr(tiers, "LONG_FOR_ONE", 0.0)
 
 
 def model() -> tuple[Any, Any, Any, Any]:
