@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.blas import product
 from penstock.jaxprs.numpy_rules import Kernel, Site, rule, wider
 from penstock.jaxprs.numpy_rules_arrange import padding
 
@@ -15,9 +16,9 @@ from penstock.jaxprs.numpy_rules_arrange import padding
 def dot_general(site: Site) -> Kernel:
     (left_contracted, right_contracted), (left_batch, right_batch) = site.param("dimension_numbers")
     dtype = site.out_dtype()
-    product = _product(site.dtype(0), site.dtype(1), dtype)
+    multiply = _product(site.dtype(0), site.dtype(1), dtype)
     if not left_batch and site.ndim(0) == site.ndim(1) == 2 and len(left_contracted) == 1:
-        return _matrices(product, left_contracted[0], right_contracted[0])
+        return _matrices(multiply, left_contracted[0], right_contracted[0])
     left_shape, right_shape = site.shape(0), site.shape(1)
     left_free = [a for a in range(len(left_shape)) if a not in left_contracted and a not in left_batch]
     right_free = [a for a in range(len(right_shape)) if a not in right_contracted and a not in right_batch]
@@ -34,23 +35,23 @@ def dot_general(site: Site) -> Kernel:
     def kernel(x: Any, y: Any) -> Any:
         left = x.transpose(left_order).reshape(left_form)
         right = y.transpose(right_order).reshape(right_form)
-        return product(left, right).reshape(out_form)
+        return multiply(left, right).reshape(out_form)
 
     return kernel
 
 
-def _matrices(product: Kernel, left_axis: int, right_axis: int) -> Kernel:
+def _matrices(multiply: Kernel, left_axis: int, right_axis: int) -> Kernel:
     if left_axis == 1:
-        return product if right_axis == 0 else lambda x, y: product(x, y.T)
-    return (lambda x, y: product(x.T, y)) if right_axis == 0 else lambda x, y: product(x.T, y.T)
+        return multiply if right_axis == 0 else lambda x, y: multiply(x, y.T)
+    return (lambda x, y: multiply(x.T, y)) if right_axis == 0 else lambda x, y: multiply(x.T, y.T)
 
 
 def _product(left: np.dtype[Any], right: np.dtype[Any], out: np.dtype[Any]) -> Kernel:
     """matmul with operands and result of these types."""
     wide = wider(out)
     if left == right == out == wide:
-        return np.matmul
-    return lambda x, y: np.matmul(x.astype(wide, copy=False), y.astype(wide, copy=False)).astype(out, copy=False)
+        return product
+    return lambda x, y: product(x.astype(wide, copy=False), y.astype(wide, copy=False)).astype(out, copy=False)
 
 
 # Patches of an image are copied out for so many bytes at a time.
