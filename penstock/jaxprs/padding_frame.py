@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -20,6 +21,7 @@ Array = Any  # of jax, traced
 Rule = Callable[["Frame", Any, "list[Padded]"], Any]
 
 RULES: dict[str, Rule] = {}
+CONTROL = "penstock.jaxprs.padding_rules_control"  # where the rules of loops and branches are
 
 
 def rule(*primitives: str) -> Callable[[Rule], Rule]:
@@ -107,7 +109,7 @@ class Frame:
                     raise value.array
                 return value
             aval: Any = variable.aval
-            return Padded(jnp.asarray(variable.val, aval.dtype), aval.shape)
+            return Padded((jnp if aval.shape else np).asarray(variable.val, aval.dtype), aval.shape)
 
         def write(variable: Any, result: Any) -> None:
             if not isinstance(result, Padded):
@@ -132,7 +134,11 @@ class Frame:
             return primitive.bind(*(o.array for o in operands), **primitive.get_bind_params(equation.params))
         if primitive.name not in RULES:
             raise NoRule(primitive.name, f"symbolic dimensions of {_signature(equation)}")
-        return RULES[primitive.name](self, equation, operands)
+        rule = RULES[primitive.name]
+        if rule.__module__ == CONTROL:
+            return rule(self, equation, operands)
+        with jax.disable_jit():  # jnp's functions are compiled ones: to trace each by itself takes long
+            return rule(self, equation, operands)
 
 
 def no_rule(equation: Any, why: str) -> NoRule:
