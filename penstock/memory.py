@@ -1,8 +1,14 @@
-"""Memory as XLA wants it: what begins at a multiple of 64 bytes is read where it lies, all else is copied."""
+"""Memory as XLA wants it: what begins at a multiple of 64 bytes is read where it lies, all else is copied.
+
+And when Python is not to look for garbage in it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,3 +33,19 @@ def is_aligned(array: np.ndarray) -> bool:
     """Whether XLA reads an array where it lies."""
     address: int = array.__array_interface__["data"][0]
     return address % ALIGNMENT == 0 and array.flags.c_contiguous
+
+
+@contextlib.contextmanager
+def without_collecting() -> Iterator[None]:
+    """Where very many objects are made that stay: Python would look through all of them for garbage again and again.
+
+    >>> @without_collecting()
+    ... def prepare(nodes): ...
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -9,9 +9,11 @@ import numpy as np
 from penstock.errors import OpError
 from penstock.graph.constant import MAX_FOLDED_ELEMENTS, evaluate_kernel
 from penstock.graph.opdef import OpDef, registered
+from penstock.memory import without_collecting
 from penstock.passes.ir import Edge, Node, Subgraph
 
 
+@without_collecting()
 def optimize(subgraph: Subgraph) -> Subgraph:
     """A subgraph with the same results and fewer nodes."""
     replaced: dict[int, Node] = {}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from penstock.errors import InvalidArgumentError
 from penstock.graph.device import DeviceSpecV2
+from penstock.memory import without_collecting
 from penstock.passes.ir import Node, Subgraph, is_reference
 
 # Op types whose bodies may be in several tasks, each op of them where it asks to be.
@@ -28,6 +29,7 @@ class _Groups:
         self._parent[self.find(b)] = self.find(a)
 
 
+@without_collecting()
 def place(subgraph: Subgraph, devices: Sequence[str], soft: bool = False, default: str | None = None) -> None:
     """Sets `device` of every node to one of `devices` (full names).
 

@@ -12,6 +12,7 @@ from penstock.graph.opdef import OpDef, op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
+from penstock.memory import without_collecting
 from penstock.passes.ir import NameInBody, Node, Subgraph, sorted_nodes
 from penstock.passes.narrow import Narrowed, can_be_narrowed, narrowed, own_results
 
@@ -23,6 +24,7 @@ def arg(*, T: DType, index: int, shape: TensorShape = _ANY) -> None:
     """The place of a fed tensor, with the shape that it was declared with; the executor puts the value there."""
 
 
+@without_collecting()
 def prune(
     feeds: Iterable[Tensor], fetches: Iterable[Tensor], targets: Iterable[Operation], done: Set[Operation] = frozenset()
 ) -> Subgraph:

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from penstock.memory import without_collecting
 from penstock.ops.waiting import NeedsThread
 from penstock.passes.ir import Edge, Node, Subgraph
 from penstock.passes.late_reads import read_late
@@ -77,6 +78,7 @@ def container_of(session: str) -> str:
 class Executable:
     """A partition compiled to instructions. `run` takes the fed values and returns the fetched ones."""
 
+    @without_collecting()
     def __init__(
         self,
         subgraph: Subgraph,
