@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_FOR_TESTS := $(VENV)/.installed-for-tests
 
-.PHONY: venv venv-for-tests test lint demo chaos bench bench-peers clean
+.PHONY: venv venv-for-tests test lint demo tiers chaos bench bench-peers clean
 
 venv: $(INSTALLED)
 venv-for-tests: $(INSTALLED_FOR_TESTS)
@@ -31,6 +31,10 @@ lint: venv-for-tests
 
 demo: venv
 	$(BIN)/penstock launch --ps 1 --workers 2 --grace 10 examples/digits_cluster.py
+
+# All golden cases in every tier; `make test` has some of them.
+tiers: venv-for-tests
+	GOLDEN_TIERS_EVERY=1 $(BIN)/python -m pytest -n 2 tests/test_golden_tiers.py
 
 # Kills tasks of a training at many moments. The whole sweep takes hours: make chaos CHAOS="--every 100"
 chaos: venv

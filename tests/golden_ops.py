@@ -70,6 +70,8 @@ class Built:
             shape: list[int | None] | None = list(entry["shape"])
             if mode == "unknown_rank":
                 shape = None
+            elif mode == "all_unknown":
+                shape = [None] * len(entry["shape"])
             elif shape and (mode == "all_batch" or (mode == "first_batch" and not self.feeds)):
                 shape[0] = None
             self.inputs.append(tf.placeholder(dtype, shape, name=f"in{i}"))

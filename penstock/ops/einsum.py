@@ -60,11 +60,22 @@ def _check_rank(rank: int, labels: int, dots: bool) -> None:
         raise ValueError(f"Shape must be {least}rank {labels} but is rank {rank}")
 
 
+def _check_diagonals(term: str, dims: tuple[int, ...]) -> None:
+    """Demands that a label that one input has twice stands for one size; jax does not look where it is a symbol."""
+    before, dots, after = term.partition("...")
+    sizes = [*zip(before, dims, strict=False), *(zip(after[::-1], dims[::-1], strict=False) if dots else ())]
+    known: dict[str, int] = {}
+    for label, size in sizes:
+        if known.setdefault(label, size) != size:
+            raise ValueError(f"Dimensions must be equal, but are {known[label]} and {size} for label {label!r}")
+
+
 @op("Einsum", "N*T -> output: T", shape=_shape)
 def einsum_op(inputs: list[Array], *, equation: str) -> Array:
     terms = equation.partition("->")[0].split(",")
     for term, x in zip(terms, inputs, strict=True):
         _check_rank(x.ndim, len(term.replace("...", "")), "..." in term)
+        _check_diagonals(term, x.shape)
     return jnp.einsum(equation, *inputs)
 
 

@@ -105,7 +105,7 @@ def test_damaged_programs_are_compiled_anew(first, filled):
 def test_it_can_be_turned_off(tmp_path):
     compiled, loaded, _, _ = result(start("", HOME=str(tmp_path)))
     assert compiled > 0 and loaded == 0
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".nv"] == []  # that is a GPU driver's
 
 
 def test_a_folder_that_cannot_be_used_is_told_of_once(tmp_path):
