@@ -186,31 +186,27 @@ class Tiers:
 
     def _imagine(self, shapes: Shapes) -> list[Shapes]:
         """Shapes that might come as well, if that is known of all inputs: by what the program leaves open."""
-        first = dict(zip(self._in_slots, shapes, strict=False))  # of inputs that are fed: each is one array
         worlds: list[Any] = [[] for _ in range(IMAGINED)]
         for slot in self._in_slots:
-            if slot in self._imagined:
-                each = self._imagined[slot]
-            elif slot in self._fed and len(shapes) == len(self._in_slots):
-                each = [(_imagined_shape(first[slot], self._fed[slot], world),) for world in range(IMAGINED)]
-            else:
+            if slot not in self._imagined and slot not in self._fed:
                 return []
-            for world, found in zip(worlds, each, strict=True):
-                world += found
+            for i, world in enumerate(worlds):
+                at = len(world)  # what is fed is one array
+                fed = [_imagined_shape(dims, self._fed[slot], i) for dims in shapes[at : at + 1] if slot in self._fed]
+                world += self._imagined[slot][i] if slot in self._imagined else fed
         ranks = [len(dims) for dims in shapes]
         return [tuple(world) for world in worlds if [len(dims) for dims in world] == ranks]
 
     def _trace(self, shapes: Shapes, known: Any, values: list[Any]) -> Traced | None:
         self._traces += 1
         seen = [s for s, k in list(self._seen) if k == known][-FOR_PATTERN:]
-        # Sizes that are left open but never change may have to be what they are.
-        imagined = self._imagine(shapes) if self._traces == 1 else []
+        imagined = self._imagine(shapes) if len(seen) == 1 else []
         pattern = pattern_of(seen, imagined)
         if pattern is None or not pattern.symbols:
             return None
         try:
             traced = Traced(self.segment, pattern, values)
-            self._may_interpret = self._may_interpret and traced.has_numpy
+            self._may_interpret = self._may_interpret and (self._is_small or traced.has_numpy)
         except NotTraceable:
             self._require_traceable(values)  # perhaps only symbols are in the way
             return None
