@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.linalg
+import scipy  # its parts are loaded when they are needed
 
 from penstock.jaxprs.numpy_rules import Kernel, Site, rule
 

@@ -5,25 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.fft
-import scipy.special
+import scipy  # its parts are loaded when they are needed
 
 from penstock.jaxprs.numpy_rules import NEW, RULES, Kernel, Rule, Site, rule, wider
 from penstock.jaxprs.numpy_rules_elementwise import elementwise, in_wider_type
 
 _FUNCTIONS = {
-    "erf": scipy.special.erf, "erfc": scipy.special.erfc, "erf_inv": scipy.special.erfinv,
-    "igamma": scipy.special.gammainc, "igammac": scipy.special.gammaincc,
-    "regularized_incomplete_beta": scipy.special.betainc,
-    "bessel_i0e": scipy.special.i0e, "bessel_i1e": scipy.special.i1e, "zeta": scipy.special.zeta,
+    "erf": "erf", "erfc": "erfc", "erf_inv": "erfinv", "igamma": "gammainc", "igammac": "gammaincc",
+    "regularized_incomplete_beta": "betainc", "bessel_i0e": "i0e", "bessel_i1e": "i1e", "zeta": "zeta",
 }  # fmt: skip
 
 
-def _of_scipy(function: np.ufunc) -> Rule:
-    return Rule(lambda site: in_wider_type(site, function), NEW, broadcasts=True, overwrites=False)
+def _of_scipy(name: str) -> Rule:
+    return Rule(lambda site: in_wider_type(site, getattr(scipy.special, name)), NEW, broadcasts=True, overwrites=False)
 
 
-RULES.update({name: _of_scipy(function) for name, function in _FUNCTIONS.items()})
+RULES.update({primitive: _of_scipy(name) for primitive, name in _FUNCTIONS.items()})
 
 
 @elementwise("lgamma")
