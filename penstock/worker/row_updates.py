@@ -34,9 +34,11 @@ class RowUpdateCall(PlainCall):
             variable.lock.acquire()
         try:
             arguments = [host_value(values[s]) if isinstance(s, int) else np.asarray(s.read()) for s in self.inputs]
-            if not self._update.fits(arguments):
-                self.call(arguments, step)  # which says what is wrong
-            for variable, value in zip(self.changed, self._update.run(arguments, self.changed, undo), strict=True):
+            if self._update.fits(arguments):
+                results = self._update.run(arguments, self.changed, undo)
+            else:  # one value for all rows, or an error
+                results = [self._kept(value) for value in self.call(arguments, step)]
+            for variable, value in zip(self.changed, results, strict=False):
                 variable.value = value
         except BaseException as error:
             for put_back in reversed(undo):
