@@ -161,6 +161,7 @@ def test_durations(seconds, text):
 def cluster():
     """A parameter server and a worker of this process, a worker that is not there, and a session that trains."""
     with ExitStack() as stack:
+        stack.enter_context(pytest.MonkeyPatch.context()).setenv("PENSTOCK_TIER", "exact")  # so that some is compiled
         spec = {job: list(at) for job, at in stack.enter_context(reserve(Size(ps=1, workers=2))).addresses.items()}
         stack.enter_context(tf.Graph().as_default())
         stack.enter_context(tf.train.Server(spec, "ps", 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import penstock.v1
 import penstock.worker.transfer  # noqa: F401  (declares _Recv)
 from penstock.graph.opdef import registered
 from penstock.passes.ir import Node
