@@ -65,7 +65,7 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     >>> product(np.ones((2, 3)), np.ones((3, 4))).shape
     (2, 4)
     """
-    if a.ndim != 2 or b.ndim != 2 or len(a) * b.size < LARGE or _cores() < 2:
+    if a.ndim != 2 or b.ndim != 2 or len(a) * b.size < LARGE or cores() < 2:
         result: np.ndarray = np.matmul(a, b)
         return result
     shared = _Shared(a, b)
@@ -129,5 +129,6 @@ if hasattr(os, "register_at_fork"):
 
 
 @functools.cache
-def _cores() -> int:
+def cores() -> int:
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -25,6 +25,17 @@ def run_ends(ids: np.ndarray, count: int) -> np.ndarray:
     return ends
 
 
+def run_starts(ordered: np.ndarray) -> np.ndarray:
+    """Tells of each place of an ordered vector if a run of equal values begins there.
+
+    >>> run_starts(np.array([3, 3, 7]))
+    array([ True, False,  True])
+    """
+    starts = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=starts[1:])
+    return starts
+
+
 def sums_of_runs(values: np.ndarray, ends: np.ndarray, picked: np.ndarray | None = None) -> np.ndarray:
     """Row i of the result is the sum of the rows of `values` at the places of run i, or at `picked[places]`.
 

@@ -9,6 +9,7 @@ import numpy as np
 from jax.lax import GatherScatterMode
 
 from penstock.jaxprs.numpy_rules import Kernel, Overwriting, Site, is_integer, rule
+from penstock.row_sums import run_starts
 
 
 class _Windows:
@@ -240,7 +241,7 @@ def combine_rows(ufunc: np.ufunc | None, table: Any, rows: Any, values: Any) -> 
         return
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
-    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    first = np.flatnonzero(run_starts(ordered))
     counts = np.diff(first, append=len(rows))
     most = counts.max()
     if most <= _FEW:

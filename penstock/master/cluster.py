@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from tensorboard.compat.proto import cluster_pb2
 
+from penstock.blas import cores
 from penstock.errors import InvalidArgumentError
 
 MAX_PORT = 65535
@@ -91,8 +91,7 @@ class ClusterSpec:
         host = address.rpartition(":")[0]
         computing = [at for job, tasks in self._jobs.items() if job.lower() != "ps" for at in tasks.values()]
         near = sum(at.rpartition(":")[0] == host for at in computing)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, cores // max(1, near))
+        return max(1, cores() // max(1, near))
 
     def as_cluster_def(self) -> Any:
         """As a ClusterDef message."""

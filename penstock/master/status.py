@@ -46,7 +46,7 @@ def fill_status(status: Any, worker: Worker, links: Links, details: bool) -> Non
 
 
 def _add_compilations(status: Any, *logs: Compilations) -> None:
-    """What the logs of a task and of its process tell together, and the segments that took longest to compile."""
+    """Adds up the logs of a task and of its process, and names the segments that took longest to compile."""
     status.loaded_programs = sum(log.loaded for log in logs)
     for log in logs:
         status.compiled.count += log.count

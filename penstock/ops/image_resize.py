@@ -72,7 +72,7 @@ def _target(images: Array, size: Array, align_corners: bool, half_pixel_centers:
 
 
 def _module(before: int, after: int) -> Any:
-    """What computes places: NumPy, once and for all, or the program, where a size is a symbol."""
+    """Places are computed by NumPy, once and for all, or by the program, where a size is a symbol."""
     return jnp if is_symbol(before) or is_symbol(after) else np
 
 

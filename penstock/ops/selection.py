@@ -27,6 +27,7 @@ from penstock.ops.passthrough import refuse_gradient
 from penstock.ops.reshaping import expand_dims, reshape, shape, squeeze
 from penstock.ops.shapes import merge, require_rank
 from penstock.ops.types import INDEX32, NUMBERS, QUANTIZED, Array, xp
+from penstock.row_sums import run_starts
 
 # Where and select
 
@@ -258,9 +259,7 @@ def _distinct(x: np.ndarray, index: Any) -> tuple[np.ndarray, np.ndarray]:
     """The distinct values in the order in which they come first, and the place of each element's among them."""
     if x.dtype.kind in "iu":
         order = np.argsort(x, kind="stable")
-        ordered = x[order]
-        is_new = np.ones(len(x), bool)
-        np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+        is_new = run_starts(x[order])
         first = order[is_new]  # where each value comes first, by value
         inverse = np.empty(len(x), np.intp)
         inverse[order] = np.cumsum(is_new) - 1

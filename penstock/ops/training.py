@@ -28,7 +28,7 @@ from penstock.graph.shape import TensorShape
 from penstock.ops.passthrough import refuse_gradient
 from penstock.ops.state import UPDATABLE, handle_shape
 from penstock.ops.types import INDEX, Array
-from penstock.row_sums import sums_of_runs
+from penstock.row_sums import run_starts, sums_of_runs
 
 _GRADIENTS = frozenset(("grad", "delta"))
 
@@ -372,8 +372,7 @@ def sum_duplicate_rows_on_host(values: np.ndarray, indices: np.ndarray) -> Any:
         return values, indices
     order = np.argsort(indices)
     ordered = indices[order]
-    is_new = np.ones(len(ordered), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    is_new = run_starts(ordered)
     distinct = ordered if is_new.all() else ordered[is_new]
     found, count = len(distinct), _padded(len(distinct), (values.shape[1:], values.dtype))
     rows = np.full(count, np.iinfo(indices.dtype).max, indices.dtype)

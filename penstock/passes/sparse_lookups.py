@@ -52,7 +52,7 @@ def _picks_rows(node: Node) -> bool:
     source = node.inputs[0][0]
     while source.op.name in ("Identity", "Reshape"):
         source = source.inputs[0][0]
-    return not source.op.host and source.op.name not in ("_Arg", "_Recv")
+    return not source.op.host and source.op.name != "_Arg"
 
 
 def _rows_of(node: Node) -> Node:

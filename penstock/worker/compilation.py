@@ -164,7 +164,7 @@ _watching = threading.Lock()  # two steps may have the same segment compiled at 
 
 
 class _Here(threading.local):
-    """What a thread compiles."""
+    """Notes which program a thread compiles."""
 
     program: Program | None = None  # the one called last; it stays there, so that a call costs no more than this
     traced: tuple[Program | None, Sequence[str]] = None, ()  # the last program traced, and the shapes of its inputs

@@ -131,7 +131,7 @@ def _is_known(node: Node, known: set[int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """What tracing has taught: nodes that must run on the host, and nodes that must see the values of their inputs.
+    """Tracing has found nodes that must run on the host, and nodes that must see the values of their inputs.
 
     Where a partition is interpreted, every node runs on the host.
     """

@@ -34,11 +34,9 @@ class RowUpdateCall(PlainCall):
             variable.lock.acquire()
         try:
             arguments = [host_value(values[s]) if isinstance(s, int) else np.asarray(s.read()) for s in self.inputs]
-            if self._update.fits(arguments):
-                results = self._update.run(arguments, self.changed, undo)
-            else:  # one value for all rows, or an error
-                results = [self._kept(value) for value in self.call(arguments, step)]
-            for variable, value in zip(self.changed, results, strict=False):
+            fits = self._update.fits(arguments)
+            results = self._update.run(arguments, self.changed, undo) if fits else ()
+            for variable, value in zip(self.changed, results, strict=fits):
                 variable.value = value
         except BaseException as error:
             for put_back in reversed(undo):
@@ -49,6 +47,8 @@ class RowUpdateCall(PlainCall):
         finally:
             for variable in self.locked:
                 variable.lock.release()
+        if not fits:  # one value for all rows, or an error
+            super().__call__(values, step)
 
 
 class RowUpdate:
@@ -77,8 +77,7 @@ class RowUpdate:
         rows = arguments[self._indices]
         if rows.size and rows[-1] == np.iinfo(rows.dtype).max:  # of no row at all: they come last
             rows = rows[: np.searchsorted(rows, rows[-1])]
-        if rows.size and (rows.min() < 0 or rows.max() >= len(arguments[0])):
-            require_in_range(rows, len(arguments[0]))
+        require_in_range(rows, len(arguments[0]))
         given = [arguments[i][: len(rows)] if of_rows else arguments[i] for i, of_rows in self._given]
         arguments[: self._count] = [None] * self._count  # so that nobody else has them
         arrays, old = [], []

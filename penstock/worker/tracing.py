@@ -172,7 +172,7 @@ class Trace:
             self.values[(id(node), i)] = _typed(value, dtype)
 
     def _result(self, node: Node, arguments: list[Any]) -> Any:
-        """What the kernel gives. Sizes that are symbols are NumPy arrays of them where they are needed as sizes."""
+        """Calls the kernel. Sizes that are symbols reach it as NumPy arrays of symbols where it needs them as sizes."""
         if not any(map(has_symbols, arguments)):
             return call_kernel(node, arguments, self)
         op = node.op

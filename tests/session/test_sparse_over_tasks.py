@@ -57,7 +57,7 @@ def test_as_in_one_task(rule: str, use_resource: bool) -> None:
 
 
 def test_a_row_out_of_range_changes_nothing() -> None:
-    with ExitStack() as servers:
+    with ExitStack() as servers, tf.Graph().as_default():
         addresses = free_addresses(2)
         cluster = tf.train.ClusterSpec({"ps": addresses[:1], "worker": addresses[1:]})
         for job in ("ps", "worker"):
