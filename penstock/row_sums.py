@@ -20,9 +20,7 @@ def run_ends(ids: np.ndarray, count: int) -> np.ndarray:
     >>> run_ends(np.array([0, 0, 2]), 3)
     array([0, 2, 2, 3], dtype=int32)
     """
-    ends = np.zeros(count + 1, np.int32)
-    np.cumsum(np.bincount(ids, minlength=count), out=ends[1:])
-    return ends
+    return ids.searchsorted(np.arange(count + 1, dtype=ids.dtype)).astype(np.int32)
 
 
 def run_starts(ordered: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
 from penstock.master.step import AbortPart, Instruction, StepState
 from penstock.master.tasks import LocalTask, Task, Tasks, session_closed
+from penstock.passes.deal_ids import deal_ids
 from penstock.passes.optimize import optimize
 from penstock.passes.partition import Partition, partition
 from penstock.passes.place import place
@@ -121,6 +122,7 @@ class Master:
         if self.log_placement:
             for node in subgraph.nodes:
                 print(f"{node.name}: ({node.op.name}): {node.device}", flush=True)
+        subgraph = deal_ids(subgraph)
         keys = itertools.count()
         if tasks.are_several:
             subgraph = split(sum_before_sending(subgraph), tasks.device_names, self.soft_placement, keys)

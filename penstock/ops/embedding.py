@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 
 from penstock.graph import dtype as dt
+from penstock.graph.checks import require_in_range
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op, op_of
 from penstock.graph.scopes import colocate_with, name_scope
@@ -31,6 +33,7 @@ from penstock.ops.sparse_arranging import sparse_reshape
 from penstock.ops.sparse_index import as_sparse
 from penstock.ops.sparse_rows import sparse_fill_empty_rows, sparse_retain
 from penstock.ops.types import FLOATS, INDEX, Array
+from penstock.row_sums import run_starts
 
 
 def embedding_lookup(
@@ -123,6 +126,40 @@ def _contiguous(shards: list[Any], flat: Any) -> tuple[Any, Any]:
     shard_of = math.maximum(flat // (each + 1), (flat - extra) // each)
     row_of = selection.where(shard_of < extra, flat % (each + 1), (flat - extra) % each)
     return shard_of, row_of
+
+
+@op("_DealIds", "T -> y: T, idx: int32, rows: N*T, places: N*int32", host=True, no_gradient=True, T=INDEX)
+def deal_ids(ids: Array, *, N: int, table_rows: int) -> Any:
+    """The distinct ids, the place of each id among them, and for each shard of a table their rows and places.
+
+    The distinct ids are in the order of shards and rows, so each shard has consecutive places and rising rows.
+    The table was cut into contiguous shards ("div"); or its row i is in shard i % N ("mod") if `table_rows` is 0.
+    """
+    wanted = np.asarray(ids)
+    kind = wanted.dtype
+    if table_rows:
+        require_in_range(wanted, table_rows, "ids")
+        each, extra = divmod(table_rows, N)
+        first = [i * each + min(i, extra) for i in range(N + 1)]
+        key = wanted
+    else:  # as if each shard had so many rows that all fit
+        row = wanted // N
+        low, high = (int(row.min()), int(row.max())) if row.size else (0, 0)
+        first = [i * (high - low + 1) for i in range(N + 1)]
+        key = wanted.astype(np.int64) % N * first[1] + (row - low)
+    order = key.argsort()
+    ordered = key[order]
+    is_new = run_starts(ordered)
+    distinct = ordered[is_new]
+    idx = np.empty(len(key), np.int32)
+    idx[order] = np.cumsum(is_new, dtype=np.int32) - 1
+    ends = distinct.searchsorted(first).tolist()
+    rows = [distinct[begin:end] - start for begin, end, start in zip(ends, ends[1:], first, strict=False)]
+    if not table_rows:
+        rows = [(row + low).astype(kind, copy=False) for row in rows]
+        distinct = np.concatenate([row * N + i for i, row in enumerate(rows)])
+    places = np.arange(len(distinct), dtype=np.int32)
+    return distinct, idx, *rows, *[places[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:

@@ -372,21 +372,36 @@ def _stitch_grad(op: Operation, grad: Tensor) -> list[Any]:
 
 
 def _stitch(indices: list[Array], data: list[Array]) -> Array:
-    places = [np.asarray(i) for i in indices]
-    length = max((int(i.max()) + 1 for i in places if i.size), default=0)
+    places, pieces = [np.asarray(i) for i in indices], [np.asarray(d) for d in data]
+    first = pieces[0]
+    in_order = _follow_each_other(places, pieces)
+    length = sum(map(len, places)) if in_order else max((int(i.max()) + 1 for i in places if i.size), default=0)
     covered = np.zeros(length, bool)
-    for i in places:
+    for i in () if in_order else places:
         require_in_range(i, length)
         covered[i] = True
-    first = np.asarray(data[0])
-    dims = (length, *first.shape[places[0].ndim :])
     # To fill what will be overwritten takes as long as to write it, and compiled code reads it where it lies.
-    new = aligned_empty if covered.all() and first.dtype != object else np.zeros
-    merged = new(dims, first.dtype)
-    for i, d in zip(places, data, strict=True):
+    new = aligned_empty if (in_order or covered.all()) and first.dtype != object else np.zeros
+    merged = new((length, *first.shape[places[0].ndim :]), first.dtype)
+    if in_order:
+        return np.concatenate(pieces, out=merged)
+    for i, d in zip(places, pieces, strict=True):
         if i.size:
-            merged[i] = np.asarray(d)
+            merged[i] = d
     return merged
+
+
+def _follow_each_other(places: list[np.ndarray], pieces: list[np.ndarray]) -> bool:
+    """Tells if the places of each piece are the next ones after those of the piece before it."""
+    begin = 0
+    for i, piece in zip(places, pieces, strict=True):
+        end = begin + i.size
+        if i.ndim != 1 or len(piece) != i.size or (end > begin and i[-1] != end - 1):
+            return False
+        if np.count_nonzero(i != np.arange(begin, end)):
+            return False
+        begin = end
+    return True
 
 
 @op("DynamicStitch", "N*int32, N*T -> merged: T", host=True, numpy=True, shape=_stitch_shape, grad=_stitch_grad)

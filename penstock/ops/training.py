@@ -370,16 +370,17 @@ def sum_duplicate_rows_on_host(values: np.ndarray, indices: np.ndarray) -> Any:
     """
     if not indices.size:
         return values, indices
-    order = np.argsort(indices)
-    ordered = indices[order]
+    rising = bool((indices[1:] > indices[:-1]).all())
+    order = None if rising else np.argsort(indices)
+    ordered = indices if order is None else indices[order]
     is_new = run_starts(ordered)
-    distinct = ordered if is_new.all() else ordered[is_new]
+    distinct = ordered if rising or is_new.all() else ordered[is_new]
     found, count = len(distinct), _padded(len(distinct), (values.shape[1:], values.dtype))
     rows = np.full(count, np.iinfo(indices.dtype).max, indices.dtype)
     rows[:found] = distinct
     if found == len(ordered):
         sums = np.zeros((count, *values.shape[1:]), values.dtype)
-        values.take(order, axis=0, out=sums[:found], mode="clip")
+        sums[:found] = values if order is None else values[order]
         return sums, rows
     ends = np.full(count + 1, len(order), np.int32)
     ends[:found] = np.flatnonzero(is_new)

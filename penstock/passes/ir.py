@@ -109,3 +109,16 @@ def sorted_nodes(nodes: Iterable[Node]) -> list[Node]:
         stuck = next(n for n in members if waiting[id(n)] > 0)
         raise InvalidArgumentError(None, stuck.name, f"The graph has a cycle through node '{stuck.name}'.")
     return ordered
+
+
+def needed(nodes: list[Node], feeds: list[Node], fetches: list[Edge], targets: list[Node]) -> list[Node]:
+    """The feeds, and the nodes that fetches and targets depend on."""
+    alive = {id(n) for n in feeds}
+    stack = [n for n, _ in fetches] + list(targets)
+    while stack:
+        node = stack.pop()
+        if id(node) not in alive or node in feeds:
+            alive.add(id(node))
+            stack += [s for s, _ in node.inputs if id(s) not in alive]
+            stack += [s for s in node.controls if id(s) not in alive]
+    return [n for n in nodes if id(n) in alive]

@@ -10,7 +10,7 @@ from penstock.errors import OpError
 from penstock.graph.constant import MAX_FOLDED_ELEMENTS, evaluate_kernel
 from penstock.graph.opdef import OpDef, registered
 from penstock.memory import without_collecting
-from penstock.passes.ir import Edge, Node, Subgraph
+from penstock.passes.ir import Edge, Node, Subgraph, needed
 
 
 @without_collecting()
@@ -39,7 +39,7 @@ def optimize(subgraph: Subgraph) -> Subgraph:
 
     fetches: list[Edge] = [(resolve(n), i) for n, i in subgraph.fetches]
     targets = [resolve(n) for n in subgraph.targets]
-    return Subgraph(_needed(kept, subgraph.feeds, fetches, targets), subgraph.feeds, fetches, targets)
+    return Subgraph(needed(kept, subgraph.feeds, fetches, targets), subgraph.feeds, fetches, targets)
 
 
 def _folded(node: Node, const: OpDef) -> Node | None:
@@ -74,15 +74,3 @@ def _key(node: Node) -> Any:
                   if not (k.startswith("_") or isinstance(v, np.ndarray)))  # fmt: skip
     group = tuple(node.attrs.get("_class", ()))
     return (op.name, node.device, group, attrs, tuple((id(s), i) for s, i in node.inputs))
-
-
-def _needed(nodes: list[Node], feeds: list[Node], fetches: list[Edge], targets: list[Node]) -> list[Node]:
-    alive = {id(n) for n in feeds}
-    stack = [n for n, _ in fetches] + list(targets)
-    while stack:
-        node = stack.pop()
-        if id(node) not in alive or node in feeds:
-            alive.add(id(node))
-            stack += [s for s, _ in node.inputs if id(s) not in alive]
-            stack += [s for s in node.controls if id(s) not in alive]
-    return [n for n in nodes if id(n) in alive]

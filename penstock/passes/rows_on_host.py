@@ -14,8 +14,8 @@ from penstock.passes.ir import Node, Subgraph, reads_variable
 
 # Host ops that give as many elements as the values say.
 _RAGGED = frozenset((
-    "DynamicPartition", "ListDiff", "SparseFillEmptyRows", "StringSplit", "Unique", "UniqueV2", "UniqueWithCounts",
-    "Where",
+    "_DealIds", "DynamicPartition", "ListDiff", "SparseFillEmptyRows", "StringSplit", "Unique", "UniqueV2",
+    "UniqueWithCounts", "Where",
 ))  # fmt: skip
 _PICKS = {"Gather": 1, "GatherV2": 1, "ResourceGather": 1}  # which input decides how many rows
 _MOVES = frozenset((

@@ -1,0 +1,144 @@
+"""Deal ids: one op for the ids of a lookup in a table that is split over several shards.
+
+`embedding_lookup_sparse` asks for each id once, by Unique, computes shard and row of each by a dozen small ops, and
+deals out rows and places by two partitions. Nobody sees the order of the distinct ids, so they may as well be in the
+order of shards and rows: then one sort does it all, rows come back in consecutive pieces, and gradients have no
+duplicates.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from penstock.graph.dtype import int32
+from penstock.ops.embedding import deal_ids as deal_ids_op
+from penstock.passes.ir import Edge, Node, Subgraph, needed
+
+_ARITHMETIC = frozenset((
+    "Cast", "FloorDiv", "FloorMod", "Less", "Maximum", "Range", "Reshape", "Select", "Size", "Sub",
+))  # fmt: skip
+_TAKES_PLACES = frozenset((
+    "Gather", "GatherV2", "UnsortedSegmentSum", "SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN",
+    "SparseSegmentSumGrad", "SparseSegmentMeanGrad", "SparseSegmentSqrtNGrad",
+))  # fmt: skip
+_Uses = dict[int, list[tuple[Node, int, int]]]  # of a node: (consumer, its input, our output)
+
+
+class _Dealt(NamedTuple):
+    """What one op stands in for: the Unique, and the partitions of rows and of places by shard."""
+
+    unique: Node
+    rows: Node
+    places: Node
+    table_rows: int
+
+
+def deal_ids(subgraph: Subgraph) -> Subgraph:
+    """The placed subgraph with one op for shards, rows and places of ids, where their order does not show."""
+    partitions = [node for node in subgraph.nodes if node.op.name == "DynamicPartition"]
+    if not partitions:
+        return subgraph
+    uses: _Uses = defaultdict(list)
+    shown = {id(n) for n, _ in subgraph.fetches} | {id(n) for n in subgraph.targets}
+    for node in subgraph.nodes:
+        for i, (source, index) in enumerate(node.inputs):
+            uses[id(source)].append((node, i, index))
+        shown.update(id(source) for source in node.controls)
+    nodes = list(subgraph.nodes)
+    for rows in partitions:
+        found = _matched(rows, uses, shown)
+        if found is not None:
+            dealt = _one_op(found)
+            count = rows.attrs["num_partitions"]
+            for old, at in ((found.unique, 0), (rows, 2), (found.places, 2 + count)):
+                for node, i, output in uses[id(old)]:
+                    node.inputs[i] = (dealt, at + output)
+            nodes[nodes.index(found.unique)] = dealt
+    kept = needed(nodes, subgraph.feeds, subgraph.fetches, subgraph.targets)
+    return Subgraph(kept, subgraph.feeds, subgraph.fetches, subgraph.targets)
+
+
+def _one_op(found: _Dealt) -> Node:
+    unique, count = found.unique, found.rows.attrs["num_partitions"]
+    kind = unique.attrs["T"]
+    return Node(
+        unique.name, deal_ids_op, {"T": kind, "N": count, "table_rows": found.table_rows},
+        (kind, int32, *[kind] * count, *[int32] * count), list(unique.inputs), list(unique.controls), unique.device,
+        unique.order,
+    )  # fmt: skip
+
+
+def _matched(rows: Node, uses: _Uses, shown: set[int]) -> _Dealt | None:
+    """What one op may stand in for; None where `rows` is no such partition, or the order of ids may show."""
+    flat, table_rows = _strategy(rows)
+    if flat is None:
+        return None
+    unique, index = flat[0].inputs[0] if flat[0].op.name == "Reshape" else flat
+    if unique.op.name != "Unique" or index != 0 or unique.attrs["out_idx"] != int32:
+        return None
+    others = [n for n, i, _ in uses[id(rows.inputs[1][0])] if n.op is rows.op and i == 1 and n is not rows]
+    if len(others) != 1 or others[0].inputs[0][0].op.name != "Range":
+        return None
+    members = {id(n): n for n in (unique, rows, others[0])}
+    if not _are_places(unique, 1, uses):
+        return None
+    stack = [unique]
+    while stack:
+        source = stack.pop()
+        for node, _, output in uses[id(source)]:
+            if (source is not unique or output == 0) and node.op.name != "Shape" and id(node) not in members:
+                if node.op.name not in _ARITHMETIC:
+                    return None
+                members[id(node)] = node
+                stack.append(node)
+    for node in members.values():
+        if id(node) in shown or node.device != unique.device or (node.controls and node is not unique):
+            return None
+    return _Dealt(unique, rows, others[0], table_rows)
+
+
+def _are_places(source: Node, output: int, uses: _Uses) -> bool:
+    """Tells if an output is only used to pick rows, or to add to them."""
+    takers = [(node, i) for node, i, index in uses[id(source)] if index == output]
+    return all(
+        node.op.name in ("Shape", "Size") or (node.op.name in _TAKES_PLACES and i == 1)
+        or (node.op.name == "Reshape" and i == 0 and _are_places(node, 0, uses))
+        for node, i in takers
+    )  # fmt: skip
+
+
+def _strategy(rows: Node) -> tuple[Edge | None, int]:
+    """The ids that a partition deals out by shard, and how many rows the table has, 0 for "mod"; None for others."""
+    row, shard = rows.inputs
+    count = rows.attrs["num_partitions"]
+    shard = _inputs(shard, "Cast")[0] if shard[0].op.name == "Cast" else shard
+    flat, shards = _with_number(shard, "FloorMod")
+    if flat is not None and shards == count and _with_number(row, "FloorDiv") == (flat, count):
+        return flat, 0
+    sides, choice = _inputs(shard, "Maximum"), _inputs(row, "Select")
+    if len(sides) != 2 or len(choice) != 3:
+        return None, 0
+    flat, longer = _with_number(sides[0], "FloorDiv")
+    late, each = _with_number(sides[1], "FloorDiv")
+    if flat is None or late is None or longer != each + 1:
+        return None, 0
+    before, extra = _with_number(late, "Sub")
+    is_div = (
+        before == flat and _with_number(choice[0], "Less") == (shard, extra)
+        and _with_number(choice[1], "FloorMod") == (flat, longer)
+        and _with_number(choice[2], "FloorMod") == (late, each)
+    )  # fmt: skip
+    return (flat, each * count + extra) if is_div and 0 <= extra < count else (None, 0)
+
+
+def _inputs(edge: Edge, op: str) -> list[Edge]:
+    return edge[0].inputs if edge[0].op.name == op else []
+
+
+def _with_number(edge: Edge, op: str) -> tuple[Edge | None, int]:
+    """The first input of an op whose second is a number, and the number."""
+    inputs = _inputs(edge, op)
+    if len(inputs) != 2 or inputs[1][0].op.name != "Const" or inputs[1][0].attrs["value"].size != 1:
+        return None, 0
+    return inputs[0], int(inputs[1][0].attrs["value"])
