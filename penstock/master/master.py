@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import CancelledError, DeadlineExceededError, InternalError, OpError
+from penstock.errors import AbortedError, CancelledError, DeadlineExceededError, InternalError, OpError
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
 from penstock.master.step import AbortPart, Instruction, StepState
@@ -106,6 +106,10 @@ class Master:
             found = self._signatures.get(key)
             if found is None:
                 found = self._signatures[key] = self._compile(feeds, fetches, targets, done, deadline)
+        except AbortedError as error:
+            if self._closed:
+                raise session_closed() from error  # and so its graphs are gone
+            raise
         finally:
             self._lock.release()
         return found
@@ -151,6 +155,10 @@ class Master:
             if self._closed:
                 raise session_closed()
             return signature.run_whole(fed, step), step, []
+        except AbortedError as error:
+            if self._closed:
+                raise session_closed() from error
+            raise
         finally:
             self._running.discard(cancelled)
 

@@ -370,7 +370,7 @@ def sum_duplicate_rows_on_host(values: np.ndarray, indices: np.ndarray) -> Any:
     """
     if not indices.size:
         return values, indices
-    rising = bool((indices[1:] > indices[:-1]).all())
+    rising = not np.count_nonzero(indices[1:] <= indices[:-1])
     order = None if rising else np.argsort(indices)
     ordered = indices if order is None else indices[order]
     is_new = run_starts(ordered)
@@ -382,7 +382,7 @@ def sum_duplicate_rows_on_host(values: np.ndarray, indices: np.ndarray) -> Any:
         sums = np.zeros((count, *values.shape[1:]), values.dtype)
         sums[:found] = values if order is None else values[order]
         return sums, rows
-    ends = np.full(count + 1, len(order), np.int32)
+    ends = np.full(count + 1, len(ordered), np.int32)
     ends[:found] = np.flatnonzero(is_new)
     return sums_of_runs(values, ends, order), rows
 

@@ -238,6 +238,7 @@ class _Background:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._busy = False
+        self.is_ending = False  # with the process
 
     def put(self, job: Callable[[], None], name: str, log: Compilations) -> None:
         with self._changed:
@@ -272,6 +273,7 @@ class _Background:
 
     def _at_exit(self) -> None:
         """Lets the process end: what traces is stopped, what XLA compiles is waited for a while and then left."""
+        self.is_ending = True
         with self._changed:
             self._jobs.clear()
             thread = self._thread if self._busy else None
@@ -316,6 +318,8 @@ def _run(job: Callable[[], None], name: str, log: Compilations) -> None:
     try:
         job()
     except Exception as error:  # of jax and XLA, of many kinds; nobody waits for this job
+        if _background.is_ending:
+            return  # C++ code that calls Python makes an error of its own of what ends the thread
         text = f"{type(error).__name__}: {error}"
         log.record(Compilation(name, "exact", "", time.time() - began, began, True, text))
         logging.warning("Compiling '%s' in the background failed: %s", name, text)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import penstock.v1 as tf
+from penstock.worker.worker import Worker
 
 
 @pytest.fixture
@@ -251,3 +252,19 @@ def test_close_cancels_a_running_step():
 def test_bad_target():
     with pytest.raises(tf.errors.NotFoundError, match="bogus"):
         tf.Session("bogus://x")
+
+
+def test_a_session_closed_while_a_step_is_prepared_says_so(monkeypatch):
+    session = tf.Session(graph=tf.Graph())
+    with session.graph.as_default():
+        doubled = tf.constant(1.0) * 2
+    register = Worker.register_graph
+
+    def register_and_close(worker, *arguments):
+        handle = register(worker, *arguments)
+        session.close()
+        return handle
+
+    monkeypatch.setattr(Worker, "register_graph", register_and_close)
+    with pytest.raises(tf.errors.CancelledError, match="closed"):
+        session.run(doubled)
