@@ -1,16 +1,17 @@
 """Training with batches and sentences of changing size, beside plain jax.jit, the clock running from the first step.
 
-    python benchmarks/changing_shapes.py [STEPS]
+    python benchmarks/changing_shapes.py [--steps 80] [--work mlp] [--side penstock]
 
 Prints milliseconds per step, over all steps and over the second half. jax.jit compiles for each new shape.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -116,13 +117,20 @@ def in_jax(build: Callable[[], tuple[dict[str, Any], Any]], feeds: Any) -> list[
 
 
 def main() -> None:
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 80
-    for name, feeds, ours, plain in (
-        ("mlp", batches(steps), mlp_in_penstock, mlp_in_jax),
-        ("lstm", sentences(steps), lstm_in_penstock, lstm_in_jax),
-    ):
-        print(json.dumps({"work": name, "penstock": in_penstock(ours, feeds)}), flush=True)
-        print(json.dumps({"work": name, "jax.jit": in_jax(plain, feeds)}), flush=True)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--work", choices=["mlp", "lstm"], nargs="*", default=["mlp", "lstm"])
+    parser.add_argument("--side", choices=["penstock", "jax.jit"], nargs="*", default=["penstock", "jax.jit"])
+    chosen = parser.parse_args()
+    sides = {
+        "mlp": (batches, partial(in_penstock, mlp_in_penstock), partial(in_jax, mlp_in_jax)),
+        "lstm": (sentences, partial(in_penstock, lstm_in_penstock), partial(in_jax, lstm_in_jax)),
+    }
+    for work in chosen.work:
+        feeds, *runs = sides[work]
+        for side, run in zip(("penstock", "jax.jit"), runs, strict=True):
+            if side in chosen.side:
+                print(json.dumps({"work": work, "steps": chosen.steps, side: run(feeds(chosen.steps))}), flush=True)
 
 
 if __name__ == "__main__":
