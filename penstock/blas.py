@@ -7,7 +7,6 @@ import os
 import threading
 from collections import deque
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -18,34 +17,40 @@ PARTS = 2  # that a large product is made in
 
 
 class OneThread:
-    """While any thread is inside, NumPy multiplies matrices in the thread that asks for it.
+    """While any thread is inside, `product` multiplies matrices in the thread that asks for it.
 
-    Its library spins while it waits for threads of its own. Where other tasks want the cores, a product of 0.7 ms
-    takes ten times as long that way.
+    NumPy's library spins while it waits for threads of its own. Where other tasks want the cores, a product of 0.7 ms
+    takes ten times as long that way. The library is told so by the first product, since most steps make none.
 
     >>> with one_thread:
-    ...     product = a @ b
+    ...     result = product(a, b)
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside = 0
-        self._before: list[int] = []
+        self._before: list[int] | None = None
 
     def __enter__(self) -> None:
         with self._lock:
             self._inside += 1
-            if self._inside == 1:
-                self._before = [library.num_threads for library in _libraries()]
-                for library in _libraries():
-                    library.set_num_threads(1)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._lock:
             self._inside -= 1
-            if self._inside == 0:
+            if self._inside == 0 and self._before is not None:
                 for library, count in zip(_libraries(), self._before, strict=True):
                     library.set_num_threads(count)
+                self._before = None
+
+    def limit(self) -> None:
+        """Has the library use one thread from now on, if any thread is inside."""
+        if self._inside and self._before is None:
+            with self._lock:
+                if self._inside and self._before is None:
+                    self._before = [library.num_threads for library in _libraries()]
+                    for library in _libraries():
+                        library.set_num_threads(1)
 
 
 @functools.cache
@@ -65,6 +70,7 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     >>> product(np.ones((2, 3)), np.ones((3, 4))).shape
     (2, 4)
     """
+    one_thread.limit()
     if a.ndim != 2 or b.ndim != 2 or len(a) * b.size < LARGE or cores() < 2:
         result: np.ndarray = np.matmul(a, b)
         return result

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy  # its parts are loaded when they are needed
 
+from penstock.blas import one_thread
 from penstock.jaxprs.numpy_rules import Kernel, Site, rule
 
 
@@ -20,6 +21,7 @@ def _per_matrix(site: Site, function: Callable[..., tuple[Any, ...]], ranks: tup
     batch = site.shape(0)[: site.ndim(0) - ranks[0]]
 
     def kernel(*operands: Any) -> list[Any]:
+        one_thread.limit()
         out = [np.empty(shape, dtype) for shape, dtype in results]
         for index in np.ndindex(*batch):
             for into, part in zip(out, function(*[operand[index] for operand in operands]), strict=True):

@@ -58,16 +58,25 @@ class _Surroundings(threading.local):
 _surroundings = _Surroundings()
 
 
-@contextmanager
-def interpreting() -> Iterator[None]:
-    """While kernels run on NumPy arrays and nothing is traced: NumPy makes large results, too."""
-    before, _surroundings.interpreted = _surroundings.interpreted, True
-    try:
-        # Infinities and wrap-around are values, as in compiled code.
-        with np.errstate(all="ignore"), one_thread:
-            yield
-    finally:
-        _surroundings.interpreted = before
+class interpreting:
+    """While kernels run on NumPy arrays and nothing is traced: NumPy makes large results, too.
+
+    >>> with interpreting():
+    ...     result = kernel(array)
+    """
+
+    __slots__ = ("_before", "_errors")
+
+    def __enter__(self) -> None:
+        self._before, _surroundings.interpreted = _surroundings.interpreted, True
+        self._errors = np.errstate(all="ignore")  # infinities and wrap-around are values, as in compiled code
+        self._errors.__enter__()
+        one_thread.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        one_thread.__exit__()
+        self._errors.__exit__(*error)
+        _surroundings.interpreted = self._before
 
 
 def platform() -> str:

@@ -102,12 +102,17 @@ class Tiers:
         self._asked: set[Any] = set()  # padded code that is under way
         self._seconds = 0.0  # in NumPy
         self._quickest = math.inf  # run there
+        self._settled: Any = None  # shapes of work that is so small that it stays as it is
 
     def __call__(self, values: list[Any], step: Step) -> None:
         """Runs the segment; NotTraceable if it has to be cut first."""
         for slot, largest in self._loop_bounds.items():
             self._loop_bounds[slot] = values[slot] = _similar_bound(values[slot], largest)
         shapes, known = self._form(values)
+        if (shapes, known) == self._settled:
+            with interpreting():
+                self._run_nodes(values, step)
+            return
         if (shapes, known) in self._exact:
             self._may_interpret = self._may_interpret and not self._is_large
             self.segment(values, step.drawn, step.quick)
@@ -293,6 +298,8 @@ class Tiers:
         if len(self._exact) + sum(len(t.programs) for t in list(self._traced.values())) >= MANY_PROGRAMS:
             return
         if bounds is None and self._quickest < (WORTH_MOVING if self._is_large else WORTH):
+            if self._is_small and seen.runs > OFTEN:
+                self._settled = shapes, known
             return
         changes = self._changes(known)
         if (not changes and seen.runs >= AGAIN) or (seen.runs >= OFTEN and seen.seconds > LONG_FOR_ONE):
