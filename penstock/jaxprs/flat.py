@@ -13,7 +13,7 @@ from penstock.jaxprs.errors import NoRule
 from penstock.jaxprs.sizes import dimension_key, has_symbols
 
 # Calls, and the param that holds what is called.
-_CALLS = {
+CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
     "closed_call": "call_jaxpr",
@@ -94,8 +94,8 @@ class FlatJaxpr:
 
     def _results(self, equation: Any, inputs: list[Value]) -> list[Value]:
         name, params = equation.primitive.name, equation.params
-        if name in _CALLS:
-            return self._inline(params[_CALLS[name]], inputs)
+        if name in CALLS:
+            return self._inline(params[CALLS[name]], inputs)
         if name == "custom_linear_solve":
             return self._inline(params["jaxprs"].solve, _solve_inputs(params, inputs))
         if name in _IDENTITIES or _changes_nothing(name, equation, inputs):

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from penstock.graph.device import DeviceSpecV2
-from penstock.worker.program_cache import keep_compiled
+from penstock.worker.program_cache import kept
 from penstock.worker.resources import ResourceManager
 
 
@@ -81,7 +81,7 @@ def local_devices(job: str = "localhost", task: int = 0, device_count: dict[str,
     """
     _keep_memory()
     _keep_modules()
-    keep_compiled()
+    kept()
     counts = {k.upper(): v for k, v in (device_count or {}).items()}
     base = DeviceSpecV2(job=job, replica=0, task=task)
 

@@ -88,6 +88,17 @@ class ProgramCache:
         if enough:
             self.trim_later()
 
+    def names(self, start: str) -> list[str]:
+        """The keys that begin so."""
+        end = f"-{_machine()}{_SUFFIX}"
+        try:
+            with os.scandir(self._path) as entries:
+                found = [e.name.removesuffix(end) for e in entries if e.name.startswith(start) and e.name.endswith(end)]
+        except OSError as error:
+            self._tell(error)
+            return []
+        return found
+
     def _file(self, key: str) -> pathlib.Path:
         return self._path / f"{key}-{_machine()}{_SUFFIX}"
 
@@ -134,16 +145,19 @@ def _machine() -> str:
 
 
 @functools.cache
-def keep_compiled() -> None:
-    """Has jax keep compiled programs where PENSTOCK_CACHE_DIR says, unless the user has set up jax's own cache."""
+def kept() -> ProgramCache | None:
+    """Where PENSTOCK_CACHE_DIR says; None if programs are not kept, or the user has set up jax's own cache.
+
+    From the first call on, jax keeps compiled programs there.
+    """
     folder = os.environ.get("PENSTOCK_CACHE_DIR", os.path.expanduser("~/.cache/penstock"))
     if not folder or jax.config.values["jax_compilation_cache_dir"]:
-        return
+        return None
     try:
         cache = ProgramCache(folder, _max_bytes())
     except OSError as error:
         logging.warning("Compiled programs are not kept in %s (PENSTOCK_CACHE_DIR): %s", folder, error)
-        return
+        return None
     # jax has no public way to give it a cache. Without this one it would use its own in the same folder.
     from jax._src import compilation_cache
 
@@ -152,6 +166,7 @@ def keep_compiled() -> None:
     # The smallest programs take 10 to 90 ms to compile, 1.5 ms to write and 4 ms to read.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     cache.trim_later()
+    return cache
 
 
 def _max_bytes() -> int:

@@ -36,7 +36,8 @@ from penstock.worker.compilation import in_background
 from penstock.worker.op_programs import TooMuchWork
 from penstock.worker.segment import Segment
 from penstock.worker.step import Step
-from penstock.worker.traced import Bounds, Sizes, Traced, bound_for, pattern_of, shapes_of
+from penstock.worker.stored_programs import Bounds
+from penstock.worker.traced import Sizes, Traced, bound_for, pattern_of, shapes_of
 
 AGAIN = 3  # times that a shape must have come before code is compiled for it
 WORTH = 0.001  # seconds that the quickest run in NumPy must take for that
@@ -218,6 +219,8 @@ class Tiers:
         except Exception:  # of many kinds: some kernels must know their sizes
             return None
         self._traced[known] = traced
+        if self._may_pad and self._may_compile:
+            in_background(lambda: self._load(traced, shapes), self.segment.name, self.segment.program.log)
         results = [traced.output_shapes(world) for world in imagined]
         if imagined and None not in results:
             each = zip(*[r for r in results if r is not None], strict=True)
@@ -332,6 +335,13 @@ class Tiers:
         """The bounds to compile for: at first for all sizes that were seen, then for these."""
         largest = {} if traced.programs else traced.pattern.largest
         return tuple(bound_for(max(sizes[name], largest.get(name, 0))) for name in traced.pattern.symbols)
+
+    def _load(self, traced: Traced, shapes: Shapes) -> None:
+        """Takes the program for such shapes that an earlier process has left on disk, if there is one."""
+        sizes = traced.pattern.sizes(shapes)
+        bounds = None if sizes is None else traced.fitting(sizes, traced.stored.bounds())
+        if bounds is not None:
+            self._pad(traced, bounds)
 
     def _pad(self, traced: Traced, bounds: Bounds) -> None:
         try:

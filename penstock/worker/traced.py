@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,10 +23,10 @@ from penstock.worker.compilation import here as compiling_here
 from penstock.worker.resources import USED_UP
 from penstock.worker.segment import Segment
 from penstock.worker.step import Step
+from penstock.worker.stored_programs import Bounds, StoredPrograms
 
 SMALLEST = 16  # bound
 MANY_ASSUMPTIONS = 10  # about the sizes of one program
-Bounds = tuple[int, ...]
 Sizes = dict[str, int]
 
 
@@ -69,6 +69,7 @@ class Traced:
         if any(is_symbol(d) for form in (*new, *assigned) for d in form.shape):
             raise NoRule("assign", "the shape of a variable changes")
         self.programs: dict[Bounds, _Padded] = {}
+        self.stored = StoredPrograms(self.jaxpr, segment.platform)
 
     def _trace(self, values: list[Any]) -> Any:
         """Traces the segment with the pattern's symbols, and gives the form of its results."""
@@ -153,9 +154,10 @@ class Traced:
         """Makes the program for these bounds."""
         self.programs[bounds] = _Padded(self, dict(zip(self.pattern.symbols, bounds, strict=True)))
 
-    def fitting(self, sizes: Sizes) -> Bounds | None:
-        """The bounds of the program that wastes least on these sizes, if there is one."""
-        fits = [b for b in list(self.programs) if all(sizes[n] <= b[i] for i, n in enumerate(self.pattern.symbols))]
+    def fitting(self, sizes: Sizes, among: Iterable[Bounds] | None = None) -> Bounds | None:
+        """The bounds of the program, or of those given, that waste least on these sizes, if any fit."""
+        every = list(self.programs) if among is None else among
+        fits = [b for b in every if all(sizes[n] <= b[i] for i, n in enumerate(self.pattern.symbols))]
         return min(fits, key=sum, default=None)
 
     def run(self, bounds: Bounds, sizes: Sizes, values: list[Any], step: Step) -> None:
@@ -168,16 +170,22 @@ class _Padded:
 
     def __init__(self, traced: Traced, bounds: Sizes) -> None:
         self._traced = traced
-        interpreted, outcome = padded(traced.jaxpr, bounds), traced.outcome
-
-        def segment(updated: Any, read: Any, inputs: Any, constants: Any, keys: Any, sizes: Any) -> Any:
-            results = interpreted(sizes, jax.tree.leaves((updated, read, inputs, constants, keys)))
-            return jax.tree.unflatten(outcome, results)
-
         updated, read, constants, keys = traced.others
         self._shapes = [padded_shape(f.shape, bounds) for f in traced.forms]
         inputs = [jax.ShapeDtypeStruct(s, f.dtype) for s, f in zip(self._shapes, traced.forms, strict=True)]
         sizes = {name: jax.ShapeDtypeStruct((), np.int32) for name in bounds}
+        interpreted = padded(traced.jaxpr, bounds)
+
+        def of_leaves(*leaves: Any) -> Any:
+            count = len(leaves) - len(bounds)
+            return interpreted(dict(zip(bounds, leaves[count:], strict=True)), leaves[:count])
+
+        def segment(updated: Any, read: Any, inputs: Any, constants: Any, keys: Any, sizes: Any) -> Any:
+            leaves = jax.tree.leaves((updated, read, inputs, constants, keys))
+            return jax.tree.unflatten(traced.outcome, call(*leaves, *(sizes[name] for name in bounds)))
+
+        forms = [*jax.tree.leaves((updated, read, inputs, constants, keys)), *sizes.values()]
+        call = traced.stored.function(tuple(bounds.values()), of_leaves, forms)
         self._compiled = traced.segment.jitted(segment)
         self._program = Program(traced.segment.program.log, traced.segment.name, kind="padded")
         with self._program.compiling():

@@ -1,0 +1,92 @@
+"""Padded programs on disk: a second process neither traces nor compiles them, and computes the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from penstock.jaxprs.digest import NoDigest, digest
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE = 120.0
+
+# Rows of any number, an update, a loop and random numbers; and how often padded code is traced.
+_PROGRAM = """
+import json
+import numpy as np
+import penstock.v1 as tf
+from penstock.worker import traced
+from penstock.worker.compilation import wait_idle
+
+times = 0
+made = traced.padded
+
+def padded(*arguments):
+    function = made(*arguments)
+    def counted(*given):
+        global times
+        times += 1
+        return function(*given)
+    return counted
+
+traced.padded = padded
+tf.set_random_seed(1)
+x = tf.placeholder(tf.float32, [None, 3])
+w = tf.get_variable("w", [3, 3])
+_, h = tf.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, tf.nn.relu(tf.matmul(h, w))), (0, x))
+loss = tf.reduce_mean(tf.nn.dropout(h, keep_prob=0.5) ** 2)
+train = tf.train.AdamOptimizer(0.1).minimize(loss)
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for rows in range(2, 12):
+        session.run(train, {x: np.ones((rows, 3))})
+        assert wait_idle(60)
+    print(json.dumps([times, session.run(w).tolist()]))
+"""
+
+
+def result(folder: Path) -> Any:
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    settings = {"PYTHONPATH": paths, "PENSTOCK_CACHE_DIR": str(folder), "PENSTOCK_TIER": "padded"}
+    command = [sys.executable, "-c", _PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **settings}, timeout=DEADLINE)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def test_a_second_process_does_not_trace_padded_programs(tmp_path: Path) -> None:
+    traced, trained = result(tmp_path)
+    assert traced > 0
+    assert result(tmp_path) == [0, trained]
+
+
+def of(function: Any, *arguments: Any) -> str:
+    return digest(jax.make_jaxpr(function)(*arguments))
+
+
+def test_equal_jaxprs_have_one_digest_and_others_do_not() -> None:
+    x = np.ones(3, np.float32)
+    same = [lambda x: jnp.sin(x) + 1, lambda other: jnp.sin(other) + 1]
+    assert of(same[0], x) == of(same[1], x)
+    others = [
+        of(same[0], x.astype(np.int32)), of(same[0], np.ones(4, np.float32)), of(lambda x: jnp.sin(x) + 2, x),
+        of(lambda x: jnp.cos(x) + 1, x), of(lambda x: x + jnp.sin(x), x), of(lambda x: x + np.arange(3), x),
+        of(lambda x: x + np.arange(3) * 2, x), of(lambda x: x.reshape(1, 3), x), of(lambda x: x.reshape(3, 1), x),
+        of(lambda x: jax.lax.cond(x[0] > 0, jnp.sin, jnp.cos, x), x),
+        of(lambda x: jax.lax.cond(x[0] > 0, jnp.cos, jnp.sin, x), x), of(lambda x: jax.nn.relu(x), x),
+    ]  # fmt: skip
+    assert len({of(same[0], x), *others}) == 1 + len(others)
+
+
+def test_a_function_inside_has_no_digest() -> None:
+    with pytest.raises(NoDigest):
+        of(lambda x: jax.pure_callback(lambda y: y, jax.ShapeDtypeStruct((), np.float32), x), np.float32(1))
