@@ -6,10 +6,10 @@ import functools
 import hashlib
 import pathlib
 from collections.abc import Mapping
+from importlib import metadata
 from typing import Any
 
 import jax
-import jaxlib.version
 import numpy as np
 from jax.extend import core
 
@@ -33,7 +33,7 @@ def digest(jaxpr: Any) -> str:
 
 @functools.cache
 def _code() -> bytes:
-    found = hashlib.sha256(f"{jax.__version__} {jaxlib.version.__version__}".encode())
+    found = hashlib.sha256(f"{jax.__version__} {metadata.version('jaxlib')}".encode())
     for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
         found.update(path.read_bytes())
     return found.digest()
