@@ -10,22 +10,37 @@ from jax.lax import RandomAlgorithm
 
 from penstock.jaxprs.numpy_rules import Kernel, Site, rule
 
-_LOW = np.uint64(0xFFFFFFFF)
-_BITS = np.uint64(32)
-_FACTORS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_LOW = 0xFFFFFFFF
+_WORD = 0xFFFFFFFFFFFFFFFF
+_FACTORS = 0xD2511F53, 0xCD9E8D57
 _KEY_STEPS = 0x9E3779B9, 0xBB67AE85
+_FEW = 8  # blocks: Python's own numbers are quicker than NumPy's arrays for them
 
 
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
-    """Ten rounds. Words of 32 bits lie in uint64, so that products need no conversion."""
+    """Ten rounds, on numbers or on arrays of them. Words of 32 bits lie in uint64, so products need no conversion."""
     a, b, c, d = counter
     first, second = key
     for _ in range(10):
         left, right = a * _FACTORS[0], c * _FACTORS[1]
-        a, b = (right >> _BITS) ^ b ^ np.uint64(first), right & _LOW
-        c, d = (left >> _BITS) ^ d ^ np.uint64(second), left & _LOW
-        first, second = (first + _KEY_STEPS[0]) & 0xFFFFFFFF, (second + _KEY_STEPS[1]) & 0xFFFFFFFF
+        a, b = (right >> 32) ^ b ^ first, right & _LOW
+        c, d = (left >> 32) ^ d ^ second, left & _LOW
+        first, second = (first + _KEY_STEPS[0]) & _LOW, (second + _KEY_STEPS[1]) & _LOW
     return a, b, c, d
+
+
+def _words(seed: int, start: int, blocks: int) -> np.ndarray:
+    """Four words for each block. The state's first word is the key and, once more, the high half of the counter."""
+    key = seed & _LOW, seed >> 32
+    if blocks <= _FEW:
+        words: list[int] = []
+        for low in range(start, start + blocks):
+            high = (seed + (low >> 64)) & _WORD
+            words += philox((low & _LOW, low >> 32 & _LOW, high & _LOW, high >> 32), key)
+        return np.array(words, np.uint32)
+    lows = np.arange(blocks, dtype=np.uint64) + np.uint64(start)
+    highs = np.uint64(seed) + (lows < np.uint64(start)).astype(np.uint64)
+    return np.stack(philox((lows & _LOW, lows >> 32, highs & _LOW, highs >> 32), key), 1).astype(np.uint32)
 
 
 @rule("rng_bit_generator")
@@ -42,13 +57,9 @@ def rng_bit_generator(site: Site) -> Kernel:
 
     def kernel(key: Any) -> tuple[Any, Any]:
         seed, start = np.ascontiguousarray(key).view(np.uint64).tolist()
-        low = np.arange(blocks, dtype=np.uint64) + np.uint64(start)
-        # The state's first word is the key and, once more, the high half of the counter.
-        high = np.uint64(seed) + (low < np.uint64(start)).astype(np.uint64)
-        words = philox((low & _LOW, low >> _BITS, high & _LOW, high >> _BITS), (seed & 0xFFFFFFFF, seed >> 32))
         # A number of 64 bits is two words, the low one first.
-        numbers = np.stack(words, 1).astype(np.uint32).view(dtype).reshape(-1)[:size].reshape(shape)
-        new_key = np.array([seed, (start + blocks) & 0xFFFFFFFFFFFFFFFF], np.uint64).view(key_dtype)
+        numbers = _words(seed, start, blocks).view(dtype).reshape(-1)[:size].reshape(shape)
+        new_key = np.array([seed, (start + blocks) & _WORD], np.uint64).view(key_dtype)
         return new_key, numbers
 
     return kernel

@@ -17,6 +17,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
 from penstock.master.step import AbortPart, Instruction, StepState
 from penstock.master.tasks import LocalTask, Task, Tasks, session_closed
+from penstock.memory import without_collecting
 from penstock.passes.deal_ids import deal_ids
 from penstock.passes.optimize import optimize
 from penstock.passes.partition import Partition, partition
@@ -114,6 +115,7 @@ class Master:
             self._lock.release()
         return found
 
+    @without_collecting()
     def _compile(
         self, feeds: Sequence[Tensor], fetches: Sequence[Tensor], targets: Sequence[Operation],
         done: frozenset[Operation], deadline: float | None,

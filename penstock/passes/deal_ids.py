@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from penstock.graph.dtype import int32
 from penstock.ops.embedding import deal_ids as deal_ids_op
-from penstock.passes.ir import Edge, Node, Subgraph, needed
+from penstock.passes.ir import Edge, Node, Subgraph, rewritten, with_inputs, without_unused
 
 _ARITHMETIC = frozenset((
     "Cast", "FloorDiv", "FloorMod", "Less", "Maximum", "Range", "Reshape", "Select", "Size", "Sub",
@@ -22,7 +22,7 @@ _TAKES_PLACES = frozenset((
     "Gather", "GatherV2", "UnsortedSegmentSum", "SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN",
     "SparseSegmentSumGrad", "SparseSegmentMeanGrad", "SparseSegmentSqrtNGrad",
 ))  # fmt: skip
-_Uses = dict[int, list[tuple[Node, int, int]]]  # of a node: (consumer, its input, our output)
+_Uses = dict[Node, list[tuple[Node, int, int]]]  # of a node: (consumer, its input, our output)
 
 
 class _Dealt(NamedTuple):
@@ -40,23 +40,27 @@ def deal_ids(subgraph: Subgraph) -> Subgraph:
     if not partitions:
         return subgraph
     uses: _Uses = defaultdict(list)
-    shown = {id(n) for n, _ in subgraph.fetches} | {id(n) for n in subgraph.targets}
+    shown = {*subgraph.targets, *(n for n, _ in subgraph.fetches)}
     for node in subgraph.nodes:
         for i, (source, index) in enumerate(node.inputs):
-            uses[id(source)].append((node, i, index))
-        shown.update(id(source) for source in node.controls)
-    nodes = list(subgraph.nodes)
+            uses[source].append((node, i, index))
+        shown.update(node.controls)
+    dealt: dict[Node, Node] = {}
+    moved: dict[Edge, Edge] = {}
     for rows in partitions:
         found = _matched(rows, uses, shown)
         if found is not None:
-            dealt = _one_op(found)
-            count = rows.attrs["num_partitions"]
-            for old, at in ((found.unique, 0), (rows, 2), (found.places, 2 + count)):
-                for node, i, output in uses[id(old)]:
-                    node.inputs[i] = (dealt, at + output)
-            nodes[nodes.index(found.unique)] = dealt
-    kept = needed(nodes, subgraph.feeds, subgraph.fetches, subgraph.targets)
-    return Subgraph(kept, subgraph.feeds, subgraph.fetches, subgraph.targets)
+            one = dealt[found.unique] = _one_op(found)
+            for i in range(rows.attrs["num_partitions"]):
+                moved[rows, i] = one, 2 + i
+                moved[found.places, i] = one, 2 + rows.attrs["num_partitions"] + i
+
+    def change(node: Node) -> list[Node]:
+        if node in dealt:
+            return [dealt[node]]
+        return [with_inputs(node, [moved.get(edge, edge) for edge in node.inputs])]
+
+    return without_unused(rewritten(subgraph, change)) if dealt else subgraph
 
 
 def _one_op(found: _Dealt) -> Node:
@@ -69,7 +73,7 @@ def _one_op(found: _Dealt) -> Node:
     )  # fmt: skip
 
 
-def _matched(rows: Node, uses: _Uses, shown: set[int]) -> _Dealt | None:
+def _matched(rows: Node, uses: _Uses, shown: set[Node]) -> _Dealt | None:
     """What one op may stand in for; None where `rows` is no such partition, or the order of ids may show."""
     flat, table_rows = _strategy(rows)
     if flat is None:
@@ -77,30 +81,30 @@ def _matched(rows: Node, uses: _Uses, shown: set[int]) -> _Dealt | None:
     unique, index = flat[0].inputs[0] if flat[0].op.name == "Reshape" else flat
     if unique.op.name != "Unique" or index != 0 or unique.attrs["out_idx"] != int32:
         return None
-    others = [n for n, i, _ in uses[id(rows.inputs[1][0])] if n.op is rows.op and i == 1 and n is not rows]
+    others = [n for n, i, _ in uses[rows.inputs[1][0]] if n.op is rows.op and i == 1 and n is not rows]
     if len(others) != 1 or others[0].inputs[0][0].op.name != "Range":
         return None
-    members = {id(n): n for n in (unique, rows, others[0])}
+    members = {unique, rows, others[0]}
     if not _are_places(unique, 1, uses):
         return None
     stack = [unique]
     while stack:
         source = stack.pop()
-        for node, _, output in uses[id(source)]:
-            if (source is not unique or output == 0) and node.op.name != "Shape" and id(node) not in members:
+        for node, _, output in uses[source]:
+            if (source is not unique or output == 0) and node.op.name != "Shape" and node not in members:
                 if node.op.name not in _ARITHMETIC:
                     return None
-                members[id(node)] = node
+                members.add(node)
                 stack.append(node)
-    for node in members.values():
-        if id(node) in shown or node.device != unique.device or (node.controls and node is not unique):
+    for node in members:
+        if node in shown or node.device != unique.device or (node.controls and node is not unique):
             return None
     return _Dealt(unique, rows, others[0], table_rows)
 
 
 def _are_places(source: Node, output: int, uses: _Uses) -> bool:
     """Tells if an output is only used to pick rows, or to add to them."""
-    takers = [(node, i) for node, i, index in uses[id(source)] if index == output]
+    takers = [(node, i) for node, i, index in uses[source] if index == output]
     return all(
         node.op.name in ("Shape", "Size") or (node.op.name in _TAKES_PLACES and i == 1)
         or (node.op.name == "Reshape" and i == 0 and _are_places(node, 0, uses))

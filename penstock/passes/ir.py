@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from penstock.errors import InvalidArgumentError, OpError
-from penstock.graph.dtype import DType
+from penstock.graph.dtype import DType, resource
 from penstock.graph.opdef import OpDef
 
 
@@ -50,12 +51,19 @@ class Node:
     controls: list[Node] = field(default_factory=list)
     device: str = ""
     order: int = 0  # the order in which the program made the nodes
+    on_host: bool = False  # runs in NumPy although it could be compiled
 
     def __repr__(self) -> str:
         return f"<Node {self.name}: {self.op.name}>"
 
 
 Edge = tuple[Node, int]
+
+
+def sources_of(node: Node) -> list[Node]:
+    """The nodes that a node takes something from or waits for; one may come several times."""
+    return [*(source for source, _ in node.inputs), *node.controls]
+
 
 SPLIT = "_split"  # attr of a control-flow node that has a copy in each of several tasks: a number that the copies share
 WAVE = "_wave"  # attr of such a copy: the wave in which all copies run
@@ -65,7 +73,7 @@ _READS = {"ReadVariableOp": ("VarHandleOp",), "Identity": ("VariableV2", "Variab
 
 def is_reference(dtype: DType) -> bool:
     """Tells if an edge of this type stands for a variable, a queue or the like: it does not leave its task."""
-    return bool(dtype._is_ref_dtype) or dtype.name == "resource"
+    return dtype._is_ref_dtype or dtype is resource
 
 
 def reads_variable(node: Node) -> bool:
@@ -83,42 +91,110 @@ class Subgraph:
     targets: list[Node]
 
 
+class Replacements(dict[Node, Node]):
+    """What stands in for nodes that a pass replaces. Passes change no node: whatever follows a new one is new, too."""
+
+    def followed_by(self, node: Node) -> Node:
+        """A node behind those that were replaced so far: itself if none of its sources was."""
+        for source, _ in node.inputs:
+            if source in self:
+                break
+        else:
+            if not any(source in self for source in node.controls):
+                return node
+        get = self.get
+        inputs = [(get(s, s), i) for s, i in node.inputs]
+        controls = list(dict.fromkeys([get(s, s) for s in node.controls]))
+        return Node(
+            node.name, node.op, node.attrs, node.dtypes, inputs, controls, node.device, node.order, node.on_host
+        )
+
+    def applied_to(self, subgraph: Subgraph, nodes: list[Node]) -> Subgraph:
+        """A subgraph of `nodes` that takes and gives what `subgraph` does."""
+        get = self.get
+        fetches = [(get(n, n), i) for n, i in subgraph.fetches]
+        return Subgraph(
+            nodes, [get(n, n) for n in subgraph.feeds], fetches, [get(n, n) for n in subgraph.targets]
+        )
+
+
+def with_inputs(node: Node, inputs: list[Edge]) -> Node:
+    """A node like another with other inputs; itself if they are the same."""
+    if inputs == node.inputs:
+        return node
+    controls = list(node.controls)
+    return Node(node.name, node.op, node.attrs, node.dtypes, inputs, controls, node.device, node.order, node.on_host)
+
+
+def rewritten(subgraph: Subgraph, change: Callable[[Node], list[Node]]) -> Subgraph:
+    """A subgraph with the nodes that `change` gives for each: itself, others, the last of which stands for it, or none.
+
+    >>> rewritten(subgraph, lambda node: [] if node.op.name == "Assert" else [node])
+    """
+    replaced = Replacements()
+    nodes: list[Node] = []
+    for node in subgraph.nodes:
+        given = change(node)
+        for part in given:
+            nodes.append(replaced.followed_by(part))
+            if nodes[-1] is not part:
+                replaced[part] = nodes[-1]
+        if given and nodes[-1] is not node:
+            replaced[node] = nodes[-1]
+    return replaced.applied_to(subgraph, nodes)
+
+
 def sorted_nodes(nodes: Iterable[Node]) -> list[Node]:
     """Orders nodes so that inputs come first, ties in the order of their making; InvalidArgumentError on a cycle."""
-    members = list(nodes)
-    waiting = {id(n): len(n.inputs) + len(n.controls) for n in members}
-    consumers: dict[int, list[Node]] = {id(n): [] for n in members}
+    members = sorted(nodes, key=attrgetter("order"))
+    if _is_in_order(members):  # as programs make most graphs
+        return members
+    waiting = {n: len(n.inputs) + len(n.controls) for n in members}
+    consumers: dict[Node, list[Node]] = {n: [] for n in members}
     for node in members:
         for source, _ in node.inputs:
-            consumers[id(source)].append(node)
+            consumers[source].append(node)
         for source in node.controls:
-            consumers[id(source)].append(node)
-    ready = [(n.order, i, n) for i, n in enumerate(members) if waiting[id(n)] == 0]
+            consumers[source].append(node)
+    ready = [(n.order, i, n) for i, n in enumerate(members) if waiting[n] == 0]
     heapq.heapify(ready)
     ordered: list[Node] = []
     tick = len(members)
     while ready:
         node = heapq.heappop(ready)[2]
         ordered.append(node)
-        for consumer in consumers[id(node)]:
-            waiting[id(consumer)] -= 1
-            if waiting[id(consumer)] == 0:
+        for consumer in consumers[node]:
+            waiting[consumer] -= 1
+            if waiting[consumer] == 0:
                 tick += 1
                 heapq.heappush(ready, (consumer.order, tick, consumer))
     if len(ordered) < len(members):
-        stuck = next(n for n in members if waiting[id(n)] > 0)
+        stuck = next(n for n in members if waiting[n] > 0)
         raise InvalidArgumentError(None, stuck.name, f"The graph has a cycle through node '{stuck.name}'.")
     return ordered
 
 
-def needed(nodes: list[Node], feeds: list[Node], fetches: list[Edge], targets: list[Node]) -> list[Node]:
-    """The feeds, and the nodes that fetches and targets depend on."""
-    alive = {id(n) for n in feeds}
-    stack = [n for n, _ in fetches] + list(targets)
+def _is_in_order(nodes: Iterable[Node]) -> bool:
+    before: set[Node] = set()
+    for node in nodes:
+        for source, _ in node.inputs:
+            if source not in before:
+                return False
+        for source in node.controls:
+            if source not in before:
+                return False
+        before.add(node)
+    return True
+
+
+def without_unused(subgraph: Subgraph) -> Subgraph:
+    """The subgraph without the nodes that neither fetches nor targets depend on."""
+    alive = {*subgraph.feeds, *subgraph.targets, *(n for n, _ in subgraph.fetches)}
+    stack = list(alive)
     while stack:
         node = stack.pop()
-        if id(node) not in alive or node in feeds:
-            alive.add(id(node))
-            stack += [s for s, _ in node.inputs if id(s) not in alive]
-            stack += [s for s in node.controls if id(s) not in alive]
-    return [n for n in nodes if id(n) in alive]
+        sources = [s for s, _ in node.inputs if s not in alive] + [s for s in node.controls if s not in alive]
+        alive.update(sources)
+        stack += sources
+    nodes = [n for n in subgraph.nodes if n in alive]
+    return Subgraph(nodes, subgraph.feeds, subgraph.fetches, subgraph.targets)

@@ -8,38 +8,25 @@ import numpy as np
 
 from penstock.errors import OpError
 from penstock.graph.constant import MAX_FOLDED_ELEMENTS, evaluate_kernel
-from penstock.graph.opdef import OpDef, registered
-from penstock.memory import without_collecting
-from penstock.passes.ir import Edge, Node, Subgraph, needed
+from penstock.graph.opdef import OpDef, op_of
+from penstock.passes.ir import Node, Replacements, Subgraph, without_unused
 
 
-@without_collecting()
 def optimize(subgraph: Subgraph) -> Subgraph:
     """A subgraph with the same results and fewer nodes."""
-    replaced: dict[int, Node] = {}
+    replaced = Replacements()
     seen: dict[Any, Node] = {}
     kept: list[Node] = []
-    const = registered("Const")
-    assert const is not None
-    for node in subgraph.nodes:
-        node.inputs = [(replaced.get(id(s), s), i) for s, i in node.inputs]
-        node.controls = list(dict.fromkeys(replaced.get(id(s), s) for s in node.controls))
-        stays = _folded(node, const) or node
-        key = _key(stays)
-        twin = seen.get(key) if key is not None else None
-        if twin is None:
-            kept.append(stays)
-            if key is not None:
-                seen[key] = stays
-        if twin is not None or stays is not node:
-            replaced[id(node)] = twin or stays
-
-    def resolve(node: Node) -> Node:
-        return replaced.get(id(node), node)
-
-    fetches: list[Edge] = [(resolve(n), i) for n, i in subgraph.fetches]
-    targets = [resolve(n) for n in subgraph.targets]
-    return Subgraph(needed(kept, subgraph.feeds, fetches, targets), subgraph.feeds, fetches, targets)
+    const = op_of("Const")
+    for original in subgraph.nodes:
+        node = replaced.followed_by(original)
+        node = _folded(node, const) or node
+        twin = _first_like(node, seen)
+        if twin is node:
+            kept.append(node)
+        if twin is not original:
+            replaced[original] = twin
+    return without_unused(replaced.applied_to(subgraph, kept))
 
 
 def _folded(node: Node, const: OpDef) -> Node | None:
@@ -60,17 +47,26 @@ def _folded(node: Node, const: OpDef) -> Node | None:
     return Node(node.name, const, attrs, node.dtypes, device=node.device, order=node.order)
 
 
-def _key(node: Node) -> Any:
-    """What makes a pure node equal to another, or None where it must stay itself."""
+def _first_like(node: Node, seen: dict[Any, Node]) -> Node:
+    """The first node that computes the same as a node, which may be itself."""
     op = node.op
     if op.stateful or op.host or op.random or op.control_flow or node.controls:
-        return None
+        return node
     if op.name == "Const":
         value = node.attrs["value"]
         if value.size > 64 or value.dtype == object:
-            return None
-        return ("Const", node.device, value.dtype.str, value.shape, value.tobytes())
+            return node
+        return seen.setdefault((node.device, value.dtype.str, value.shape, value.tobytes()), node)
+    # Few nodes take the same as another: only then attrs are looked at.
+    key = (op, node.device, *node.inputs)
+    other = seen.setdefault(key, node)
+    if other is node:
+        return node
+    seen.setdefault((key, _attrs(other)), other)
+    return seen.setdefault((key, _attrs(node)), node)
+
+
+def _attrs(node: Node) -> Any:
     attrs = tuple((k, v if isinstance(v, (int, str, float)) else repr(v)) for k, v in node.attrs.items()
                   if not (k.startswith("_") or isinstance(v, np.ndarray)))  # fmt: skip
-    group = tuple(node.attrs.get("_class", ()))
-    return (op.name, node.device, group, attrs, tuple((id(s), i) for s, i in node.inputs))
+    return tuple(node.attrs.get("_class", ())), attrs

@@ -129,7 +129,7 @@ class Cut:
         )  # fmt: skip
         received = {
             "tensor_type": dtype, "send_task": task_of(source.device), "wave": self._waves[id(source)] + 1,
-            "ragged": id(source) in self._ragged and index >= 0, **both,
+            "ragged": source in self._ragged and index >= 0, **both,
         }  # fmt: skip
         return Node(f"{source.name}/_recv_{index}", recv, received, (dtype,), device=device, order=source.order)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from penstock.errors import InvalidArgumentError
 from penstock.graph.device import DeviceSpecV2
-from penstock.memory import without_collecting
 from penstock.passes.ir import Node, Subgraph, is_reference
 
 # Op types whose bodies may be in several tasks, each op of them where it asks to be.
@@ -18,18 +18,19 @@ class _Groups:
     """Nodes that must share a device, as a union-find forest."""
 
     def __init__(self) -> None:
-        self._parent: dict[int, int] = {}
+        self._parent: dict[Node, Node] = {}
 
-    def find(self, key: int) -> int:
-        while self._parent.get(key, key) != key:
-            key = self._parent[key]
-        return key
+    def find(self, node: Node) -> Node:
+        while node in self._parent:
+            node = self._parent[node]
+        return node
 
-    def join(self, a: int, b: int) -> None:
-        self._parent[self.find(b)] = self.find(a)
+    def join(self, a: Node, b: Node) -> None:
+        first, second = self.find(a), self.find(b)
+        if first is not second:
+            self._parent[second] = first
 
 
-@without_collecting()
 def place(subgraph: Subgraph, devices: Sequence[str], soft: bool = False, default: str | None = None) -> None:
     """Sets `device` of every node to one of `devices` (full names).
 
@@ -41,14 +42,21 @@ def place(subgraph: Subgraph, devices: Sequence[str], soft: bool = False, defaul
     base = DeviceSpecV2.from_string(default or devices[0])
     several = any(s.job != base.job or s.task != base.task for s in specs)
     groups = _colocated(subgraph.nodes, base if several else None)
-    members: dict[int, list[Node]] = {}
+    members: dict[Node, list[Node]] = {}
     for node in subgraph.nodes:
-        members.setdefault(groups.find(id(node)), []).append(node)
+        members.setdefault(groups.find(node), []).append(node)
+    known: dict[Any, str] = {}  # by all that the choice depends on, where a group asks for one device at most
     for nodes in members.values():
-        free = default is not None and not any(node.device for node in nodes)
-        chosen = default if free else _choose(nodes, specs, base, soft)
+        wishes = {node.device for node in nodes if node.device}
+        if default is not None and not wishes:
+            chosen = default
+        elif len(wishes) > 1:
+            chosen = _choose(nodes, specs, base, soft)
+        else:
+            form = (*wishes, all(n.op.host for n in nodes), all(n.op.name == "_Arg" for n in nodes))
+            chosen = known.get(form) or known.setdefault(form, _choose(nodes, specs, base, soft))
         for node in nodes:
-            node.device = chosen  # type: ignore[assignment]
+            node.device = chosen
 
 
 def colocated_with(node: Node) -> list[str]:
@@ -65,17 +73,15 @@ def _colocated(nodes: Sequence[Node], default: DeviceSpecV2 | None) -> _Groups:
     for node in nodes:
         # Lists of tensors do not travel, so what takes one is where it is. In one task they may change the device.
         takes_list = default is not None and any(s.dtypes[i].name == "variant" for s, i in node.inputs)
-        for name in () if takes_list else colocated_with(node):
+        for name in () if takes_list or "_class" not in node.attrs else colocated_with(node):
             leader = by_name.get(name) or leaders.setdefault(name, node)
-            groups.join(id(leader), id(node))
-        # A host op that takes the value of a variable may be elsewhere, as those that save are.
-        takes_value = node.op.host and not any(arg.is_ref for arg in node.op.inputs)
+            groups.join(leader, node)
         apart = default is not None and node.op.name in SPLIT_OPS and _is_over_tasks(node, default)
         for source, index in node.inputs:
             kind = source.dtypes[index]
-            bound = kind._is_ref_dtype and not takes_value and not _reads_elsewhere(node, source)
+            bound = kind._is_ref_dtype and not _takes_elsewhere(node, source)
             if ((bound or kind.name == "resource") and not apart) or (takes_list and kind.name == "variant"):
-                groups.join(id(source), id(node))
+                groups.join(source, node)
     return groups
 
 
@@ -88,9 +94,16 @@ def _is_over_tasks(node: Node, default: DeviceSpecV2) -> bool:
     return len({(w.job, w.task or 0) if w.job else (default.job, default.task) for w in wishes}) > 1
 
 
-def _reads_elsewhere(node: Node, variable: Node) -> bool:
-    """Whether a node that takes a variable's value asks for another task than the variable: the value travels."""
-    if any(arg.is_ref for arg in node.op.inputs) or not node.device or not variable.device:
+def _takes_elsewhere(node: Node, variable: Node) -> bool:
+    """Tells if a node takes the value of a variable that it need not be with: the value travels.
+
+    That is so if it asks for another task, and for host ops, as those that save.
+    """
+    if any(arg.is_ref for arg in node.op.inputs):
+        return False
+    if node.op.host:
+        return True
+    if not node.device or not variable.device:
         return False
     wish, there = DeviceSpecV2.from_string(node.device), DeviceSpecV2.from_string(variable.device)
     parts = ((wish.job, there.job), (wish.task, there.task))

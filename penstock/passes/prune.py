@@ -8,12 +8,11 @@ from typing import Any
 from penstock.errors import InvalidArgumentError
 from penstock.graph.dtype import DType
 from penstock.graph.function import FuncGraph, Function
-from penstock.graph.opdef import OpDef, op
+from penstock.graph.opdef import op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
-from penstock.memory import without_collecting
-from penstock.passes.ir import NameInBody, Node, Subgraph, sorted_nodes
+from penstock.passes.ir import Edge, NameInBody, Node, Subgraph, sorted_nodes
 from penstock.passes.narrow import Narrowed, can_be_narrowed, narrowed, own_results
 
 _ANY = TensorShape.of(None)
@@ -24,7 +23,6 @@ def arg(*, T: DType, index: int, shape: TensorShape = _ANY) -> None:
     """The place of a fed tensor, with the shape that it was declared with; the executor puts the value there."""
 
 
-@without_collecting()
 def prune(
     feeds: Iterable[Tensor], fetches: Iterable[Tensor], targets: Iterable[Operation], done: Set[Operation] = frozenset()
 ) -> Subgraph:
@@ -56,23 +54,25 @@ def _prune(
         needs.operation(target)
     needs.close()
     narrow = {op: narrowed(op, used) for op, used in needs.results.items()}
-    nodes = {op: _node(op, narrow.get(op)) for op in needs.operations}
-
-    def edge(tensor: Tensor) -> tuple[Node, int]:
-        if tensor in fed:
-            return fed[tensor], 0
-        form = narrow.get(tensor.op)
-        return nodes[tensor.op], form.outputs.index(tensor.value_index) if form else tensor.value_index
-
+    nodes: dict[Operation, Node] = {}
+    for operation in needs.operations:
+        nodes[operation] = _node(operation, narrow.get(operation) if narrow else None)
+    edges: dict[Tensor, Edge] = {}  # where they are not simply an output of the tensor's operation
+    for operation, form in narrow.items():
+        edges.update({operation.outputs[o]: (nodes[operation], i) for i, o in enumerate(form.outputs)})
+    edges.update({tensor: (node, 0) for tensor, node in fed.items()})
     for operation, node in nodes.items():
-        form = narrow.get(operation)
-        inputs = [operation.input_list[i] for i in form.inputs] if form else operation.input_list
-        node.inputs = [edge(t) for t in inputs]
-        node.controls = [needs.stand_in(c) or nodes[c] for c in operation.control if c not in done]
+        inputs = operation.input_list
+        if operation in narrow:
+            inputs = [inputs[i] for i in narrow[operation].inputs]
+        if inputs:
+            node.inputs = [edges.get(t) or (nodes[t.op], t.value_index) for t in inputs]
+        if operation.control:
+            node.controls = [needs.stand_in(c) or nodes[c] for c in operation.control if c not in done]
     return Subgraph(
         nodes=sorted_nodes([*fed.values(), *nodes.values()]),
         feeds=list(fed.values()),
-        fetches=[edge(t) for t in wanted],
+        fetches=[edges.get(t) or (nodes[t.op], t.value_index) for t in wanted],
         targets=[nodes[t] for t in targets],
     )
 
@@ -100,15 +100,16 @@ class _Needs:
 
     def close(self) -> None:
         """Adds all that is needed by what is needed."""
-        while self._stack:
-            operation, result = self._stack.pop()
+        stack, found, fed = self._stack, self.operations, self._fed
+        while stack:
+            operation, result = stack.pop()
             if can_be_narrowed(operation):
                 self._part(operation, result)
-            elif operation not in self.operations:
-                self.operations[operation] = None
-                for tensor in operation.input_list:
-                    self.tensor(tensor)
-                self._controls(operation)
+            elif operation not in found:
+                found[operation] = None
+                stack += [(t.op, t.value_index) for t in operation.input_list if t not in fed]
+                if operation.control:
+                    self._controls(operation)
 
     def _part(self, operation: Operation, result: int | None) -> None:
         used = self.results.setdefault(operation, set())
@@ -128,7 +129,7 @@ class _Needs:
 
 
 def _node(operation: Operation, form: Narrowed | None) -> Node:
-    op_def: OpDef = operation.op_def
+    op_def = operation.op_def
     if op_def.name == "Placeholder":
         dtype = operation.attrs["dtype"].name
         raise InvalidArgumentError(
@@ -136,7 +137,7 @@ def _node(operation: Operation, form: Narrowed | None) -> Node:
             f"You must feed a value for placeholder tensor '{operation.name}' with dtype {dtype} and shape "
             f"{operation.outputs[0].shape}",
         )  # fmt: skip
-    dtypes = tuple(t.dtype for t in operation.outputs)
+    dtypes = tuple([t.dtype for t in operation.outputs])
     attrs = operation.attrs
     if form is not None:
         dtypes, attrs = tuple(dtypes[i] for i in form.outputs), form.attrs

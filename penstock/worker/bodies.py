@@ -16,7 +16,8 @@ from penstock.passes.prune import body_of
 from penstock.worker.calls import PlainCall, SegmentCall, host_value
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.executor import Context, Executable
-from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, functions_of
+from penstock.worker.kinds import functions_of
+from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, prepared_plan
 from penstock.worker.resources import Variable
 from penstock.worker.step import Step
 
@@ -54,9 +55,10 @@ class _Body:
         for node in body.nodes:
             node.device = self._device
         last = body.feeds[len(body.feeds) - len(self._captured) :]
-        bound = {id(p): v for p, v in zip(last, self._captured, strict=True) if isinstance(v, Variable)}
+        bound = {p: v for p, v in zip(last, self._captured, strict=True) if isinstance(v, Variable)}
         for_numpy = Cuts(on_host=frozenset(n.name for n in body.nodes if _fits_numpy(n)))
-        return kind(body, self._context, bound, for_numpy if kind is _InNumpy else NO_CUTS)
+        plan = prepared_plan(body, for_numpy if kind is _InNumpy else NO_CUTS)
+        return kind(plan, self._context, bound)
 
     def run(self, captured: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
         """The body's results, as arrays on the host."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,14 +14,15 @@ from penstock.errors import InternalError, InvalidArgumentError, OpError, Unimpl
 from penstock.graph.checks import NotTraceable
 from penstock.graph.dtype import variant
 from penstock.graph.function import Function
-from penstock.graph.opdef import grouped, registered
+from penstock.graph.opdef import OpDef, grouped, registered
 from penstock.ops.functional import as_predicate, bound_of_count
 from penstock.ops.iteration_memory import StackedMemory
 from penstock.ops.list_value import RowList, StackedList
 from penstock.ops.waiting import GivesWay, NeedsThread
 from penstock.passes.ir import SPLIT, Edge, Node, Subgraph, blamed
 from penstock.passes.prune import body_of
-from penstock.worker.plan import Cuts, SegmentPlan, body, functions_of
+from penstock.worker.kinds import body, functions_of, written_positions
+from penstock.worker.plan import Cuts, SegmentPlan, make_plan, prepared_plan
 from penstock.worker.resources import Variable, placed
 from penstock.worker.segment import SMALL, Segment
 from penstock.worker.step import Step
@@ -47,18 +49,22 @@ class SegmentCall:
         )  # fmt: skip
         self.device = device.name
         self.name = self.segment.name
-        self.label = f"{self.name} = Segment({', '.join(n.name for n in plan.nodes)})"
         self.in_slots = [*self.segment.in_slots, *self.segment.static_slots]
         self.out_slots = self.segment.out_slots
-        self._tiers = Tiers(self.segment, lambda: self._rebuilt(Cuts(interpreted=True)), owner.imagined)
+        self._tiers = Tiers(self.segment, lambda: owner.node_by_node(plan), owner.imagined)
         self._pieces: Executable | None = None
         # Lists, and what control flow kept, may come from the host in a form that only the host can deal with.
+        kept = {edge for n in plan.nodes if n.op.control_flow for edge in n.inputs}
         self._maybe_host_only = [
-            (owner.slot(e), e) for e in plan.inputs
-            if e[0].dtypes[e[1]] is variant or any(n.op.control_flow and e in n.inputs for n in plan.nodes)
+            (owner.slot(e), e) for e in plan.inputs if e[0].dtypes[e[1]] is variant or e in kept
         ]  # fmt: skip
         # Slices that may move on with each step, as along a text: compiled in, they have all compiled each time.
         self._movable = frozenset(n.name for n in plan.nodes if n.op.numpy and n.name in owner.cuts.specialised)
+
+    @property
+    def label(self) -> str:
+        """The segment as a timeline shows it."""
+        return f"{self.name} = Segment({', '.join(n.name for n in self.segment.plan.nodes)})"
 
     def __call__(self, values: list[Any], step: Step) -> None:
         if self._movable and len(self.segment.specialised) > FEW_VALUES:
@@ -100,46 +106,46 @@ class SegmentCall:
 
     def _rebuilt(self, cuts: Cuts) -> Executable:
         subgraph, bound = subgraph_of(self.segment.plan, self.owner)
-        return self.owner.inner(subgraph, bound, cuts)
+        return self.owner.inner(make_plan(subgraph, cuts), bound)
 
 
-def subgraph_of(plan: SegmentPlan, owner: Executable) -> tuple[Subgraph, dict[int, Variable]]:
+def subgraph_of(plan: SegmentPlan, owner: Executable) -> tuple[Subgraph, dict[Node, Variable]]:
     """A segment as a subgraph of its own, fed with what the segment takes from outside."""
     arg = registered("_Arg")
     assert arg is not None
     feeds: list[Node] = []
-    copies: dict[tuple[int, int], Edge] = {}
-    for i, (source, index) in enumerate(plan.inputs):
+    copies: dict[Edge, Edge] = {}
+    for i, edge in enumerate(plan.inputs):
+        source, index = edge
         dtype = source.dtypes[index].base_dtype
         attrs = {**(source.attrs if source.op is arg else {}), "T": dtype, "index": i}
         feed = Node(f"_arg/{source.name}:{index}", arg, attrs, (dtype,), device=plan.device)
         feeds.append(feed)
-        copies[(id(source), index)] = (feed, 0)
-    bound: dict[int, Variable] = {}
-    variables: dict[int, Node] = {}
-    copied: dict[int, Node] = {}
+        copies[edge] = (feed, 0)
+    bound: dict[Node, Variable] = {}
+    copied: dict[Node, Node] = {}
     for node in plan.nodes:
-        copy = Node(node.name, node.op, node.attrs, node.dtypes, device=node.device, order=node.order)
-        for source, index in node.inputs:
-            if (id(source), index) in copies:
-                copy.inputs.append(copies[(id(source), index)])
-            elif id(source) in copied:
-                copy.inputs.append((copied[id(source)], index))
+        copy = replace(node, inputs=[], controls=[])
+        for edge in node.inputs:
+            if edge in copies:
+                copy.inputs.append(copies[edge])
+            elif edge[0] in copied:
+                copy.inputs.append((copied[edge[0]], edge[1]))
             else:
-                variable = owner.variable_node((source, index))
+                variable = owner.variable_node(edge)
                 assert variable is not None
-                variables[id(variable)] = variable
-                bound[id(variable)] = owner.variable(variable)
+                bound[variable] = owner.variable(variable)
                 copy.inputs.append((variable, 0))
-        copy.controls = [copied[id(c)] for c in node.controls if id(c) in copied]
-        copied[id(node)] = copy
-    fetches = [(copied[id(n)], i) for n, i in plan.outputs]
-    nodes = [*feeds, *variables.values(), *copied.values()]
+        copy.controls = [copied[c] for c in node.controls if c in copied]
+        copied[node] = copy
+    fetches = [(copied[n], i) for n, i in plan.outputs]
+    nodes = [*feeds, *bound, *copied.values()]
     return Subgraph(nodes, feeds, fetches, []), bound
 
 
 def _may_block(node: Node) -> bool:
-    return node.op.blocking or any(_may_block(n) for f in functions_of(node) for n in body(f).nodes)
+    bodies = functions_of(node)
+    return node.op.blocking or (bool(bodies) and any(_may_block(n) for f in bodies for n in body(f).nodes))
 
 
 class NodeCall:
@@ -151,10 +157,18 @@ class NodeCall:
         self.waits = _may_block(node)
         self.name = node.name
         self.device = node.device
-        self.label = f"{node.name} = {node.op.name}({', '.join(s.name for s, _ in node.inputs)})"
         self.out_slots = [owner.slot((node, i)) for i in range(len(node.dtypes))]
         self.inputs = [owner.source(edge) for edge in node.inputs]
-        self.in_slots = [s for s in self.inputs if isinstance(s, int)]
+
+    @property
+    def in_slots(self) -> list[int]:
+        """Where the values that it takes are."""
+        return [s for s in self.inputs if isinstance(s, int)]
+
+    @property
+    def label(self) -> str:
+        """The node as a timeline shows it."""
+        return f"{self.name} = {self.node.op.name}({', '.join(s.name for s, _ in self.node.inputs)})"
 
     def store(self, values: list[Any], results: Sequence[Any]) -> None:
         """Puts the node's outputs in place."""
@@ -179,10 +193,11 @@ class _BodyCall(NodeCall):
                 node.device = self.device
         if results is not None:
             body.fetches = [body.fetches[i] for i in results]
-        bound = {id(p): a for p, a in zip(body.feeds, arguments, strict=True) if isinstance(a, Variable)}
+        bound = {p: a for p, a in zip(body.feeds, arguments, strict=True) if isinstance(a, Variable)}
         # Lists grow from one iteration to the next, and code would be compiled for each size.
         lists = frozenset(n.name for n in body.nodes if not n.op.control_flow and deals_with_lists(n))
-        return self.owner.inner(body, bound, Cuts(on_host=lists, interpreted=self.owner.cuts.interpreted))
+        cuts = Cuts(on_host=lists, interpreted=self.owner.cuts.interpreted)
+        return self.owner.inner(prepared_plan(body, cuts), bound)
 
     def arguments(self, values: list[Any], sources: Sequence[int | Variable]) -> list[Any]:
         """The values for a body's parameters; a variable is bound already."""
@@ -247,21 +262,39 @@ class TripCountCall(LoopCall):
         self.store(values, [np.array(count, np.int32)])
 
 
-class HostCall(NodeCall):
+class KernelCall(NodeCall):
+    """Calls the kernel of a node."""
+
+    def __init__(self, owner: Executable, node: Node) -> None:
+        super().__init__(owner, node)
+        wants = node.op.wants
+        self.attrs = {k: v for k, v in node.attrs.items() if k in wants}
+        self.wants_context = "ctx" in wants
+        self._groups = grouped(node.op, node.attrs, range(len(node.inputs))) if _takes_lists(node.op) else None
+
+    def grouped(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The values of all inputs as the arguments of the kernel, which takes some in a list."""
+        if self._groups is None:
+            return inputs
+        return [[inputs[i] for i in group] if group.__class__ is list else inputs[group] for group in self._groups]
+
+
+@functools.cache
+def _takes_lists(op: OpDef) -> bool:
+    return any(arg.is_list for arg in op.inputs)
+
+
+class HostCall(KernelCall):
     """Runs a host op: its kernel takes and gives NumPy arrays, and resource objects for references."""
 
     def __init__(self, owner: Executable, node: Node) -> None:
         super().__init__(owner, node)
-        self.attrs = {k: v for k, v in node.attrs.items() if k in node.op.wants}
         if "resource" in node.op.wants:
             self.attrs["resource"] = functools.partial(owner.context.resource, node)
         if "functions" in node.op.wants:
             from penstock.worker.bodies import callable_body
 
             self.attrs["functions"] = functools.partial(callable_body, owner.context, node.device)
-        self.wants_context = "ctx" in node.op.wants
-        takes_lists = any(arg.is_list for arg in node.op.inputs)
-        self._groups = grouped(node.op, node.attrs, range(len(node.inputs))) if takes_lists else None
         kinds = [t.name == "resource" or t._is_ref_dtype for t in node.dtypes]
         finds = "resource" in node.op.wants and not self.wants_context
         self.is_handle = finds and not node.inputs and bool(kinds) and all(kinds)
@@ -277,12 +310,6 @@ class HostCall(NodeCall):
         edges = self.node.inputs
         flat = (i for each in values for i in (each if isinstance(each, list) else [each]))
         return frozenset(i for i in flat if edges[i][0].dtypes[edges[i][1]]._is_ref_dtype)
-
-    def grouped(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The values of all inputs as the arguments of the kernel, which takes some in a list."""
-        if self._groups is None:
-            return inputs
-        return [[inputs[i] for i in group] if group.__class__ is list else inputs[group] for group in self._groups]
 
     def call(self, arguments: Sequence[Any], step: Step) -> list[Any]:
         """What the kernel gives; whatever it raises names the node."""
@@ -314,7 +341,7 @@ class PlainCall(HostCall):
 
     def __init__(self, owner: Executable, node: Node) -> None:
         super().__init__(owner, node)
-        self.written = [node.op.input_index(name) for name in node.op.writes]
+        self.written = written_positions(node.op)
         self.jax_device = owner.context.device(node).jax_device
         self.on_cpu = self.jax_device.platform == "cpu"
         self.changed = [v for v in (self.inputs[i] for i in self.written) if isinstance(v, Variable)]

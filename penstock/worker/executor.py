@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
 
-from penstock.memory import without_collecting
 from penstock.ops.waiting import NeedsThread
-from penstock.passes.ir import Edge, Node, Subgraph
-from penstock.passes.late_reads import read_late
-from penstock.passes.rows_on_host import rows_on_host
-from penstock.passes.sparse_lookups import gather_before_segments
-from penstock.passes.sparse_updates import fuse_sparse_updates
+from penstock.passes.ir import Edge, Node
 from penstock.worker.calls import ON_HOST, HostCall, PlainCall, SegmentCall
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.compilation import Compilations, noted
 from penstock.worker.devices import Device
 from penstock.worker.interpreted import InterpretedCall
-from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, is_variable, make_plan
+from penstock.worker.kinds import is_variable
+from penstock.worker.plan import Plan, SegmentPlan
 from penstock.worker.randomness import RandomState
 from penstock.worker.resources import Variable
 from penstock.worker.row_updates import RowUpdateCall
@@ -78,32 +73,21 @@ def container_of(session: str) -> str:
 class Executable:
     """A partition compiled to instructions. `run` takes the fed values and returns the fetched ones."""
 
-    @without_collecting()
     def __init__(
-        self,
-        subgraph: Subgraph,
-        context: Context,
-        bound: dict[int, Variable] | None = None,
-        cuts: Cuts = NO_CUTS,
-        for_client: bool = False,
+        self, plan: Plan, context: Context, bound: dict[Node, Variable] | None = None, for_client: bool = False
     ) -> None:
         self.context = context
-        self.cuts = cuts
-        self._slots: dict[tuple[int, int], int] = {}
+        self.plan = plan
+        self.cuts = plan.cuts
+        self._slots: dict[Edge, int] = {}
         self.imagined: Imagined = {}
-        self._bound = bound or {}  # parameters of a body that stand for variables
-        prepared = fuse_sparse_updates(gather_before_segments(subgraph))
-        on_host = rows_on_host(prepared)
-        if on_host:
-            cuts = self.cuts = replace(cuts, on_host=cuts.on_host | on_host)
-        plan = make_plan(read_late(prepared), cuts)
-        self._variable_of = plan.variable_of
+        self._variables = bound or {}  # by node; parameters of a body may stand for variables, too
         self._first_node: dict[Variable, Node] = {}
-        self.feed_slots = [self.slot((node, 0)) for node in subgraph.feeds]
+        self.feed_slots = [self.slot(edge) for edge in plan.feeds]
         every = [self._instruction(s) for s in together([s for s in plan.steps if not _does_nothing(s)])]
-        self._to_find = [i for i in every if isinstance(i, HostCall) and i.is_handle]
-        self.instructions = [i for i in every if i not in self._to_find]
-        self.fetches = [self.source(edge) for edge in subgraph.fetches]
+        self._to_find = [i for i in every if _finds_handle(i)]
+        self.instructions = [i for i in every if not _finds_handle(i)]
+        self.fetches = [self.source(edge) for edge in plan.fetches]
         constants = [(self.slot((node, 0)), node.attrs["value"]) for node in plan.constants]
         self.empty: list[Any] = [_UNSET] * len(self._slots)  # the values of a step before it begins
         for slot, value in constants:
@@ -120,9 +104,13 @@ class Executable:
         changed = [s.updated_variables or s.assigned_variables for s in segments if s.platform == "cpu"]
         self.written = [variables[0] for variables in changed if variables]
 
-    def inner(self, subgraph: Subgraph, bound: dict[int, Variable], cuts: Cuts = NO_CUTS) -> Executable:
+    def inner(self, plan: Plan, bound: dict[Node, Variable]) -> Executable:
         """A body, or a piece of this one, compiled on its own for the same worker."""
-        return Executable(subgraph, self.context, bound, cuts)
+        return Executable(plan, self.context, bound)
+
+    def node_by_node(self, segment: SegmentPlan) -> Executable:
+        """A segment of this one, run node by node in NumPy."""
+        return Executable(self.plan.node_by_node(segment), self.context, self._variables)
 
     def _mark_fetched(self) -> None:
         """Tells each segment which of its outputs no other instruction needs."""
@@ -135,22 +123,25 @@ class Executable:
 
     def slot(self, edge: Edge) -> int:
         """Where the value of an edge is kept during a step."""
-        return self._slots.setdefault((id(edge[0]), edge[1]), len(self._slots))
+        return self._slots.setdefault(edge, len(self._slots))
 
     def variable_node(self, edge: Edge) -> Node | None:
         """The node of the variable that an edge refers to; one node for all that share a variable by name."""
-        node = self._variable_of(edge)
+        node = self.plan.variable_of(edge)
         if node is None or not self._is_bound(node):
             return node
         return self._first_node.setdefault(self.variable(node), node)
 
     def _is_bound(self, node: Node) -> bool:
         """Whether a node stands for a variable. A parameter of a body may also stand for a queue or the like."""
-        return id(node) in self._bound or is_variable(node)
+        return node in self._variables or is_variable(node)
 
     def variable(self, node: Node) -> Variable:
         """The variable that a variable node, or a parameter of a body, stands for."""
-        return self._bound.get(id(node)) or self.context.variable(node)
+        found = self._variables.get(node)
+        if found is None:
+            found = self._variables[node] = self.context.variable(node)
+        return found
 
     def source(self, edge: Edge) -> int | Variable:
         """Where the value of an edge comes from: a slot, or a variable."""
@@ -162,9 +153,13 @@ class Executable:
             return SegmentCall(self, step)
         if isinstance(step, list):
             return (SendCall if step[0].op.name == "_Send" else RecvCall)(self, step)
-        plain = InterpretedCall if self.cuts.interpreted else RowUpdateCall if step.op.row_rule else PlainCall
-        kind = ON_HOST.get(step.op.name, HostCall if step.op.host else plain)
-        return kind(self, step)
+        if step.op.name in ON_HOST:
+            return ON_HOST[step.op.name](self, step)
+        if step.op.host:
+            return HostCall(self, step)
+        if self.cuts.interpreted:
+            return InterpretedCall(self, step)
+        return RowUpdateCall(self, step) if step.op.row_rule else PlainCall(self, step)
 
     def run(self, fed: Sequence[Any], step: Step, at: int = 0) -> list[Any]:
         """Runs one step, from an instruction on. Values are arrays; what a variable holds is given as a copy."""
@@ -220,6 +215,10 @@ class Executable:
     def results(self, values: list[Any]) -> list[Any]:
         """What is fetched, after the last instruction."""
         return [values[f] if isinstance(f, int) else f.copy() for f in self.fetches]
+
+
+def _finds_handle(instruction: Any) -> bool:
+    return isinstance(instruction, HostCall) and instruction.is_handle
 
 
 def _does_nothing(step: Any) -> bool:

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from penstock.graph.dtype import DType
+from penstock.graph.opdef import OpDef
 from penstock.passes.ir import Node
-from penstock.worker.calls import PlainCall, deals_with_lists, host_value
-from penstock.worker.op_programs import OpPrograms, TooMuchWork
+from penstock.worker.calls import KernelCall, deals_with_lists, host_value
+from penstock.worker.kinds import written_positions
+from penstock.worker.op_programs import TooMuchWork, programs_of
 from penstock.worker.resources import USED_UP, Variable
 from penstock.worker.row_updates import RowUpdate, put_rows
 from penstock.worker.step import Step
@@ -19,7 +22,7 @@ from penstock.worker.tracing import KERNEL_ERRORS, named_error
 MANY_DRAWN = 1 << 20  # random numbers: from here on XLA draws them sooner, compiling included
 
 
-class InterpretedCall(PlainCall):
+class InterpretedCall(KernelCall):
     """Runs a node in NumPy: its kernel where that takes NumPy arrays, else what jax traces of the kernel.
 
     Whoever runs the segment holds the locks of its variables, and takes back what was changed if a later node fails.
@@ -28,13 +31,14 @@ class InterpretedCall(PlainCall):
     def __init__(self, owner: Any, node: Node) -> None:
         super().__init__(owner, node)
         op = node.op
-        self._types = [None if t.base_dtype._numpy is None else np.dtype(t.base_dtype._numpy) for t in node.dtypes]
+        self._types = [_numpy_type(t.base_dtype) for t in node.dtypes]
         self._kernel = op.kernel
+        self.written = written_positions(op)
+        self.changed = [v for v in [self.inputs[i] for i in self.written] if isinstance(v, Variable)]
         plain = (op.numpy or op.name == "Const" or deals_with_lists(node)) and not op.random and not op.writes
-        names = [arg.name for arg in op.inputs]
         # Of a variable of which only some rows change, those are kept, not the whole, should a later node fail.
-        self._rows = names.index("indices") if op.writes and not op.overwrites and "indices" in names else None
-        self._programs = None if plain else OpPrograms(node, self.written if self._rows is not None else ())
+        self._rows = op.input_index("indices") if op.writes and not op.overwrites and _has_indices(op) else None
+        self._programs = None if plain else programs_of(node, self.written if self._rows is not None else ())
         self._row_update = RowUpdate(node) if op.row_rule is not None else None
         self._only = self.out_slots[0] if len(self.out_slots) == 1 and not self.written else None
         self._random = [node] if op.random else None
@@ -57,7 +61,7 @@ class InterpretedCall(PlainCall):
             if self._random and _drawn(arguments) > MANY_DRAWN:
                 raise TooMuchWork
             key = self.owner.context.random_state.keys(self._random, step.drawn)[0] if self._random else None
-            results = self._programs.run(arguments, key, self._take(arguments, step))
+            results = self._programs.run(self.node, arguments, key, self._take(arguments, step))
         else:
             results = self._results(arguments, step)
         if self._only is not None:
@@ -117,6 +121,16 @@ class InterpretedCall(PlainCall):
             if variable.value is not USED_UP:
                 step.undo.append(functools.partial(setattr, variable, "value", variable.value))
             variable.value = value
+
+
+@functools.cache
+def _numpy_type(dtype: DType) -> Any:
+    return None if dtype._numpy is None else np.dtype(dtype._numpy)
+
+
+@functools.cache
+def _has_indices(op: OpDef) -> bool:
+    return any(arg.name == "indices" for arg in op.inputs)
 
 
 def _drawn(arguments: Sequence[Any]) -> int:

@@ -26,6 +26,7 @@ from penstock.passes.ir import Node
 from penstock.worker.tracing import Checks, Trace
 
 _programs: dict[Any, _Program | None] = {}  # None: the kernel must know its sizes
+_shared: dict[Any, OpPrograms] = {}
 _lock = threading.Lock()
 _UNKNOWN: Any = object()
 _MANY = 4096  # programs that are kept
@@ -36,48 +37,55 @@ class TooMuchWork(Exception):
     """Raised for work that takes NumPy far longer than compiled code."""
 
 
-class OpPrograms:
-    """The programs of a node, by the shapes of its inputs."""
+def programs_of(node: Node, donated: Sequence[int] = ()) -> OpPrograms:
+    """The programs that a node shares with all nodes like it; they may write into the inputs in `donated`."""
+    wanted = {k: v for k, v in node.attrs.items() if k in node.op.wants}
+    types = tuple([source.dtypes[i].base_dtype for source, i in node.inputs])
+    static = static_positions(node.op, node.attrs, len(types))
+    key = (node.op.kernel, _hashable(wanted), node.dtypes, types, static, *donated)
+    found = _shared.get(key)
+    if found is None:
+        with _lock:
+            if len(_shared) > _MANY:
+                _shared.clear()
+            found = _shared[key] = OpPrograms(key, static, donated)
+    return found
 
-    def __init__(self, node: Node, donated: Sequence[int] = ()) -> None:
-        self._node = node
+
+class OpPrograms:
+    """The programs of nodes that are alike, by the shapes of their inputs."""
+
+    def __init__(self, key: Any, static: frozenset[int], donated: Sequence[int]) -> None:
+        self._key = key
         self._donated = donated  # the inputs that a program may write into
-        self._static = static_positions(node.op, node.attrs, len(node.inputs))
-        wanted = {k: v for k, v in node.attrs.items() if k in node.op.wants}
-        self._key = (node.op.kernel, _hashable(wanted), node.dtypes)
+        self._static = static
         self._by_shapes: dict[Any, _Program] = {}
 
-    def run(self, arguments: list[Any], key: Any, take: Callable[[int], np.ndarray]) -> list[Any]:
-        """The results of the kernel: new values of what it writes first, then its outputs.
+    def run(self, node: Node, arguments: list[Any], key: Any, take: Callable[[int], np.ndarray]) -> list[Any]:
+        """The results of the node's kernel: new values of what it writes first, then its outputs.
 
         `take(position)` gives an input that the program writes into.
         """
         program = self._by_shapes.get(self._signature(arguments))
         if program is None:
             try:
-                program = self._found(arguments, key)
+                program = self._found(node, arguments, key)
             except NotTraceable:
-                more = self._static | self._indices(arguments)
+                more = self._static | _indices(node, arguments)
                 if more == self._static:
                     raise
                 self._static = more
-                program = self._found(arguments, key)
+                program = self._found(node, arguments, key)
             if len(self._by_shapes) > _MANY:
                 self._by_shapes.clear()
             self._by_shapes[self._signature(arguments)] = program
-        return program.run(self._node, arguments, key, take)
+        return program.run(node, arguments, key, take)
 
     def _signature(self, arguments: Sequence[Any]) -> Any:
         shapes = tuple([None if a is None else a.shape for a in arguments])
         return (shapes, *[arguments[i].tobytes() for i in self._static]) if self._static else shapes
 
-    def _indices(self, arguments: Sequence[Any]) -> frozenset[int]:
-        """The inputs that may be indices or sizes. A kernel that cannot be traced without their values gets these."""
-        written = {self._node.op.input_index(name) for name in self._node.op.writes}
-        given = [i for i, a in enumerate(arguments) if a is not None and a.dtype.kind in "iu" and a.size <= _SHORT]
-        return frozenset(i for i in given if i not in written)
-
-    def _found(self, arguments: Sequence[Any], key: Any) -> _Program:
+    def _found(self, node: Node, arguments: Sequence[Any], key: Any) -> _Program:
         given = [a if i in self._static else None for i, a in enumerate(arguments)]
         moving = [a for i, a in enumerate(arguments) if i not in self._static and a is not None]
         known = tuple(None if a is None else (a.tobytes(), a.shape, a.dtype) for a in given)
@@ -91,7 +99,7 @@ class OpPrograms:
             program: _Program | None = _programs.get(form, _UNKNOWN)
             if program is _UNKNOWN:
                 forms = list(zip(symbolic(shapes), types, strict=True))
-                program = self._made(given, absent, forms, key, shapes is exact)
+                program = self._made(node, given, absent, forms, key, shapes is exact)
                 with _lock:
                     if len(_programs) > _MANY:
                         _programs.clear()
@@ -100,14 +108,21 @@ class OpPrograms:
                 return program
         raise AssertionError("a kernel does not know its sizes though they are given")
 
-    def _made(self, given: Any, absent: Any, moving: Any, key: Any, is_exact: bool) -> _Program | None:
+    def _made(self, node: Node, given: Any, absent: Any, moving: Any, key: Any, is_exact: bool) -> _Program | None:
         """The program, or None if the kernel must know its sizes."""
         try:
-            return _Program(self._node, given, absent, moving, key, self._donated)
+            return _Program(node, given, absent, moving, key, self._donated)
         except Exception:  # of many kinds: a symbol is no int, and not every question about it has an answer
             if is_exact:
                 raise
             return None
+
+
+def _indices(node: Node, arguments: Sequence[Any]) -> frozenset[int]:
+    """The inputs that may be indices or sizes. A kernel that cannot be traced without their values gets these."""
+    written = {node.op.input_index(name) for name in node.op.writes}
+    given = [i for i, a in enumerate(arguments) if a is not None and a.dtype.kind in "iu" and a.size <= _SHORT]
+    return frozenset(i for i in given if i not in written)
 
 
 class _Program:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.passes.ir import Node
-from penstock.worker.plan import body, functions_of
+from penstock.worker.kinds import body, functions_of
 
 _MASK = 2**64 - 1
 
@@ -27,7 +27,8 @@ def _mixed(*numbers: int) -> int:
 
 def is_random(node: Node) -> bool:
     """Whether a node, or a body it holds, draws random numbers."""
-    return node.op.random or any(map(is_random, (n for f in functions_of(node) for n in body(f).nodes)))
+    bodies = functions_of(node)
+    return node.op.random or (bool(bodies) and any(is_random(n) for f in bodies for n in body(f).nodes))
 
 
 def key_name(node: Node) -> str:

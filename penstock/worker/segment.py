@@ -69,7 +69,8 @@ class Segment:
         static = {(id(n), i) for n, i in plan.static}
         self.inputs = [e for e in plan.inputs if (id(e[0]), e[1]) not in static]
         self.in_slots = [slot_of(e) for e in self.inputs]
-        self.is_fed = [slot in feed_slots for slot in self.in_slots]
+        fed = set(feed_slots)
+        self.is_fed = [slot in fed for slot in self.in_slots]
         self.static_slots = [slot_of(e) for e in plan.static]
         self.out_slots = [slot_of(e) for e in plan.outputs]
         self.variable_node = variable_node

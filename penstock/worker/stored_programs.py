@@ -26,12 +26,13 @@ class StoredPrograms:
     def __init__(self, jaxpr: Any, platform: str) -> None:
         self._jaxpr = jaxpr
         self._platform = platform
+        self._new: dict[Bounds, Any] = {}  # made here
 
     @functools.cached_property
     def _place(self) -> tuple[ProgramCache, str] | None:
         """The cache, and how the names of the programs begin."""
         cache = kept()
-        if cache is None or self._platform != "cpu":
+        if cache is None or self._platform != "cpu" or not jax.config.values["jax_enable_compilation_cache"]:
             return None
         try:
             return cache, f"padded-{digest(self._jaxpr)}-"
@@ -50,13 +51,23 @@ class StoredPrograms:
         if self._place is None:
             return made
         cache, start = self._place
-        name = start + "x".join(map(str, bounds))
-        stored = cache.get(name)
+        stored = cache.get(start + _name(bounds))
         if stored is not None:
             return jax.export.deserialize(bytearray(stored)).call
         try:
             exported = jax.export.export(jax.jit(made), platforms=[self._platform])(*forms)
-            cache.put(name, bytes(exported.serialize()))
         except (ValueError, NotImplementedError):  # it has a part that jax does not store
             return made
+        self._new[bounds] = exported
         return exported.call
+
+    def keep(self, bounds: Bounds) -> None:
+        """Stores a function that was made here, once it is compiled: who finds one finds its code, too."""
+        exported = self._new.pop(bounds, None)
+        if exported is not None and self._place is not None:
+            cache, start = self._place
+            cache.put(start + _name(bounds), bytes(exported.serialize()))
+
+
+def _name(bounds: Bounds) -> str:
+    return "x".join(map(str, bounds))

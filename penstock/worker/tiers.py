@@ -29,6 +29,7 @@ from penstock.graph.checks import NotTraceable
 from penstock.graph.shape import TensorShape
 from penstock.jaxprs.errors import NoRule
 from penstock.jaxprs.pattern import Shapes
+from penstock.memory import without_collecting
 from penstock.ops.list_value import RowList
 from penstock.ops.types import interpreting
 from penstock.ops.waiting import NeedsThread
@@ -255,15 +256,21 @@ class Tiers:
         return self._may_interpret
 
     def _run_nodes(self, values: list[Any], step: Step) -> None:
-        segment = self.segment
-        if self._node_by_node is None:
+        if self._node_by_node is not None:
+            self._run(self._node_by_node, values, step)
+            return
+        with without_collecting():  # what is made for the first run stays
             self._node_by_node = self._make_node_by_node()
+            self._run(self._node_by_node, values, step)
+
+    def _run(self, node_by_node: Any, values: list[Any], step: Step) -> None:
+        segment = self.segment
         inputs = [values[s] for s in self._input_slots]
         for lock in segment.all_locks:
             lock.acquire()
         step.undo = []
         try:
-            results = self._node_by_node.run(inputs, step)
+            results = node_by_node.run(inputs, step)
             taken = {id(v) for v in (*inputs, *(v.value for v in segment.variables))}
         except BaseException:
             for undo in reversed(step.undo):

@@ -191,6 +191,7 @@ class _Padded:
         with self._program.compiling():
             compiling_here.traced = self._program, [str(list(shape)) for shape in self._shapes]
             traced.segment.compile(self._compiled, (updated, read, inputs, constants, keys, sizes))
+        traced.stored.keep(tuple(bounds.values()))
 
     def run(self, sizes: Sizes, values: list[Any], step: Step) -> None:
         segment = self._traced.segment

@@ -18,7 +18,7 @@ from penstock.graph.opdef import OpDef, grouped, static_positions
 from penstock.jaxprs.symbols import NOT_FOR_SYMBOLS, as_numbers, has_symbols, here, is_symbol, told
 from penstock.ops.functional import first_failure
 from penstock.passes.ir import Edge, Node, blamed
-from penstock.worker.plan import body
+from penstock.worker.kinds import body, written_positions
 from penstock.worker.randomness import is_random
 
 
@@ -291,12 +291,14 @@ def _typed(value: Any, dtype: Any) -> Any:
     return value.astype(wanted)
 
 
-def variables_in(nodes: Iterable[Node], variable_node: Callable[[Edge], Node | None]) -> tuple[list[Node], list[Node]]:
+def variables_in(
+    nodes: Iterable[Node], variable_node: Callable[[Edge], Node | None]
+) -> tuple[dict[Node, None], dict[Node, None]]:
     """The variables whose old value these nodes need, and those that they write."""
     reads: dict[Node, None] = {}
     writes: dict[Node, None] = {}
     for node in nodes:
-        written = {node.op.input_index(name) for name in node.op.writes}
+        written = written_positions(node.op)
         for i, edge in enumerate(node.inputs):
             variable = variable_node(edge)
             if variable is None:
@@ -305,4 +307,4 @@ def variables_in(nodes: Iterable[Node], variable_node: Callable[[Edge], Node | N
                 reads[variable] = None
             if i in written:
                 writes[variable] = None
-    return list(reads), list(writes)
+    return reads, writes

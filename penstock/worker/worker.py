@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from penstock.errors import AbortedError, InternalError, InvalidArgumentError, OpError
 from penstock.face import logging
+from penstock.memory import without_collecting
 from penstock.ops.waiting import GivesWay, NeedsThread
 from penstock.passes.ir import Subgraph
 from penstock.passes.partition import task_of
@@ -22,6 +23,7 @@ from penstock.worker.cancellation import Cancellation
 from penstock.worker.compilation import Compilations
 from penstock.worker.devices import Device
 from penstock.worker.executor import Context, Executable, container_of
+from penstock.worker.plan import prepared_plan
 from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
 from penstock.worker.step import Step
@@ -105,12 +107,13 @@ class Worker:
 
     # Graphs
 
+    @without_collecting()
     def register_graph(self, subgraph: Subgraph, session: str = "") -> int:
         """Compiles a partition for a session and returns the handle by which steps name it."""
         with self._lock:
             random_state = self._random.setdefault(session, RandomState())
         context = Context(self._by_name, random_state, self.compilations, session)
-        executable = Executable(subgraph, context, for_client=True)
+        executable = Executable(prepared_plan(subgraph), context, for_client=True)
         registered = Registered(executable, session, executable.writes())
         with self._lock:
             handle = next(self._handles)

@@ -195,7 +195,7 @@ def test_tridiagonal_systems(size: int) -> None:
 def test_random_bits_are_the_same_bits(dtype: Any) -> None:
     def function(key: Any) -> Any:
         philox = lax.RandomAlgorithm.RNG_PHILOX
-        return [lax.rng_bit_generator(key, shape, dtype, algorithm=philox) for shape in ((3, 3), (8,), (), (0,))]
+        return [lax.rng_bit_generator(key, shape, dtype, algorithm=philox) for shape in ((3, 3), (8,), (), (0,), (70,))]
 
     for key in ([1, 2, 0, 0], [1, 2, 3, 4], [7, 9, 0xFFFFFFFE, 0xFFFFFFFF], [2**32 - 1, 2**32 - 1, 5, 2**32 - 1]):
         check(function, np.array(key, np.uint32))

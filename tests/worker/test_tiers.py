@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import penstock.v1 as tf
-from penstock.worker import tiers
+from penstock.worker import plan, tiers
 from penstock.worker.compilation import Compilations, wait_idle
 from penstock.worker.tiers import Tiers
 
@@ -206,7 +206,7 @@ def test_the_tier_that_cannot_run_a_segment_leaves_it_to_another(monkeypatch):
 ON_A_SECOND_DEVICE = """
 import numpy as np
 import penstock.v1 as tf
-from penstock.worker import tiers
+from penstock.worker import plan, tiers
 from penstock.worker.compilation import Compilations, wait_idle
 
 tiers.WORTH, tiers.AGAIN, tiers.LONG = 0.0, 2, 0.0
@@ -267,3 +267,20 @@ def test_a_segment_knows_by_another_which_sizes_change(monkeypatch):
 
 def _no_rule(self: Any, values: Any, step: Any) -> None:
     raise tiers.NoRule("made up")
+
+
+def test_a_graph_that_runs_once_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[Any] = []
+    analyse = plan._Analysis.__init__
+
+    def counting(self: Any, *args: Any) -> None:
+        plans.append(self)
+        analyse(self, *args)
+
+    monkeypatch.setattr(plan._Analysis, "__init__", counting)
+    with tf.Graph().as_default(), tf.Session(config=ON_CPU) as session:
+        v = tf.get_variable("v", initializer=np.ones(3, np.float32))
+        session.run(v.initializer)
+        plans.clear()
+        np.testing.assert_array_equal(session.run(tf.assign_add(v, 2.0 * v)), [3, 3, 3])
+    assert len(plans) == 1

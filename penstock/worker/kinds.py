@@ -1,0 +1,94 @@
+"""Kinds of nodes: which stand for variables, run on the host, hold bodies or write."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from penstock.graph.dtype import resource, string
+from penstock.graph.function import Call, Function
+from penstock.graph.opdef import OpDef
+from penstock.passes.ir import Node, Subgraph, is_reference
+from penstock.passes.prune import body_of
+
+_HANDLES = frozenset(("VarHandleOp",))
+_HANDS_ON = frozenset(("Identity", "Assign", "AssignVariableOp"))
+
+
+def is_variable(node: Node) -> bool:
+    """Tells if the node stands for a variable: it has nothing to run."""
+    op = node.op
+    if op.inputs or not op.outputs:
+        return False
+    return (op.outputs[0].is_ref or op.name in _HANDLES) and not op.host  # an accumulator's handle is one, too
+
+
+def is_host(node: Node) -> bool:
+    """Tells if the node runs in Python between segments: by declaration, for its types, or for what its body holds."""
+    op = node.op
+    if op.host:
+        return True
+    if op.control_flow or _function_attrs(op):
+        if not all(is_pure_body(f) for f in functions_of(node)):
+            return True
+        if op.name == "If" and any(is_reference(source.dtypes[index]) for source, index in node.inputs):
+            return True  # the branch that is not taken may read a variable that holds nothing yet
+    if op.name in _HANDS_ON and _is_restored(node):
+        return True  # compiled code would copy what was read, and be compiled for every list of variables
+    for dtype in node.dtypes:
+        if dtype.base_dtype is string or (dtype is resource and op.numpy):  # it picks one of several queues
+            return True
+    return any([source.dtypes[index].base_dtype is string for source, index in node.inputs])  # a list: it is quicker
+
+
+def _is_restored(node: Node) -> bool:
+    """Tells if a node hands on, or puts into a variable, a tensor just as it came from a checkpoint or another task."""
+    source = node.inputs[-1][0]
+    if source.op.name == "_Recv":
+        return node.op.name != "Identity"
+    return source.op.name == "RestoreV2" or (source.op.name == "Identity" and _is_restored(source))
+
+
+def functions_of(node: Node) -> list[Function]:
+    """The bodies of a control-flow node."""
+    names = _function_attrs(node.op)
+    return _functions({name: node.attrs.get(name) for name in names}) if names else []
+
+
+@functools.cache
+def _function_attrs(op: OpDef) -> tuple[str, ...]:
+    return tuple(name for name, attr in op.attrs.items() if "func" in attr.kind)
+
+
+def _functions(attrs: dict[str, Any]) -> list[Function]:
+    found = []
+    for value in attrs.values():
+        if isinstance(value, Function):
+            found.append(value)
+        elif isinstance(value, Call):
+            found += _functions(value.attrs)
+    return found
+
+
+@functools.cache
+def written_positions(op: OpDef) -> tuple[int, ...]:
+    """Which inputs of an op are variables that it writes."""
+    return tuple(op.input_index(name) for name in op.writes)
+
+
+def body(function: Function) -> Subgraph:
+    """The body of a function, worked out once."""
+    found: Subgraph | None = function.derived.get("body")
+    if found is None:
+        found = function.derived["body"] = body_of(function)
+    return found
+
+
+def is_pure_body(function: Function) -> bool:
+    """Whether a body can be part of compiled code: no host ops and no writes. What else it needs shows when tracing."""
+    pure: bool | None = function.derived.get("pure")
+    if pure is None:
+        part = body(function)
+        pure = not any(node.op.writes or is_host(node) for node in part.nodes if node not in part.feeds)
+        function.derived["pure"] = pure
+    return pure
