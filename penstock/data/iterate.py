@@ -16,7 +16,7 @@ from penstock.data import batching, nodes, sources
 from penstock.data.nodes import Element, Node
 from penstock.data.pipeline import Ahead, Function, InParallel, Pipeline, Scope, as_array, workers
 from penstock.errors import InvalidArgumentError, OpError
-from penstock.ops.waiting import as_handle, behind
+from penstock.kernel.waiting import as_handle, behind
 
 _AUTOMATIC_PREFETCH = 4
 CHUNK = 256  # elements between two looks at whether to stop
