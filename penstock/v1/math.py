@@ -39,6 +39,7 @@ from penstock.ops.math.compare import (
     logical_xor,
     not_equal,
 )
+from penstock.ops.math.cumulative import cumprod, cumsum, cumulative_logsumexp
 from penstock.ops.math.formulas import (
     erfcinv,
     is_non_decreasing,
@@ -53,9 +54,6 @@ from penstock.ops.math.reduce import (
     argmax,
     argmin,
     count_nonzero,
-    cumprod,
-    cumsum,
-    cumulative_logsumexp,
     reduce_all,
     reduce_any,
     reduce_euclidean_norm,

@@ -142,7 +142,7 @@ def _reshape_shape(op: Operation) -> list[TensorShape]:
 
 def _reshape_to_input(op: Operation, grad: Tensor) -> list[Any]:
     """The gradient of an op that only regroups elements."""
-    from penstock.ops.math.segments import dense_rows  # not above: segment.py imports this file
+    from penstock.ops.math.segments import dense_rows  # not above: segments.py imports this file
 
     return [reshape(dense_rows(grad), shape(op.input_list[0]))] + [None] * (len(op.input_list) - 1)
 

@@ -56,11 +56,11 @@ def _convolve(x: Array, kernel: Array, strides: list[int], padding: str, data_fo
         raise ValueError(f"input and filter must be of rank 5, received shapes {x.shape} and {kernel.shape}")
     if kernel.shape[3] == 0 or x.shape[channel] % kernel.shape[3]:
         raise ValueError(f"the filter's depth {kernel.shape[3]} must divide that of the input, {x.shape[channel]}")
-    from penstock.ops.conv import lowerings
+    from penstock.ops.conv import lowerings, windowing
 
     # The windows of all axes are checked, whatever lowering follows.
     sides = zip(("depth", "height", "width"), axes, kernel.shape, steps, holes, strict=False)
-    windows = [lowerings.axis_of(name, x.shape[at], size, step, hole, padding) for name, at, size, step, hole in sides]
+    windows = [windowing.axis_of(name, x.shape[at], size, step, hole, padding) for name, at, size, step, hole in sides]
     if platform() != "cpu":
         return lax.conv_general_dilated(
             x, kernel, steps, padding, rhs_dilation=holes, dimension_numbers=(data_format, "DHWIO", data_format),

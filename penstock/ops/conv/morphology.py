@@ -42,14 +42,14 @@ def _dilation_shape(op: Operation) -> list[TensorShape]:
 
 
 def _taps(x: Array, kernel_shape: Any, strides: list[int], rates: list[int], padding: str, fill: float) -> list[Array]:
-    from penstock.ops.conv import lowerings
+    from penstock.ops.conv import windowing
 
     if any(v[i] != 1 for v in (strides, rates) for i in (0, 3)):
         raise ValueError(f"strides and rates of batch and depth must be 1, received {strides} and {rates}")
     if kernel_shape[2] != x.shape[3]:
         raise ValueError(f"input and filter must have the same depth: {x.shape[3]} vs {kernel_shape[2]}")
     rows, cols = (
-        lowerings.axis_of(name, x.shape[a], kernel_shape[a - 1], strides[a], rates[a], padding)
+        windowing.axis_of(name, x.shape[a], kernel_shape[a - 1], strides[a], rates[a], padding)
         for name, a in (("height", 1), ("width", 2))
     )
     around = ((0, 0), (rows.before, rows.after), (cols.before, cols.after), (0, 0))

@@ -48,15 +48,15 @@ def max_pool_with_argmax_op(
     input: Array, *, ksize: list[int], strides: list[int], Targmax: DType = _INT64, padding: str,
     include_batch_in_index: bool = False,
 ) -> tuple[Array, Array]:  # fmt: skip
-    from penstock.ops.conv import lowerings
+    from penstock.ops.conv import pool_lowerings
 
     if input.size == 0:
         raise ValueError(f"tensor_in must not be empty, received shape {input.shape}")
     settings = pool_lowering(ksize, strides, padding, [], "NHWC")
-    places = lowerings.max_pool_places(input, **settings)
+    places = pool_lowerings.max_pool_places(input, **settings)
     if include_batch_in_index:
         places = places + _first_of_images(input.shape)
-    return lowerings.max_pool(input, **settings), places.astype(Targmax.as_numpy_dtype)
+    return pool_lowerings.max_pool(input, **settings), places.astype(Targmax.as_numpy_dtype)
 
 
 def _first_of_images(shape: Any) -> Array:
