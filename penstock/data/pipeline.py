@@ -132,7 +132,7 @@ class Pipeline:
     def __init__(self, node: Node, functions: Callable[[Any, Sequence[Any]], Function]) -> None:
         from penstock.data import ordering  # noqa: F401  has iterators of its own
         from penstock.data.fuse import fuse
-        from penstock.data.iterate import iterate
+        from penstock.data.node_iterators import iterate
 
         self._functions = functions
         self._epochs: dict[int, int] = {}
