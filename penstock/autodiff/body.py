@@ -12,11 +12,11 @@ from penstock.graph.function import FuncGraph, Function
 from penstock.graph.graph import Graph
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
-from penstock.ops.array import zeros, zeros_like
-from penstock.ops.passthrough import identity
-from penstock.ops.reshaping import shape
-from penstock.ops.state import read_variable, variable_shape
-from penstock.ops.vjp import differentiable
+from penstock.ops.array.creation import zeros, zeros_like
+from penstock.ops.array.passthrough import identity
+from penstock.ops.array.reshaping import shape
+from penstock.ops.engine.vjp import differentiable
+from penstock.ops.state.variable_ops import read_variable, variable_shape
 
 
 class GradientBody(FuncGraph):

@@ -11,11 +11,11 @@ from penstock.graph.function import Function, share_captures
 from penstock.graph.graph import get_default_graph
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import IndexedSlices, Tensor
-from penstock.ops.array import zeros
-from penstock.ops.functional import absent, if_op
-from penstock.ops.joining import concat
-from penstock.ops.passthrough import identity
-from penstock.ops.slicing import strided_slice
+from penstock.ops.array.creation import zeros
+from penstock.ops.array.joining import concat
+from penstock.ops.array.passthrough import identity
+from penstock.ops.array.slicing import strided_slice
+from penstock.ops.engine.if_while import absent, if_op
 
 _BRANCHES = ("then_branch", "else_branch")
 

@@ -13,7 +13,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.operation import Operation
 from penstock.graph.tensor import Tensor
-from penstock.ops import passthrough
+from penstock.ops.array import passthrough
 
 _custom_gradients = itertools.count()
 

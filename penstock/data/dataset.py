@@ -19,7 +19,10 @@ from penstock.graph.opdef import OpDef
 from penstock.graph.scopes import control_dependencies, device, get_seed, name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor import Tensor
-from penstock.ops import assertion, casting, compare, files, passthrough, reshaping
+from penstock.ops.array import passthrough, reshaping
+from penstock.ops.debugging import assertion
+from penstock.ops.io import files
+from penstock.ops.math import casting, compare
 
 AUTOTUNE = -1
 

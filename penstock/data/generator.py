@@ -15,7 +15,7 @@ from penstock.data.functions import trace
 from penstock.graph import dtype as dt
 from penstock.graph.constant import array_of
 from penstock.graph.convert import convert_to_tensor
-from penstock.ops.python_function import py_func
+from penstock.ops.control.python_function import py_func
 
 
 class _Running:

@@ -57,7 +57,7 @@ def _shape_tensor(wanted: Any) -> tuple[Tensor, TensorShape]:
 
 
 def _cast(tensor: Tensor) -> Tensor:
-    from penstock.ops.casting import cast
+    from penstock.ops.math.casting import cast
 
     found: Tensor = cast(tensor, dt.int64)
     return found

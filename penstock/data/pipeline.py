@@ -17,7 +17,7 @@ import numpy as np
 from penstock.data.nodes import Closure, Element, Node
 from penstock.errors import CancelledError, DeadlineExceededError
 from penstock.graph.dtype import DType
-from penstock.ops.waiting import as_handle
+from penstock.kernel.waiting import as_handle
 
 Function = Callable[[Sequence[Any]], list[Any]]
 MAX_THREADS = 64
@@ -132,7 +132,7 @@ class Pipeline:
     def __init__(self, node: Node, functions: Callable[[Any, Sequence[Any]], Function]) -> None:
         from penstock.data import ordering  # noqa: F401  has iterators of its own
         from penstock.data.fuse import fuse
-        from penstock.data.iterate import iterate
+        from penstock.data.node_iterators import iterate
 
         self._functions = functions
         self._epochs: dict[int, int] = {}

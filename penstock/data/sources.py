@@ -113,7 +113,7 @@ class Generator(Iterator[Element]):
     """What a Python generator yields; it is begun when the first element is wanted."""
 
     def __init__(self, node: Generated, pipeline: Pipeline) -> None:
-        from penstock.data.iterate import called
+        from penstock.data.node_iterators import called
 
         self._start, self._advance, self._finish = (
             called(pipeline.function(c)) for c in (node.start, node.advance, node.finish)

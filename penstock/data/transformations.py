@@ -202,7 +202,8 @@ def bucket_by_sequence_length(
 
     >>> dataset.apply(tf.data.experimental.bucket_by_sequence_length(lambda x: tf.size(x), [10, 20], [32, 16, 8]))
     """
-    from penstock.ops import casting, compare, gathering, reduce
+    from penstock.ops.array import gathering
+    from penstock.ops.math import casting, compare, reduce
 
     if len(bucket_batch_sizes) != len(bucket_boundaries) + 1:
         raise ValueError("len(bucket_batch_sizes) must equal len(bucket_boundaries) + 1.")
@@ -233,7 +234,7 @@ def bucket_by_sequence_length(
 
 
 def _to_boundary(shape: Any, boundary: Tensor) -> Any:
-    from penstock.ops.joining import stack
+    from penstock.ops.array.joining import stack
 
     dims = TensorShape(shape).as_list()
     return stack([boundary if d is None else convert_to_tensor(d, dtype=dt.int64) for d in dims]) if dims else shape
@@ -292,7 +293,7 @@ def sample_from_datasets(datasets: Sequence[Dataset], weights: Any = None, seed:
     limits[-1] = 2**32
 
     def choose(number: Tensor) -> Tensor:
-        from penstock.ops import casting, compare, reduce
+        from penstock.ops.math import casting, compare, reduce
 
         return reduce.reduce_sum(casting.cast(compare.less_equal(limits, number), dt.int64))
 

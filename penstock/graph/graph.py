@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
-from penstock.face.frames import user_frames
+from penstock.frames import user_frames
 from penstock.graph import device as devices
 from penstock.graph.collections import Collections
 from penstock.graph.opdef import OpDef, registered

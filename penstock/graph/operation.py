@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from traceback import FrameSummary
 from typing import TYPE_CHECKING, Any
 
-from penstock.face.frames import Frames, definition, place, summaries
+from penstock.frames import Frames, definition, place, summaries
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import OpDef
 from penstock.graph.shape import TensorShape

@@ -6,9 +6,9 @@ from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.tensor import IndexedSlices, Tensor
-from penstock.ops.casting import cast
-from penstock.ops.scatter import SCATTER
-from penstock.ops.training import apply_gradient_descent
+from penstock.ops.math.casting import cast
+from penstock.ops.state.scatter import SCATTER
+from penstock.ops.state.training import apply_gradient_descent
 from penstock.optim.optimizer import Optimizer
 
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from penstock.graph.dtype import int32
-from penstock.ops.embedding import deal_ids as deal_ids_op
+from penstock.ops.nn.embedding import deal_ids as deal_ids_op
 from penstock.passes.ir import Edge, Node, Subgraph, rewritten, with_inputs, without_unused
 
 _ARITHMETIC = frozenset((

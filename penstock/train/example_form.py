@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.tensor import SparseTensor, Tensor
-from penstock.ops.serialize_sparse import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
+from penstock.ops.sparse.serialize import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
 
 
 class ExampleForm:

@@ -1,22 +1,9 @@
 """Mathematical functions."""
 
 from penstock.face.missing import guard as _guard
-from penstock.ops.activation import softplus, softsign
-from penstock.ops.arranging import invert_permutation
-from penstock.ops.casting import angle, conj, imag, real
-from penstock.ops.compare import (
-    equal,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    not_equal,
-)
-from penstock.ops.formulas import (
+from penstock.ops.math.arithmetic import divide_no_nan, multiply_no_nan, xdivy, xlog1py, xlogy
+from penstock.ops.math.cumulative import cumulative_logsumexp
+from penstock.ops.math.formulas import (
     erfcinv,
     is_non_decreasing,
     is_strictly_increasing,
@@ -25,66 +12,9 @@ from penstock.ops.formulas import (
     polyval,
     reciprocal_no_nan,
 )
-from penstock.ops.histogram import confusion_matrix
-from penstock.ops.math import (
-    accumulate_n,
-    add,
-    add_n,
-    atan2,
-    divide,
-    divide_no_nan,
-    floordiv,
-    floormod,
-    maximum,
-    minimum,
-    mod,
-    multiply,
-    multiply_no_nan,
-    pow,
-    scalar_mul,
-    squared_difference,
-    subtract,
-    truediv,
-    xdivy,
-    xlog1py,
-    xlogy,
-)
-from penstock.ops.nn import in_top_k, log_softmax, softmax, top_k, zero_fraction
-from penstock.ops.normalization import l2_normalize
-from penstock.ops.ranges import bincount
-from penstock.ops.reduce import (
-    argmax,
-    argmin,
-    count_nonzero,
-    cumprod,
-    cumsum,
-    cumulative_logsumexp,
-    reduce_all,
-    reduce_any,
-    reduce_euclidean_norm,
-    reduce_logsumexp,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_prod,
-    reduce_std,
-    reduce_sum,
-    reduce_variance,
-)
-from penstock.ops.segment import (
-    segment_max,
-    segment_mean,
-    segment_min,
-    segment_prod,
-    segment_sum,
-    unsorted_segment_max,
-    unsorted_segment_mean,
-    unsorted_segment_min,
-    unsorted_segment_prod,
-    unsorted_segment_sqrt_n,
-    unsorted_segment_sum,
-)
-from penstock.ops.special import (
+from penstock.ops.math.histogram import confusion_matrix
+from penstock.ops.math.reduce import reduce_euclidean_norm, reduce_std, reduce_variance
+from penstock.ops.math.special import (
     bessel_i0,
     bessel_i0e,
     bessel_i1,
@@ -102,38 +32,97 @@ from penstock.ops.special import (
     polygamma,
     zeta,
 )
-from penstock.ops.unary import (
+from penstock.ops.nn.activation import softplus, softsign
+from penstock.ops.nn.layer_parts import in_top_k, log_softmax, softmax, top_k, zero_fraction
+from penstock.ops.nn.normalization import l2_normalize
+from penstock.v1 import (
     abs,
+    accumulate_n,
     acos,
     acosh,
+    add,
+    add_n,
+    angle,
+    argmax,
+    argmin,
     asin,
     asinh,
     atan,
+    atan2,
     atanh,
+    bincount,
     ceil,
+    conj,
     cos,
     cosh,
+    count_nonzero,
+    cumprod,
+    cumsum,
+    divide,
+    equal,
     exp,
     expm1,
     floor,
+    floordiv,
+    floormod,
+    greater,
+    greater_equal,
+    imag,
+    invert_permutation,
     is_finite,
     is_inf,
     is_nan,
+    less,
+    less_equal,
     log,
     log1p,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    maximum,
+    minimum,
+    mod,
+    multiply,
     negative,
+    not_equal,
+    pow,
+    real,
     reciprocal,
+    reduce_all,
+    reduce_any,
+    reduce_logsumexp,
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_prod,
+    reduce_sum,
     rint,
     round,
     rsqrt,
+    scalar_mul,
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_prod,
+    segment_sum,
     sigmoid,
     sign,
     sin,
     sinh,
     sqrt,
     square,
+    squared_difference,
+    subtract,
     tan,
     tanh,
+    truediv,
+    unsorted_segment_max,
+    unsorted_segment_mean,
+    unsorted_segment_min,
+    unsorted_segment_prod,
+    unsorted_segment_sqrt_n,
+    unsorted_segment_sum,
 )
 
 __getattr__ = _guard(__name__)

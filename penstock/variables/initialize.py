@@ -10,7 +10,7 @@ from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import control_dependencies, device, name_scope
 from penstock.graph.tensor import Tensor
-from penstock.ops.control import group
+from penstock.ops.control.grouping import group
 from penstock.variables.variable import Variable
 
 
@@ -96,11 +96,11 @@ def initialize_all_tables(name: str = "init_all_tables") -> Operation:
 
 def is_variable_initialized(ref: Any, name: str | None = None) -> Tensor:
     """Whether a variable holds a value."""
-    from penstock.ops import state
+    from penstock.ops.state import variable_ops
 
     if isinstance(ref, Variable):
         return ref.is_initialized(name=name)
-    tensor: Tensor = state.is_variable_initialized(ref, name=name)
+    tensor: Tensor = variable_ops.is_variable_initialized(ref, name=name)
     return tensor
 
 
@@ -109,10 +109,10 @@ def report_uninitialized_variables(var_list: Any = None, name: str = "report_uni
 
     >>> sess.run(tf.report_uninitialized_variables())
     """
-    from penstock.ops.array import constant
-    from penstock.ops.compare import logical_not
-    from penstock.ops.joining import stack
-    from penstock.ops.selection import boolean_mask
+    from penstock.ops.array.creation import constant
+    from penstock.ops.array.joining import stack
+    from penstock.ops.array.selection import boolean_mask
+    from penstock.ops.math.compare import logical_not
 
     if var_list is None:
         var_list = global_variables() + local_variables()
@@ -128,8 +128,8 @@ def report_uninitialized_variables(var_list: Any = None, name: str = "report_uni
 
 def assert_variables_initialized(var_list: Any = None) -> Tensor | None:
     """A tensor that can only be computed when all variables hold values; None if there are none."""
-    from penstock.ops.joining import stack
-    from penstock.ops.reshaping import rank
+    from penstock.ops.array.joining import stack
+    from penstock.ops.array.reshaping import rank
 
     if var_list is None:
         var_list = global_variables() + local_variables()

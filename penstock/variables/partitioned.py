@@ -75,7 +75,7 @@ class PartitionedVariable:
 
     def as_tensor(self) -> Tensor:
         """The whole as one tensor."""
-        from penstock.ops.joining import concat
+        from penstock.ops.array.joining import concat
 
         identity = registered("Identity")
         assert identity is not None
@@ -105,7 +105,7 @@ class PartitionedVariable:
         return self.as_tensor()
 
     def _assign_by(self, method: str, value: Any, use_locking: bool, name: str | None, read_value: bool) -> list[Any]:
-        from penstock.ops.joining import split
+        from penstock.ops.array.joining import split
 
         axis = self._partition_axes()[0]
         if isinstance(value, (list, tuple, PartitionedVariable)):

@@ -30,9 +30,9 @@ def l1_regularizer(scale: float, scope: str | None = None) -> Regularizer:
         return lambda weights, name=None: None
 
     def l1(weights: Any, name: str | None = None) -> Any:
-        from penstock.ops.math import multiply
-        from penstock.ops.reduce import reduce_sum
-        from penstock.ops.unary import abs
+        from penstock.ops.math.arithmetic import multiply
+        from penstock.ops.math.reduce import reduce_sum
+        from penstock.ops.math.unary import abs
 
         with name_scope(scope, "l1_regularizer", [weights]) as inner:
             by = convert_to_tensor(factor, dtype=weights.dtype.base_dtype, name="scale")
@@ -51,8 +51,8 @@ def l2_regularizer(scale: float, scope: str | None = None) -> Regularizer:
         return lambda weights, name=None: None
 
     def l2(weights: Any, name: str | None = None) -> Any:
-        from penstock.ops.loss import l2_loss
-        from penstock.ops.math import multiply
+        from penstock.ops.math.arithmetic import multiply
+        from penstock.ops.nn.cross_entropy import l2_loss
 
         with name_scope(scope, "l2_regularizer", [weights]) as inner:
             by = convert_to_tensor(factor, dtype=weights.dtype.base_dtype, name="scale")
@@ -81,7 +81,7 @@ def sum_regularizer(regularizer_list: Iterable[Regularizer | None], scope: str |
         return None
 
     def total(weights: Any) -> Any:
-        from penstock.ops.math import add_n
+        from penstock.ops.math.arithmetic import add_n
 
         with name_scope(scope, "sum_regularizer", [weights]) as inner:
             penalties = [p for p in (r(weights) for r in regularizers) if p is not None]
@@ -94,7 +94,7 @@ def apply_regularization(regularizer: Regularizer, weights_list: Iterable[Any] |
     """The sum of `regularizer` over `weights_list` (or the WEIGHTS collection), added to REGULARIZATION_LOSSES."""
     from penstock.graph.graph import get_default_graph
     from penstock.graph.keys import GraphKeys
-    from penstock.ops.math import add_n
+    from penstock.ops.math.arithmetic import add_n
 
     graph = get_default_graph()
     weights = list(weights_list) if weights_list else graph.get_collection(GraphKeys.WEIGHTS)

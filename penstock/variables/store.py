@@ -210,7 +210,7 @@ class VariableStore:
             init, init_shape = initializer, size
             with name_scope(part_name + "/PartitionedInitializer"):
                 if initializer is not None and not callable(initializer):
-                    from penstock.ops.slicing import slice as slice_of
+                    from penstock.ops.array.slicing import slice as slice_of
 
                     init = slice_of(convert_to_tensor(initializer, dtype=dtype), offset, size)
                     init_shape = None  # type: ignore[assignment]

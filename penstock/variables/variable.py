@@ -236,7 +236,7 @@ class Variable(metaclass=_VariableType):
         >>> v = tf.Variable(w.initialized_value() * 2.0)
         """
         from penstock.graph.scopes import init_scope
-        from penstock.ops.control_flow import cond
+        from penstock.ops.control.flow import cond
 
         with init_scope():
             result: Tensor = cond(self.is_initialized(), self.read_value, lambda: self.initial_value)

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from penstock.ops.waiting import NeedsThread
+from penstock.kernel.waiting import NeedsThread
 from penstock.passes.ir import Edge, Node
 from penstock.worker.calls import ON_HOST, HostCall, PlainCall, SegmentCall
 from penstock.worker.cancellation import Cancellation

@@ -20,8 +20,8 @@ import zlib
 
 import jax
 
+from penstock import logging
 from penstock.errors import InvalidArgumentError
-from penstock.face import logging
 from penstock.worker.compilation import in_background
 
 MAX_BYTES = 1 << 30  # unless PENSTOCK_CACHE_BYTES says otherwise

@@ -1,0 +1,394 @@
+"""Iterators of nodes: from a description to an iterator over its elements, each a tuple of arrays.
+
+An iterator goes on after an error, as TensorFlow's do: the next element is asked for next. So they are classes with a
+`__next__`, not generators, which end with their first error.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from penstock.data import batching, nodes, sources
+from penstock.data.nodes import Element, Node
+from penstock.data.pipeline import Ahead, Function, InParallel, Pipeline, Scope, as_array, workers
+from penstock.errors import InvalidArgumentError, OpError
+from penstock.kernel.waiting import as_handle, behind
+
+_AUTOMATIC_PREFETCH = 4
+CHUNK = 256  # elements between two looks at whether to stop
+
+_OPEN: dict[type[Node], Callable[[Any, Pipeline, Scope], Iterator[Any]]] = {}
+_Open = TypeVar("_Open", bound=Callable[[Any, Pipeline, Scope], Iterator[Any]])
+
+
+def iterate(node: Node, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
+    """An iterator over the elements of `node` that runs in `scope`."""
+    return _OPEN[type(node)](node, pipeline, scope)
+
+
+def opens(kind: type[Node]) -> Callable[[_Open], _Open]:
+    def register(function: _Open) -> _Open:
+        _OPEN[kind] = function
+        return function
+
+    return register
+
+
+_OPEN[nodes.Tensors] = lambda node, pipeline, scope: iter([node.components])
+_OPEN[nodes.Slices] = lambda node, pipeline, scope: sources.slices(node.components)
+_OPEN[nodes.Listed] = lambda node, pipeline, scope: iter(node.elements)
+_OPEN[nodes.Range] = lambda node, pipeline, scope: sources.numbers(node)
+_OPEN[nodes.Lines] = lambda node, pipeline, scope: sources.lines(node)
+_OPEN[nodes.Records] = lambda node, pipeline, scope: sources.tf_records(node)
+_OPEN[nodes.FixedLengthRecords] = lambda node, pipeline, scope: sources.fixed_length_records(node)
+_OPEN[nodes.Generated] = lambda node, pipeline, scope: sources.Generator(node, pipeline)
+_OPEN[nodes.Zipped] = lambda node, pipeline, scope: _Zip([iterate(n, pipeline, scope) for n in node.inputs])
+
+
+def called(function: Function) -> Callable[[Element], Element]:
+    """A function of elements that gives elements: its results as arrays."""
+    return lambda element: tuple(map(as_array, function(element)))
+
+
+@opens(nodes.Mapped)
+def _mapped(node: nodes.Mapped, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
+    function = called(pipeline.function(node.function))
+    if node.parallel:
+        return InParallel(pipeline, scope, lambda s: iterate(node.input, pipeline, s), function, node.parallel)
+    return _Map(function, iterate(node.input, pipeline, scope), scope)
+
+
+class _Map(Iterator[Element]):
+    def __init__(self, function: Callable[[Element], Element], elements: Iterator[Element], scope: Scope) -> None:
+        self._function, self._elements, self._scope = function, elements, scope
+
+    def __next__(self) -> Element:
+        self._scope.check()
+        return self._function(next(self._elements))
+
+
+class _Zip(Iterator[Element]):
+    def __init__(self, inputs: list[Iterator[Element]]) -> None:
+        self._inputs = inputs
+
+    def __next__(self) -> Element:
+        return tuple(itertools.chain.from_iterable([next(i) for i in self._inputs]))
+
+
+@opens(nodes.Concatenated)
+class _Concatenated(Iterator[Element]):
+    def __init__(self, node: nodes.Concatenated, pipeline: Pipeline, scope: Scope) -> None:
+        self._rest = list(node.inputs)
+        self._pipeline, self._scope = pipeline, scope
+        self._current: Iterator[Element] = iter(())
+
+    def __next__(self) -> Element:
+        while True:
+            try:
+                return next(self._current)
+            except StopIteration:
+                if not self._rest:
+                    raise
+                self._current = iterate(self._rest.pop(0), self._pipeline, self._scope)
+
+
+@opens(nodes.FlatMapped)
+def _flat_mapped(node: nodes.FlatMapped, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
+    return _Interleave(nodes.Interleaved(node.input, node.function, 1, 1), pipeline, scope)
+
+
+def dataset_of(function: Function, element: Element) -> Node:
+    """The dataset that a function of an element gives."""
+    from penstock.data.fuse import fuse
+
+    return fuse(behind(function(element)[0]))
+
+
+@opens(nodes.Interleaved)
+class _Interleave(Iterator[Element]):
+    def __init__(self, node: nodes.Interleaved, pipeline: Pipeline, scope: Scope) -> None:
+        self._pipeline, self._scope = pipeline, scope
+        self._function = pipeline.function(node.function)
+        self._input = iterate(node.input, pipeline, scope)
+        self._open: list[Iterator[Element] | None] = [None] * (workers(-1) if node.cycle < 0 else node.cycle)
+        self._block, self._ahead = node.block, node.ahead
+        self._at = self._in_block = 0
+        self._input_ended = False
+
+    def _advance(self) -> None:
+        self._at = (self._at + 1) % len(self._open)
+        self._in_block = 0
+
+    def __next__(self) -> Element:
+        while True:
+            current = self._open[self._at]
+            if current is not None:
+                try:
+                    element = next(current)
+                except StopIteration:
+                    self._open[self._at] = None
+                    self._advance()
+                    continue
+                self._in_block += 1
+                if self._in_block == self._block:
+                    self._advance()
+                return element
+            self._scope.check()
+            if not self._input_ended:
+                try:
+                    element = next(self._input)
+                except StopIteration:
+                    self._input_ended = True
+                else:
+                    self._open[self._at] = self._opened(element)
+            elif any(o is not None for o in self._open):
+                self._advance()
+            else:
+                raise StopIteration
+
+    def _opened(self, element: Element) -> Iterator[Element]:
+        dataset, pipeline = dataset_of(self._function, element), self._pipeline
+        if self._ahead:
+            return Ahead(pipeline, self._scope, lambda s: iterate(dataset, pipeline, s), self._ahead)
+        return iterate(dataset, pipeline, self._scope)
+
+
+@opens(nodes.Filtered)
+class _Filter(Iterator[Element]):
+    def __init__(self, node: nodes.Filtered, pipeline: Pipeline, scope: Scope) -> None:
+        self._predicate = pipeline.function(node.predicate)
+        self._input = iterate(node.input, pipeline, scope)
+        self._scope = scope
+
+    def __next__(self) -> Element:
+        while True:
+            self._scope.check()
+            element = next(self._input)
+            if bool(self._predicate(element)[0]):
+                return element
+
+
+@opens(nodes.TakenWhile)
+class _TakeWhile(Iterator[Element]):
+    def __init__(self, node: nodes.TakenWhile, pipeline: Pipeline, scope: Scope) -> None:
+        self._predicate = pipeline.function(node.predicate)
+        self._input = iterate(node.input, pipeline, scope)
+        self._ended = False
+
+    def __next__(self) -> Element:
+        if not self._ended:
+            element = next(self._input)
+            if bool(self._predicate(element)[0]):
+                return element
+            self._ended = True
+        raise StopIteration
+
+
+@opens(nodes.Scanned)
+class _Scan(Iterator[Element]):
+    def __init__(self, node: nodes.Scanned, pipeline: Pipeline, scope: Scope) -> None:
+        self._function = called(pipeline.function(node.function))
+        self._input = iterate(node.input, pipeline, scope)
+        self._state = node.state
+
+    def __next__(self) -> Element:
+        results = self._function((*self._state, *next(self._input)))
+        self._state = results[: len(self._state)]
+        return results[len(self._state) :]
+
+
+@opens(nodes.Batched)
+def _batched(node: nodes.Batched, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
+    return Batch(iterate(node.input, pipeline, scope), node.size, node.drop_remainder, batching.stacked, scope)
+
+
+@opens(nodes.PaddedBatched)
+def _padded(node: nodes.PaddedBatched, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
+    join = batching.padding(node.shapes, node.values)
+    return Batch(iterate(node.input, pipeline, scope), node.size, node.drop_remainder, join, scope)
+
+
+class Batch(Iterator[Element]):
+    def __init__(
+        self, elements: Iterator[Any], size: int, drop_remainder: bool, join: Callable[[list[Any]], Element],
+        scope: Scope,
+    ) -> None:  # fmt: skip
+        self._input, self._size, self._drop_remainder = elements, size, drop_remainder
+        self._join, self._scope = join, scope
+
+    def __next__(self) -> Element:
+        taken = next_of(self._input, self._size, self._scope)
+        if not taken or (self._drop_remainder and len(taken) < self._size):
+            raise StopIteration
+        return self._join(taken)
+
+
+def next_of(elements: Iterator[Any], count: int, scope: Scope) -> list[Any]:
+    """The next `count` elements, fewer at the end."""
+    taken: list[Any] = []
+    while len(taken) < count:
+        scope.check()
+        wanted = min(count - len(taken), CHUNK)
+        before = len(taken)
+        taken.extend(itertools.islice(elements, wanted))
+        if len(taken) - before < wanted:
+            break
+    return taken
+
+
+@opens(nodes.Unbatched)
+class _Unbatch(Iterator[Element]):
+    def __init__(self, node: nodes.Unbatched, pipeline: Pipeline, scope: Scope) -> None:
+        self._input = iterate(node.input, pipeline, scope)
+        self._rows: Iterator[Element] = iter(())
+
+    def __next__(self) -> Element:
+        while True:
+            row = next(self._rows, None)
+            if row is not None:
+                return row
+            components = next(self._input)
+            if len({len(c) for c in components}) > 1:
+                found = ", ".join(str(c.shape) for c in components)
+                raise InvalidArgumentError(None, None, f"Unbatch: all components need as many rows, received {found}.")
+            self._rows = sources.slices(components)
+
+
+@opens(nodes.Windowed)
+class _Window(Iterator[Element]):
+    def __init__(self, node: nodes.Windowed, pipeline: Pipeline, scope: Scope) -> None:
+        self._input = iterate(node.input, pipeline, scope)
+        self._node, self._scope = node, scope
+        self._buffer: list[Element] = []
+        self._skip = 0
+
+    def __next__(self) -> Element:
+        node = self._node
+        span = (node.size - 1) * node.stride + 1
+        if self._skip:
+            next_of(self._input, self._skip, self._scope)
+            self._skip = 0
+        self._buffer += next_of(self._input, span - len(self._buffer), self._scope)
+        if not self._buffer or (node.drop_remainder and len(self._buffer) < span):
+            raise StopIteration
+        window = self._buffer[:: node.stride]
+        self._skip = max(0, node.shift - len(self._buffer))
+        self._buffer = self._buffer[node.shift :]
+        return tuple(as_handle(nodes.Listed(tuple((c,) for c in column))) for column in zip(*window, strict=True))
+
+
+@opens(nodes.Cached)
+def _cached(node: nodes.Cached, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
+    from penstock.data import caching
+
+    if node.path:
+        return caching.in_file(node.path, lambda: iterate(node.input, pipeline, scope))
+    return caching.in_memory(pipeline.caches, id(node), lambda: iterate(node.input, pipeline, scope))
+
+
+@opens(nodes.Prefetched)
+def _prefetched(node: nodes.Prefetched, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
+    if node.size == 0:
+        return iterate(node.input, pipeline, scope)
+    size = _AUTOMATIC_PREFETCH if node.size < 0 else node.size
+    return Ahead(pipeline, scope, lambda s: iterate(node.input, pipeline, s), size)
+
+
+@opens(nodes.WithoutErrors)
+class _WithoutErrors(Iterator[Element]):
+    def __init__(self, node: nodes.WithoutErrors, pipeline: Pipeline, scope: Scope) -> None:
+        self._input, self._scope = iterate(node.input, pipeline, scope), scope
+
+    def __next__(self) -> Element:
+        while True:
+            self._scope.check()
+            try:
+                return next(self._input)
+            except OpError:
+                self._scope.check()
+
+
+@opens(nodes.Distinct)
+class _Distinct(Iterator[Element]):
+    def __init__(self, node: nodes.Distinct, pipeline: Pipeline, scope: Scope) -> None:
+        self._input, self._scope = iterate(node.input, pipeline, scope), scope
+        self._seen: set[Any] = set()
+
+    def __next__(self) -> Element:
+        while True:
+            self._scope.check()
+            element = next(self._input)
+            key = tuple(c.tobytes() if c.dtype != object else tuple(c.reshape(-1)) for c in element)
+            if key not in self._seen:
+                self._seen.add(key)
+                return element
+
+
+@opens(nodes.Selected)
+class _Select(Iterator[Element]):
+    def __init__(self, node: nodes.Selected, pipeline: Pipeline, scope: Scope) -> None:
+        self._selector = iterate(node.selector, pipeline, scope)
+        self._inputs: list[Iterator[Element] | None] = [iterate(n, pipeline, scope) for n in node.inputs]
+        self._scope = scope
+
+    def __next__(self) -> Element:
+        while any(i is not None for i in self._inputs):
+            self._scope.check()
+            at = int(next(self._selector)[0])
+            if not 0 <= at < len(self._inputs):
+                count = len(self._inputs)
+                raise InvalidArgumentError(None, None, f"There are {count} datasets, received the index {at}.")
+            chosen = self._inputs[at]
+            if chosen is not None:
+                try:
+                    return next(chosen)
+                except StopIteration:
+                    self._inputs[at] = None
+        raise StopIteration
+
+
+@opens(nodes.GroupedByWindow)
+class _GroupByWindow(Iterator[Element]):
+    def __init__(self, node: nodes.GroupedByWindow, pipeline: Pipeline, scope: Scope) -> None:
+        self._input, self._scope, self._pipeline = iterate(node.input, pipeline, scope), scope, pipeline
+        self._key, self._reduce, self._size = map(pipeline.function, (node.key, node.reduce, node.size))
+        self._groups: dict[int, list[Element]] = {}
+        self._sizes: dict[int, int] = {}
+        self._current: Iterator[Element] = iter(())
+        self._ended = False
+
+    def __next__(self) -> Element:
+        while True:
+            for element in self._current:
+                return element
+            self._scope.check()
+            key = self._full_group()
+            if key is None:
+                raise StopIteration
+            window = as_handle(nodes.Listed(tuple(self._groups.pop(key))))
+            dataset = dataset_of(self._reduce, (np.asarray(key, np.int64), window))
+            self._current = iterate(dataset, self._pipeline, self._scope)
+
+    def _full_group(self) -> int | None:
+        while not self._ended:
+            self._scope.check()
+            try:
+                element = next(self._input)
+            except StopIteration:
+                self._ended = True
+                break
+            key = int(self._key(element)[0])
+            if key not in self._groups:
+                size = int(self._size((np.asarray(key, np.int64),))[0])
+                if size <= 0:
+                    raise InvalidArgumentError(None, None, f"The size of a window must be positive, received {size}.")
+                self._sizes[key] = size
+            group = self._groups.setdefault(key, [])
+            group.append(element)
+            if len(group) == self._sizes[key]:
+                return key
+        return min(self._groups, default=None)
