@@ -131,7 +131,7 @@ def compute_gradient_error(
 
 
 def _session() -> Any:
-    from penstock.graph.graph import get_default_session
+    from penstock.graph.sessions import get_default_session
 
     session = get_default_session()
     if session is None:

@@ -9,8 +9,8 @@ from penstock.autodiff.walk import flows
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.function import Function, share_captures
 from penstock.graph.graph import get_default_graph
-from penstock.graph.operation import Operation
-from penstock.graph.tensor import IndexedSlices, Tensor
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.operation import Operation, Tensor
 from penstock.ops.array import zeros
 from penstock.ops.functional import absent, if_op
 from penstock.ops.joining import concat

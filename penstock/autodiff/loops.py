@@ -18,10 +18,10 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import resource, variant
 from penstock.graph.function import Function, share_captures
-from penstock.graph.graph import Graph, get_default_graph
-from penstock.graph.operation import Operation
+from penstock.graph.graph import Graph, get_default_graph, home_of
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.ops import iteration_memory as memories
 from penstock.ops import math
 from penstock.ops.array import zeros_like
@@ -137,7 +137,7 @@ class ForwardLoop:
 @contextmanager
 def _beside(operation: Operation) -> Iterator[None]:
     """Adds ops to the graph of a loop and on its device, whatever scopes are in force."""
-    graph = operation.graph
+    graph = home_of(operation)
     with (
         graph.as_default(),
         graph.control_dependencies(None),

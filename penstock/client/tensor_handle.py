@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.graph.dtype import DType
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Tensor
 
 _FREED_TOGETHER = 10  # tensors: freeing takes a step
 

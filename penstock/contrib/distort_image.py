@@ -8,8 +8,8 @@ import numpy as np
 
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops import array, unary
 from penstock.ops.image_color import convert_image_dtype
 from penstock.ops.joining import stack

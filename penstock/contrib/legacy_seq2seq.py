@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.casting import cast
 from penstock.ops.loss import sparse_softmax_cross_entropy_with_logits
 from penstock.ops.math import add, add_n, divide, multiply

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Tensor
 from penstock.ops.conv import conv2d
 from penstock.ops.embedding import embedding_lookup
 from penstock.ops.joining import concat

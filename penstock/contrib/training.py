@@ -7,9 +7,9 @@ from typing import Any
 from penstock.contrib.layers.optimizers import multiply_gradients
 from penstock.contrib.layers.summaries import add_gradients_summaries
 from penstock.face.logging import warning
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import control_dependencies, get_collection, get_collection_ref, name_scope
-from penstock.graph.tensor import IndexedSlices
 from penstock.ops import control, passthrough
 from penstock.ops.clip import clip_by_norm
 from penstock.optim.optimizer import Optimizer

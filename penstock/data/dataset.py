@@ -16,9 +16,9 @@ from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import OpDef
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, device, get_seed, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.ops import assertion, casting, compare, files, passthrough, reshaping
 
 AUTOTUNE = -1

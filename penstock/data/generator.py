@@ -13,7 +13,7 @@ from penstock.data import source_ops, structure
 from penstock.data.dataset import Dataset
 from penstock.data.functions import trace
 from penstock.graph import dtype as dt
-from penstock.graph.constant import array_of
+from penstock.graph.arrays import array_of
 from penstock.graph.convert import convert_to_tensor
 from penstock.ops.python_function import py_func
 

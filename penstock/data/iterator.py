@@ -8,10 +8,9 @@ from penstock.data import iterator_ops, structure
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import string
 from penstock.graph.graph import get_default_graph
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import device, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 
 GET_NEXT_CALL_WARNING_THRESHOLD = 32
 

@@ -10,8 +10,8 @@ from penstock.data import structure
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import Tensor
 
 
 def padded_shape_tensors(spec: Any, padded_shapes: Any) -> tuple[list[TensorShape], list[Tensor]]:

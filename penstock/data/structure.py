@@ -7,8 +7,9 @@ from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype, variant
+from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 
 
 class TensorSpec:

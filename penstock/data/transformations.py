@@ -13,8 +13,8 @@ from penstock.data.functions import Traced, trace
 from penstock.data.structure import DatasetSpec, TensorSpec
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 
 Transformation = Callable[[Dataset], Dataset]
 

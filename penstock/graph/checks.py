@@ -72,7 +72,7 @@ def require_in_range(indices: Any, limit: int, what: str = "indices", message: s
         return
     if _state.ignored or _state.recorder is None or indices.size == 0:
         return
-    import jax.numpy as jnp
+    import jax.numpy as jnp  # start-up
 
     # One reduction: the largest index that is out of range, or the smallest number where all are in range.
     none = -(2**63)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.graph.checks import ignoring_checks
 from penstock.graph.constant import constant_value
 from penstock.graph.opdef import grouped, static_positions
 from penstock.graph.operation import Operation
@@ -73,7 +74,7 @@ def _probe(op: Operation, specs: Any, static: dict[int, Any], attrs: dict[str, A
 
 
 def _trace_shapes(op: Operation, specs: Any, static: dict[int, Any], attrs: dict[str, Any], probe: int) -> list[Any]:
-    import jax
+    import jax  # start-up
 
     traced = [i for i in range(len(specs)) if i not in static]
     structs = [
@@ -90,8 +91,6 @@ def _trace_shapes(op: Operation, specs: Any, static: dict[int, Any], attrs: dict
         for i, array in zip(traced, arrays, strict=True):
             values[i] = array
         return op.op_def.kernel(*grouped(op.op_def, op.attrs, values), **attrs)
-
-    from penstock.graph.checks import ignoring_checks
 
     with ignoring_checks():
         result = jax.eval_shape(call, *structs)

@@ -19,6 +19,7 @@ from typing import Any
 
 from penstock.face.frames import leaves_engine
 from penstock.graph.dtype import DType, as_dtype
+from penstock.graph.hooks import hooks
 
 MISSING: Any = object()
 
@@ -110,9 +111,7 @@ class OpDef:
 
     @leaves_engine
     def __call__(self, *args: Any, name: str | None = None, **kwargs: Any) -> Any:
-        from penstock.graph.build import build
-
-        return build(self, args, kwargs, name)
+        return hooks.build(self, args, kwargs, name)
 
     def input_index(self, name: str) -> int:
         """Position of the input called `name` (only for ops without list inputs before it)."""

@@ -8,8 +8,9 @@ from typing import Any
 
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import as_dtype
+from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.layers.base import InputSpec, Layer, activation_named, functional
 from penstock.ops import arranging, array, matmul, nn, passthrough, reshaping
 from penstock.ops.control_flow import smart_cond

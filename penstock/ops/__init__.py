@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from penstock.graph import build, graphdef  # noqa: F401  what calls of ops and graphs need (`graph/hooks.py`)
 from penstock.graph.opdef import declare_library
 
 

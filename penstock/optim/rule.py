@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.tensor import IndexedSlices, Tensor
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.operation import Tensor
 from penstock.ops import array, reshaping
 from penstock.ops.casting import cast
 from penstock.ops.training import Rule

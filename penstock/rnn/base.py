@@ -13,9 +13,9 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.keys import GraphKeys
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import zeros
 from penstock.ops.joining import concat
 from penstock.ops.reshaping import expand_dims, shape

@@ -6,8 +6,8 @@ from collections import namedtuple
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.shape import as_shape
-from penstock.graph.tensor import Tensor
 from penstock.ops import activation as activations
 from penstock.ops import unary
 from penstock.ops.clip import clip_by_value

@@ -20,7 +20,7 @@ from penstock.graph.importer import import_graph_def
 from penstock.graph.keys import GraphKeys
 from penstock.graph.op_protos import op_proto
 from penstock.graph.opdef import registered
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Tensor
 from penstock.train.queue_runner import QueueRunner
 from penstock.variables import protos
 from penstock.variables.variable import Variable

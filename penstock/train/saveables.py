@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, device
-from penstock.graph.tensor import Tensor
 from penstock.ops import reshaping, state
 from penstock.ops.passthrough import identity
 from penstock.ops.saveable import SaveableObject, SaveSpec

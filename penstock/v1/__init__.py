@@ -89,10 +89,11 @@ from penstock.graph.dtype import (
 from penstock.graph.graph import MIN_CONSUMER as GRAPH_DEF_VERSION_MIN_CONSUMER
 from penstock.graph.graph import MIN_PRODUCER as GRAPH_DEF_VERSION_MIN_PRODUCER
 from penstock.graph.graph import PRODUCER as GRAPH_DEF_VERSION
-from penstock.graph.graph import Graph, get_default_graph, get_default_session, reset_default_graph
+from penstock.graph.graph import Graph, get_default_graph, reset_default_graph
 from penstock.graph.importer import import_graph_def
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import (
     add_to_collection,
     add_to_collections,
@@ -108,8 +109,9 @@ from penstock.graph.scopes import (
     op_scope,
     set_random_seed,
 )
+from penstock.graph.sessions import get_default_session
 from penstock.graph.shape import Dimension, TensorShape, dimension_at_index, dimension_value
-from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.graph.tensor_proto import make_ndarray, make_tensor_proto
 from penstock.ops.arranging import (
     invert_permutation,

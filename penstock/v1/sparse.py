@@ -1,7 +1,7 @@
 """Sparse tensors."""
 
 from penstock.face.missing import guard as _guard
-from penstock.graph.tensor import SparseTensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.accumulator import SparseConditionalAccumulator
 from penstock.ops.array import sparse_placeholder as placeholder
 from penstock.ops.segment import sparse_segment_mean as segment_mean

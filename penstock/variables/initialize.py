@@ -7,9 +7,8 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, device, name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.control import group
 from penstock.variables.variable import Variable
 

@@ -11,8 +11,8 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.keys import GraphKeys
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import add_to_collections, control_dependencies
-from penstock.graph.tensor import Tensor
 from penstock.ops import array, casting, compare, math, reduce, reshaping, selection, unary
 from penstock.ops.weights import broadcast_weights, expanded_if, remove_squeezable_dimensions, squeezed_if
 from penstock.variables.enums import VariableAggregation, VariableSynchronization

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops import array, casting, compare, diag, gathering, math, nn, reduce, reshaping, selection
 from penstock.ops.control_flow import cond
 from penstock.ops.weights import broadcast_weights

@@ -8,8 +8,8 @@ from typing import Any
 from penstock.face.logging import warning
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies
-from penstock.graph.tensor import Tensor
 from penstock.ops import (
     arranging,
     array,

@@ -10,10 +10,9 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
 from penstock.graph.graph import get_default_graph
 from penstock.graph.opdef import registered
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies, device, init_scope, name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import Tensor
 from penstock.ops import state
 from penstock.ops.scatter import SCATTER, SCATTER_ND
 from penstock.ops.slicing import resource_strided_slice_assign

@@ -309,7 +309,7 @@ class variable_scope:
             raise ValueError("reuse=True cannot be used without a name_or_scope")
         with ExitStack() as stack:
             if self._values:
-                from penstock.graph.build import graph_of
+                from penstock.graph.graph import graph_of
 
                 stack.enter_context(graph_of(list(self._values)).as_default())
             current = self._enter_name_scope(stack, wanted)

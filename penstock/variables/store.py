@@ -12,9 +12,9 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import colocate_with, init_scope, name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import Tensor
 from penstock.variables import initializers
 from penstock.variables.partitioned import PartitionedVariable
 from penstock.variables.slices import SaveSliceInfo

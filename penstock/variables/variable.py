@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from penstock.graph.dtype import DType
-from penstock.graph.graph import Graph, get_default_graph
+from penstock.graph.graph import Graph, get_default_graph, home_of
 from penstock.graph.keys import GraphKeys
-from penstock.graph.operation import Operation
+from penstock.graph.operation import OPERATORS, Operation, Tensor
 from penstock.graph.reference import Reference
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import OPERATORS, Tensor
 from penstock.variables import slices
 from penstock.variables.enums import VariableAggregation, VariableSynchronization
 
@@ -170,7 +169,7 @@ class Variable(metaclass=_VariableType):
 
     @property
     def graph(self) -> Graph:
-        return self.op.graph
+        return home_of(self.op)
 
     @property
     def device(self) -> str:
@@ -244,7 +243,7 @@ class Variable(metaclass=_VariableType):
 
     def load(self, value: Any, session: Any = None) -> None:
         """Sets the value in `session` or the default session, without a new op in the graph."""
-        from penstock.graph.graph import session_for
+        from penstock.graph.sessions import session_for
 
         assert self._initializer_op is not None
         session_for(session, self.graph, "load a variable").run(

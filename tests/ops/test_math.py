@@ -15,7 +15,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.dtype import as_dtype
 from penstock.graph.graph import Graph
-from penstock.graph.tensor import IndexedSlices
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.ops import array, casting, clip, compare, math, matmul, ranges, reduce, reshaping, spacing, special, unary
 from penstock.session import Session
 

@@ -10,9 +10,9 @@ from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value, constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.ops import array, casting, joining, passthrough, reduce, reshaping, unary
 
 Parameters = dict[str, Any]

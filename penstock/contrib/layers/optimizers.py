@@ -8,9 +8,10 @@ from typing import Any
 from penstock.contrib.layers.summaries import _tag
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import get_collection
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.ops import array, casting, control, math, random, reshaping, summary, unary
 from penstock.ops.check_ops import assert_rank
 from penstock.ops.clip import clip_by_global_norm, global_norm

@@ -9,8 +9,8 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import ones_like, zeros
 from penstock.ops.casting import cast
 from penstock.ops.check_ops import assert_positive

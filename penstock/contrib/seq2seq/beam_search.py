@@ -12,9 +12,9 @@ from penstock.contrib.seq2seq.helper import lookup
 from penstock.graph import dtype as dt
 from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import fill, zeros
 from penstock.ops.casting import cast
 from penstock.ops.compare import equal, logical_not, logical_or
