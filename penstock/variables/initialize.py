@@ -9,7 +9,13 @@ from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, device, name_scope
+from penstock.ops import state
+from penstock.ops.array import constant
+from penstock.ops.compare import logical_not
 from penstock.ops.control import group
+from penstock.ops.joining import stack
+from penstock.ops.reshaping import rank
+from penstock.ops.selection import boolean_mask
 from penstock.variables.variable import Variable
 
 
@@ -95,8 +101,6 @@ def initialize_all_tables(name: str = "init_all_tables") -> Operation:
 
 def is_variable_initialized(ref: Any, name: str | None = None) -> Tensor:
     """Whether a variable holds a value."""
-    from penstock.ops import state
-
     if isinstance(ref, Variable):
         return ref.is_initialized(name=name)
     tensor: Tensor = state.is_variable_initialized(ref, name=name)
@@ -108,11 +112,6 @@ def report_uninitialized_variables(var_list: Any = None, name: str = "report_uni
 
     >>> sess.run(tf.report_uninitialized_variables())
     """
-    from penstock.ops.array import constant
-    from penstock.ops.compare import logical_not
-    from penstock.ops.joining import stack
-    from penstock.ops.selection import boolean_mask
-
     if var_list is None:
         var_list = global_variables() + local_variables()
     with name_scope(name):
@@ -127,9 +126,6 @@ def report_uninitialized_variables(var_list: Any = None, name: str = "report_uni
 
 def assert_variables_initialized(var_list: Any = None) -> Tensor | None:
     """A tensor that can only be computed when all variables hold values; None if there are none."""
-    from penstock.ops.joining import stack
-    from penstock.ops.reshaping import rank
-
     if var_list is None:
         var_list = global_variables() + local_variables()
     if not var_list:

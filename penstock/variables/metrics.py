@@ -14,6 +14,8 @@ from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import add_to_collections, control_dependencies
 from penstock.ops import array, casting, compare, math, reduce, reshaping, selection, unary
+from penstock.ops.diag import diag_part
+from penstock.ops.histogram import confusion_matrix
 from penstock.ops.weights import broadcast_weights, expanded_if, remove_squeezable_dimensions, squeezed_if
 from penstock.variables.enums import VariableAggregation, VariableSynchronization
 from penstock.variables.scope import variable_scope
@@ -252,9 +254,6 @@ def mean_iou(
 
     >>> tf.metrics.mean_iou(labels, predictions, num_classes=21)
     """
-    from penstock.ops.diag import diag_part
-    from penstock.ops.histogram import confusion_matrix
-
     with variable_scope(name, "mean_iou", [predictions, labels, weights]):
         predictions, labels = convert_to_tensor(predictions), convert_to_tensor(labels)
         if not predictions.shape.is_compatible_with(labels.shape):

@@ -13,12 +13,14 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, device, init_scope, name_scope
 from penstock.graph.shape import TensorShape
 from penstock.ops import state
+from penstock.ops.gathering import gather, gather_nd
 from penstock.ops.scatter import SCATTER, SCATTER_ND
 from penstock.ops.slicing import strided_slice_assign
 from penstock.variables.guard import without_uninitialized_inputs
-from penstock.variables.variable import Variable, declared_shape
+from penstock.variables.variable import Variable, declared_shape, kind
 
 
+@kind(resource=False)
 class RefVariable(Variable):
     """A variable of the reference kind; see `Variable`."""
 
@@ -140,14 +142,10 @@ class RefVariable(Variable):
         return tensor
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
-        from penstock.ops.gathering import gather
-
         tensor: Tensor = gather(self.value(), indices, name=name)
         return tensor
 
     def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:
-        from penstock.ops.gathering import gather_nd
-
         tensor: Tensor = gather_nd(self.value(), indices, name=name)
         return tensor
 

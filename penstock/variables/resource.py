@@ -18,9 +18,10 @@ from penstock.ops.scatter import SCATTER, SCATTER_ND
 from penstock.ops.slicing import resource_strided_slice_assign
 from penstock.variables.guard import without_uninitialized_inputs
 from penstock.variables.ref import slices_of
-from penstock.variables.variable import Variable
+from penstock.variables.variable import Variable, kind
 
 
+@kind(resource=True)
 class ResourceVariable(Variable):
     """A variable of the resource kind; see `Variable`."""
 

@@ -15,7 +15,8 @@ from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import colocate_with, init_scope, name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.variables import initializers
+from penstock.ops.slicing import slice as slice_of
+from penstock.variables import initializers, ref, resource  # noqa: F401  both kinds of variable
 from penstock.variables.partitioned import PartitionedVariable
 from penstock.variables.slices import SaveSliceInfo
 from penstock.variables.variable import Variable, resource_variables_enabled
@@ -210,8 +211,6 @@ class VariableStore:
             init, init_shape = initializer, size
             with name_scope(part_name + "/PartitionedInitializer"):
                 if initializer is not None and not callable(initializer):
-                    from penstock.ops.slicing import slice as slice_of
-
                     init = slice_of(convert_to_tensor(initializer, dtype=dtype), offset, size)
                     init_shape = None  # type: ignore[assignment]
             info = PartitionInfo(full_shape, offset)

@@ -9,11 +9,10 @@ from penstock.graph.opdef import op_of
 from penstock.graph.scopes import name_scope
 from penstock.ops import array, casting, joining, reshaping, state
 from penstock.ops.scatter import SCATTER, SCATTER_ND
-from penstock.variables.resource import ResourceVariable
 
 
 def _is_ref(ref: Any) -> bool:
-    return not isinstance(ref, ResourceVariable)
+    return not hasattr(ref, "_handle")
 
 
 def assign(
