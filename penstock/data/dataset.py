@@ -9,7 +9,9 @@ import numpy as np
 
 from penstock.data import iterator, iterator_ops, source_ops, structure, transform_ops
 from penstock.data.functions import Traced, by_value, trace
+from penstock.data.generator import generator_tensor
 from penstock.data.options import Options
+from penstock.data.padding import padded_shape_tensors, padding_value_tensors
 from penstock.data.structure import DatasetSpec, SparseTensorSpec, TensorSpec
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
@@ -157,9 +159,7 @@ class Dataset:
         generator: Callable[..., Any], output_types: Any, output_shapes: Any = None, args: Any = None
     ) -> Dataset:
         """What `generator()` yields, in this process: `Dataset.from_generator(lambda: range(3), tf.int64)`."""
-        from penstock.data.generator import from_generator
-
-        return from_generator(generator, output_types, output_shapes, args)
+        return Dataset(*generator_tensor(generator, output_types, output_shapes, args))
 
     @staticmethod
     def range(*args: Any, **kwargs: Any) -> Dataset:
@@ -281,8 +281,6 @@ class Dataset:
         self, batch_size: Any, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: Any = False
     ) -> Dataset:
         """Batches of elements of different shapes: `lines.padded_batch(32, padded_shapes=[None])`."""
-        from penstock.data.padding import padded_shape_tensors, padding_value_tensors
-
         if padded_shapes is None:
             padded_shapes = self.output_shapes
         size = as_int64(batch_size, "batch_size")
@@ -378,6 +376,7 @@ class Dataset:
 
 
 DatasetV1 = DatasetV1Adapter = Dataset
+DatasetSpec.dataset_class = Dataset
 
 
 def _normalized(value: Any) -> tuple[Any, list[Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from penstock.data import iterator_ops, structure
@@ -93,8 +94,6 @@ class Iterator:
         """
         self._calls += 1
         if self._calls == GET_NEXT_CALL_WARNING_THRESHOLD:
-            import warnings
-
             warnings.warn(
                 "An iterator's get_next() was called many times, and each call adds nodes to the graph. Call it once, "
                 "outside the loop, and run the result in the loop."

@@ -12,6 +12,7 @@ from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape, as_shape
+from penstock.ops.casting import cast
 
 
 def padded_shape_tensors(spec: Any, padded_shapes: Any) -> tuple[list[TensorShape], list[Tensor]]:
@@ -57,8 +58,6 @@ def _shape_tensor(wanted: Any) -> tuple[Tensor, TensorShape]:
 
 
 def _cast(tensor: Tensor) -> Tensor:
-    from penstock.ops.casting import cast
-
     found: Tensor = cast(tensor, dt.int64)
     return found
 
