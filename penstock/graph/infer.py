@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from penstock.graph.checks import ignoring_checks
@@ -74,8 +75,6 @@ def _probe(op: Operation, specs: Any, static: dict[int, Any], attrs: dict[str, A
 
 
 def _trace_shapes(op: Operation, specs: Any, static: dict[int, Any], attrs: dict[str, Any], probe: int) -> list[Any]:
-    import jax  # start-up
-
     traced = [i for i in range(len(specs)) if i not in static]
     structs = [
         jax.ShapeDtypeStruct(tuple(probe if d is None else d for d in specs[i][1]), specs[i][0].as_numpy_dtype)

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import as_dtype
+from penstock.graph.opdef import registered
 from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.sparse_tensor import SparseTensor
@@ -63,8 +64,6 @@ class Dense(Layer):
     def call(self, inputs: Any) -> Any:
         outputs: Any
         if isinstance(inputs, SparseTensor):
-            from penstock.graph.opdef import registered
-
             product = registered("SparseTensorDenseMatMul")
             if product is None:
                 raise NotImplementedError("Dense: sparse inputs need the op SparseTensorDenseMatMul.")

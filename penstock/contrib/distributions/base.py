@@ -14,6 +14,8 @@ from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
 from penstock.ops import array, casting, joining, passthrough, reduce, reshaping, unary
+from penstock.ops.assertion import Assert
+from penstock.ops.selection import where
 
 Parameters = dict[str, Any]
 
@@ -297,9 +299,6 @@ class Distribution:
 
     def _or_nan(self, defined: Any, value: Any) -> Any:
         """`value` where it is defined and NaN elsewhere, or an error then if NaN is not allowed."""
-        from penstock.ops.assertion import Assert
-        from penstock.ops.selection import where
-
         if not self._allow_nan_stats:
             check = Assert(reduce.reduce_all(defined), [f"{self._name}: a statistic is undefined for the parameters."])
             with control_dependencies([check]):
