@@ -1,4 +1,4 @@
-"""What the lowerings of `penstock.ops.convolution` take on this machine's CPU, in milliseconds (the best of many runs).
+"""Times of `penstock.ops.conv.lowerings` on this machine's CPU, in milliseconds (the best of many runs).
 
 python benchmarks/convolution.py                 # memory as the worker keeps it
 python benchmarks/convolution.py --fresh-memory  # every temporary is mapped and faulted in anew
@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from penstock.ops import convolution
-from penstock.ops.convolution import _DEPTHWISE, _DOT, _GROUPS, _XLA, _Lowering, _windows
+from penstock.ops.conv import lowerings
+from penstock.ops.conv.lowerings import _DEPTHWISE, _DOT, _GROUPS, _XLA, _Lowering, _windows
 
 # Images, kernel, stride.
 LAYERS = [
@@ -59,7 +59,7 @@ def best(runs: dict[str, Run]) -> dict[str, float]:
 
 
 def compiled(function: Callable[..., Any], *arrays: Any, options: bool = True) -> Run:
-    program = jax.jit(function, compiler_options=convolution.cpu_compiler_options() if options else None)
+    program = jax.jit(function, compiler_options=lowerings.cpu_compiler_options() if options else None)
     return lambda: jax.block_until_ready(program(*arrays))
 
 
@@ -85,9 +85,9 @@ def layer(x_shape: tuple[int, ...], kernel_shape: tuple[int, ...], stride: int) 
     dy = random(x_shape[0], windows.rows.out, windows.cols.out, kernel_shape[3])
     other = _DOT if windows.groups == 1 else _DEPTHWISE if windows.depth == 1 else _GROUPS
     chosen = _Lowering(
-        lambda x, kernel, _: convolution.conv2d(x, kernel, **settings),
-        lambda kernel, dy, _: convolution.conv2d_input_grad(x_shape, kernel, dy, **settings),
-        lambda x, dy, _: convolution.conv2d_filter_grad(x, kernel_shape, dy, **settings),
+        lambda x, kernel, _: lowerings.conv2d(x, kernel, **settings),
+        lambda kernel, dy, _: lowerings.conv2d_input_grad(x_shape, kernel, dy, **settings),
+        lambda x, dy, _: lowerings.conv2d_filter_grad(x, kernel_shape, dy, **settings),
     )
 
     def run(function: Callable[..., Any], a: Any, b: Any, options: bool = True) -> Run:
@@ -120,12 +120,12 @@ def pool(shape: tuple[int, ...], size: int, stride: int) -> None:
         return jax.vjp(plain, x)[1](dy)[0]
 
     print(f"\n{size}x{size} pool over {times(shape)} by {stride}")
-    ours = compiled(lambda x: convolution.max_pool(x, **settings), x)
+    ours = compiled(lambda x: lowerings.max_pool(x, **settings), x)
     show("max", best({"plain": compiled(plain, x, options=False), "chosen": ours}))
-    ours = compiled(lambda x, y: convolution.max_pool_grad(x, y, y, **settings), x, y)
+    ours = compiled(lambda x, y: lowerings.max_pool_grad(x, y, y, **settings), x, y)
     show("max's gradient", best({"plain": compiled(plain_grad, x, y, options=False), "chosen": ours}))
-    show("mean", best({"chosen": compiled(lambda x: convolution.avg_pool(x, **settings), x)}))
-    ours = compiled(lambda y: convolution.avg_pool_grad(shape, y, **settings), y)
+    show("mean", best({"chosen": compiled(lambda x: lowerings.avg_pool(x, **settings), x)}))
+    ours = compiled(lambda y: lowerings.avg_pool_grad(shape, y, **settings), y)
     show("mean's gradient", best({"chosen": ours}))
 
 
@@ -154,14 +154,14 @@ def whole_step() -> None:
     shapes = [(5, 5, 3, 64), (64,), (5, 5, 64, 64), (64,), (2304, 192), (192, 10)]
     images, labels = random(64, 24, 24, 3), jnp.asarray(np.arange(64) % 10)
     ours = step_with(
-        lambda x, kernel: convolution.conv2d(x, kernel, padding="SAME"),
-        lambda x: convolution.max_pool(x, ksize=(3, 3), strides=(2, 2), padding="SAME"),
+        lambda x, kernel: lowerings.conv2d(x, kernel, padding="SAME"),
+        lambda x: lowerings.max_pool(x, ksize=(3, 3), strides=(2, 2), padding="SAME"),
         jax.nn.relu,
     )
     plain = step_with(plain_conv, lambda x: plain_pool(x, 3, 2), lambda x: jnp.maximum(x, 0))
 
     def trained(step: Callable[..., Any], options: bool) -> Run:
-        compiler_options = convolution.cpu_compiler_options() if options else None
+        compiler_options = lowerings.cpu_compiler_options() if options else None
         program = jax.jit(step, donate_argnums=0, compiler_options=compiler_options)
         parameters = [random(*shape) * 0.05 for shape in shapes]
 

@@ -13,8 +13,8 @@ from typing import Any
 import penstock.v1
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import MISSING, ArgDef, OpDef, all_ops, registered
-from penstock.ops.passthrough import refuse_gradient
-from penstock.ops.vjp import differentiable
+from penstock.ops.array.passthrough import refuse_gradient
+from penstock.ops.engine.vjp import differentiable
 
 TARGET = Path(__file__).parent / "ops.md"
 

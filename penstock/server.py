@@ -11,6 +11,7 @@ from typing import Any
 
 from tensorboard.compat.proto import config_pb2
 
+from penstock import logging
 from penstock.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -19,8 +20,6 @@ from penstock.errors import (
     OpError,
     UnavailableError,
 )
-from penstock.face import logging
-from penstock.face.progress import under_way
 from penstock.graph.device import DeviceSpecV2
 from penstock.graph.protos import make_messages
 from penstock.master.cluster import ClusterSpec, require_port
@@ -29,6 +28,7 @@ from penstock.master.remote import RemoteTask, start_timeout, within
 from penstock.master.status import fill_status
 from penstock.master.tasks import LocalTask, Task, Tasks
 from penstock.passes.portable import from_graph_def
+from penstock.progress import under_way
 from penstock.wire.codec import Welcome
 from penstock.wire.control import STATUS_SECS, ControlClient, ControlServer, messages, wait_until_listening
 from penstock.wire.credentials import ENVIRONMENT_VARIABLE, Credentials, is_loopback, require_safe

@@ -16,12 +16,12 @@ from penstock.client.fetches import Fetch, fetch_for, to_numpy
 from penstock.client.partial_run import PartialRun
 from penstock.client.tensor_handle import KeptTensors
 from penstock.errors import InvalidArgumentError, OpError
-from penstock.face.frames import leaves_engine
-from penstock.face.progress import under_way
+from penstock.frames import leaves_engine
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.sessions import default_session_context
 from penstock.master.master import Master, Signature
+from penstock.progress import under_way
 from penstock.worker.devices import local_devices
 from penstock.worker.timeline import fill_run_metadata, merge_encoded
 from penstock.worker.worker import Worker

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from google.protobuf import text_format
 
+from penstock import app
 from penstock.autodiff import gradients
 from penstock.client.device_lib import list_local_devices
 from penstock.errors import OpError
-from penstock.face import app
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import as_dtype
 from penstock.graph.graph import Graph, get_default_graph

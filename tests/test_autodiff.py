@@ -17,8 +17,8 @@ from penstock.graph.graph import Graph
 from penstock.graph.importer import import_graph_def
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import op
-from penstock.ops.types import FLOATS
-from penstock.ops.vjp import vjp_gradient
+from penstock.kernel.types import FLOATS
+from penstock.ops.engine.vjp import vjp_gradient
 
 for name in ["gradients", "hessians", "custom_gradient", "RegisterGradient", "NotDifferentiable", "AggregationMethod"]:
     setattr(tf, name, getattr(autodiff, name))

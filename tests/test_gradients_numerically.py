@@ -16,8 +16,8 @@ from gradient_cases import BUILT, CASES, EXCUSED, R
 import penstock.v1 as tf
 from penstock.graph.function import Function
 from penstock.graph.opdef import ArgDef, OpDef, all_ops
-from penstock.ops.passthrough import refuse_gradient
-from penstock.ops.vjp import differentiable
+from penstock.ops.array.passthrough import refuse_gradient
+from penstock.ops.engine.vjp import differentiable
 
 
 def _may_differ(op: OpDef, args: tuple[ArgDef, ...]) -> bool:

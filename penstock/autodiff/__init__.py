@@ -14,7 +14,7 @@ from penstock.autodiff.registry import (
     get_gradient_function,
 )
 from penstock.autodiff.walk import AggregationMethod, UnconnectedGradients, gradients, hessians
-from penstock.ops.functional import if_op, while_op
+from penstock.ops.engine.if_while import if_op, while_op
 
 if_op.grad = if_gradient
 while_op.grad = while_gradient

@@ -11,11 +11,11 @@ from penstock.graph.dtype import resource, variant
 from penstock.graph.function import FuncGraph, Function
 from penstock.graph.graph import Graph
 from penstock.graph.operation import GraphData, Operation, Tensor
-from penstock.ops.array import zeros, zeros_like
-from penstock.ops.passthrough import identity
-from penstock.ops.reshaping import shape
-from penstock.ops.state import read_variable, variable_shape
-from penstock.ops.vjp import differentiable
+from penstock.ops.array.creation import zeros, zeros_like
+from penstock.ops.array.passthrough import identity
+from penstock.ops.array.reshaping import shape
+from penstock.ops.engine.vjp import differentiable
+from penstock.ops.state.variable_ops import read_variable, variable_shape
 
 
 class GradientBody(FuncGraph):
@@ -91,5 +91,6 @@ def dense(gradients: Sequence[Any], outputs: Sequence[Tensor]) -> dict[int, Tens
     """The gradients that there are, by position, as tensors; none for types that have no derivative."""
     return {
         i: convert_to_tensor(g)
-        for i, (g, t) in enumerate(zip(gradients, outputs, strict=True)) if g is not None and differentiable(t.dtype)
+        for i, (g, t) in enumerate(zip(gradients, outputs, strict=True))
+        if g is not None and differentiable(t.dtype)
     }

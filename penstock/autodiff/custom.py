@@ -12,7 +12,7 @@ from penstock.graph import dtype as dtypes
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.operation import Operation, Tensor
-from penstock.ops import passthrough
+from penstock.ops.array import passthrough
 
 _custom_gradients = itertools.count()
 

@@ -22,11 +22,11 @@ from penstock.graph.graph import Graph, get_default_graph, home_of
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.ops import iteration_memory as memories
-from penstock.ops import math
-from penstock.ops.array import zeros_like
-from penstock.ops.compare import less
-from penstock.ops.functional import invariant_positions, while_op, while_trip_count
+from penstock.ops.array.creation import zeros_like
+from penstock.ops.engine import iteration_memory as memories
+from penstock.ops.engine.if_while import invariant_positions, while_op, while_trip_count
+from penstock.ops.math import arithmetic
+from penstock.ops.math.compare import less
 
 _SCALAR = TensorShape(())
 
@@ -96,7 +96,7 @@ class ForwardLoop:
                 start = convert_to_tensor(0, dtype=dt.int32)
             parameter = self._add_variable(start, _SCALAR)
             with self.body.graph.as_default(), self.body.graph.control_dependencies(None):
-                self._set_last(math.add(parameter, 1))
+                self._set_last(arithmetic.add(parameter, 1))
             self._counter = len(self.operation.outputs) - 1
         return self._counter
 
@@ -190,7 +190,7 @@ class _LoopGradient:
             for i in carried
         ]
         with body.as_default():
-            self._iteration = math.subtract(math.subtract(body.capture(self.loop.count), 1), self._counter)
+            self._iteration = arithmetic.subtract(arithmetic.subtract(body.capture(self.loop.count), 1), self._counter)
         return body
 
     def _recall(self, tensor: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ class _LoopGradient:
         start = [convert_to_tensor(0, dtype=dt.int32)]
         start += [self.given[i] if i in self.given else zeros_like(loop.operation.outputs[i]) for i in carried]
         with body.as_default():
-            after = [math.add(self._counter, 1)]
+            after = [arithmetic.add(self._counter, 1)]
             for i in carried:
                 gradient = gradients[i]
                 after.append(body.zeros_like(loop.body.inputs[i]) if gradient is None else convert_to_tensor(gradient))
@@ -237,7 +237,7 @@ class _LoopGradient:
                 found[i] = next(results)
         for i, gradient in self.given.items():
             if i in self.fixed:
-                found[i] = math.add_n([found[i], gradient]) if i in found else gradient
+                found[i] = arithmetic.add_n([found[i], gradient]) if i in found else gradient
         return found
 
     def _parts(self, source: Tensor, gradient: Any) -> list[tuple[Tensor, Tensor]]:
@@ -254,9 +254,7 @@ class _LoopGradient:
         """A tensor beside the forward loop as one beside the gradient's."""
         return tensor if tensor.graph is self.graph else self.graph.capture(tensor, "", "")
 
-    def _node(
-        self, body: GradientBody, own: list[Tensor], start: list[Tensor], after: list[Tensor]
-    ) -> list[Tensor]:
+    def _node(self, body: GradientBody, own: list[Tensor], start: list[Tensor], after: list[Tensor]) -> list[Tensor]:
         forward = self.loop.operation
         step = body.finished(own, after)
         specs = [(t.dtype, t.shape) for t in own]
@@ -298,7 +296,7 @@ def _added(total: Tensor, gradient: Tensor) -> Tensor:
         for part in op.input_list:
             total = _added(total, part)
         return total
-    return math.add_n([total, gradient]) if gradient.dtype is variant else math.add(total, gradient)
+    return arithmetic.add_n([total, gradient]) if gradient.dtype is variant else arithmetic.add(total, gradient)
 
 
 def _differentiable_paths(body: Function) -> list[set[int]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.graph.opdef import registered
 from penstock.graph.operation import Operation
-from penstock.ops.vjp import differentiable, vjp_gradient
+from penstock.ops.engine.vjp import differentiable, vjp_gradient
 
 GradientFunction = Callable[..., Any]
 

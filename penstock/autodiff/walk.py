@@ -17,9 +17,11 @@ from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import GraphData, Operation, Tensor
 from penstock.graph.scopes import name_scope
-from penstock.ops import array, control, math, passthrough, reshaping
-from penstock.ops.joining import concat, stack, unstack
-from penstock.ops.vjp import differentiable
+from penstock.ops.array import creation, passthrough, reshaping
+from penstock.ops.array.joining import concat, stack, unstack
+from penstock.ops.control import grouping
+from penstock.ops.engine.vjp import differentiable
+from penstock.ops.math import arithmetic
 
 
 class AggregationMethod:
@@ -84,7 +86,7 @@ def _source(x: Any, name: str) -> Tensor:
 
 
 def _zeros_for(x: Tensor, given: Any) -> Any:
-    return array.zeros_like(given if x.dtype.base_dtype is dtypes.resource else x)
+    return creation.zeros_like(given if x.dtype.base_dtype is dtypes.resource else x)
 
 
 def flows(dtype: DType) -> bool:
@@ -122,7 +124,7 @@ class Walk:
                 if grad is None:
                     if y.dtype.base_dtype.is_complex:
                         raise TypeError(f"gradients: the complex tensor {y} needs its own entry in grad_ys.")
-                    grads.append(array.ones(reshaping.shape(y), dtype=y.dtype.base_dtype, name=f"grad_ys_{i}"))
+                    grads.append(creation.ones(reshaping.shape(y), dtype=y.dtype.base_dtype, name=f"grad_ys_{i}"))
                     continue
                 _check_grad_type(y, grad)
                 if isinstance(grad, IndexedSlices):
@@ -183,7 +185,7 @@ class Walk:
             return
         for i, tensor in enumerate(op.outputs):
             if out_grads[i] is None and differentiable(tensor.dtype) and op.type not in ("If", "While"):
-                out_grads[i] = array.zeros_like(tensor, optimize=False)
+                out_grads[i] = creation.zeros_like(tensor, optimize=False)
         with self.graph.name_scope(f"{op.name}_grad"), self.graph.gradient_of(op):
             result = function(op, *out_grads)
             in_grads = list(result) if isinstance(result, (list, tuple)) else [result]
@@ -194,7 +196,7 @@ class Walk:
                 )
             if self.gate and sum(g is not None for g in in_grads) > 1:
                 with self.graph.device(None), self.graph.colocate_with(None, ignore_existing=True):
-                    in_grads = list(control.tuple_(in_grads))
+                    in_grads = list(grouping.tuple_(in_grads))
         for i, (tensor, grad) in enumerate(zip(op.input_list, in_grads, strict=True)):
             if grad is None:
                 continue
@@ -223,9 +225,9 @@ class Walk:
             if self.aggregation == AggregationMethod.ADD_N:
                 return self._sum_by_device(grads)
             with self.graph.name_scope(f"{op.name}_gradient_sum"):
-                return functools.reduce(lambda a, b: math.add_n([a, b]), grads)
+                return functools.reduce(lambda a, b: arithmetic.add_n([a, b]), grads)
         if any(isinstance(g, Tensor) for g in grads):
-            return math.add_n(grads)
+            return arithmetic.add_n(grads)
         return IndexedSlices(
             concat([g.values for g in grads], 0), concat([g.indices for g in grads], 0), grads[0].dense_shape
         )
@@ -239,8 +241,8 @@ class Walk:
         for device in sorted(groups):
             members = groups[device]
             with self.graph.colocate_with(members[0].op, ignore_existing=True):
-                sums.append(math.add_n(members) if len(members) > 1 else members[0])
-        return math.add_n(sums) if len(sums) > 1 else sums[0]
+                sums.append(arithmetic.add_n(members) if len(members) > 1 else members[0])
+        return arithmetic.add_n(sums) if len(sums) > 1 else sums[0]
 
 
 def _inside_out(graphs: set[GraphData]) -> list[GraphData]:
@@ -340,7 +342,7 @@ def hessians(
             raise ValueError(f"hessians: the shape of {x!r} must be known in the graph, it is {grad.shape}.")
         flat = reshaping.reshape(grad, [-1])
         rows = [gradients(row, x, **settings)[0] for row in unstack(flat)]
-        zeros = array.zeros_like(grad) if any(r is None for r in rows) else None
+        zeros = creation.zeros_like(grad) if any(r is None for r in rows) else None
         stacked = stack([zeros if r is None else r for r in rows])
         result.append(reshaping.reshape(stacked, grad.shape.as_list() * 2))
     return result

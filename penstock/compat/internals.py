@@ -14,14 +14,15 @@ _CONTRIB = f"{_FACE}.contrib"
 
 # What TensorFlow has in one module of array ops and in one of mathematical ops.
 _ARRAY = (
-    "penstock.ops.array", "penstock.ops.passthrough", "penstock.ops.reshaping", "penstock.ops.joining",
-    "penstock.ops.arranging", "penstock.ops.slicing", "penstock.ops.gathering", "penstock.ops.selection",
-    "penstock.ops.diag", "penstock.ops.segment",
+    "penstock.ops.array.creation", "penstock.ops.array.passthrough", "penstock.ops.array.reshaping",
+    "penstock.ops.array.joining", "penstock.ops.array.arranging", "penstock.ops.array.slicing",
+    "penstock.ops.array.gathering", "penstock.ops.array.selection", "penstock.ops.linalg.diag",
+    "penstock.ops.math.segments",
 )  # fmt: skip
 _MATH = (
-    "penstock.ops.math", "penstock.ops.unary", "penstock.ops.compare", "penstock.ops.casting", "penstock.ops.reduce",
-    "penstock.ops.ranges", "penstock.ops.matmul", "penstock.ops.clip", "penstock.ops.special", "penstock.ops.bitwise",
-    "penstock.ops.indexed_slices",
+    "penstock.ops.math.arithmetic", "penstock.ops.math.unary", "penstock.ops.math.compare", "penstock.ops.math.casting",
+    "penstock.ops.math.reduce", "penstock.ops.array.ranges", "penstock.ops.linalg.matmul", "penstock.ops.math.clip",
+    "penstock.ops.math.special", "penstock.ops.math.bitwise", "penstock.ops.array.indexed_slices",
 )  # fmt: skip
 
 # A whole folder of TensorFlow that is a folder of another package.
@@ -88,7 +89,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         "penstock.autodiff",
     ),
     "python.framework.random_seed": (_FACE,),
-    "python.framework.smart_cond": ("penstock.ops.control_flow",),
+    "python.framework.smart_cond": ("penstock.ops.control.flow",),
     "python.framework.sparse_tensor": (_FACE, "penstock.graph.tensor"),
     "python.framework.tensor_conversion_registry": (_FACE,),
     "python.framework.tensor_shape": (_FACE, "penstock.graph.shape"),
@@ -101,16 +102,16 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.layers.layers": (f"{_FACE}.layers",),
     "python.layers.normalization": (f"{_FACE}.layers",),
     "python.layers.pooling": (f"{_FACE}.layers",),
-    "python.layers.utils": (f"{_FACE}.layers", "penstock.ops.control_flow"),
+    "python.layers.utils": (f"{_FACE}.layers", "penstock.ops.control.flow"),
     # Files.
     "python.lib.io.tf_record": (f"{_FACE}.python_io", f"{_FACE}.io"),
     # Ops.
     "python.ops.array_ops": (_FACE, *_ARRAY),
     "python.ops.check_ops": (_FACE, f"{_FACE}.debugging"),
     "python.ops.clip_ops": (_FACE,),
-    "python.ops.control_flow_ops": (_FACE, "penstock.ops.control", "penstock.ops.control_flow"),
+    "python.ops.control_flow_ops": (_FACE, "penstock.ops.control.grouping", "penstock.ops.control.flow"),
     "python.ops.data_flow_ops": (
-        _FACE, "penstock.ops.queue", "penstock.ops.staging", "penstock.ops.record_input",
+        _FACE, "penstock.ops.queue.queues", "penstock.ops.queue.staging", "penstock.ops.io.record_input",
     ),
     "python.ops.distributions": (f"{_FACE}.distributions",),
     "python.ops.distributions.bernoulli": (f"{_FACE}.distributions",),
@@ -128,7 +129,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.distributions.student_t": (f"{_FACE}.distributions",),
     "python.ops.distributions.uniform": (f"{_FACE}.distributions",),
     "python.ops.embedding_ops": (f"{_FACE}.nn",),
-    "python.ops.functional_ops": (_FACE, "penstock.ops.loops"),
+    "python.ops.functional_ops": (_FACE, "penstock.ops.control.folds"),
     "python.ops.gen_array_ops": (*_ARRAY, _FACE),
     "python.ops.gen_math_ops": (*_MATH, _FACE),
     "python.ops.gradients": (_FACE, "penstock.autodiff"),
@@ -139,16 +140,16 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.linalg_ops": (_FACE, f"{_FACE}.linalg"),
     "python.ops.logging_ops": (_FACE, f"{_FACE}.summary"),
     "python.ops.lookup_ops": (
-        _FACE, f"{_FACE}.lookup", "penstock.ops.lookup", "penstock.ops.lookup_vocabulary",
-        "penstock.ops.lookup_mutable",
+        _FACE, f"{_FACE}.lookup", "penstock.ops.lookup.static", "penstock.ops.lookup.vocabulary",
+        "penstock.ops.lookup.mutable",
     ),
     "python.ops.losses.losses": (f"{_FACE}.losses",),
     "python.ops.math_ops": (_FACE, f"{_FACE}.math", *_MATH),
     "python.ops.metrics": (f"{_FACE}.metrics",),
     "python.ops.metrics_impl": (f"{_FACE}.metrics",),
     "python.ops.nn": (f"{_FACE}.nn",),
-    "python.ops.nn_impl": (f"{_FACE}.nn", "penstock.ops.nn"),
-    "python.ops.nn_ops": (f"{_FACE}.nn", "penstock.ops.nn"),
+    "python.ops.nn_impl": (f"{_FACE}.nn", "penstock.ops.nn.layer_parts"),
+    "python.ops.nn_ops": (f"{_FACE}.nn", "penstock.ops.nn.layer_parts"),
     "python.ops.parsing_ops": (_FACE, f"{_FACE}.io"),
     "python.ops.partitioned_variables": (_FACE,),
     "python.ops.random_ops": (_FACE, f"{_FACE}.random"),
@@ -160,8 +161,8 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.session_ops": (_FACE, "penstock.client.tensor_handle"),
     "python.ops.sparse_ops": (_FACE, f"{_FACE}.sparse"),
     "python.ops.standard_ops": (_FACE,),
-    "python.ops.state_ops": (_FACE, "penstock.ops.state"),
-    "python.ops.string_ops": (_FACE, f"{_FACE}.strings", "penstock.ops.string_forms", "penstock.ops.string_join"),
+    "python.ops.state_ops": (_FACE, "penstock.ops.state.variable_ops"),
+    "python.ops.string_ops": (_FACE, f"{_FACE}.strings", "penstock.ops.string.forms", "penstock.ops.string.join"),
     "python.ops.summary_ops": (f"{_FACE}.summary",),
     "python.ops.template": (_FACE,),
     "python.ops.variable_scope": (_FACE, "penstock.variables.scope"),
@@ -172,7 +173,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.platform.flags": (f"{_FACE}.flags",),
     "python.platform.gfile": (f"{_FACE}.gfile",),
     "python.platform.test": (f"{_FACE}.test",),
-    "python.platform.tf_logging": (f"{_FACE}.logging", "penstock.face.logging"),
+    "python.platform.tf_logging": (f"{_FACE}.logging", "penstock.logging"),
     "python.pywrap_tensorflow": (_TRAIN,),
     # Summaries.
     "python.summary.summary": (f"{_FACE}.summary",),

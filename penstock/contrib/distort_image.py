@@ -10,14 +10,15 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.ops import array, unary
-from penstock.ops.image_color import convert_image_dtype
-from penstock.ops.joining import stack
-from penstock.ops.math import mul
-from penstock.ops.matmul import matmul
-from penstock.ops.random import random_uniform
-from penstock.ops.reshaping import reshape
-from penstock.ops.reshaping import shape as shape_of
+from penstock.ops.array import creation
+from penstock.ops.array.joining import stack
+from penstock.ops.array.reshaping import reshape
+from penstock.ops.array.reshaping import shape as shape_of
+from penstock.ops.image.color import convert_image_dtype
+from penstock.ops.linalg.matmul import matmul
+from penstock.ops.math import unary
+from penstock.ops.math.arithmetic import mul
+from penstock.ops.random.stateful import random_uniform
 
 _YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]], np.float32)
 
@@ -59,7 +60,7 @@ def adjust_hsv_in_yiq(
         amounts: list[Any] = [delta_hue, scale_saturation, scale_value]
         hue, saturation, value = (convert_to_tensor(each, dtype=dt.float32) for each in amounts)
         along, across = (mul(mul(value, saturation), turn(hue)) for turn in (unary.cos, unary.sin))
-        zero = array.zeros_like(value)
+        zero = creation.zeros_like(value)
         # Hue and saturation are the angle and the length of (I, Q); value scales all three.
         change = reshape(stack([value, zero, zero, zero, along, unary.negative(across), zero, across, along]), [3, 3])
         to_yiq, to_rgb = (convert_to_tensor(each.astype(np.float32)) for each in (_YIQ, np.linalg.inv(_YIQ)))

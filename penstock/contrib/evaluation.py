@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.ops import summary
+from penstock.ops.io import summary
 from penstock.train import evaluation
 from penstock.train.evaluation import checkpoints_iterator, wait_for_new_checkpoint
 from penstock.train.saver import Saver

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import OutOfRangeError
-from penstock.face.logging import info
 from penstock.graph import dtype as dt
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import name_scope
-from penstock.ops import casting, compare
-from penstock.ops.control import group
+from penstock.logging import info
+from penstock.ops.control.grouping import group
+from penstock.ops.math import casting, compare
 from penstock.train.hook_timing import wait_for_step
 from penstock.train.supervisor import Supervisor
 from penstock.variables.global_step import get_global_step

@@ -9,11 +9,11 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.ops.casting import cast
-from penstock.ops.loss import sparse_softmax_cross_entropy_with_logits
-from penstock.ops.math import add, add_n, divide, multiply
-from penstock.ops.reduce import reduce_sum
-from penstock.ops.reshaping import reshape
+from penstock.ops.array.reshaping import reshape
+from penstock.ops.math.arithmetic import add, add_n, divide, multiply
+from penstock.ops.math.casting import cast
+from penstock.ops.math.reduce import reduce_sum
+from penstock.ops.nn.cross_entropy import sparse_softmax_cross_entropy_with_logits
 from penstock.rnn.base import size_at
 from penstock.rnn.static import static_rnn
 from penstock.variables.scope import get_variable_scope, variable_scope

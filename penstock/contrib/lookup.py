@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.graph import dtype as dt
-from penstock.ops import lookup_mutable, lookup_vocabulary
-from penstock.ops.lookup import (
+from penstock.ops.lookup import mutable, vocabulary
+from penstock.ops.lookup.static import (
     HashTable,
     InitializableLookupTableBase,
     KeyValueTensorInitializer,
@@ -17,7 +17,7 @@ from penstock.ops.lookup import (
     TextFileInitializer,
     TextFileStringTableInitializer,
 )
-from penstock.ops.lookup_vocabulary import (
+from penstock.ops.lookup.vocabulary import (
     FastHashSpec,
     HasherSpec,
     IdTableWithHashBuckets,
@@ -36,7 +36,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class MutableHashTable(lookup_mutable.MutableHashTable):
+class MutableHashTable(mutable.MutableHashTable):
     """A table that steps change: `tf.contrib.lookup.MutableHashTable(tf.string, tf.int64, -1)`."""
 
     def __init__(
@@ -46,7 +46,7 @@ class MutableHashTable(lookup_mutable.MutableHashTable):
         super().__init__(key_dtype, value_dtype, default_value, name, checkpoint, shared_name)
 
 
-class MutableDenseHashTable(lookup_mutable.DenseHashTable):
+class MutableDenseHashTable(mutable.DenseHashTable):
     """A MutableHashTable that cannot hold `empty_key` and `deleted_key`."""
 
     def __init__(
@@ -65,14 +65,14 @@ def index_table_from_tensor(
     dtype: Any = dt.string, name: str | None = None,
 ) -> LookupInterface:  # fmt: skip
     """From the elements of a vector to their numbers: `tf.contrib.lookup.index_table_from_tensor(["a", "b"])`."""
-    return lookup_vocabulary.index_table_from_tensor(
+    return vocabulary.index_table_from_tensor(
         mapping, num_oov_buckets, default_value, hasher_spec, dtype, name
     )
 
 
 def index_to_string_table_from_tensor(mapping: Any, default_value: Any = "UNK", name: str | None = None) -> HashTable:
     """From numbers to the elements of a vector: `tf.contrib.lookup.index_to_string_table_from_tensor(["a", "b"])`."""
-    return lookup_vocabulary.index_to_string_table_from_tensor(mapping, default_value, name)
+    return vocabulary.index_to_string_table_from_tensor(mapping, default_value, name)
 
 
 def string_to_index_table_from_file(

@@ -8,8 +8,8 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.scopes import name_scope
-from penstock.ops import casting, compare, math, reduce
-from penstock.variables import metrics, metrics_cases, metrics_thresholds
+from penstock.metrics import cases, means, thresholds
+from penstock.ops.math import arithmetic, casting, compare, reduce
 
 
 def accuracy(predictions: Any, labels: Any, weights: Any = None, name: str | None = None) -> Any:
@@ -21,7 +21,7 @@ def accuracy(predictions: Any, labels: Any, weights: Any = None, name: str | Non
         if weights is None:
             return reduce.reduce_mean(right)
         weights = casting.cast(convert_to_tensor(weights), dt.float32)
-        return math.divide(reduce.reduce_sum(right * weights), reduce.reduce_sum(weights))
+        return arithmetic.divide(reduce.reduce_sum(right * weights), reduce.reduce_sum(weights))
 
 
 def _predictions_first(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -39,22 +39,22 @@ def _predictions_first(function: Callable[..., Any], name: str) -> Callable[...,
     return streaming
 
 
-streaming_accuracy = _predictions_first(metrics.accuracy, "streaming_accuracy")
-streaming_auc = _predictions_first(metrics_thresholds.auc, "streaming_auc")
-streaming_mean_absolute_error = _predictions_first(metrics.mean_absolute_error, "streaming_mean_absolute_error")
-streaming_mean_squared_error = _predictions_first(metrics.mean_squared_error, "streaming_mean_squared_error")
+streaming_accuracy = _predictions_first(means.accuracy, "streaming_accuracy")
+streaming_auc = _predictions_first(thresholds.auc, "streaming_auc")
+streaming_mean_absolute_error = _predictions_first(means.mean_absolute_error, "streaming_mean_absolute_error")
+streaming_mean_squared_error = _predictions_first(means.mean_squared_error, "streaming_mean_squared_error")
 streaming_root_mean_squared_error = _predictions_first(
-    metrics.root_mean_squared_error, "streaming_root_mean_squared_error"
+    means.root_mean_squared_error, "streaming_root_mean_squared_error"
 )
-streaming_precision = _predictions_first(metrics_cases.precision, "streaming_precision")
-streaming_recall = _predictions_first(metrics_cases.recall, "streaming_recall")
-streaming_true_positives = _predictions_first(metrics_cases.true_positives, "streaming_true_positives")
-streaming_true_negatives = _predictions_first(metrics_cases.true_negatives, "streaming_true_negatives")
-streaming_false_positives = _predictions_first(metrics_cases.false_positives, "streaming_false_positives")
-streaming_false_negatives = _predictions_first(metrics_cases.false_negatives, "streaming_false_negatives")
-streaming_mean = metrics.mean
-streaming_mean_tensor = metrics.mean_tensor
-streaming_percentage_less = metrics.percentage_below
+streaming_precision = _predictions_first(cases.precision, "streaming_precision")
+streaming_recall = _predictions_first(cases.recall, "streaming_recall")
+streaming_true_positives = _predictions_first(cases.true_positives, "streaming_true_positives")
+streaming_true_negatives = _predictions_first(cases.true_negatives, "streaming_true_negatives")
+streaming_false_positives = _predictions_first(cases.false_positives, "streaming_false_positives")
+streaming_false_negatives = _predictions_first(cases.false_negatives, "streaming_false_negatives")
+streaming_mean = means.mean
+streaming_mean_tensor = means.mean_tensor
+streaming_percentage_less = means.percentage_below
 
 
 def streaming_mean_iou(
@@ -62,7 +62,7 @@ def streaming_mean_iou(
     updates_collections: Any = None, name: str | None = None,
 ) -> Any:  # fmt: skip
     """`tf.metrics.mean_iou` with predictions first."""
-    return metrics.mean_iou(
+    return means.mean_iou(
         labels, predictions, num_classes, weights, metrics_collections, updates_collections, name
     )
 

@@ -13,9 +13,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from penstock import logging
 from penstock.data_files import load_digits
 from penstock.errors import DataLossError
-from penstock.face import logging
 from penstock.graph.dtype import as_dtype
 from penstock.graph.graph import get_default_graph
 

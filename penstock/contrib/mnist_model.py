@@ -8,16 +8,16 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.ops import summary
-from penstock.ops.activation import relu
-from penstock.ops.array import zeros
-from penstock.ops.casting import cast
-from penstock.ops.losses import sparse_softmax_cross_entropy
-from penstock.ops.math import add
-from penstock.ops.matmul import matmul
-from penstock.ops.nn import in_top_k
-from penstock.ops.random import truncated_normal
-from penstock.ops.reduce import reduce_sum
+from penstock.ops.array.creation import zeros
+from penstock.ops.io import summary
+from penstock.ops.linalg.matmul import matmul
+from penstock.ops.math.arithmetic import add
+from penstock.ops.math.casting import cast
+from penstock.ops.math.reduce import reduce_sum
+from penstock.ops.nn.activation import relu
+from penstock.ops.nn.collected_losses import sparse_softmax_cross_entropy
+from penstock.ops.nn.layer_parts import in_top_k
+from penstock.ops.random.stateful import truncated_normal
 from penstock.optim.gradient_descent import GradientDescentOptimizer
 from penstock.variables.variable import Variable
 

@@ -7,9 +7,9 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.scopes import name_scope
-from penstock.ops import summary
-from penstock.ops.casting import cast
-from penstock.ops.queue import FIFOQueue, PaddingFIFOQueue
+from penstock.ops.io import summary
+from penstock.ops.math.casting import cast
+from penstock.ops.queue.queues import FIFOQueue, PaddingFIFOQueue
 from penstock.train.queue_runner import QueueRunner, add_queue_runner
 
 

@@ -9,16 +9,16 @@ from typing import Any
 from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
-from penstock.ops.conv import conv2d
-from penstock.ops.embedding import embedding_lookup
-from penstock.ops.joining import concat
-from penstock.ops.math import add, multiply, subtract
-from penstock.ops.matmul import matmul
-from penstock.ops.nn import bias_add, softmax
-from penstock.ops.reduce import reduce_sum
-from penstock.ops.reshaping import expand_dims, reshape
-from penstock.ops.slicing import slice as slice_of
-from penstock.ops.unary import sigmoid, tanh
+from penstock.ops.array.joining import concat
+from penstock.ops.array.reshaping import expand_dims, reshape
+from penstock.ops.array.slicing import slice as slice_of
+from penstock.ops.conv.conv2d import conv2d
+from penstock.ops.linalg.matmul import matmul
+from penstock.ops.math.arithmetic import add, multiply, subtract
+from penstock.ops.math.reduce import reduce_sum
+from penstock.ops.math.unary import sigmoid, tanh
+from penstock.ops.nn.embedding import embedding_lookup
+from penstock.ops.nn.layer_parts import bias_add, softmax
 from penstock.rnn.base import RNNCell, assert_like_rnncell
 from penstock.rnn.dynamic import bidirectional_dynamic_rnn
 from penstock.rnn.static import static_bidirectional_rnn

@@ -6,12 +6,13 @@ from typing import Any
 
 from penstock.contrib.layers.optimizers import multiply_gradients
 from penstock.contrib.layers.summaries import add_gradients_summaries
-from penstock.face.logging import warning
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import control_dependencies, get_collection, get_collection_ref, name_scope
-from penstock.ops import control, passthrough
-from penstock.ops.clip import clip_by_norm
+from penstock.logging import warning
+from penstock.ops.array import passthrough
+from penstock.ops.control import grouping
+from penstock.ops.math.clip import clip_by_norm
 from penstock.optim.optimizer import Optimizer
 from penstock.variables.global_step import get_or_create_global_step
 from penstock.variables.initialize import trainable_variables
@@ -54,8 +55,8 @@ def create_train_op(
         warning("update_ops in create_train_op does not contain all the update_ops in GraphKeys.UPDATE_OPS")
     if updates:
         with control_dependencies(updates):
-            barrier = control.no_op(name="update_barrier")
-        total_loss = control.with_dependencies([barrier], total_loss)
+            barrier = grouping.no_op(name="update_barrier")
+        total_loss = grouping.with_dependencies([barrier], total_loss)
     variables = trainable_variables() if variables_to_train is None else list(variables_to_train)
     if not variables:
         raise ValueError("create_train_op: there are no variables to train.")
@@ -72,7 +73,7 @@ def create_train_op(
     with name_scope("train_op"):
         if check_numerics:
             total_loss = passthrough.check_numerics(total_loss, "LossTensor is inf or nan")
-        train_op = control.with_dependencies([applied], total_loss)
+        train_op = grouping.with_dependencies([applied], total_loss)
     train_ops = get_collection_ref(GraphKeys.TRAIN_OP)
     if not any(train_op is each for each in train_ops):
         train_ops.append(train_op)

@@ -16,8 +16,8 @@ from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import add_to_collection, get_collection
 from penstock.graph.scopes import device as device_scope
-from penstock.ops.array import placeholder
-from penstock.ops.control import group
+from penstock.ops.array.creation import placeholder
+from penstock.ops.control.grouping import group
 from penstock.train.saver import Saver
 from penstock.variables.scope import VariableScope, get_variable, get_variable_scope
 from penstock.variables.updates import assign

@@ -9,8 +9,8 @@ from typing import Any
 from penstock.graph import nest
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import control_dependencies
-from penstock.ops.control import no_op
-from penstock.ops.passthrough import identity
+from penstock.ops.array.passthrough import identity
+from penstock.ops.control.grouping import no_op
 
 
 def compile(computation: Callable[..., Any], inputs: Any = None) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock import gfile
 from penstock.data.dataset import Dataset, as_paths
 from penstock.data.nodes import Lines
 from penstock.data.readers import TextLineDataset, TFRecordDataset
@@ -16,10 +17,9 @@ from penstock.data.sources import lines
 from penstock.data.transformations import ignore_errors as without_errors
 from penstock.data.transformations import parallel_interleave
 from penstock.errors import InvalidArgumentError
-from penstock.face import gfile
 from penstock.graph import dtype as dt
-from penstock.ops.decode_csv import decode_csv
-from penstock.ops.parse_features import parse_example
+from penstock.ops.io.decode_csv import decode_csv
+from penstock.ops.io.parse_features import parse_example
 
 
 def _default(value: Any) -> Any:

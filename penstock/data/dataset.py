@@ -21,7 +21,10 @@ from penstock.graph.opdef import OpDef
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, device, get_seed, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.ops import assertion, casting, compare, files, passthrough, reshaping
+from penstock.ops.array import passthrough, reshaping
+from penstock.ops.debugging import assertion
+from penstock.ops.io import files
+from penstock.ops.math import casting, compare
 
 AUTOTUNE = -1
 
@@ -232,9 +235,7 @@ class Dataset:
         traced, spec = self._datasets(map_func, "Dataset.interleave")
         inputs = [as_int64(cycle_length, "cycle_length"), as_int64(block_length, "block_length")]
         if num_parallel_calls is None:
-            return self._made(
-                transform_ops.interleave_dataset, traced.captured, *inputs, f=traced.function, spec=spec
-            )
+            return self._made(transform_ops.interleave_dataset, traced.captured, *inputs, f=traced.function, spec=spec)
         parallel = as_int64(num_parallel_calls, "num_parallel_calls")
         return self._made(
             transform_ops.parallel_interleave_dataset, traced.captured, *inputs, parallel, f=traced.function, spec=spec
@@ -303,9 +304,7 @@ class Dataset:
         length = as_int64(size, "size")
         moved = length if shift is None else as_int64(shift, "shift")
         spec = structure.map_leaves(DatasetSpec, self._spec)
-        return self._made(
-            transform_ops.window_dataset, length, moved, as_int64(stride, "stride"), drop, spec=spec
-        )
+        return self._made(transform_ops.window_dataset, length, moved, as_int64(stride, "stride"), drop, spec=spec)
 
     # Order and number
 
@@ -439,5 +438,3 @@ def as_paths(filenames: Any) -> Any:
     flat = reshaping.reshape(names, [-1], name="flat_filenames")
     spec = TensorSpec((), dt.string)
     return Dataset(source_ops.tensor_slice_dataset([flat], output_shapes=[spec.shape]), spec)
-
-

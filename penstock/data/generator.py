@@ -15,7 +15,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.arrays import array_of
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
-from penstock.ops.python_function import py_func
+from penstock.ops.control.python_function import py_func
 
 
 class _Running:

@@ -17,7 +17,7 @@ from penstock.data.fuse import fuse
 from penstock.data.nodes import Element, Node
 from penstock.data.pipeline import Ahead, Function, InParallel, Pipeline, Scope, called, iterate, opens, workers
 from penstock.errors import InvalidArgumentError, OpError
-from penstock.ops.waiting import as_handle, behind
+from penstock.kernel.waiting import as_handle, behind
 
 _AUTOMATIC_PREFETCH = 4
 CHUNK = 256  # elements between two looks at whether to stop

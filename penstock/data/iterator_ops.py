@@ -21,8 +21,8 @@ from penstock.graph.function import Function
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
-from penstock.ops import shapes
-from penstock.ops.waiting import as_handle, behind
+from penstock.kernel import shapes
+from penstock.kernel.waiting import as_handle, behind
 from penstock.records import RecordWriter
 
 _HANDLES: weakref.WeakValueDictionary[str, IteratorState] = weakref.WeakValueDictionary()

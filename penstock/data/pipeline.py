@@ -18,7 +18,7 @@ from penstock.data.fuse import fuse
 from penstock.data.nodes import Closure, Element, Node
 from penstock.errors import CancelledError, DeadlineExceededError
 from penstock.graph.dtype import DType
-from penstock.ops.waiting import as_handle
+from penstock.kernel.waiting import as_handle
 
 Function = Callable[[Sequence[Any]], list[Any]]
 MAX_THREADS = 64

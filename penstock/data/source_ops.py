@@ -14,8 +14,8 @@ from penstock.graph.dtype import DType
 from penstock.graph.function import Function
 from penstock.graph.opdef import op
 from penstock.graph.shape import TensorShape
-from penstock.ops import shapes
-from penstock.ops.waiting import as_handle
+from penstock.kernel import shapes
+from penstock.kernel.waiting import as_handle
 
 _STRING = [dt.string]
 

@@ -11,8 +11,8 @@ from penstock.graph.dtype import DType
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
-from penstock.ops import shapes
-from penstock.ops.waiting import as_handle
+from penstock.kernel import shapes
+from penstock.kernel.waiting import as_handle
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray]  # indices, values, dense shape
 

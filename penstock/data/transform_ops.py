@@ -13,8 +13,8 @@ from penstock.graph.dtype import DType
 from penstock.graph.function import Function
 from penstock.graph.opdef import OpDef, op
 from penstock.graph.shape import TensorShape
-from penstock.ops import shapes
-from penstock.ops.waiting import as_handle, behind
+from penstock.kernel import shapes
+from penstock.kernel.waiting import as_handle, behind
 
 _OPTIONS: dict[str, Any] = {"host": True, "no_gradient": True, "shape": shapes.scalar}
 

@@ -15,8 +15,9 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape
-from penstock.ops import casting, compare, gathering, reduce
-from penstock.ops.joining import stack
+from penstock.ops.array import gathering
+from penstock.ops.array.joining import stack
+from penstock.ops.math import casting, compare, reduce
 
 Transformation = Callable[[Dataset], Dataset]
 
@@ -103,9 +104,7 @@ def batch_and_drop_remainder(batch_size: Any) -> Transformation:
     return lambda dataset: dataset.batch(batch_size, drop_remainder=True)
 
 
-def padded_batch_and_drop_remainder(
-    batch_size: Any, padded_shapes: Any, padding_values: Any = None
-) -> Transformation:
+def padded_batch_and_drop_remainder(batch_size: Any, padded_shapes: Any, padding_values: Any = None) -> Transformation:
     """Padded batches of one size only."""
     return lambda dataset: dataset.padded_batch(batch_size, padded_shapes, padding_values, drop_remainder=True)
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from tensorboard.compat.proto.versions_pb2 import VersionDef
 
-from penstock.face.frames import user_frames
+from penstock.frames import user_frames
 from penstock.graph.hooks import hooks
 from penstock.graph.opdef import OpDef, registered
 from penstock.graph.operation import Operation, Tensor

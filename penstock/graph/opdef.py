@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.face.frames import leaves_engine
+from penstock.frames import leaves_engine
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.hooks import hooks
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from penstock.errors import OperatorNotAllowedInGraphError
-from penstock.face.frames import Frames, definition, place, summaries
+from penstock.frames import Frames, definition, place, summaries
 from penstock.graph.collections import Collections
 from penstock.graph.device import canonical_name
 from penstock.graph.dtype import DType

@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from penstock.face import progress
+from penstock import progress
 from penstock.launch.program import Program
 
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>

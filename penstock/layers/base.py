@@ -21,7 +21,8 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import add_to_collection, get_collection_ref, name_scope
 from penstock.layers.inputs import InputSpec, check_inputs
 from penstock.layers.names import activation_named, initializer_named
-from penstock.ops import casting, reshaping
+from penstock.ops.array import reshaping
+from penstock.ops.math import casting
 from penstock.variables.enums import VariableSynchronization
 from penstock.variables.initialize import global_variables, trainable_variables
 from penstock.variables.partitioned import PartitionedVariable

@@ -8,7 +8,10 @@ from penstock.graph.opdef import OpDef, registered
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.layers.base import InputSpec, Layer, activation_named, functional
 from penstock.layers.windows import around, conv_size, format_named, layout_of, padding_named, sizes, transposed_size
-from penstock.ops import conv, dilated, joining, nn, reshaping
+from penstock.ops.array import joining, reshaping
+from penstock.ops.conv import conv2d as conv
+from penstock.ops.conv import dilated
+from penstock.ops.nn import layer_parts
 from penstock.variables.initializers import Zeros
 
 _ZEROS = Zeros()
@@ -106,11 +109,11 @@ class Conv(Layer):
         """Adds the bias and applies the activation."""
         if self.use_bias:
             if self.data_format == "channels_last":
-                outputs = nn.bias_add(outputs, self.bias)
+                outputs = layer_parts.bias_add(outputs, self.bias)
             elif self.rank == 1:
                 outputs = outputs + reshaping.reshape(self.bias, [1, self.filters, 1])
             else:
-                outputs = nn.bias_add(outputs, self.bias, data_format="NCHW")
+                outputs = layer_parts.bias_add(outputs, self.bias, data_format="NCHW")
         return outputs if self.activation is None else self.activation(outputs)
 
     def _spatial(self, input_shape: Any) -> tuple[int | None, list[int | None]]:

@@ -13,8 +13,10 @@ from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.sparse_tensor import SparseTensor
 from penstock.layers.base import InputSpec, Layer, activation_named, functional
-from penstock.ops import arranging, array, matmul, nn, passthrough, reshaping
-from penstock.ops.control_flow import smart_cond
+from penstock.ops.array import arranging, creation, passthrough, reshaping
+from penstock.ops.control.flow import smart_cond
+from penstock.ops.linalg import matmul
+from penstock.ops.nn import layer_parts
 from penstock.variables.initializers import Zeros
 
 _ZEROS = Zeros()
@@ -74,7 +76,7 @@ class Dense(Layer):
         else:
             outputs = matmul.mat_mul(inputs, self.kernel, name="MatMul")
         if self.use_bias:
-            outputs = nn.bias_add(outputs, self.bias)
+            outputs = layer_parts.bias_add(outputs, self.bias)
         return outputs if self.activation is None else self.activation(outputs)
 
     def compute_output_shape(self, input_shape: Any) -> TensorShape:
@@ -95,7 +97,7 @@ class Dropout(Layer):
 
     def call(self, inputs: Any, training: Any = False) -> Any:
         def dropped() -> Tensor:
-            return nn.dropout(inputs, noise_shape=self._noise_shape(inputs), seed=self.seed, rate=self.rate)
+            return layer_parts.dropout(inputs, noise_shape=self._noise_shape(inputs), seed=self.seed, rate=self.rate)
 
         return smart_cond(training, dropped, lambda: passthrough.identity(inputs))
 
@@ -129,7 +131,7 @@ class Flatten(Layer):
         batch, *rest = inputs.shape.as_list()
         if None not in rest:
             # Constant, so that all batch sizes share one program where the size of the batch is not used.
-            shape: Any = array.constant([-1, math.prod(rest)] if math.prod(rest) else [batch or -1, 0])
+            shape: Any = creation.constant([-1, math.prod(rest)] if math.prod(rest) else [batch or -1, 0])
         else:
             sizes: Any = reshaping.shape(inputs)
             shape = [batch if batch is not None else sizes[0], -1]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.ops import activation, nn, unary
+from penstock.ops.math import unary
+from penstock.ops.nn import activation, layer_parts
 from penstock.variables import initializers
 
 _ACTIVATIONS: dict[str, Any] = {
     "elu": activation.elu, "linear": lambda x: x, "relu": activation.relu, "selu": activation.selu,
-    "sigmoid": unary.sigmoid, "softmax": nn.softmax, "softplus": activation.softplus, "softsign": activation.softsign,
+    "sigmoid": unary.sigmoid, "softmax": layer_parts.softmax,
+    "softplus": activation.softplus, "softsign": activation.softsign,
     "tanh": unary.tanh,
 }  # fmt: skip
 _INITIALIZERS: dict[str, Any] = {

@@ -12,9 +12,11 @@ from penstock.graph.operation import Tensor
 from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.shape import as_shape
 from penstock.layers.base import InputSpec, Layer
-from penstock.ops import array, casting, normalization, reshaping
-from penstock.ops.control_flow import smart_cond
-from penstock.ops.fused_batch_norm import fused_batch_norm
+from penstock.ops.array import creation, reshaping
+from penstock.ops.control.flow import smart_cond
+from penstock.ops.math import casting
+from penstock.ops.nn import normalization
+from penstock.ops.nn.fused_batch_norm import fused_batch_norm
 from penstock.variables.enums import VariableAggregation, VariableSynchronization
 from penstock.variables.initializers import Ones, Zeros
 from penstock.variables.updates import assign_sub
@@ -89,9 +91,9 @@ class BatchNormalization(Layer):
                 "beta", sizes, kind, self.beta_initializer, self.beta_regularizer, True, self.beta_constraint
             )
         if self.fused and not self.scale:
-            self._ones = array.constant(1.0, dtype=kind, shape=sizes)
+            self._ones = creation.constant(1.0, dtype=kind, shape=sizes)
         if self.fused and not self.center:
-            self._zeros = array.constant(0.0, dtype=kind, shape=sizes)
+            self._zeros = creation.constant(0.0, dtype=kind, shape=sizes)
         self.moving_mean = self._statistic("moving_mean", sizes, kind, self.moving_mean_initializer)
         self.moving_variance = self._statistic("moving_variance", sizes, kind, self.moving_variance_initializer)
         self.built = True

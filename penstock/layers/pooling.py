@@ -8,7 +8,8 @@ from penstock.graph.shape import TensorShape, as_shape
 from penstock.layers.base import InputSpec, Layer, functional
 from penstock.layers.convolutional import op_named
 from penstock.layers.windows import around, conv_size, format_named, layout_of, padding_named, sizes
-from penstock.ops import pool, reshaping
+from penstock.ops.array import reshaping
+from penstock.ops.conv import pool
 
 
 class _Pooling(Layer):

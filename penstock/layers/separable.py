@@ -7,8 +7,8 @@ from typing import Any
 from penstock.layers.base import functional
 from penstock.layers.convolutional import Conv
 from penstock.layers.windows import around, layout_of
-from penstock.ops import depthwise as ops
-from penstock.ops import reshaping
+from penstock.ops.array import reshaping
+from penstock.ops.conv import depthwise as ops
 from penstock.variables.initializers import Zeros
 
 _ZEROS = Zeros()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from penstock import logging
 from penstock.errors import (
     AbortedError,
     DataLossError,
@@ -20,7 +21,6 @@ from penstock.errors import (
     UnavailableError,
     error_from_code,
 )
-from penstock.face import logging
 from penstock.master.tasks import Answer
 from penstock.wire import endpoint
 from penstock.wire.channel import Channel, keepalive_secs

@@ -7,8 +7,8 @@ import threading
 import time
 from typing import Any
 
+from penstock import logging
 from penstock.errors import AbortedError, CancelledError, DeadlineExceededError, OpError, UnavailableError
-from penstock.face import logging
 from penstock.master.links import Link, Links
 from penstock.master.tasks import Answer, session_closed
 from penstock.passes.ir import Subgraph

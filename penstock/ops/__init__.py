@@ -1,4 +1,4 @@
-"""The op library: one file per family, one declaration per op.
+"""The op library: one room per subject, one file per family, one declaration per op.
 
 A program imports the families that it uses; the others are loaded when a graph names one of their op types.
 """
@@ -13,8 +13,8 @@ from penstock.graph.opdef import declare_library
 
 
 def _load_all() -> None:
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        importlib.import_module(module.name)
 
 
 declare_library(_load_all)

@@ -10,11 +10,11 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import colocate_with, control_dependencies, init_scope, name_scope
-from penstock.ops.array import zeros_like
-from penstock.ops.compare import equal
-from penstock.ops.control import group
-from penstock.ops.control_flow import cond
-from penstock.ops.math import floormod
+from penstock.ops.array.creation import zeros_like
+from penstock.ops.control.flow import cond
+from penstock.ops.control.grouping import group
+from penstock.ops.math.arithmetic import floormod
+from penstock.ops.math.compare import equal
 from penstock.optim.optimizer import Optimizer, op_of
 from penstock.variables.variable import Variable
 

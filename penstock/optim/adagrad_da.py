@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.graph import dtype as dt
-from penstock.ops import training
-from penstock.ops.casting import cast
+from penstock.ops.math.casting import cast
+from penstock.ops.state import training
 from penstock.optim.rule import RuleOptimizer, require_positive
 
 

@@ -11,11 +11,11 @@ from penstock.graph.graph import get_default_graph
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies
-from penstock.ops.casting import cast
-from penstock.ops.control import group
-from penstock.ops.scatter import SCATTER
-from penstock.ops.training import apply_adam
-from penstock.ops.unary import sqrt
+from penstock.ops.control.grouping import group
+from penstock.ops.math.casting import cast
+from penstock.ops.math.unary import sqrt
+from penstock.ops.state.scatter import SCATTER
+from penstock.ops.state.training import apply_adam
 from penstock.optim.optimizer import Optimizer, as_type, op_of
 from penstock.variables import updates
 

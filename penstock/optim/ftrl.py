@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
-from penstock.ops import training
-from penstock.ops.math import maximum
+from penstock.ops.math.arithmetic import maximum
+from penstock.ops.state import training
 from penstock.optim.rule import RuleOptimizer, require_not_negative
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Tensor
-from penstock.ops.casting import cast
-from penstock.ops.scatter import SCATTER
-from penstock.ops.training import apply_gradient_descent
+from penstock.ops.math.casting import cast
+from penstock.ops.state.scatter import SCATTER
+from penstock.ops.state.training import apply_gradient_descent
 from penstock.optim.optimizer import Optimizer
 
 

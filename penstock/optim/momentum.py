@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.ops import training
+from penstock.ops.state import training
 from penstock.optim.rule import RuleOptimizer
 
 

@@ -19,11 +19,12 @@ from penstock.graph.keys import GraphKeys
 from penstock.graph.nest import flatten
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies, init_scope, name_scope
-from penstock.ops import reshaping, state
-from penstock.ops.casting import cast
-from penstock.ops.control import group, tuple_
-from penstock.ops.segment import unsorted_segment_sum
-from penstock.ops.selection import unique
+from penstock.ops.array import reshaping
+from penstock.ops.array.selection import unique
+from penstock.ops.control.grouping import group, tuple_
+from penstock.ops.math.casting import cast
+from penstock.ops.math.segments import unsorted_segment_sum
+from penstock.ops.state import variable_ops
 from penstock.variables import slots
 from penstock.variables.initialize import trainable_variables
 from penstock.variables.resource import ResourceVariable
@@ -346,5 +347,5 @@ def _key(var: Any) -> tuple[Graph, str]:
 def _count(global_step: Any, name: str) -> Any:
     if isinstance(global_step, ResourceVariable):
         one = convert_to_tensor(1, dtype=global_step.dtype)
-        return state.assign_add_variable(global_step.handle, one, name=name)
-    return state.assign_add(global_step, 1, name=name)
+        return variable_ops.assign_add_variable(global_step.handle, one, name=name)
+    return variable_ops.assign_add(global_step, 1, name=name)

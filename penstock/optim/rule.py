@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Tensor
-from penstock.ops import array, reshaping
-from penstock.ops.casting import cast
-from penstock.ops.training import Rule
+from penstock.ops.array import creation, reshaping
+from penstock.ops.math.casting import cast
+from penstock.ops.state.training import Rule
 from penstock.optim.optimizer import Optimizer
 from penstock.variables.initializers import Constant
 
@@ -40,7 +40,7 @@ class RuleOptimizer(Optimizer):
         shape, dtype = var.get_shape(), var.dtype.base_dtype
         if shape.is_fully_defined():
             return self._get_or_make_slot_with_initializer(var, Constant(value), shape, dtype, slot_name, op_name)
-        filled = array.fill(reshaping.shape(var.initialized_value()), cast(value, dtype))
+        filled = creation.fill(reshaping.shape(var.initialized_value()), cast(value, dtype))
         return self._get_or_make_slot(var, filled, slot_name, op_name)
 
     def _attrs(self) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.ops.array import constant
-from penstock.ops.casting import cast
-from penstock.ops.compare import equal, less_equal
-from penstock.ops.math import minimum, multiply, pow, subtract
-from penstock.ops.random import random_normal
-from penstock.ops.selection import where
-from penstock.ops.unary import ceil, cos, exp, floor, log, sqrt
+from penstock.ops.array.creation import constant
+from penstock.ops.array.selection import where
+from penstock.ops.math.arithmetic import minimum, multiply, pow, subtract
+from penstock.ops.math.casting import cast
+from penstock.ops.math.compare import equal, less_equal
+from penstock.ops.math.unary import ceil, cos, exp, floor, log, sqrt
+from penstock.ops.random.stateful import random_normal
 
 
 def _inputs(schedule: str, learning_rate: Any, global_step: Any, *settings: Any) -> tuple[Any, ...]:

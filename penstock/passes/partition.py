@@ -11,8 +11,8 @@ import numpy as np
 
 from penstock.graph import dtype as dt
 from penstock.graph.device import DeviceSpecV2
-from penstock.ops.array import const
-from penstock.ops.sendrecv import recv, send
+from penstock.ops.array.creation import const
+from penstock.ops.engine.send_recv import recv, send
 from penstock.passes.ir import SPLIT, WAVE, Edge, Node, Subgraph, sorted_nodes
 from penstock.passes.rows_on_host import ragged_nodes
 

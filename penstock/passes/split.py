@@ -22,7 +22,7 @@ import numpy as np
 
 from penstock.graph.function import Function
 from penstock.graph.graph import Graph
-from penstock.ops.array import const
+from penstock.ops.array.creation import const
 from penstock.passes.ir import SPLIT, Edge, Node, Subgraph, is_reference
 from penstock.passes.partition import Cut, task_of
 from penstock.passes.place import SPLIT_OPS, colocated_with, place

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
-from penstock.ops.arranging import reverse, reverse_sequence
-from penstock.ops.joining import concat, split, stack, unstack
-from penstock.ops.math import add, multiply
-from penstock.ops.matmul import matmul
-from penstock.ops.nn import bias_add, dropout
-from penstock.ops.normalization import batch_normalization, moments
-from penstock.ops.unary import sigmoid, tanh
+from penstock.ops.array.arranging import reverse, reverse_sequence
+from penstock.ops.array.joining import concat, split, stack, unstack
+from penstock.ops.linalg.matmul import matmul
+from penstock.ops.math.arithmetic import add, multiply
+from penstock.ops.math.unary import sigmoid, tanh
+from penstock.ops.nn.layer_parts import bias_add, dropout
+from penstock.ops.nn.normalization import batch_normalization, moments
 from penstock.rnn.base import RNNCell, last_dimension
 from penstock.rnn.cells import BIAS, KERNEL, GRUCell, LSTMCell, LSTMStateTuple
 from penstock.rnn.dynamic import dynamic_rnn

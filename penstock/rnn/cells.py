@@ -8,15 +8,15 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.shape import as_shape
-from penstock.ops import activation as activations
-from penstock.ops import unary
-from penstock.ops.clip import clip_by_value
-from penstock.ops.joining import concat, split
-from penstock.ops.math import add, multiply, subtract
-from penstock.ops.matmul import matmul
-from penstock.ops.nn import bias_add
-from penstock.ops.slicing import slice as slice_of
-from penstock.ops.unary import sigmoid, tanh
+from penstock.ops.array.joining import concat, split
+from penstock.ops.array.slicing import slice as slice_of
+from penstock.ops.linalg.matmul import matmul
+from penstock.ops.math import unary
+from penstock.ops.math.arithmetic import add, multiply, subtract
+from penstock.ops.math.clip import clip_by_value
+from penstock.ops.math.unary import sigmoid, tanh
+from penstock.ops.nn import activation as activations
+from penstock.ops.nn.layer_parts import bias_add
 from penstock.rnn.base import LayerRNNCell, last_dimension
 from penstock.variables.initializers import constant_initializer, zeros_initializer
 from penstock.variables.partitioners import fixed_size_partitioner

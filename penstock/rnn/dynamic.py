@@ -11,20 +11,20 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.ops.arranging import reverse, reverse_sequence, transpose
-from penstock.ops.array import constant, zeros
-from penstock.ops.assertion import Assert
-from penstock.ops.casting import cast
-from penstock.ops.compare import equal, greater_equal, less, logical_not, logical_or
-from penstock.ops.control_flow import while_loop
-from penstock.ops.joining import concat
-from penstock.ops.math import add, maximum, minimum
-from penstock.ops.passthrough import identity
-from penstock.ops.ranges import range as range_of
-from penstock.ops.reduce import reduce_all, reduce_max
-from penstock.ops.reshaping import rank, shape
-from penstock.ops.selection import where
-from penstock.ops.tensor_array import TensorArray
+from penstock.ops.array.arranging import reverse, reverse_sequence, transpose
+from penstock.ops.array.creation import constant, zeros
+from penstock.ops.array.joining import concat
+from penstock.ops.array.passthrough import identity
+from penstock.ops.array.ranges import range as range_of
+from penstock.ops.array.reshaping import rank, shape
+from penstock.ops.array.selection import where
+from penstock.ops.control.flow import while_loop
+from penstock.ops.control.tensor_array import TensorArray
+from penstock.ops.debugging.assertion import Assert
+from penstock.ops.math.arithmetic import add, maximum, minimum
+from penstock.ops.math.casting import cast
+from penstock.ops.math.compare import equal, greater_equal, less, logical_not, logical_or
+from penstock.ops.math.reduce import reduce_all, reduce_max
 from penstock.rnn.base import assert_like_rnncell, size_at, static_shape, with_batch
 from penstock.variables.scope import variable_scope
 

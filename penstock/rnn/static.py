@@ -9,11 +9,11 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies
 from penstock.graph.shape import TensorShape
-from penstock.ops.arranging import reverse_sequence
-from penstock.ops.array import zeros
-from penstock.ops.compare import greater_equal
-from penstock.ops.joining import concat, stack, unstack
-from penstock.ops.passthrough import identity
+from penstock.ops.array.arranging import reverse_sequence
+from penstock.ops.array.creation import zeros
+from penstock.ops.array.joining import concat, stack, unstack
+from penstock.ops.array.passthrough import identity
+from penstock.ops.math.compare import greater_equal
 from penstock.rnn.base import assert_like_rnncell, with_batch
 from penstock.rnn.dynamic import batch_size_of, checked_lengths, chosen, start_state
 from penstock.variables.scope import variable_scope

@@ -12,13 +12,13 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import device, name_scope
 from penstock.graph.shape import as_shape
-from penstock.ops.joining import concat
-from penstock.ops.math import add, divide, multiply
-from penstock.ops.nn import dropout
-from penstock.ops.random import random_uniform
-from penstock.ops.slicing import slice as slice_of
-from penstock.ops.tensor_array import TensorArray
-from penstock.ops.unary import floor
+from penstock.ops.array.joining import concat
+from penstock.ops.array.slicing import slice as slice_of
+from penstock.ops.control.tensor_array import TensorArray
+from penstock.ops.math.arithmetic import add, divide, multiply
+from penstock.ops.math.unary import floor
+from penstock.ops.nn.layer_parts import dropout
+from penstock.ops.random.stateful import random_uniform
 from penstock.rnn.base import RNNCell, assert_like_rnncell, with_batch
 from penstock.rnn.cells import LSTMStateTuple
 from penstock.variables.scope import variable_scope

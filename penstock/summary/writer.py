@@ -14,8 +14,8 @@ from typing import Any
 
 from tensorboard.compat.proto import event_pb2, meta_graph_pb2, summary_pb2
 
+from penstock import logging
 from penstock.errors import OpError
-from penstock.face import logging
 from penstock.graph.graph import Graph
 from penstock.records import RecordWriter, read
 

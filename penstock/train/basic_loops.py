@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from penstock import logging
 from penstock.errors import AbortedError, UnavailableError
-from penstock.face import logging
 from penstock.train.supervisor import Supervisor
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from google.protobuf import text_format
 
+from penstock import logging
 from penstock.checkpoint import bundle, files
 from penstock.checkpoint.messages import CheckpointState
 from penstock.errors import NotFoundError, OpError
-from penstock.face import logging
 
 
 def _path(directory: Any, latest_filename: str | None) -> str:

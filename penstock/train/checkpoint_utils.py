@@ -8,13 +8,13 @@ from typing import Any
 
 from tensorboard.compat.proto import types_pb2
 
+from penstock import logging
 from penstock.checkpoint.bundle import BundleReader
-from penstock.face import logging
 from penstock.graph.dtype import DType
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import device
-from penstock.ops import save_restore
+from penstock.ops.io import save_restore
 from penstock.train.checkpoint_state import latest_checkpoint
 from penstock.train.saveables import VariableSaveable
 from penstock.variables.partitioned import PartitionedVariable

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from penstock import logging
 from penstock.errors import AbortedError, OutOfRangeError, UnavailableError
-from penstock.face import logging
 
 _POLL = 1.0  # seconds between looks at the threads while nobody has asked to stop
 

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from penstock.face import logging
+from penstock import logging
 from penstock.graph import dtype as dt
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies
-from penstock.ops import summary
-from penstock.ops.passthrough import identity
+from penstock.ops.array.passthrough import identity
+from penstock.ops.io import summary
 from penstock.summary.writer import FileWriterCache
 from penstock.train.checkpoint_state import latest_checkpoint
 from penstock.train.hooks import FinalOpsHook

@@ -7,7 +7,7 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.sparse_tensor import SparseTensor
-from penstock.ops.serialize_sparse import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
+from penstock.ops.sparse.serialize import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
 
 
 class ExampleForm:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from penstock.face import logging
+from penstock import logging
 from penstock.train.coordinator import Coordinator
 from penstock.train.session_run_hook import SessionRunContext, SessionRunValues
 from penstock.variables.global_step import get_global_step

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.face import logging
+from penstock import logging
 from penstock.graph.graph import get_default_graph
 from penstock.train.coordinator import Coordinator
 from penstock.train.hook_timing import NeverTriggerTimer, SecondOrStepTimer, required_global_step, wait_for_step

@@ -12,22 +12,22 @@ from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.ops import summary
-from penstock.ops.assertion import Assert
-from penstock.ops.casting import cast
-from penstock.ops.compare import greater
-from penstock.ops.control import group
-from penstock.ops.control_flow import cond
-from penstock.ops.files import matching_files
-from penstock.ops.gathering import gather
-from penstock.ops.math import maximum
-from penstock.ops.passthrough import identity
-from penstock.ops.queue import FIFOQueue, PaddingFIFOQueue, RandomShuffleQueue
-from penstock.ops.random import random_shuffle
-from penstock.ops.ranges import range as range_
-from penstock.ops.reshaping import shape as shape_of
-from penstock.ops.reshaping import size
-from penstock.ops.selection import boolean_mask
+from penstock.ops.array.gathering import gather
+from penstock.ops.array.passthrough import identity
+from penstock.ops.array.ranges import range as range_
+from penstock.ops.array.reshaping import shape as shape_of
+from penstock.ops.array.reshaping import size
+from penstock.ops.array.selection import boolean_mask
+from penstock.ops.control.flow import cond
+from penstock.ops.control.grouping import group
+from penstock.ops.debugging.assertion import Assert
+from penstock.ops.io import summary
+from penstock.ops.io.files import matching_files
+from penstock.ops.math.arithmetic import maximum
+from penstock.ops.math.casting import cast
+from penstock.ops.math.compare import greater
+from penstock.ops.queue.queues import FIFOQueue, PaddingFIFOQueue, RandomShuffleQueue
+from penstock.ops.random.stateful import random_shuffle
 from penstock.train.example_form import ExampleForm
 from penstock.train.queue_runner import QueueRunner, add_queue_runner
 from penstock.variables.updates import count_up_to

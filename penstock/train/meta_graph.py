@@ -10,10 +10,10 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto import meta_graph_pb2, op_def_pb2, variable_pb2
 
+from penstock import logging
 from penstock.checkpoint import files
 from penstock.checkpoint.messages import QueueRunnerDef
 from penstock.errors import NotFoundError
-from penstock.face import logging
 from penstock.graph.collections import message_form, register_proto_function
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.importer import import_graph_def

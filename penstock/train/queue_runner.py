@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from penstock import logging
 from penstock.checkpoint.messages import QueueRunnerDef
 from penstock.errors import (
     OpError,
@@ -15,7 +16,6 @@ from penstock.errors import (
     error_code_from_exception_type,
     exception_type_from_error_code,
 )
-from penstock.face import logging
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import control_dependencies

@@ -15,8 +15,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from penstock import logging
 from penstock.errors import AbortedError, CancelledError, OpError, UnavailableError
-from penstock.face import logging
 from penstock.graph.graph import Graph
 from penstock.session import DeviceAttributes, Session
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from penstock.checkpoint.saveable_object import SaveableObject, SaveSpec
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, device
-from penstock.ops import reshaping, state
-from penstock.ops.passthrough import identity
-from penstock.ops.saveable import SaveableObject, SaveSpec
+from penstock.ops.array import reshaping
+from penstock.ops.array.passthrough import identity
+from penstock.ops.state import variable_ops
 from penstock.variables.partitioned import PartitionedVariable
 from penstock.variables.resource import ResourceVariable
 from penstock.variables.variable import Variable
@@ -40,10 +41,10 @@ class VariableSaveable(SaveableObject):
         if isinstance(var, ResourceVariable):
             with device(var.device):
                 tensor = identity(tensor)
-                return state.assign_variable(var.handle, tensor)  # type: ignore[no-any-return]
+                return variable_ops.assign_variable(var.handle, tensor)  # type: ignore[no-any-return]
         whole = restored_shapes is None and var.get_shape().is_fully_defined()
         with colocate_with(var):
-            return state.assign(var._ref(), tensor, validate_shape=whole).op  # type: ignore[no-any-return]
+            return variable_ops.assign(var._ref(), tensor, validate_shape=whole).op  # type: ignore[no-any-return]
 
 
 def saveables_of(var_list: Any) -> list[SaveableObject]:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from tensorboard.compat.proto import meta_graph_pb2, saver_pb2
 
+from penstock import logging
 from penstock.checkpoint import files
+from penstock.checkpoint.saveable_object import SaveableObject
 from penstock.errors import InvalidArgumentError, NotFoundError, OpError
-from penstock.face import logging
 from penstock.graph import dtype as dt
 from penstock.graph.collections import register_proto_function
 from penstock.graph.device import DeviceSpec
@@ -21,14 +22,13 @@ from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, device, name_scope
-from penstock.ops import save_restore
-from penstock.ops.array import constant, placeholder_with_default
-from penstock.ops.control import group
-from penstock.ops.joining import pack
-from penstock.ops.passthrough import identity
-from penstock.ops.reshaping import shape
-from penstock.ops.saveable import SaveableObject
-from penstock.ops.string_join import string_join
+from penstock.ops.array.creation import constant, placeholder_with_default
+from penstock.ops.array.joining import pack
+from penstock.ops.array.passthrough import identity
+from penstock.ops.array.reshaping import shape
+from penstock.ops.control.grouping import group
+from penstock.ops.io import save_restore
+from penstock.ops.string.join import string_join
 from penstock.train.checkpoint_state import (
     checkpoint_exists,
     get_checkpoint_mtimes,

@@ -8,10 +8,10 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
-from penstock.ops.array import constant
-from penstock.ops.control import group
-from penstock.ops.joining import concat
-from penstock.ops.summary import merge_all
+from penstock.ops.array.creation import constant
+from penstock.ops.array.joining import concat
+from penstock.ops.control.grouping import group
+from penstock.ops.io.summary import merge_all
 from penstock.train.saver import Saver
 from penstock.variables.initialize import (
     global_variables,

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorboard.compat.proto import config_pb2
 
-from penstock.face import logging
+from penstock import logging
 from penstock.graph.graph import get_default_graph
 from penstock.train.coordinator import Coordinator
 from penstock.train.recovery import LOST, Patience, WaitLog, is_synchronous, patiently

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from penstock import logging
 from penstock.errors import DeadlineExceededError, FailedPreconditionError, NotFoundError
-from penstock.face import logging
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.session import Session
 from penstock.train.checkpoint_state import checkpoint_exists, get_checkpoint_state, latest_checkpoint

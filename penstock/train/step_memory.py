@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from penstock import logging
 from penstock.errors import OpError
-from penstock.face import logging
 from penstock.train.checkpoint_state import latest_checkpoint
 
 _EVERY = 1.0  # seconds between two looks at the global step, which cost a small step each

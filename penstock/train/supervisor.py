@@ -11,13 +11,13 @@ from typing import Any
 
 from tensorboard.compat.proto import event_pb2, summary_pb2
 
+from penstock import logging
 from penstock.checkpoint import files
-from penstock.face import logging
 from penstock.graph import dtype as dt
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.keys import GraphKeys
-from penstock.ops.control import group
-from penstock.ops.summary import merge_all
+from penstock.ops.control.grouping import group
+from penstock.ops.io.summary import merge_all
 from penstock.session import Session
 from penstock.summary.writer import FileWriter
 from penstock.train.coordinator import Coordinator, LooperThread

@@ -30,17 +30,17 @@ from typing import Any
 
 from tensorboard.compat.proto import config_pb2
 
+from penstock import logging
 from penstock.errors import CancelledError, FailedPreconditionError, OpError, OutOfRangeError
-from penstock.face import logging
 from penstock.graph.graph import Graph
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies, device, name_scope
-from penstock.ops.accumulator import ConditionalAccumulator, SparseConditionalAccumulator
-from penstock.ops.array import fill
-from penstock.ops.control import group, no_op
-from penstock.ops.queue import FIFOQueue
+from penstock.ops.array.creation import fill
+from penstock.ops.control.grouping import group, no_op
+from penstock.ops.queue.accumulator import ConditionalAccumulator, SparseConditionalAccumulator
+from penstock.ops.queue.queues import FIFOQueue
 from penstock.optim.optimizer import Optimizer
 from penstock.train.coordinator import Coordinator
 from penstock.train.queue_runner import QueueRunner

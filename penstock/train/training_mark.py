@@ -16,13 +16,13 @@ from typing import Any
 
 from tensorboard.compat.proto import config_pb2
 
+from penstock import logging
 from penstock.errors import FailedPreconditionError, OpError
-from penstock.face import logging
 from penstock.graph import dtype as dt
 from penstock.graph.graph import Graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import device
-from penstock.ops.array import constant, placeholder
+from penstock.ops.array.creation import constant, placeholder
 from penstock.session import Session
 from penstock.train.checkpoint_state import latest_checkpoint
 from penstock.variables.updates import assign

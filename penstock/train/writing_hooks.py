@@ -8,8 +8,8 @@ from typing import Any
 
 from tensorboard.compat.proto import config_pb2, event_pb2, summary_pb2
 
+from penstock import logging
 from penstock.checkpoint import files
-from penstock.face import logging
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.summary.writer import FileWriterCache

@@ -19,6 +19,7 @@ from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef, TensorInfo
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary, SummaryMetadata
 
+from penstock import frames as _frames
 from penstock.autodiff import (
     AggregationMethod,
     NoGradient,
@@ -33,7 +34,6 @@ from penstock.autodiff import (
 from penstock.autodiff import NotDifferentiable as no_gradient
 from penstock.client.feeds import SparseTensorValue
 from penstock.errors import OpError
-from penstock.face import frames as _frames
 from penstock.face.behavior import (
     disable_control_flow_v2,
     disable_eager_execution,
@@ -46,7 +46,6 @@ from penstock.face.behavior import (
     executing_eagerly,
     executing_eagerly_outside_functions,
 )
-from penstock.face.logging import get_logger
 from penstock.face.missing import guard as _guard
 from penstock.face.missing import listing as _listing
 from penstock.graph.constant import constant_value as get_static_value
@@ -113,7 +112,8 @@ from penstock.graph.sessions import get_default_session
 from penstock.graph.shape import Dimension, TensorShape, dimension_at_index, dimension_value
 from penstock.graph.sparse_tensor import SparseTensor
 from penstock.graph.tensor_proto import make_ndarray, make_tensor_proto
-from penstock.ops.arranging import (
+from penstock.logging import get_logger
+from penstock.ops.array.arranging import (
     invert_permutation,
     matrix_transpose,
     meshgrid,
@@ -123,7 +123,7 @@ from penstock.ops.arranging import (
     roll,
     transpose,
 )
-from penstock.ops.array import (
+from penstock.ops.array.creation import (
     constant,
     fill,
     ones,
@@ -134,42 +134,7 @@ from penstock.ops.array import (
     zeros,
     zeros_like,
 )
-from penstock.ops.assertion import Assert
-from penstock.ops.casting import (
-    angle,
-    bitcast,
-    cast,
-    complex,
-    conj,
-    imag,
-    real,
-    saturate_cast,
-    to_bfloat16,
-    to_complex64,
-    to_complex128,
-    to_double,
-    to_float,
-    to_int32,
-    to_int64,
-)
-from penstock.ops.clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_value, global_norm
-from penstock.ops.compare import (
-    equal,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    not_equal,
-)
-from penstock.ops.control import group, no_op
-from penstock.ops.control import tuple_ as tuple
-from penstock.ops.control_flow import case, cond, while_loop
-from penstock.ops.diag import diag, diag_part, eye, matrix_band_part, matrix_diag, matrix_diag_part, matrix_set_diag
-from penstock.ops.gathering import (
+from penstock.ops.array.gathering import (
     batch_gather,
     gather,
     gather_nd,
@@ -183,8 +148,61 @@ from penstock.ops.gathering import (
     tensor_scatter_sub,
     tensor_scatter_update,
 )
-from penstock.ops.joining import concat, pad, parallel_stack, split, stack, tile, unstack
-from penstock.ops.math import (
+from penstock.ops.array.joining import concat, pad, parallel_stack, split, stack, tile, unstack
+from penstock.ops.array.passthrough import (
+    add_check_numerics_ops,
+    check_numerics,
+    ensure_shape,
+    guarantee_const,
+    identity,
+    identity_n,
+    stop_gradient,
+    timestamp,
+    verify_tensor_all_finite,
+)
+from penstock.ops.array.ranges import bincount, range
+from penstock.ops.array.reshaping import (
+    broadcast_dynamic_shape,
+    broadcast_static_shape,
+    broadcast_to,
+    expand_dims,
+    rank,
+    reshape,
+    shape,
+    shape_n,
+    size,
+    squeeze,
+)
+from penstock.ops.array.selection import (
+    boolean_mask,
+    dynamic_partition,
+    dynamic_stitch,
+    one_hot,
+    repeat,
+    sequence_mask,
+    setdiff1d,
+    unique,
+    unique_with_counts,
+    where,
+    where_v2,
+)
+from penstock.ops.array.slicing import newaxis, slice, strided_slice
+from penstock.ops.control.flow import case, cond, while_loop
+from penstock.ops.control.grouping import group, no_op
+from penstock.ops.control.grouping import tuple_ as tuple
+from penstock.ops.debugging.assertion import Assert
+from penstock.ops.linalg.diag import (
+    diag,
+    diag_part,
+    eye,
+    matrix_band_part,
+    matrix_diag,
+    matrix_diag_part,
+    matrix_set_diag,
+)
+from penstock.ops.linalg.matmul import cross, matmul, tensordot
+from penstock.ops.linalg.matmul import sparse_mat_mul as sparse_matmul
+from penstock.ops.math.arithmetic import (
     accumulate_n,
     add,
     add_n,
@@ -208,32 +226,37 @@ from penstock.ops.math import (
     truncatediv,
     truncatemod,
 )
-from penstock.ops.matmul import cross, matmul, tensordot
-from penstock.ops.matmul import sparse_mat_mul as sparse_matmul
-from penstock.ops.passthrough import (
-    add_check_numerics_ops,
-    check_numerics,
-    ensure_shape,
-    guarantee_const,
-    identity,
-    identity_n,
-    stop_gradient,
-    timestamp,
-    verify_tensor_all_finite,
+from penstock.ops.math.casting import (
+    angle,
+    bitcast,
+    cast,
+    complex,
+    conj,
+    imag,
+    real,
+    saturate_cast,
+    to_bfloat16,
+    to_complex64,
+    to_complex128,
+    to_double,
+    to_float,
+    to_int32,
+    to_int64,
 )
-from penstock.ops.queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
-from penstock.ops.random import (
-    multinomial,
-    random_crop,
-    random_gamma,
-    random_normal,
-    random_poisson,
-    random_shuffle,
-    random_uniform,
-    truncated_normal,
+from penstock.ops.math.clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, clip_by_value, global_norm
+from penstock.ops.math.compare import (
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    not_equal,
 )
-from penstock.ops.ranges import bincount, range
-from penstock.ops.reduce import (
+from penstock.ops.math.reduce import (
     arg_max,
     arg_min,
     argmax,
@@ -250,19 +273,7 @@ from penstock.ops.reduce import (
     reduce_prod,
     reduce_sum,
 )
-from penstock.ops.reshaping import (
-    broadcast_dynamic_shape,
-    broadcast_static_shape,
-    broadcast_to,
-    expand_dims,
-    rank,
-    reshape,
-    shape,
-    shape_n,
-    size,
-    squeeze,
-)
-from penstock.ops.segment import (
+from penstock.ops.math.segments import (
     segment_max,
     segment_mean,
     segment_min,
@@ -278,21 +289,7 @@ from penstock.ops.segment import (
     unsorted_segment_sqrt_n,
     unsorted_segment_sum,
 )
-from penstock.ops.selection import (
-    boolean_mask,
-    dynamic_partition,
-    dynamic_stitch,
-    one_hot,
-    repeat,
-    sequence_mask,
-    setdiff1d,
-    unique,
-    unique_with_counts,
-    where,
-    where_v2,
-)
-from penstock.ops.slicing import newaxis, slice, strided_slice
-from penstock.ops.unary import (
+from penstock.ops.math.unary import (
     abs,
     acos,
     acosh,
@@ -324,6 +321,17 @@ from penstock.ops.unary import (
     square,
     tan,
     tanh,
+)
+from penstock.ops.queue.queues import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
+from penstock.ops.random.stateful import (
+    multinomial,
+    random_crop,
+    random_gamma,
+    random_normal,
+    random_poisson,
+    random_shuffle,
+    random_uniform,
+    truncated_normal,
 )
 from penstock.session import InteractiveSession, Session
 from penstock.variables.enums import VariableAggregation, VariableSynchronization

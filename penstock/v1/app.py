@@ -1,6 +1,6 @@
 """`tf.app`: run a program's main, and its flags."""
 
-from penstock.face.app import run
+from penstock.app import run
 from penstock.face.missing import guard as _guard
 from penstock.v1 import flags
 

@@ -1,8 +1,10 @@
 """Checks of values."""
 
 from penstock.face.missing import guard as _guard
-from penstock.ops.assertion import Assert
-from penstock.ops.check_ops import (
+from penstock.ops.array.passthrough import check_numerics
+from penstock.ops.array.passthrough import verify_tensor_all_finite as assert_all_finite
+from penstock.ops.debugging.assertion import Assert
+from penstock.ops.debugging.check_ops import (
     assert_equal,
     assert_greater,
     assert_greater_equal,
@@ -24,10 +26,8 @@ from penstock.ops.check_ops import (
     assert_type,
     is_numeric_tensor,
 )
-from penstock.ops.check_shapes import assert_shapes
-from penstock.ops.formulas import is_non_decreasing, is_strictly_increasing
-from penstock.ops.passthrough import check_numerics
-from penstock.ops.passthrough import verify_tensor_all_finite as assert_all_finite
-from penstock.ops.unary import is_finite, is_inf, is_nan
+from penstock.ops.debugging.check_shapes import assert_shapes
+from penstock.ops.math.formulas import is_non_decreasing, is_strictly_increasing
+from penstock.ops.math.unary import is_finite, is_inf, is_nan
 
 __getattr__ = _guard(__name__)

@@ -31,7 +31,7 @@ from penstock.graph.dtype import (
     uint64,
     variant,
 )
-from penstock.ops.casting import cast, complex, saturate_cast
-from penstock.ops.string_forms import as_string
+from penstock.ops.math.casting import cast, complex, saturate_cast
+from penstock.ops.string.forms import as_string
 
 __getattr__ = _guard(__name__)

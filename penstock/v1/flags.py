@@ -50,7 +50,8 @@ from absl.flags import (
     validator,
 )
 
-from penstock.face.flags import (
+from penstock.face.missing import guard as _guard
+from penstock.flags import (
     DEFINE,
     FLAGS,
     DEFINE_alias,
@@ -71,6 +72,5 @@ from penstock.face.flags import (
     DEFINE_spaceseplist,
     DEFINE_string,
 )
-from penstock.face.missing import guard as _guard
 
 __getattr__ = _guard(__name__)

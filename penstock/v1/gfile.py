@@ -1,6 +1,7 @@
 """`tf.gfile`: files, with the names of TensorFlow 1.x."""
 
-from penstock.face.gfile import (
+from penstock.face.missing import guard as _guard
+from penstock.gfile import (
     Copy,
     DeleteRecursively,
     Exists,
@@ -17,6 +18,5 @@ from penstock.face.gfile import (
     Stat,
     Walk,
 )
-from penstock.face.missing import guard as _guard
 
 __getattr__ = _guard(__name__)

@@ -1,14 +1,14 @@
 """`tf.image`: resizing, colour, geometry, boxes, measures of quality, and codecs."""
 
 from penstock.face.missing import guard as _guard
-from penstock.ops.blocks import extract_image_patches
-from penstock.ops.image_boxes import (
+from penstock.ops.conv.blocks import extract_image_patches
+from penstock.ops.image.boxes import (
     crop_and_resize,
     draw_bounding_boxes,
     extract_glimpse,
     extract_patches,
 )
-from penstock.ops.image_codecs import (
+from penstock.ops.image.codecs import (
     adjust_jpeg_quality,
     decode_and_crop_jpeg,
     decode_bmp,
@@ -22,7 +22,7 @@ from penstock.ops.image_codecs import (
     is_jpeg,
     random_jpeg_quality,
 )
-from penstock.ops.image_color import (
+from penstock.ops.image.color import (
     adjust_brightness,
     adjust_contrast,
     adjust_gamma,
@@ -42,7 +42,7 @@ from penstock.ops.image_color import (
     yiq_to_rgb,
     yuv_to_rgb,
 )
-from penstock.ops.image_geometry import (
+from penstock.ops.image.geometry import (
     central_crop,
     crop_to_bounding_box,
     flip_left_right,
@@ -56,16 +56,16 @@ from penstock.ops.image_geometry import (
     rot90,
     transpose,
 )
-from penstock.ops.image_geometry import resize_image_with_crop_or_pad as resize_with_crop_or_pad
-from penstock.ops.image_geometry import transpose as transpose_image
-from penstock.ops.image_nms import (
+from penstock.ops.image.geometry import resize_image_with_crop_or_pad as resize_with_crop_or_pad
+from penstock.ops.image.geometry import transpose as transpose_image
+from penstock.ops.image.nms import (
     combined_non_max_suppression,
     non_max_suppression,
     non_max_suppression_overlaps,
     non_max_suppression_padded,
     non_max_suppression_with_scores,
 )
-from penstock.ops.image_quality import (
+from penstock.ops.image.quality import (
     image_gradients,
     psnr,
     sobel_edges,
@@ -73,16 +73,16 @@ from penstock.ops.image_quality import (
     ssim_multiscale,
     total_variation,
 )
-from penstock.ops.image_resize import ResizeMethodV1 as ResizeMethod
-from penstock.ops.image_resize import (
+from penstock.ops.image.resize import ResizeMethodV1 as ResizeMethod
+from penstock.ops.image.resize import (
     resize_area,
     resize_bicubic,
     resize_bilinear,
     resize_images,
     resize_nearest_neighbor,
 )
-from penstock.ops.image_resize import resize_images as resize
-from penstock.ops.image_sampling import sample_distorted_bounding_box
-from penstock.ops.random import random_crop
+from penstock.ops.image.resize import resize_images as resize
+from penstock.ops.image.sampling import sample_distorted_bounding_box
+from penstock.ops.random.stateful import random_crop
 
 __getattr__ = _guard(__name__)

@@ -1,6 +1,7 @@
 """`tf.logging`."""
 
-from penstock.face.logging import (
+from penstock.face.missing import guard as _guard
+from penstock.logging import (
     DEBUG,
     ERROR,
     FATAL,
@@ -22,6 +23,5 @@ from penstock.face.logging import (
     warn,
     warning,
 )
-from penstock.face.missing import guard as _guard
 
 __getattr__ = _guard(__name__)

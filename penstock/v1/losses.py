@@ -1,7 +1,7 @@
 """Losses that are weighted, reduced and collected."""
 
 from penstock.face.missing import guard as _guard
-from penstock.ops.losses import (
+from penstock.ops.nn.collected_losses import (
     Reduction,
     absolute_difference,
     add_loss,

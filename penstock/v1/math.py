@@ -1,32 +1,9 @@
 """Mathematical functions."""
 
 from penstock.face.missing import guard as _guard
-from penstock.ops.activation import softplus, softsign
-from penstock.ops.arranging import invert_permutation
-from penstock.ops.casting import angle, conj, imag, real
-from penstock.ops.compare import (
-    equal,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    not_equal,
-)
-from penstock.ops.formulas import (
-    erfcinv,
-    is_non_decreasing,
-    is_strictly_increasing,
-    lbeta,
-    log_sigmoid,
-    polyval,
-    reciprocal_no_nan,
-)
-from penstock.ops.histogram import confusion_matrix
-from penstock.ops.math import (
+from penstock.ops.array.arranging import invert_permutation
+from penstock.ops.array.ranges import bincount
+from penstock.ops.math.arithmetic import (
     accumulate_n,
     add,
     add_n,
@@ -49,10 +26,30 @@ from penstock.ops.math import (
     xlog1py,
     xlogy,
 )
-from penstock.ops.nn import in_top_k, log_softmax, softmax, top_k, zero_fraction
-from penstock.ops.normalization import l2_normalize
-from penstock.ops.ranges import bincount
-from penstock.ops.reduce import (
+from penstock.ops.math.casting import angle, conj, imag, real
+from penstock.ops.math.compare import (
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    not_equal,
+)
+from penstock.ops.math.formulas import (
+    erfcinv,
+    is_non_decreasing,
+    is_strictly_increasing,
+    lbeta,
+    log_sigmoid,
+    polyval,
+    reciprocal_no_nan,
+)
+from penstock.ops.math.histogram import confusion_matrix
+from penstock.ops.math.reduce import (
     argmax,
     argmin,
     count_nonzero,
@@ -71,7 +68,7 @@ from penstock.ops.reduce import (
     reduce_sum,
     reduce_variance,
 )
-from penstock.ops.segment import (
+from penstock.ops.math.segments import (
     segment_max,
     segment_mean,
     segment_min,
@@ -84,7 +81,7 @@ from penstock.ops.segment import (
     unsorted_segment_sqrt_n,
     unsorted_segment_sum,
 )
-from penstock.ops.special import (
+from penstock.ops.math.special import (
     bessel_i0,
     bessel_i0e,
     bessel_i1,
@@ -102,7 +99,7 @@ from penstock.ops.special import (
     polygamma,
     zeta,
 )
-from penstock.ops.unary import (
+from penstock.ops.math.unary import (
     abs,
     acos,
     acosh,
@@ -135,5 +132,8 @@ from penstock.ops.unary import (
     tan,
     tanh,
 )
+from penstock.ops.nn.activation import softplus, softsign
+from penstock.ops.nn.layer_parts import in_top_k, log_softmax, softmax, top_k, zero_fraction
+from penstock.ops.nn.normalization import l2_normalize
 
 __getattr__ = _guard(__name__)

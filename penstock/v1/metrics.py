@@ -1,7 +1,15 @@
 """Numbers that accumulate over steps, for evaluation."""
 
 from penstock.face.missing import guard as _guard
-from penstock.variables.metrics import (
+from penstock.metrics.cases import (
+    false_negatives,
+    false_positives,
+    precision,
+    recall,
+    true_negatives,
+    true_positives,
+)
+from penstock.metrics.means import (
     accuracy,
     mean,
     mean_absolute_error,
@@ -14,15 +22,7 @@ from penstock.variables.metrics import (
     percentage_below,
     root_mean_squared_error,
 )
-from penstock.variables.metrics_cases import (
-    false_negatives,
-    false_positives,
-    precision,
-    recall,
-    true_negatives,
-    true_positives,
-)
-from penstock.variables.metrics_ranking import (
+from penstock.metrics.ranking import (
     average_precision_at_k,
     precision_at_k,
     precision_at_top_k,
@@ -31,7 +31,7 @@ from penstock.variables.metrics_ranking import (
     sparse_average_precision_at_k,
     sparse_precision_at_k,
 )
-from penstock.variables.metrics_thresholds import (
+from penstock.metrics.thresholds import (
     auc,
     false_negatives_at_thresholds,
     false_positives_at_thresholds,

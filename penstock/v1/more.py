@@ -1,15 +1,20 @@
 """Names of `penstock.v1` that many programs do without; they are imported when one of them is used."""
 
-from penstock.ops.accumulator import ConditionalAccumulator, ConditionalAccumulatorBase, SparseConditionalAccumulator
-from penstock.ops.batch_space import (
+from penstock.ops.array.sorting import argsort, searchsorted, sort
+from penstock.ops.array.spacing import lin_space, linspace
+from penstock.ops.control.folds import foldl, foldr, map_fn, scan
+from penstock.ops.control.python_function import numpy_function, py_func
+from penstock.ops.control.switch_case import switch_case
+from penstock.ops.control.tensor_array import TensorArray
+from penstock.ops.conv.batch_space import (
     batch_to_space,
     batch_to_space_nd,
     required_space_to_batch_paddings,
     space_to_batch,
     space_to_batch_nd,
 )
-from penstock.ops.blocks import depth_to_space, extract_image_patches, extract_volume_patches, space_to_depth
-from penstock.ops.check_ops import (
+from penstock.ops.conv.blocks import depth_to_space, extract_image_patches, extract_volume_patches, space_to_depth
+from penstock.ops.debugging.check_ops import (
     assert_equal,
     assert_greater,
     assert_greater_equal,
@@ -32,23 +37,32 @@ from penstock.ops.check_ops import (
     is_numeric_tensor,
     is_tensor,
 )
-from penstock.ops.decode_csv import decode_csv
-from penstock.ops.einsum import einsum
-from penstock.ops.fake_quant import (
-    fake_quant_with_min_max_args,
-    fake_quant_with_min_max_args_gradient,
-    fake_quant_with_min_max_vars,
-    fake_quant_with_min_max_vars_gradient,
-    fake_quant_with_min_max_vars_per_channel,
-    fake_quant_with_min_max_vars_per_channel_gradient,
+from penstock.ops.debugging.printing import Print
+from penstock.ops.debugging.printing import print_values as print
+from penstock.ops.io.decode_csv import decode_csv
+from penstock.ops.io.decoding import decode_compressed, decode_json_example, decode_raw, parse_tensor, serialize_tensor
+from penstock.ops.io.files import matching_files, read_file, write_file
+from penstock.ops.io.parse_features import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    SparseFeature,
+    VarLenFeature,
+    parse_example,
+    parse_single_example,
+    parse_single_sequence_example,
 )
-from penstock.ops.files import matching_files, read_file, write_file
-from penstock.ops.formulas import is_non_decreasing, is_strictly_increasing, lbeta, log_sigmoid, unravel_index
-from penstock.ops.fourier import fft, fft2d, fft3d, ifft, ifft2d, ifft3d
-from penstock.ops.histogram import confusion_matrix, histogram_fixed_width, histogram_fixed_width_bins
-from penstock.ops.linalg_decompose import matrix_square_root, qr, self_adjoint_eig, self_adjoint_eigvals, svd
-from penstock.ops.linalg_norm import norm
-from penstock.ops.linalg_solve import (
+from penstock.ops.io.readers import (
+    FixedLengthRecordReader,
+    IdentityReader,
+    ReaderBase,
+    TextLineReader,
+    TFRecordReader,
+    WholeFileReader,
+)
+from penstock.ops.linalg.decompose import matrix_square_root, qr, self_adjoint_eig, self_adjoint_eigvals, svd
+from penstock.ops.linalg.einsum import einsum
+from penstock.ops.linalg.norm import norm
+from penstock.ops.linalg.solve import (
     cholesky,
     cholesky_solve,
     matrix_determinant,
@@ -58,35 +72,25 @@ from penstock.ops.linalg_solve import (
     matrix_triangular_solve,
     trace,
 )
-from penstock.ops.loops import foldl, foldr, map_fn, scan
-from penstock.ops.parse_features import (
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    SparseFeature,
-    VarLenFeature,
-    parse_example,
-    parse_single_example,
-    parse_single_sequence_example,
+from penstock.ops.math.formulas import is_non_decreasing, is_strictly_increasing, lbeta, log_sigmoid, unravel_index
+from penstock.ops.math.fourier import fft, fft2d, fft3d, ifft, ifft2d, ifft3d
+from penstock.ops.math.histogram import confusion_matrix, histogram_fixed_width, histogram_fixed_width_bins
+from penstock.ops.math.special import betainc, digamma, erf, erfc, igamma, igammac, lgamma, polygamma, zeta
+from penstock.ops.nn.fake_quant import (
+    fake_quant_with_min_max_args,
+    fake_quant_with_min_max_args_gradient,
+    fake_quant_with_min_max_vars,
+    fake_quant_with_min_max_vars_gradient,
+    fake_quant_with_min_max_vars_per_channel,
+    fake_quant_with_min_max_vars_per_channel_gradient,
 )
-from penstock.ops.parsing import decode_compressed, decode_json_example, decode_raw, parse_tensor, serialize_tensor
-from penstock.ops.printing import Print
-from penstock.ops.printing import print_values as print
-from penstock.ops.python_function import numpy_function, py_func
-from penstock.ops.quantization import dequantize, quantize, quantize_v2, quantized_concat
-from penstock.ops.readers import (
-    FixedLengthRecordReader,
-    IdentityReader,
-    ReaderBase,
-    TextLineReader,
-    TFRecordReader,
-    WholeFileReader,
+from penstock.ops.nn.quantization import dequantize, quantize, quantize_v2, quantized_concat
+from penstock.ops.queue.accumulator import (
+    ConditionalAccumulator,
+    ConditionalAccumulatorBase,
+    SparseConditionalAccumulator,
 )
-from penstock.ops.serialize_sparse import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
-from penstock.ops.session_tensors import delete_session_tensor, get_session_handle, get_session_tensor
-from penstock.ops.sets import edit_distance
-from penstock.ops.sorting import argsort, searchsorted, sort
-from penstock.ops.spacing import lin_space, linspace
-from penstock.ops.sparse_arranging import (
+from penstock.ops.sparse.arranging import (
     sparse_concat,
     sparse_reorder,
     sparse_reset_shape,
@@ -95,25 +99,27 @@ from penstock.ops.sparse_arranging import (
     sparse_split,
     sparse_transpose,
 )
-from penstock.ops.sparse_dense import sparse_tensor_dense_matmul, sparse_tensor_to_dense, sparse_to_dense
-from penstock.ops.sparse_index import convert_to_tensor_or_sparse_tensor
-from penstock.ops.sparse_math import sparse_add, sparse_maximum, sparse_minimum
-from penstock.ops.sparse_reduce import (
+from penstock.ops.sparse.dense import sparse_tensor_dense_matmul, sparse_tensor_to_dense, sparse_to_dense
+from penstock.ops.sparse.elementwise import sparse_add, sparse_maximum, sparse_minimum
+from penstock.ops.sparse.indices import convert_to_tensor_or_sparse_tensor
+from penstock.ops.sparse.reduce import (
     sparse_reduce_max,
     sparse_reduce_max_sparse,
     sparse_reduce_sum,
     sparse_reduce_sum_sparse,
     sparse_softmax,
 )
-from penstock.ops.sparse_rows import (
+from penstock.ops.sparse.rows import (
     sparse_fill_empty_rows,
     sparse_mask,
     sparse_merge,
     sparse_retain,
     sparse_to_indicator,
 )
-from penstock.ops.special import betainc, digamma, erf, erfc, igamma, igammac, lgamma, polygamma, zeta
-from penstock.ops.string_forms import (
+from penstock.ops.sparse.serialize import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
+from penstock.ops.sparse.sets import edit_distance
+from penstock.ops.state.session_tensors import delete_session_tensor, get_session_handle, get_session_tensor
+from penstock.ops.string.forms import (
     as_string,
     decode_base64,
     encode_base64,
@@ -125,8 +131,6 @@ from penstock.ops.string_forms import (
     string_to_number,
     substr,
 )
-from penstock.ops.string_join import reduce_join, string_join
-from penstock.ops.string_regex import regex_replace
-from penstock.ops.string_split import string_split
-from penstock.ops.switch_case import switch_case
-from penstock.ops.tensor_array import TensorArray
+from penstock.ops.string.join import reduce_join, string_join
+from penstock.ops.string.regex import regex_replace
+from penstock.ops.string.split import string_split

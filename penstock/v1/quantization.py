@@ -1,7 +1,7 @@
 """Numbers of few bits."""
 
 from penstock.face.missing import guard as _guard
-from penstock.ops.fake_quant import (
+from penstock.ops.nn.fake_quant import (
     fake_quant_with_min_max_args,
     fake_quant_with_min_max_args_gradient,
     fake_quant_with_min_max_vars,
@@ -9,7 +9,7 @@ from penstock.ops.fake_quant import (
     fake_quant_with_min_max_vars_per_channel,
     fake_quant_with_min_max_vars_per_channel_gradient,
 )
-from penstock.ops.quantization import (
+from penstock.ops.nn.quantization import (
     dequantize,
     quantize,
     quantize_and_dequantize,

@@ -1,8 +1,21 @@
 """Signal processing."""
 
 from penstock.face.missing import guard as _guard
-from penstock.ops.fourier import fft, fft2d, fft3d, ifft, ifft2d, ifft3d, irfft, irfft2d, irfft3d, rfft, rfft2d, rfft3d
-from penstock.ops.signal import (
+from penstock.ops.math.fourier import (
+    fft,
+    fft2d,
+    fft3d,
+    ifft,
+    ifft2d,
+    ifft3d,
+    irfft,
+    irfft2d,
+    irfft3d,
+    rfft,
+    rfft2d,
+    rfft3d,
+)
+from penstock.ops.math.signal import (
     dct,
     fftshift,
     frame,

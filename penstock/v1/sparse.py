@@ -2,38 +2,38 @@
 
 from penstock.face.missing import guard as _guard
 from penstock.graph.sparse_tensor import SparseTensor
-from penstock.ops.accumulator import SparseConditionalAccumulator
-from penstock.ops.array import sparse_placeholder as placeholder
-from penstock.ops.segment import sparse_segment_mean as segment_mean
-from penstock.ops.segment import sparse_segment_sqrt_n as segment_sqrt_n
-from penstock.ops.segment import sparse_segment_sum as segment_sum
-from penstock.ops.sparse_arranging import sparse_concat as concat
-from penstock.ops.sparse_arranging import sparse_expand_dims as expand_dims
-from penstock.ops.sparse_arranging import sparse_reorder as reorder
-from penstock.ops.sparse_arranging import sparse_reset_shape as reset_shape
-from penstock.ops.sparse_arranging import sparse_reshape as reshape
-from penstock.ops.sparse_arranging import sparse_slice as slice
-from penstock.ops.sparse_arranging import sparse_split as split
-from penstock.ops.sparse_arranging import sparse_transpose as transpose
-from penstock.ops.sparse_cross import sparse_cross as cross
-from penstock.ops.sparse_cross import sparse_cross_hashed as cross_hashed
-from penstock.ops.sparse_dense import from_dense
-from penstock.ops.sparse_dense import sparse_tensor_dense_matmul as matmul
-from penstock.ops.sparse_dense import sparse_tensor_dense_matmul as sparse_dense_matmul
-from penstock.ops.sparse_dense import sparse_tensor_to_dense as to_dense
-from penstock.ops.sparse_math import sparse_add as add
-from penstock.ops.sparse_math import sparse_maximum as maximum
-from penstock.ops.sparse_math import sparse_minimum as minimum
-from penstock.ops.sparse_reduce import sparse_reduce_max as reduce_max
-from penstock.ops.sparse_reduce import sparse_reduce_max_sparse as reduce_max_sparse
-from penstock.ops.sparse_reduce import sparse_reduce_sum as reduce_sum
-from penstock.ops.sparse_reduce import sparse_reduce_sum_sparse as reduce_sum_sparse
-from penstock.ops.sparse_reduce import sparse_softmax as softmax
-from penstock.ops.sparse_rows import sparse_eye as eye
-from penstock.ops.sparse_rows import sparse_fill_empty_rows as fill_empty_rows
-from penstock.ops.sparse_rows import sparse_mask as mask
-from penstock.ops.sparse_rows import sparse_merge as merge
-from penstock.ops.sparse_rows import sparse_retain as retain
-from penstock.ops.sparse_rows import sparse_to_indicator as to_indicator
+from penstock.ops.array.creation import sparse_placeholder as placeholder
+from penstock.ops.math.segments import sparse_segment_mean as segment_mean
+from penstock.ops.math.segments import sparse_segment_sqrt_n as segment_sqrt_n
+from penstock.ops.math.segments import sparse_segment_sum as segment_sum
+from penstock.ops.queue.accumulator import SparseConditionalAccumulator
+from penstock.ops.sparse.arranging import sparse_concat as concat
+from penstock.ops.sparse.arranging import sparse_expand_dims as expand_dims
+from penstock.ops.sparse.arranging import sparse_reorder as reorder
+from penstock.ops.sparse.arranging import sparse_reset_shape as reset_shape
+from penstock.ops.sparse.arranging import sparse_reshape as reshape
+from penstock.ops.sparse.arranging import sparse_slice as slice
+from penstock.ops.sparse.arranging import sparse_split as split
+from penstock.ops.sparse.arranging import sparse_transpose as transpose
+from penstock.ops.sparse.cross import sparse_cross as cross
+from penstock.ops.sparse.cross import sparse_cross_hashed as cross_hashed
+from penstock.ops.sparse.dense import from_dense
+from penstock.ops.sparse.dense import sparse_tensor_dense_matmul as matmul
+from penstock.ops.sparse.dense import sparse_tensor_dense_matmul as sparse_dense_matmul
+from penstock.ops.sparse.dense import sparse_tensor_to_dense as to_dense
+from penstock.ops.sparse.elementwise import sparse_add as add
+from penstock.ops.sparse.elementwise import sparse_maximum as maximum
+from penstock.ops.sparse.elementwise import sparse_minimum as minimum
+from penstock.ops.sparse.reduce import sparse_reduce_max as reduce_max
+from penstock.ops.sparse.reduce import sparse_reduce_max_sparse as reduce_max_sparse
+from penstock.ops.sparse.reduce import sparse_reduce_sum as reduce_sum
+from penstock.ops.sparse.reduce import sparse_reduce_sum_sparse as reduce_sum_sparse
+from penstock.ops.sparse.reduce import sparse_softmax as softmax
+from penstock.ops.sparse.rows import sparse_eye as eye
+from penstock.ops.sparse.rows import sparse_fill_empty_rows as fill_empty_rows
+from penstock.ops.sparse.rows import sparse_mask as mask
+from penstock.ops.sparse.rows import sparse_merge as merge
+from penstock.ops.sparse.rows import sparse_retain as retain
+from penstock.ops.sparse.rows import sparse_to_indicator as to_indicator
 
 __getattr__ = _guard(__name__)

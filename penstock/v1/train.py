@@ -7,7 +7,7 @@ from penstock.checkpoint.messages import CheckpointState
 from penstock.face.missing import guard as _guard
 from penstock.face.missing import listing as _listing
 from penstock.master.cluster import ClusterSpec
-from penstock.ops.example_proto import (
+from penstock.ops.io.example_proto import (
     BytesList,
     Example,
     Feature,

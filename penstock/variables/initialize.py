@@ -9,13 +9,13 @@ from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, device, name_scope
-from penstock.ops import state
-from penstock.ops.array import constant
-from penstock.ops.compare import logical_not
-from penstock.ops.control import group
-from penstock.ops.joining import stack
-from penstock.ops.reshaping import rank
-from penstock.ops.selection import boolean_mask
+from penstock.ops.array.creation import constant
+from penstock.ops.array.joining import stack
+from penstock.ops.array.reshaping import rank
+from penstock.ops.array.selection import boolean_mask
+from penstock.ops.control.grouping import group
+from penstock.ops.math.compare import logical_not
+from penstock.ops.state import variable_ops
 from penstock.variables.variable import Variable
 
 
@@ -103,7 +103,7 @@ def is_variable_initialized(ref: Any, name: str | None = None) -> Tensor:
     """Whether a variable holds a value."""
     if isinstance(ref, Variable):
         return ref.is_initialized(name=name)
-    tensor: Tensor = state.is_variable_initialized(ref, name=name)
+    tensor: Tensor = variable_ops.is_variable_initialized(ref, name=name)
     return tensor
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import registered
-from penstock.ops import array, random, reshaping
+from penstock.ops.array import creation, reshaping
+from penstock.ops.random import stateful as random
 
 
 class Initializer:
@@ -53,7 +54,7 @@ class Zeros(Initializer):
         self.dtype = as_dtype(dtype)
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
-        return array.zeros(shape, self._dtype(dtype))
+        return creation.zeros(shape, self._dtype(dtype))
 
 
 class Ones(Initializer):
@@ -63,7 +64,7 @@ class Ones(Initializer):
         self.dtype = as_dtype(dtype)
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
-        return array.ones(shape, self._dtype(dtype))
+        return creation.ones(shape, self._dtype(dtype))
 
 
 class Constant(Initializer):
@@ -81,7 +82,7 @@ class Constant(Initializer):
         self, shape: Any, dtype: Any = None, partition_info: Any = None, verify_shape: bool | None = None
     ) -> Any:
         verify = self._verify_shape if verify_shape is None else verify_shape
-        return array.constant(self.value, dtype=self._dtype(dtype), shape=shape, verify_shape=verify)
+        return creation.constant(self.value, dtype=self._dtype(dtype), shape=shape, verify_shape=verify)
 
 
 class RandomUniform(Initializer):
@@ -268,7 +269,7 @@ class Identity(Initializer):
         matrix = np.eye(*(int(d) for d in whole), dtype=kind.as_numpy_dtype) * kind.as_numpy_dtype(self.gain)
         if partition_info is not None:
             matrix = matrix[tuple(slice(o, o + n) for o, n in zip(partition_info.var_offset, shape, strict=True))]
-        return array.constant(matrix, name="eye")
+        return creation.constant(matrix, name="eye")
 
 
 zeros_initializer = Zeros

@@ -11,9 +11,9 @@ from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import colocate_with, control_dependencies, init_scope, name_scope
-from penstock.ops.casting import cast
-from penstock.ops.control import group
-from penstock.ops.math import minimum, pow
+from penstock.ops.control.grouping import group
+from penstock.ops.math.arithmetic import minimum, pow
+from penstock.ops.math.casting import cast
 from penstock.variables import slots
 from penstock.variables.initialize import moving_average_variables, trainable_variables
 from penstock.variables.initializers import Zeros

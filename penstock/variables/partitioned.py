@@ -11,7 +11,7 @@ from penstock.graph.opdef import registered
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.ops.joining import concat, split
+from penstock.ops.array.joining import concat, split
 from penstock.variables.variable import Variable
 
 

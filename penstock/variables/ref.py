@@ -12,10 +12,10 @@ from penstock.graph.opdef import registered
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, device, init_scope, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.ops import state
-from penstock.ops.gathering import gather, gather_nd
-from penstock.ops.scatter import SCATTER, SCATTER_ND
-from penstock.ops.slicing import strided_slice_assign
+from penstock.ops.array.gathering import gather, gather_nd
+from penstock.ops.array.slicing import strided_slice_assign
+from penstock.ops.state import variable_ops
+from penstock.ops.state.scatter import SCATTER, SCATTER_ND
 from penstock.variables.guard import without_uninitialized_inputs
 from penstock.variables.variable import Variable, declared_shape, kind
 
@@ -61,12 +61,14 @@ class RefVariable(Variable):
                 else:
                     value = convert_to_tensor(initial_value, name="initial_value", dtype=dtype)
                 declared = declared_shape(shape, value, validate_shape)
-                self._variable: Tensor = state.variable_v2(shape=declared, dtype=value.dtype.base_dtype, name=scope)
+                self._variable: Tensor = variable_ops.variable_v2(
+                    shape=declared, dtype=value.dtype.base_dtype, name=scope
+                )
             if validate_shape and not value.shape.is_fully_defined():
                 raise ValueError(f"initial_value must have a shape specified: {value}")
             self._initial_value = value
             self._name = self._variable.name
-            self._initializer_op = state.assign(
+            self._initializer_op = variable_ops.assign(
                 self._variable, without_uninitialized_inputs(scope, value), validate_shape=validate_shape, name="Assign"
             ).op
             identity = registered("Identity")
@@ -105,26 +107,26 @@ class RefVariable(Variable):
         return tensor
 
     def is_initialized(self, name: str | None = None) -> Tensor:
-        tensor: Tensor = state.is_variable_initialized(self._variable, name=name)
+        tensor: Tensor = variable_ops.is_variable_initialized(self._variable, name=name)
         return tensor
 
     def eval(self, session: Any = None) -> Any:
         return self._variable.eval(session=session)
 
     def assign(self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True) -> Any:
-        assigned = state.assign(self._variable, value, use_locking=use_locking, name=name)
+        assigned = variable_ops.assign(self._variable, value, use_locking=use_locking, name=name)
         return assigned if read_value else assigned.op
 
     def assign_add(
         self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        assigned = state.assign_add(self._variable, delta, use_locking=use_locking, name=name)
+        assigned = variable_ops.assign_add(self._variable, delta, use_locking=use_locking, name=name)
         return assigned if read_value else assigned.op
 
     def assign_sub(
         self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        assigned = state.assign_sub(self._variable, delta, use_locking=use_locking, name=name)
+        assigned = variable_ops.assign_sub(self._variable, delta, use_locking=use_locking, name=name)
         return assigned if read_value else assigned.op
 
     def _scatter(self, kind: str, sparse_delta: Any, use_locking: bool, name: str | None) -> Any:
@@ -138,7 +140,7 @@ class RefVariable(Variable):
         return strided_slice_assign(self._variable, *bounds.values(), value, **masks, name=name)
 
     def count_up_to(self, limit: int) -> Tensor:
-        tensor: Tensor = state.count_up_to(self._variable, limit=limit)
+        tensor: Tensor = variable_ops.count_up_to(self._variable, limit=limit)
         return tensor
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:

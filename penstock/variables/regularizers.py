@@ -10,10 +10,10 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import name_scope
-from penstock.ops.loss import l2_loss
-from penstock.ops.math import add_n, multiply
-from penstock.ops.reduce import reduce_sum
-from penstock.ops.unary import abs
+from penstock.ops.math.arithmetic import add_n, multiply
+from penstock.ops.math.reduce import reduce_sum
+from penstock.ops.math.unary import abs
+from penstock.ops.nn.cross_entropy import l2_loss
 
 Regularizer = Callable[..., Any]
 

@@ -13,9 +13,9 @@ from penstock.graph.opdef import registered
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies, device, init_scope, name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.ops import state
-from penstock.ops.scatter import SCATTER, SCATTER_ND
-from penstock.ops.slicing import resource_strided_slice_assign
+from penstock.ops.array.slicing import resource_strided_slice_assign
+from penstock.ops.state import variable_ops
+from penstock.ops.state.scatter import SCATTER, SCATTER_ND
 from penstock.variables.guard import without_uninitialized_inputs
 from penstock.variables.ref import slices_of
 from penstock.variables.variable import Variable, kind
@@ -67,23 +67,23 @@ class ResourceVariable(Variable):
                     )
                 if not validate_shape and shape is None:
                     declared = TensorShape(None)
-                self._handle: Tensor = state.var_handle(
+                self._handle: Tensor = variable_ops.var_handle(
                     shape=declared, dtype=value.dtype.base_dtype, shared_name=handle_name, debug_name=scope, name=scope
                 )
             self._initial_value, self._name = value, self._handle.name
             self._dtype, self._shape = value.dtype.base_dtype, declared
             with name_scope("IsInitialized"):
-                state.var_is_initialized(self._handle)
+                variable_ops.var_is_initialized(self._handle)
             with (
                 name_scope("Assign") as assign_scope,
                 colocate_with(None, ignore_existing=True),
                 device(self._handle.device),
             ):
                 safe = without_uninitialized_inputs(scope, value)
-                self._initializer_op = state.assign_variable(self._handle, safe, name=assign_scope)
+                self._initializer_op = variable_ops.assign_variable(self._handle, safe, name=assign_scope)
             with name_scope("Read"):
                 with device(self._handle.device):
-                    self._snapshot: Tensor = state.read_variable(self._handle, dtype=self._dtype)
+                    self._snapshot: Tensor = variable_ops.read_variable(self._handle, dtype=self._dtype)
                 self._cached: Tensor | None = None
                 if caching_device is not None:
                     with colocate_with(None, ignore_existing=True), device(caching_device):
@@ -130,9 +130,9 @@ class ResourceVariable(Variable):
         with self._after_parent():
             if self._caching_device is not None:
                 with colocate_with(None, ignore_existing=True), device(self._caching_device):
-                    tensor: Tensor = state.read_variable(self._handle, dtype=self._dtype)
+                    tensor: Tensor = variable_ops.read_variable(self._handle, dtype=self._dtype)
             else:
-                tensor = state.read_variable(self._handle, dtype=self._dtype)
+                tensor = variable_ops.read_variable(self._handle, dtype=self._dtype)
         return self._with_shape(tensor)
 
     def _with_shape(self, tensor: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ class ResourceVariable(Variable):
         return _identity(value)
 
     def is_initialized(self, name: str | None = None) -> Tensor:
-        tensor: Tensor = state.var_is_initialized(self._handle, name=name)
+        tensor: Tensor = variable_ops.var_is_initialized(self._handle, name=name)
         return tensor
 
     def eval(self, session: Any = None) -> Any:
@@ -170,12 +170,14 @@ class ResourceVariable(Variable):
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
         with self._after_parent():
-            tensor: Tensor = state.resource_gather(self._handle, indices, dtype=self._dtype, name=name or "Gather")
+            tensor: Tensor = variable_ops.resource_gather(
+                self._handle, indices, dtype=self._dtype, name=name or "Gather"
+            )
         return tensor
 
     def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:
         with self._after_parent():
-            tensor = state.resource_gather_nd(self._handle, indices, dtype=self._dtype, name=name or "GatherNd")
+            tensor = variable_ops.resource_gather_nd(self._handle, indices, dtype=self._dtype, name=name or "GatherNd")
         return _identity(tensor)
 
     # Changing
@@ -192,7 +194,7 @@ class ResourceVariable(Variable):
             )
         validate = self._validate_shape and self._shape.is_fully_defined()
         with self._after_parent():
-            op = state.assign_variable(self._handle, tensor, validate_shape=validate, name=name)
+            op = variable_ops.assign_variable(self._handle, tensor, validate_shape=validate, name=name)
         return self._written(op, read_value)
 
     def _assign_by(self, update: Callable[..., Operation], delta: Any, name: str | None, read_value: bool) -> Any:
@@ -208,12 +210,12 @@ class ResourceVariable(Variable):
     def assign_add(
         self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        return self._assign_by(state.assign_add_variable, delta, name, read_value)
+        return self._assign_by(variable_ops.assign_add_variable, delta, name, read_value)
 
     def assign_sub(
         self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        return self._assign_by(state.assign_sub_variable, delta, name, read_value)
+        return self._assign_by(variable_ops.assign_sub_variable, delta, name, read_value)
 
     def _scatter(self, kind: str, sparse_delta: Any, use_locking: bool, name: str | None) -> Any:
         return self._scatter_rows(kind, *slices_of(sparse_delta), name)
@@ -235,7 +237,7 @@ class ResourceVariable(Variable):
         return self._written(op)
 
     def count_up_to(self, limit: int) -> Tensor:
-        tensor: Tensor = state.resource_count_up_to(self._handle, limit=limit, T=self._dtype)
+        tensor: Tensor = variable_ops.resource_count_up_to(self._handle, limit=limit, T=self._dtype)
         return tensor
 
     # Tensors
@@ -262,7 +264,7 @@ class _Unread(ResourceVariable):
         self.__dict__ = dict(variable.__dict__)
         self._parent, self._name, self._cached = parent, parent.name, None
         with control_dependencies([parent]):
-            self._snapshot = self._with_shape(state.read_variable(self._handle, dtype=self._dtype))
+            self._snapshot = self._with_shape(variable_ops.read_variable(self._handle, dtype=self._dtype))
 
     @property
     def op(self) -> Operation:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from penstock.graph.scopes import colocate_with
-from penstock.ops import array, reshaping
+from penstock.ops.array import creation, reshaping
 from penstock.variables.initializers import Zeros
 from penstock.variables.ref import RefVariable
 from penstock.variables.resource import ResourceVariable
@@ -41,7 +41,7 @@ def create_zeros_slot(primary: Any, name: str, dtype: Any = None, colocate_with_
     if shape.is_fully_defined():
         return create_slot_with_initializer(primary, Zeros(), shape, dtype, name, colocate_with_primary)
     known = primary.initialized_value() if isinstance(primary, Variable) else primary
-    return create_slot(primary, array.zeros(reshaping.shape(known), dtype=dtype), name, colocate_with_primary)
+    return create_slot(primary, creation.zeros(reshaping.shape(known), dtype=dtype), name, colocate_with_primary)
 
 
 def _named(primary: Any, name: str) -> variable_scope:

@@ -7,8 +7,10 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op_of
 from penstock.graph.scopes import name_scope
-from penstock.ops import array, casting, joining, reshaping, state
-from penstock.ops.scatter import SCATTER, SCATTER_ND
+from penstock.ops.array import creation, joining, reshaping
+from penstock.ops.math import casting
+from penstock.ops.state import variable_ops
+from penstock.ops.state.scatter import SCATTER, SCATTER_ND
 
 
 def _is_ref(ref: Any) -> bool:
@@ -24,7 +26,7 @@ def assign(
     """
     if not _is_ref(ref):
         return ref.assign(value, name=name)
-    return state.assign(
+    return variable_ops.assign(
         ref, value, validate_shape=validate_shape is not False, use_locking=use_locking is not False, name=name
     )
 
@@ -33,21 +35,21 @@ def assign_add(ref: Any, value: Any, use_locking: bool | None = None, name: str 
     """Adds to a variable and returns the new value."""
     if not _is_ref(ref):
         return ref.assign_add(value)
-    return state.assign_add(ref, value, use_locking=bool(use_locking), name=name)
+    return variable_ops.assign_add(ref, value, use_locking=bool(use_locking), name=name)
 
 
 def assign_sub(ref: Any, value: Any, use_locking: bool | None = None, name: str | None = None) -> Any:
     """Subtracts from a variable and returns the new value."""
     if not _is_ref(ref):
         return ref.assign_sub(value)
-    return state.assign_sub(ref, value, use_locking=bool(use_locking), name=name)
+    return variable_ops.assign_sub(ref, value, use_locking=bool(use_locking), name=name)
 
 
 def count_up_to(ref: Any, limit: int, name: str | None = None) -> Any:
     """The value before it is raised by one; OutOfRangeError once it has reached `limit`."""
     if _is_ref(ref):
-        return state.count_up_to(ref, limit=limit, name=name)
-    return state.resource_count_up_to(ref.handle, limit=limit, T=ref.dtype, name=name)
+        return variable_ops.count_up_to(ref, limit=limit, name=name)
+    return variable_ops.resource_count_up_to(ref.handle, limit=limit, T=ref.dtype, name=name)
 
 
 def _scatter(kind: str, ref: Any, indices: Any, updates: Any, use_locking: bool, name: str | None) -> Any:
@@ -85,7 +87,7 @@ def batch_scatter_update(
             count = dims[axis]
             numbers = op_of("Range")(0, casting.cast(count, "int32"), 1, name="Range")
             place: Any = reshaping.reshape(numbers, [1] * axis + [count] + [1] * (rank - axis))
-            spread = array.ones_like(single, dtype="int32")
+            spread = creation.ones_like(single, dtype="int32")
             address = joining.concat([casting.cast(place * spread, places.dtype), address], -1)
         return _scatter_nd("Update", ref, address, updates, use_locking, None)
 

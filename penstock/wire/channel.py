@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from penstock import logging
 from penstock.errors import INTERNAL, UNAVAILABLE, DataLossError, OpError, UnavailableError, error_from_code
-from penstock.face import logging
 from penstock.memory import aligned_empty
 from penstock.wire import codec
 from penstock.wire.codec import Goodbye, Message, Ping, Pong, Released, Segment

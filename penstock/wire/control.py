@@ -18,6 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto import cluster_pb2, graph_pb2
 
+from penstock import logging
 from penstock.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -28,7 +29,6 @@ from penstock.errors import (
     UnavailableError,
     error_from_code,
 )
-from penstock.face import logging
 from penstock.graph.protos import make_messages
 from penstock.wire.credentials import TOKEN_METADATA, Credentials, RefusalLog
 

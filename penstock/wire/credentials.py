@@ -39,8 +39,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock import errors
-from penstock.face import logging
+from penstock import errors, logging
 
 # ssl, grpc and cryptography are imported where they are used: most programs have no credentials and should not wait
 # for them.

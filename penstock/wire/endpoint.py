@@ -12,8 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from penstock import logging
 from penstock.errors import PERMISSION_DENIED, DataLossError, UnavailableError, error_from_code
-from penstock.face import logging
 from penstock.wire.channel import Channel
 from penstock.wire.codec import Goodbye, Hello, Welcome
 from penstock.wire.credentials import Credentials, RefusalLog

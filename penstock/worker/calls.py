@@ -14,10 +14,10 @@ from penstock.graph.checks import NotTraceable
 from penstock.graph.dtype import variant
 from penstock.graph.function import Function
 from penstock.graph.opdef import grouped, registered
-from penstock.ops.functional import as_predicate, bound_of_count
-from penstock.ops.iteration_memory import StackedMemory
-from penstock.ops.list_value import RowList, StackedList
-from penstock.ops.waiting import GivesWay, NeedsThread
+from penstock.kernel.lists import RowList, StackedList
+from penstock.kernel.waiting import GivesWay, NeedsThread
+from penstock.ops.engine.if_while import as_predicate, bound_of_count
+from penstock.ops.engine.iteration_memory import StackedMemory
 from penstock.passes.ir import SPLIT, Edge, Node, Subgraph, blamed
 from penstock.passes.prune import body_of
 from penstock.worker.plan import Cuts, SegmentPlan, body, functions_of

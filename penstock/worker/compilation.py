@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 
-from penstock.face import logging
+from penstock import logging
 from penstock.worker.shape_watch import ShapeWatch
 
 MAX_RECORDS = 1000  # compilations, and names of segments, that a log keeps

@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
+from penstock.kernel.waiting import NeedsThread
 from penstock.memory import without_collecting
-from penstock.ops.waiting import NeedsThread
 from penstock.passes.ir import Edge, Node, Subgraph
 from penstock.passes.late_reads import read_late
 from penstock.passes.rows_on_host import rows_on_host

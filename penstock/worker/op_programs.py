@@ -21,7 +21,7 @@ from penstock.graph.shape import TensorShape
 from penstock.jaxprs.errors import NoRule
 from penstock.jaxprs.numpy_program import NumpyProgram
 from penstock.jaxprs.symbols import named_sizes, numbered, symbolic
-from penstock.ops.types import on_platform
+from penstock.kernel.types import on_platform
 from penstock.passes.ir import Node
 from penstock.worker.tracing import Checks, Trace
 

@@ -21,8 +21,8 @@ import zlib
 import jax
 from jax._src import compilation_cache
 
+from penstock import logging
 from penstock.errors import InvalidArgumentError
-from penstock.face import logging
 from penstock.worker.compilation import in_background
 
 MAX_BYTES = 1 << 30  # unless PENSTOCK_CACHE_BYTES says otherwise

@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.graph.checks import require_in_range
 from penstock.jaxprs.numpy_program import NumpyProgram
-from penstock.ops.types import on_platform
+from penstock.kernel.types import on_platform
 from penstock.passes.ir import Node
 from penstock.worker.calls import PlainCall, host_value
 from penstock.worker.resources import Variable

@@ -15,9 +15,9 @@ from penstock.errors import InternalError, OpError, ResourceExhaustedError
 from penstock.graph.checks import NotTraceable
 from penstock.graph.dtype import DType
 from penstock.jaxprs.symbols import as_numbers, has_symbols
-from penstock.ops.convolution import cpu_compiler_options
-from penstock.ops.types import on_platform
-from penstock.ops.waiting import NeedsThread
+from penstock.kernel.types import on_platform
+from penstock.kernel.waiting import NeedsThread
+from penstock.ops.conv.lowerings import cpu_compiler_options
 from penstock.passes.ir import Edge, Node
 from penstock.worker.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed
 from penstock.worker.compilation import Compilations, Program, here

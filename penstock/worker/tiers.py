@@ -23,15 +23,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from penstock import logging
 from penstock.errors import UnimplementedError
-from penstock.face import logging
 from penstock.graph.checks import NotTraceable
 from penstock.graph.shape import TensorShape
 from penstock.jaxprs.errors import NoRule
 from penstock.jaxprs.pattern import Shapes
-from penstock.ops.list_value import RowList
-from penstock.ops.types import interpreting
-from penstock.ops.waiting import NeedsThread
+from penstock.kernel.lists import RowList
+from penstock.kernel.types import interpreting
+from penstock.kernel.waiting import NeedsThread
 from penstock.worker.compilation import in_background
 from penstock.worker.op_programs import TooMuchWork
 from penstock.worker.segment import Segment

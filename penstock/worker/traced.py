@@ -15,9 +15,9 @@ from penstock.jaxprs.numpy_program import NumpyProgram
 from penstock.jaxprs.padding import padded, padded_shape, true_shape
 from penstock.jaxprs.pattern import Pattern, Shapes
 from penstock.jaxprs.symbols import NOT_FOR_SYMBOLS, here, is_symbol
+from penstock.kernel.lists import StackedList
 from penstock.memory import aligned_empty
-from penstock.ops.iteration_memory import StackedMemory
-from penstock.ops.list_value import StackedList
+from penstock.ops.engine.iteration_memory import StackedMemory
 from penstock.worker.compilation import Program
 from penstock.worker.compilation import here as compiling_here
 from penstock.worker.resources import USED_UP

@@ -16,7 +16,7 @@ from penstock.graph.checks import NotTraceable, ignoring_checks, recording_check
 from penstock.graph.function import Function
 from penstock.graph.opdef import OpDef, grouped, static_positions
 from penstock.jaxprs.symbols import NOT_FOR_SYMBOLS, as_numbers, has_symbols, here, is_symbol, told
-from penstock.ops.functional import first_failure
+from penstock.ops.engine.if_while import first_failure
 from penstock.passes.ir import Edge, Node, blamed
 from penstock.worker.plan import body
 from penstock.worker.randomness import is_random
@@ -247,7 +247,16 @@ class Trace:
 
 # Of kernels that have no loop of jax's, which would be unrolled where nothing is compiled.
 _WITHOUT_LOOPS = frozenset(
-    f"penstock.ops.{name}" for name in ("activation", "loss", "math", "matmul", "nn", "reduce", "unary")
+    f"penstock.ops.{name}"
+    for name in (
+        "linalg.matmul",
+        "math.arithmetic",
+        "math.reduce",
+        "math.unary",
+        "nn.activation",
+        "nn.cross_entropy",
+        "nn.layer_parts",
+    )
 )
 
 

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from penstock import logging
 from penstock.errors import AbortedError, InternalError, InvalidArgumentError, OpError
-from penstock.face import logging
-from penstock.ops.waiting import GivesWay, NeedsThread
+from penstock.kernel.waiting import GivesWay, NeedsThread
 from penstock.passes.ir import Subgraph
 from penstock.passes.partition import task_of
 from penstock.wire.codec import RunGraph

@@ -17,7 +17,7 @@ from typing import Any
 from gates import gate
 
 import penstock.v1 as tf
-from penstock.ops.saveable import SaveableObject, SaveSpec
+from penstock.checkpoint.saveable_object import SaveableObject, SaveSpec
 
 MOMENTS = ("pull", "push")
 SIZE = 1 << 16  # elements of the variable that travels each way: enough for shared memory

@@ -5,8 +5,8 @@ import pytest
 
 import penstock.v1 as tf
 from penstock.contrib.defun import Defun
-from penstock.ops.indexed_slices import _as_indexed_slices_list
-from penstock.ops.record_input import RecordInput
+from penstock.ops.array.indexed_slices import _as_indexed_slices_list
+from penstock.ops.io.record_input import RecordInput
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from pathlib import Path
 
 import pytest
@@ -14,15 +12,14 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
-import penstock.ops
+import penstock.ops  # noqa: F401  declares the library
 from penstock.errors import OpError
 from penstock.graph import tensor_proto
 from penstock.graph.graph import Graph
 from penstock.graph.importer import import_graph_def
-from penstock.graph.opdef import all_ops
+from penstock.graph.opdef import all_ops, load_libraries
 
-for module in pkgutil.iter_modules(penstock.ops.__path__):
-    importlib.import_module(f"penstock.ops.{module.name}")
+load_libraries()
 
 ALLOWED = (ValueError, TypeError, KeyError, OpError)
 GRAPHS = sorted((Path(__file__).parent.parent / "golden").glob("graphdef*/*.pb"))

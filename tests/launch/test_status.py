@@ -22,7 +22,7 @@ from penstock.launch.cluster_screen import duration, screen, size_of
 from penstock.launch.cluster_view import bars, view_of
 from penstock.launch.local import reserve
 from penstock.launch.running import announced
-from penstock.ops.staging import StagingArea
+from penstock.ops.queue.staging import StagingArea
 from penstock.wire.control import messages
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ import pytest
 from golden_programs import GOLDEN, check, load
 
 import penstock.v1 as tf
-from penstock.ops import training
+from penstock.ops.state import training
 from penstock.optim.accumulation import GradientAccumulationOptimizer
 
 _CASES = load("optimizers/index.json")["cases"]

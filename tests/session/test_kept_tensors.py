@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import penstock.v1 as tf
-from penstock.ops.session_tensors import SessionTensors
+from penstock.ops.state.session_tensors import SessionTensors
 
 
 def _kept(worker) -> list[SessionTensors]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import penstock.v1 as tf
-from penstock.face import frames
+from penstock import frames
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 60

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock.v1 as tf
-from penstock.face import logging
+from penstock import logging
 from penstock.train import step_memory
 from penstock.train.recovery import Patience, RecoveringSession, patiently
 from penstock.train.step_memory import StepMemory

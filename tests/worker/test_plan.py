@@ -149,7 +149,7 @@ def test_small_results_of_another_device_come_back_in_one_transfer(monkeypatch):
 
 
 def test_two_nodes_of_one_shared_name_are_one_variable():
-    from penstock.ops.state import variable_v2
+    from penstock.ops.state.variable_ops import variable_v2
 
     first, second = (variable_v2(shape=[], dtype=tf.float32, shared_name="both", name=n) for n in "ab")
     both = tf.group(tf.assign_add(first, 1.0), tf.assign_add(second, 10.0))

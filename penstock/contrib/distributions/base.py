@@ -13,9 +13,10 @@ from penstock.graph.dtype import DType
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.ops import array, casting, joining, passthrough, reduce, reshaping, unary
-from penstock.ops.assertion import Assert
-from penstock.ops.selection import where
+from penstock.ops.array import creation, joining, passthrough, reshaping
+from penstock.ops.array.selection import where
+from penstock.ops.debugging.assertion import Assert
+from penstock.ops.math import casting, reduce, unary
 
 Parameters = dict[str, Any]
 
@@ -303,7 +304,7 @@ class Distribution:
             check = Assert(reduce.reduce_all(defined), [f"{self._name}: a statistic is undefined for the parameters."])
             with control_dependencies([check]):
                 return passthrough.identity(value)
-        nan = array.fill(reshaping.shape(value), convert_to_tensor(float("nan"), dtype=value.dtype.base_dtype))
+        nan = creation.fill(reshaping.shape(value), convert_to_tensor(float("nan"), dtype=value.dtype.base_dtype))
         return where(defined, value, nan)
 
     def __repr__(self) -> str:
@@ -335,7 +336,7 @@ def next_seed(seed: int | None, salt: str) -> int | None:
 
 def broadcast_ones(tensor: Any, like: Any) -> Any:
     """`tensor` in the shape that it has together with `like`."""
-    return tensor * array.ones_like(like)
+    return tensor * creation.ones_like(like)
 
 
 # Divergences.

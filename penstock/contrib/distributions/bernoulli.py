@@ -9,8 +9,11 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import as_dtype
 from penstock.graph.scopes import name_scope
-from penstock.ops import activation, array, casting, compare, loss, nn, passthrough, random, unary
-from penstock.ops.check_ops import assert_less_equal, assert_non_negative
+from penstock.ops.array import creation, passthrough
+from penstock.ops.debugging.check_ops import assert_less_equal, assert_non_negative
+from penstock.ops.math import casting, compare, unary
+from penstock.ops.nn import activation, cross_entropy, layer_parts
+from penstock.ops.random import stateful as random
 
 
 def logits_and_probs(logits: Any, probs: Any, validate: bool, over_classes: bool) -> tuple[Any, Any]:
@@ -19,10 +22,12 @@ def logits_and_probs(logits: Any, probs: Any, validate: bool, over_classes: bool
         raise ValueError("Must pass probs or logits, but not both.")
     if probs is None:
         logits = convert_to_tensor(logits, name="logits")
-        return logits, nn.softmax(logits, name="probs") if over_classes else unary.sigmoid(logits, name="probs")
+        return logits, layer_parts.softmax(logits, name="probs") if over_classes else unary.sigmoid(
+            logits, name="probs"
+        )
     probs = convert_to_tensor(probs, name="probs")
     if validate:
-        one = array.ones_like(probs)
+        one = creation.ones_like(probs)
         with checked(True, lambda: [assert_non_negative(probs), assert_less_equal(probs, one)]):
             probs = passthrough.identity(probs)
     logits = unary.log(probs)
@@ -59,11 +64,11 @@ class Bernoulli(Distribution):
     def _log_prob(self, value: Any) -> Any:
         event = cast_counts(value, self.logits.dtype.base_dtype)
         if event.shape.rank is None or event.shape != self.logits.shape:
-            logits = self.logits * array.ones_like(event)
-            event = event * array.ones_like(self.logits)
+            logits = self.logits * creation.ones_like(event)
+            event = event * creation.ones_like(self.logits)
         else:
             logits = self.logits
-        return unary.negative(loss.sigmoid_cross_entropy_with_logits(labels=event, logits=logits))
+        return unary.negative(cross_entropy.sigmoid_cross_entropy_with_logits(labels=event, logits=logits))
 
     def _entropy(self) -> Any:
         return -self.logits * (unary.sigmoid(self.logits) - 1.0) + activation.softplus(-self.logits)

@@ -13,8 +13,10 @@ from penstock.contrib.distributions.base import (
     next_seed,
 )
 from penstock.graph.scopes import name_scope
-from penstock.ops import compare, passthrough, random, special, unary
-from penstock.ops.check_ops import assert_positive
+from penstock.ops.array import passthrough
+from penstock.ops.debugging.check_ops import assert_positive
+from penstock.ops.math import compare, special, unary
+from penstock.ops.random import stateful as random
 
 
 class Beta(Distribution):

@@ -12,21 +12,10 @@ from penstock.graph.dtype import as_dtype
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.ops import (
-    arranging,
-    array,
-    casting,
-    compare,
-    joining,
-    loss,
-    nn,
-    random,
-    ranges,
-    reduce,
-    reshaping,
-    selection,
-    unary,
-)
+from penstock.ops.array import arranging, creation, joining, ranges, reshaping, selection
+from penstock.ops.math import casting, compare, reduce, unary
+from penstock.ops.nn import cross_entropy, layer_parts
+from penstock.ops.random import stateful as random
 
 
 class Categorical(Distribution):
@@ -85,22 +74,24 @@ class Categorical(Distribution):
         """Classes, and what there is for each class, in shapes that fit: [..., ] and [..., classes]."""
         if value.shape.rank is not None and value.shape == TensorShape(per_class.shape.as_list()[:-1]):
             return value, per_class
-        per_class = per_class * array.ones_like(reshaping.expand_dims(value, -1), dtype=per_class.dtype.base_dtype)
-        return value * array.ones_like(per_class[..., 0], dtype=value.dtype.base_dtype), per_class
+        per_class = per_class * creation.ones_like(reshaping.expand_dims(value, -1), dtype=per_class.dtype.base_dtype)
+        return value * creation.ones_like(per_class[..., 0], dtype=value.dtype.base_dtype), per_class
 
     def _log_prob(self, value: Any) -> Any:
         value = casting.cast(value, dt.int32) if not value.dtype.is_integer else value
         value, logits = self._matched(value, self.logits)
-        return unary.negative(loss.sparse_softmax_cross_entropy_with_logits(labels=value, logits=logits))
+        return unary.negative(cross_entropy.sparse_softmax_cross_entropy_with_logits(labels=value, logits=logits))
 
     def _cdf(self, value: Any) -> Any:
         value, probs = self._matched(value, self.probs)
         classes = casting.cast(ranges.range(self.event_size), value.dtype.base_dtype)
-        below = compare.less(classes + array.zeros_like(probs, dtype=classes.dtype), reshaping.expand_dims(value, -1))
-        return reduce.reduce_sum(selection.where(below, probs, array.zeros_like(probs)), -1)
+        below = compare.less(
+            classes + creation.zeros_like(probs, dtype=classes.dtype), reshaping.expand_dims(value, -1)
+        )
+        return reduce.reduce_sum(selection.where(below, probs, creation.zeros_like(probs)), -1)
 
     def _entropy(self) -> Any:
-        return unary.negative(reduce.reduce_sum(nn.log_softmax(self.logits) * self.probs, -1))
+        return unary.negative(reduce.reduce_sum(layer_parts.log_softmax(self.logits) * self.probs, -1))
 
     def _mode(self) -> Any:
         return casting.cast(reduce.argmax(self.logits, -1), self.dtype)
@@ -109,5 +100,5 @@ class Categorical(Distribution):
 @RegisterKL(Categorical, Categorical)
 def _kl_categorical_categorical(a: Categorical, b: Categorical, name: str | None = None) -> Any:
     with name_scope(name, "kl_categorical_categorical", [a.logits, b.logits]):
-        difference: Any = nn.log_softmax(a.logits) - nn.log_softmax(b.logits)  # type: ignore[operator]
-        return reduce.reduce_sum(nn.softmax(a.logits) * difference, -1)
+        difference: Any = layer_parts.log_softmax(a.logits) - layer_parts.log_softmax(b.logits)  # type: ignore[operator]
+        return reduce.reduce_sum(layer_parts.softmax(a.logits) * difference, -1)

@@ -11,23 +11,11 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.ops import (
-    arranging,
-    array,
-    casting,
-    compare,
-    joining,
-    nn,
-    passthrough,
-    random,
-    ranges,
-    reduce,
-    reshaping,
-    selection,
-    special,
-    unary,
-)
-from penstock.ops.check_ops import assert_positive
+from penstock.ops.array import arranging, creation, joining, passthrough, ranges, reshaping, selection
+from penstock.ops.debugging.check_ops import assert_positive
+from penstock.ops.math import casting, compare, reduce, special, unary
+from penstock.ops.nn import layer_parts
+from penstock.ops.random import stateful as random
 
 
 def _log_beta(concentration: Any) -> Any:
@@ -118,7 +106,7 @@ class Dirichlet(_Vectors):
         size = casting.cast(self._event_shape_tensor()[0], self.dtype)  # type: ignore[index]
         mode = (self.concentration - 1.0) / (reshaping.expand_dims(self._total, -1) - size)
         peaked = reduce.reduce_all(compare.greater(self.concentration, 1.0), -1, keepdims=True)
-        everywhere = compare.logical_and(peaked, array.ones_like(mode, dtype=dt.bool))
+        everywhere = compare.logical_and(peaked, creation.ones_like(mode, dtype=dt.bool))
         return self._or_nan(everywhere, mode)
 
 
@@ -175,12 +163,12 @@ class Multinomial(_Vectors):
         return self._probs
 
     def _sample_n(self, n: Any, seed: int | None) -> Any:
-        logits = self.logits + array.zeros_like(self._mean_)
-        totals = self.total_count * array.ones_like(self._mean_[..., 0])
+        logits = self.logits + creation.zeros_like(self._mean_)
+        totals = self.total_count * creation.ones_like(self._mean_[..., 0])
         return _counts(logits, totals, n, self.dtype, seed)
 
     def _log_prob(self, value: Any) -> Any:
-        unnormalized: Any = reduce.reduce_sum(value * nn.log_softmax(self.logits), -1)
+        unnormalized: Any = reduce.reduce_sum(value * layer_parts.log_softmax(self.logits), -1)
         return unnormalized + _log_combinations(self.total_count, value)
 
     def _mean(self) -> Any:
@@ -224,7 +212,7 @@ class DirichletMultinomial(_Vectors):
 
     def _sample_n(self, n: Any, seed: int | None) -> Any:
         gammas = random.random_gamma([n], self.concentration, dtype=self.dtype, seed=seed)
-        totals = self.total_count * array.ones_like(gammas[..., 0])  # type: ignore[index]
+        totals = self.total_count * creation.ones_like(gammas[..., 0])  # type: ignore[index]
         drawn = _counts(unary.log(gammas), totals, 1, self.dtype, next_seed(seed, "dirichlet_multinomial"))
         return drawn[0]
 

@@ -15,8 +15,10 @@ from penstock.contrib.distributions.base import (
     floats,
 )
 from penstock.graph.scopes import name_scope
-from penstock.ops import array, compare, passthrough, random, special, unary
-from penstock.ops.check_ops import assert_positive
+from penstock.ops.array import creation, passthrough
+from penstock.ops.debugging.check_ops import assert_positive
+from penstock.ops.math import compare, special, unary
+from penstock.ops.random import stateful as random
 
 
 class Gamma(Distribution):
@@ -87,7 +89,7 @@ class Exponential(Gamma):
         parameters = dict(locals())
         with name_scope(name, values=[rate]) as scope:
             (rate,) = floats(rate=rate)
-        super().__init__(array.ones_like(rate), rate, validate_args, allow_nan_stats, scope)
+        super().__init__(creation.ones_like(rate), rate, validate_args, allow_nan_stats, scope)
         self._parameters = {k: v for k, v in parameters.items() if k not in ("self", "__class__")}
 
     def _sample_n(self, n: Any, seed: int | None) -> Any:

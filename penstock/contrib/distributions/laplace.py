@@ -15,8 +15,10 @@ from penstock.contrib.distributions.base import (
     floats,
 )
 from penstock.graph.scopes import name_scope
-from penstock.ops import compare, passthrough, random, selection, unary
-from penstock.ops.check_ops import assert_positive
+from penstock.ops.array import passthrough, selection
+from penstock.ops.debugging.check_ops import assert_positive
+from penstock.ops.math import compare, unary
+from penstock.ops.random import stateful as random
 
 
 class Laplace(Distribution):

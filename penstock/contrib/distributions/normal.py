@@ -15,9 +15,11 @@ from penstock.contrib.distributions.base import (
 )
 from penstock.contrib.distributions.tails import log_ndtr, ndtr
 from penstock.graph.scopes import name_scope
-from penstock.ops import passthrough, random, unary
-from penstock.ops.check_ops import assert_positive
-from penstock.ops.special import ndtri_op
+from penstock.ops.array import passthrough
+from penstock.ops.debugging.check_ops import assert_positive
+from penstock.ops.math import unary
+from penstock.ops.math.special import ndtri_op
+from penstock.ops.random import stateful as random
 
 
 class Normal(Distribution):

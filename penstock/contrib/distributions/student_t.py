@@ -8,8 +8,10 @@ from typing import Any
 from penstock.contrib.distributions.base import Distribution, broadcast_ones, checked, floats, next_seed
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.scopes import name_scope
-from penstock.ops import array, compare, passthrough, random, reshaping, selection, special, unary
-from penstock.ops.check_ops import assert_positive
+from penstock.ops.array import creation, passthrough, reshaping, selection
+from penstock.ops.debugging.check_ops import assert_positive
+from penstock.ops.math import compare, special, unary
+from penstock.ops.random import stateful as random
 
 
 class StudentT(Distribution):
@@ -45,7 +47,7 @@ class StudentT(Distribution):
 
     def _all(self, tensor: Any) -> Any:
         """`tensor` in the batch shape."""
-        return tensor * array.ones(self._batch_shape_tensor(), self.dtype)
+        return tensor * creation.ones(self._batch_shape_tensor(), self.dtype)
 
     def _sample_n(self, n: Any, seed: int | None) -> Any:
         normal: Any = random.random_normal(self._drawn_shape(n), dtype=self.dtype, seed=seed)
@@ -67,7 +69,7 @@ class StudentT(Distribution):
     def _cdf(self, value: Any) -> Any:
         z = (value - self.loc) / unary.abs(self.scale)
         share = self.df / (unary.square(z) + self.df)
-        ones: Any = array.ones_like(share)
+        ones: Any = creation.ones_like(share)
         tail = 0.5 * special.betainc(0.5 * self.df * ones, 0.5 * ones, share)
         return selection.where(compare.less(broadcast_ones(z, share), 0.0), tail, 1.0 - tail)
 
@@ -87,8 +89,8 @@ class StudentT(Distribution):
         df = self._all(self.df)
         above = compare.greater(df, 2.0)
         # A harmless number where the formula does not hold.
-        safe = selection.where(above, df - 2.0, array.ones_like(df))
-        infinite = array.fill(reshaping.shape(df), convert_to_tensor(float("inf"), dtype=self.dtype))
+        safe = selection.where(above, df - 2.0, creation.ones_like(df))
+        infinite = creation.fill(reshaping.shape(df), convert_to_tensor(float("inf"), dtype=self.dtype))
         variance = selection.where(above, unary.square(self._all(self.scale)) * df / safe, infinite)
         return self._or_nan(compare.greater(df, 1.0), variance)
 

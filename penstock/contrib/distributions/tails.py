@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.ops import compare, math, selection, special, unary
+from penstock.ops.array import selection
+from penstock.ops.math import arithmetic, compare, special, unary
 
 
 def ndtr(x: Any) -> Any:
@@ -24,8 +25,8 @@ def log_ndtr(x: Any) -> Any:
     """The logarithm of `ndtr`, which does not underflow: far below zero it is an asymptotic series."""
     lower, upper = (-20.0, 8.0) if x.dtype.as_numpy_dtype == np.float64 else (-10.0, 5.0)
     # Each branch sees only values that it is made for, so that gradients of the others are no NaN.
-    middle = unary.log(ndtr(math.maximum(x, lower)))
-    below = selection.where(compare.greater(x, lower), middle, _series(math.minimum(x, lower)))
+    middle = unary.log(ndtr(arithmetic.maximum(x, lower)))
+    below = selection.where(compare.greater(x, lower), middle, _series(arithmetic.minimum(x, lower)))
     return selection.where(compare.greater(x, upper), -ndtr(-x), below)
 
 

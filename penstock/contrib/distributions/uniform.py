@@ -7,8 +7,10 @@ from typing import Any
 
 from penstock.contrib.distributions.base import FULLY_REPARAMETERIZED, Distribution, checked, floats
 from penstock.graph.scopes import name_scope
-from penstock.ops import array, compare, passthrough, random, selection, unary
-from penstock.ops.check_ops import assert_less
+from penstock.ops.array import creation, passthrough, selection
+from penstock.ops.debugging.check_ops import assert_less
+from penstock.ops.math import compare, unary
+from penstock.ops.random import stateful as random
 
 
 class Uniform(Distribution):
@@ -51,17 +53,17 @@ class Uniform(Distribution):
         return self.low + self.range() * drawn
 
     def _prob(self, value: Any) -> Any:
-        spread = value * array.ones_like(self.low) * array.ones_like(self.high)
+        spread = value * creation.ones_like(self.low) * creation.ones_like(self.high)
         outside = compare.logical_or(compare.less(spread, self.low), compare.greater_equal(spread, self.high))
-        density = array.ones_like(spread) / self.range()
-        inside = selection.where(outside, array.zeros_like(spread), density)
+        density = creation.ones_like(spread) / self.range()
+        inside = selection.where(outside, creation.zeros_like(spread), density)
         return selection.where(unary.is_nan(spread), spread, inside)
 
     def _cdf(self, value: Any) -> Any:
-        spread = value * array.ones_like(self.low) * array.ones_like(self.high)
+        spread = value * creation.ones_like(self.low) * creation.ones_like(self.high)
         share = (spread - self.low) / self.range()
-        above = selection.where(compare.greater_equal(spread, self.high), array.ones_like(spread), share)
-        return selection.where(compare.less(spread, self.low), array.zeros_like(spread), above)
+        above = selection.where(compare.greater_equal(spread, self.high), creation.ones_like(spread), share)
+        return selection.where(compare.less(spread, self.low), creation.zeros_like(spread), above)
 
     def _entropy(self) -> Any:
         return unary.log(self.range())

@@ -21,19 +21,9 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.layers import core
-from penstock.ops import (
-    activation,
-    casting,
-    embedding,
-    gathering,
-    joining,
-    math,
-    nn,
-    reduce,
-    reshaping,
-    selection,
-    unary,
-)
+from penstock.ops.array import gathering, joining, reshaping, selection
+from penstock.ops.math import arithmetic, casting, reduce, unary
+from penstock.ops.nn import activation, embedding, layer_parts
 from penstock.variables.initializers import Zeros
 from penstock.variables.scope import variable_scope
 
@@ -117,7 +107,7 @@ def bias_add(
             regularizer=regularizer, trainable=trainable,
             collections=get_variable_collections(variables_collections, "biases"),
         )  # fmt: skip
-        outputs = nn.bias_add(inputs, biases, data_format=data_format)
+        outputs = layer_parts.bias_add(inputs, biases, data_format=data_format)
         return finished(outputs, None, None, activation_fn, outputs_collections, sc.name)
 
 
@@ -141,7 +131,7 @@ def softmax(logits: Any, scope: Any = None) -> Any:
     with variable_scope(scope, "softmax", [logits]):
         logits = convert_to_tensor(logits)
         classes = logits.shape.as_list()[-1]
-        flat = nn.softmax(reshaping.reshape(logits, [-1, classes]))
+        flat = layer_parts.softmax(reshaping.reshape(logits, [-1, classes]))
         predictions = reshaping.reshape(flat, reshaping.shape(logits))
         predictions.set_shape(logits.shape)
         return predictions
@@ -157,7 +147,7 @@ def unit_norm(inputs: Any, dim: int, epsilon: float = 1e-7, scope: Any = None) -
         if dim < 0 or dim >= inputs.shape.rank:
             raise ValueError(f"dim must be positive but smaller than the input rank {inputs.shape.rank}, got {dim}.")
         squares: Any = reduce.reduce_sum(unary.square(inputs), dim, keepdims=True)
-        return math.divide(inputs, unary.sqrt(squares + epsilon))
+        return arithmetic.divide(inputs, unary.sqrt(squares + epsilon))
 
 
 @add_arg_scope

@@ -19,7 +19,8 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.scopes import name_scope
 from penstock.layers import convolutional, pooling, separable
 from penstock.layers.windows import around, sizes
-from penstock.ops import activation, depthwise, nn
+from penstock.ops.conv import depthwise
+from penstock.ops.nn import activation, layer_parts
 from penstock.variables.initializers import Zeros
 from penstock.variables.scope import variable_scope
 
@@ -230,7 +231,7 @@ def separable_convolution2d(
                     regularizer=biases_regularizer, trainable=trainable,
                     collections=get_variable_collections(variables_collections, "biases"),
                 )  # fmt: skip
-                outputs = nn.bias_add(outputs, biases, data_format=data_format)
+                outputs = layer_parts.bias_add(outputs, biases, data_format=data_format)
         return finished(outputs, normalizer_fn, normalizer_params, activation_fn, outputs_collections, sc.name)
 
 

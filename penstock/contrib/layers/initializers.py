@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import as_dtype
-from penstock.ops.random import random_uniform, truncated_normal
+from penstock.ops.random.stateful import random_uniform, truncated_normal
 
 Initializer = Callable[..., Any]
 

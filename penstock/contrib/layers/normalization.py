@@ -18,7 +18,8 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import add_to_collections, control_dependencies
 from penstock.layers.normalization import BatchNormalization
-from penstock.ops import joining, normalization, passthrough, reshaping
+from penstock.ops.array import joining, passthrough, reshaping
+from penstock.ops.nn import normalization
 from penstock.variables.initializers import Ones, Zeros
 from penstock.variables.scope import variable_scope
 

@@ -12,9 +12,13 @@ from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import get_collection
-from penstock.ops import array, casting, control, math, random, reshaping, summary, unary
-from penstock.ops.check_ops import assert_rank
-from penstock.ops.clip import clip_by_global_norm, global_norm
+from penstock.ops.array import creation, reshaping
+from penstock.ops.control import grouping
+from penstock.ops.debugging.check_ops import assert_rank
+from penstock.ops.io import summary
+from penstock.ops.math import arithmetic, casting, unary
+from penstock.ops.math.clip import clip_by_global_norm, global_norm
+from penstock.ops.random import stateful as random
 from penstock.optim.adagrad import AdagradOptimizer
 from penstock.optim.adam import AdamOptimizer
 from penstock.optim.ftrl import FtrlOptimizer
@@ -66,7 +70,7 @@ def optimize_loss(
     with variable_scope(name, "OptimizeLoss", [loss, step]):
         updates = get_collection(GraphKeys.UPDATE_OPS) if update_ops is None else list(update_ops)
         if updates:
-            loss = control.with_dependencies(updates, loss)
+            loss = grouping.with_dependencies(updates, loss)
         rate = _rate(learning_rate)
         if rate is not None and learning_rate_decay_fn is not None:
             if step is None:
@@ -97,7 +101,7 @@ def optimize_loss(
         if clip_gradients is not None and ("global_gradient_norm" in wanted or "gradient_norm" in wanted):
             summary.scalar("global_norm/clipped_gradient_norm", global_norm([g for g, _ in gradients]))
         train = rule.apply_gradients(gradients, global_step=step if increment_global_step else None, name="train")
-        return control.with_dependencies([train], loss)
+        return grouping.with_dependencies([train], loss)
 
 
 def _rate(learning_rate: Any) -> Any:
@@ -146,7 +150,7 @@ def _noisy(gradients: Any, scale: float) -> list[Any]:
             continue
         sizes = gradient.dense_shape if isinstance(gradient, IndexedSlices) else reshaping.shape(gradient)
         noise: Any = random.truncated_normal(sizes)
-        noisy.append((math.add(gradient, noise * scale), variable))
+        noisy.append((arithmetic.add(gradient, noise * scale), variable))
     return noisy
 
 
@@ -198,9 +202,9 @@ def adaptive_clipping_fn(
         if report_summary:
             summary.scalar(_tag(limit, "global_norm/adaptive_max_gradient_norm"), limit)
         # No clipping where the norm itself is the limit.
-        factor: Any = math.minimum(limit / norm, array.ones_like(norm))
+        factor: Any = arithmetic.minimum(limit / norm, creation.ones_like(norm))
         if static_max_norm is not None:
-            factor = math.minimum(factor, static_max_norm / norm)
+            factor = arithmetic.minimum(factor, static_max_norm / norm)
         clipped = [
             None if g is None
             else IndexedSlices(g.values * factor, g.indices, g.dense_shape) if isinstance(g, IndexedSlices)
@@ -223,11 +227,11 @@ def _usual_norm(norm: Any, factor: float, decay: float, step: Any, epsilon: floa
             if step is not None:
                 # The first steps count for more, until there are enough of them.
                 count: Any = casting.cast(step, dt.float32)
-                share = math.minimum(decay, count / (count + 1.0))
+                share = arithmetic.minimum(decay, count / (count + 1.0))
             return assign(kept, share * convert_to_tensor(kept) + (1.0 - share) * value)
 
         mean = average("mean", log_norm)
         square = average("sq_mean", unary.square(log_norm))
-        deviation = unary.sqrt(math.maximum(epsilon, square - unary.square(mean)))
+        deviation = unary.sqrt(arithmetic.maximum(epsilon, square - unary.square(mean)))
         return unary.exp(mean + factor * deviation)
 

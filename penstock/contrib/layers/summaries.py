@@ -10,8 +10,10 @@ from penstock.graph.graph import get_default_graph
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import get_collection
-from penstock.ops import compare, nn, summary
-from penstock.ops.clip import global_norm
+from penstock.ops.io import summary
+from penstock.ops.math import compare
+from penstock.ops.math.clip import global_norm
+from penstock.ops.nn import layer_parts
 from penstock.variables.variable import Variable
 
 
@@ -32,9 +34,9 @@ def summarize_tensor(tensor: Any, tag: str | None = None) -> Any:
 def summarize_activation(op: Any) -> Any:
     """A histogram of an activation, and for relu and sigmoid the share of what is dead or saturated."""
     if op.op.type in ("Relu", "Softplus", "Relu6"):
-        summary.scalar(f"{_tag(op)}/zeros", nn.zero_fraction(op))
+        summary.scalar(f"{_tag(op)}/zeros", layer_parts.zero_fraction(op))
     if op.op.type == "Relu6":
-        summary.scalar(f"{_tag(op)}/sixes", nn.zero_fraction(compare.less(op, 6.0)))
+        summary.scalar(f"{_tag(op)}/sixes", layer_parts.zero_fraction(compare.less(op, 6.0)))
     return summary.histogram(f"{_tag(op)}/activation", op)
 
 

@@ -11,17 +11,17 @@ from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
-from penstock.ops.array import ones_like, zeros
-from penstock.ops.casting import cast
-from penstock.ops.check_ops import assert_positive
-from penstock.ops.clip import clip_by_value
-from penstock.ops.math import add, multiply
-from penstock.ops.matmul import matmul, tensordot
-from penstock.ops.nn import softmax
-from penstock.ops.reduce import argmax, cumsum, reduce_sum
-from penstock.ops.reshaping import expand_dims, squeeze
-from penstock.ops.selection import one_hot, sequence_mask, where
-from penstock.ops.unary import exp, log, rsqrt, square, tanh
+from penstock.ops.array.creation import ones_like, zeros
+from penstock.ops.array.reshaping import expand_dims, squeeze
+from penstock.ops.array.selection import one_hot, sequence_mask, where
+from penstock.ops.debugging.check_ops import assert_positive
+from penstock.ops.linalg.matmul import matmul, tensordot
+from penstock.ops.math.arithmetic import add, multiply
+from penstock.ops.math.casting import cast
+from penstock.ops.math.clip import clip_by_value
+from penstock.ops.math.reduce import argmax, cumsum, reduce_sum
+from penstock.ops.math.unary import exp, log, rsqrt, square, tanh
+from penstock.ops.nn.layer_parts import softmax
 from penstock.rnn.base import size_at, with_batch
 from penstock.variables.initializers import constant_initializer, ones_initializer, zeros_initializer
 from penstock.variables.scope import get_variable, variable_scope

@@ -13,14 +13,14 @@ from penstock.graph.constant import constant_value
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.ops.array import zeros
-from penstock.ops.check_ops import assert_equal
-from penstock.ops.joining import concat
-from penstock.ops.math import add
-from penstock.ops.matmul import matmul
-from penstock.ops.passthrough import identity
-from penstock.ops.reshaping import expand_dims, squeeze
-from penstock.ops.tensor_array import TensorArray
+from penstock.ops.array.creation import zeros
+from penstock.ops.array.joining import concat
+from penstock.ops.array.passthrough import identity
+from penstock.ops.array.reshaping import expand_dims, squeeze
+from penstock.ops.control.tensor_array import TensorArray
+from penstock.ops.debugging.check_ops import assert_equal
+from penstock.ops.linalg.matmul import matmul
+from penstock.ops.math.arithmetic import add
 from penstock.rnn.base import RNNCell, assert_like_rnncell, size_at, static_shape, zero_tensors
 
 

@@ -15,19 +15,19 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.ops.array import fill, zeros
-from penstock.ops.casting import cast
-from penstock.ops.compare import equal, logical_not, logical_or
-from penstock.ops.gather_tree import gather_tree_op
-from penstock.ops.gathering import batch_gather
-from penstock.ops.joining import concat, tile
-from penstock.ops.math import add, divide, floordiv, floormod, multiply, pow
-from penstock.ops.nn import log_softmax, top_k
-from penstock.ops.reduce import reduce_max
-from penstock.ops.reshaping import expand_dims, reshape, shape, size
-from penstock.ops.selection import one_hot, where
-from penstock.ops.slicing import get_item
-from penstock.ops.tensor_array import TensorArray
+from penstock.ops.array.creation import fill, zeros
+from penstock.ops.array.gathering import batch_gather
+from penstock.ops.array.joining import concat, tile
+from penstock.ops.array.reshaping import expand_dims, reshape, shape, size
+from penstock.ops.array.selection import one_hot, where
+from penstock.ops.array.slicing import get_item
+from penstock.ops.control.tensor_array import TensorArray
+from penstock.ops.math.arithmetic import add, divide, floordiv, floormod, multiply, pow
+from penstock.ops.math.casting import cast
+from penstock.ops.math.compare import equal, logical_not, logical_or
+from penstock.ops.math.reduce import reduce_max
+from penstock.ops.nn.gather_tree import gather_tree_op
+from penstock.ops.nn.layer_parts import log_softmax, top_k
 from penstock.rnn.base import assert_like_rnncell
 
 

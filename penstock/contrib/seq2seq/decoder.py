@@ -12,16 +12,16 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.ops.array import constant, fill, zeros, zeros_like
-from penstock.ops.casting import cast
-from penstock.ops.compare import greater_equal, logical_not, logical_or
-from penstock.ops.control_flow import while_loop
-from penstock.ops.math import add, minimum
-from penstock.ops.reduce import reduce_all
-from penstock.ops.reshaping import shape
-from penstock.ops.selection import where
-from penstock.ops.slicing import get_item
-from penstock.ops.tensor_array import TensorArray
+from penstock.ops.array.creation import constant, fill, zeros, zeros_like
+from penstock.ops.array.reshaping import shape
+from penstock.ops.array.selection import where
+from penstock.ops.array.slicing import get_item
+from penstock.ops.control.flow import while_loop
+from penstock.ops.control.tensor_array import TensorArray
+from penstock.ops.math.arithmetic import add, minimum
+from penstock.ops.math.casting import cast
+from penstock.ops.math.compare import greater_equal, logical_not, logical_or
+from penstock.ops.math.reduce import reduce_all
 from penstock.rnn.base import assert_like_rnncell, static_shape, with_batch
 from penstock.rnn.dynamic import chosen, transpose_batch_time
 from penstock.variables.scope import variable_scope

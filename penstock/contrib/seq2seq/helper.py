@@ -12,18 +12,18 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.ops.array import fill, zeros_like
-from penstock.ops.casting import cast
-from penstock.ops.compare import equal, greater, greater_equal, less
-from penstock.ops.embedding import embedding_lookup
-from penstock.ops.joining import concat
-from penstock.ops.math import add, divide, maximum, minimum
-from penstock.ops.random import categorical, random_uniform
-from penstock.ops.reduce import argmax
-from penstock.ops.reshaping import shape, size
-from penstock.ops.selection import where
-from penstock.ops.slicing import get_item
-from penstock.ops.tensor_array import TensorArray
+from penstock.ops.array.creation import fill, zeros_like
+from penstock.ops.array.joining import concat
+from penstock.ops.array.reshaping import shape, size
+from penstock.ops.array.selection import where
+from penstock.ops.array.slicing import get_item
+from penstock.ops.control.tensor_array import TensorArray
+from penstock.ops.math.arithmetic import add, divide, maximum, minimum
+from penstock.ops.math.casting import cast
+from penstock.ops.math.compare import equal, greater, greater_equal, less
+from penstock.ops.math.reduce import argmax
+from penstock.ops.nn.embedding import embedding_lookup
+from penstock.ops.random.stateful import categorical, random_uniform
 from penstock.rnn.base import size_at
 from penstock.rnn.dynamic import transpose_batch_time
 

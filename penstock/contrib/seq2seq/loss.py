@@ -8,12 +8,12 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.ops.casting import cast
-from penstock.ops.loss import sparse_softmax_cross_entropy_with_logits
-from penstock.ops.math import div_no_nan, multiply
-from penstock.ops.reduce import count_nonzero, reduce_sum
-from penstock.ops.reshaping import reshape, shape
-from penstock.ops.slicing import get_item
+from penstock.ops.array.reshaping import reshape, shape
+from penstock.ops.array.slicing import get_item
+from penstock.ops.math.arithmetic import div_no_nan, multiply
+from penstock.ops.math.casting import cast
+from penstock.ops.math.reduce import count_nonzero, reduce_sum
+from penstock.ops.nn.cross_entropy import sparse_softmax_cross_entropy_with_logits
 from penstock.rnn.base import size_at
 
 

@@ -7,7 +7,7 @@ from typing import Any as _Any
 import numpy as _np
 
 from penstock.face.missing import missing_name as _missing_name
-from penstock.face.text import as_bytes, as_str_any, as_text, path_to_str
+from penstock.text import as_bytes, as_str_any, as_text, path_to_str
 
 as_str = as_text
 

@@ -33,8 +33,8 @@ from penstock.contrib.variables import (
 )
 from penstock.face.missing import guard as _guard
 from penstock.graph import nest
-from penstock.ops.check_ops import assert_scalar, assert_type, is_numeric_tensor, is_tensor
-from penstock.ops.weights import remove_squeezable_dimensions
+from penstock.ops.debugging.check_ops import assert_scalar, assert_type, is_numeric_tensor, is_tensor
+from penstock.ops.nn.weights import remove_squeezable_dimensions
 from penstock.train.checkpoint_utils import init_from_checkpoint, list_variables, load_checkpoint, load_variable
 from penstock.variables.global_step import (
     assert_global_step,

@@ -56,7 +56,7 @@ from penstock.contrib.layers.summaries import (
     summarize_tensors,
 )
 from penstock.face.missing import guard as _guard
-from penstock.ops.embedding import safe_embedding_lookup_sparse
+from penstock.ops.nn.embedding import safe_embedding_lookup_sparse
 from penstock.variables.regularizers import (
     apply_regularization,
     l1_l2_regularizer,

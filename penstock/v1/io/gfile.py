@@ -1,6 +1,7 @@
 """`tf.io.gfile`: files, with the names of TensorFlow 2.x."""
 
-from penstock.face.gfile import (
+from penstock.face.missing import guard as _guard
+from penstock.gfile import (
     GFile,
     copy,
     exists,
@@ -17,6 +18,5 @@ from penstock.face.gfile import (
     stat,
     walk,
 )
-from penstock.face.missing import guard as _guard
 
 __getattr__ = _guard(__name__)

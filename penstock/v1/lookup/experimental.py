@@ -1,6 +1,6 @@
 """`tf.lookup.experimental`."""
 
 from penstock.face.missing import guard as _guard
-from penstock.ops.lookup_mutable import DenseHashTable, MutableHashTable
+from penstock.ops.lookup.mutable import DenseHashTable, MutableHashTable
 
 __getattr__ = _guard(__name__)

@@ -9,6 +9,6 @@ from penstock.contrib.layers.outputs import (
 )
 from penstock.face.missing import guard as _guard
 from penstock.graph.constant import constant_value
-from penstock.ops.control_flow import smart_cond
+from penstock.ops.control.flow import smart_cond
 
 __getattr__ = _guard(__name__)

@@ -1,0 +1,1 @@
+"""`tf.metrics`: numbers that accumulate over steps in local variables."""

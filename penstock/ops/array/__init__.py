@@ -1,0 +1,1 @@
+"""Tensors as arrays: making, reshaping, joining, slicing, gathering, sorting them."""

@@ -1,0 +1,1 @@
+"""Which nodes run, how often, and in which order: conditionals, loops, groups, Python functions."""

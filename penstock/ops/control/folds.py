@@ -1,0 +1,220 @@
+"""map_fn, scan, foldl and foldr: loops over the first dimension of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.graph import dtype as dt
+from penstock.graph import nest
+from penstock.graph.convert import convert_to_tensor
+from penstock.graph.opdef import registered
+from penstock.graph.scopes import name_scope
+from penstock.graph.shape import TensorShape
+from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.ops.control.flow import while_loop
+from penstock.ops.control.tensor_array import TensorArray
+from penstock.ops.sparse.serialize import (
+    deserialize_many_sparse,
+    deserialize_sparse,
+    serialize_many_sparse,
+    serialize_sparse,
+)
+
+
+def _unstacked(elems: Any, label: str) -> tuple[Any, list[TensorArray], Tensor]:
+    """The elements as TensorArrays over their first dimension, and its size."""
+    if not callable(label) and not nest.flatten(elems):
+        raise ValueError("elems must hold at least one tensor.")
+    tensors = [convert_to_tensor(e, name="elems") for e in nest.flatten(elems)]
+    for tensor in tensors:
+        if tensor.shape.rank == 0:
+            raise ValueError(f"elements in elems must be 1+ dimensional Tensors, not scalars; received {tensor!r}.")
+    size = _length(tensors)
+    arrays = [TensorArray(t.dtype.base_dtype, size=size, name="elems").unstack(t) for t in tensors]
+    return elems, arrays, size
+
+
+def _length(tensors: list[Tensor]) -> Tensor:
+    known = next((t.shape.as_list()[0] for t in tensors if t.shape.rank and t.shape.as_list()[0] is not None), None)
+    if known is not None:
+        return convert_to_tensor(known, dtype=dt.int32, name="size")
+    shape = _op("Shape")(tensors[0], out_type=dt.int32)
+    size: Tensor = _op("StridedSlice")(shape, [0], [1], [1], shrink_axis_mask=1)
+    return size
+
+
+def _op(name: str) -> Any:
+    return registered(name)
+
+
+def _less(i: Any, n: Any) -> Tensor:
+    result: Tensor = _op("Less")(i, n)
+    return result
+
+
+def _next(i: Tensor) -> Tensor:
+    result: Tensor = _op("AddV2")(i, 1)
+    return result
+
+
+def _read(structure: Any, arrays: list[TensorArray], i: Any) -> Any:
+    return nest.pack_sequence_as(structure, [a.read(i) for a in arrays])
+
+
+def _stacked(structure: Any, arrays: Any, elements: list[Tensor]) -> Any:
+    results = []
+    for array in nest.flatten(arrays):
+        tensor = array.stack()
+        first = next((e.shape.as_list()[0] for e in elements if e.shape.rank), None)
+        tensor.set_shape(TensorShape.of((first,)).concatenate(array.element_shape))
+        results.append(tensor)
+    return nest.pack_sequence_as(structure, results)
+
+
+def map_fn(
+    fn: Callable[..., Any],
+    elems: Any,
+    dtype: Any = None,
+    parallel_iterations: int | None = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    name: str | None = None,
+) -> Any:
+    """`fn` of each row of `elems`, stacked; `dtype` tells the types of its results where they differ from `elems`.
+
+    >>> tf.map_fn(lambda x: x * x, tf.range(6))
+    """
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, received {fn!r}.")
+    with name_scope(name, "map", nest.flatten(elems)):
+        given = nest.flatten(elems)
+        structure, arrays, size = _unstacked(nest.map_structure(_as_rows, elems), "map")
+        result_structure = structure if dtype is None else dtype
+        types = [a.dtype for a in arrays] if dtype is None else nest.flatten(dtype)
+        results = [TensorArray(t, size=size, infer_shape=infer_shape) for t in types]
+
+        def body(i: Tensor, outputs: list[TensorArray]) -> Any:
+            rows = [_from_row(e, a.read(i)) for e, a in zip(given, arrays, strict=True)]
+            values = fn(nest.pack_sequence_as(structure, rows))
+            if dtype is not None:
+                nest.assert_same_structure(dtype, values, check_types=False)
+            flat = [serialize_sparse(v) if isinstance(v, SparseTensor) else v for v in nest.flatten(values)]
+            return _next(i), [a.write(i, v) for a, v in zip(outputs, flat, strict=True)]
+
+        _, outputs = while_loop(
+            lambda i, _: _less(i, size), body, (0, results), maximum_iterations=size, return_same_structure=True,
+            back_prop=back_prop,
+        )  # fmt: skip
+        elements = [convert_to_tensor(e) for e in given if not isinstance(e, SparseTensor)]
+        stacked = _stacked(result_structure, outputs, elements)
+        if dtype is not None:
+            return stacked
+        return nest.pack_sequence_as(structure, list(map(_from_rows, given, nest.flatten(stacked))))
+
+
+def _as_rows(elem: Any) -> Any:
+    """A tensor as it is, and a sparse one as serialized rows: strings can be read and written one by one."""
+    return serialize_many_sparse(elem) if isinstance(elem, SparseTensor) else convert_to_tensor(elem, name="elems")
+
+
+def _from_row(elem: Any, row: Tensor) -> Any:
+    if not isinstance(elem, SparseTensor):
+        return row
+    rank = elem.shape.rank
+    return deserialize_sparse(row, elem.dtype, None if rank is None else rank - 1)
+
+
+def _from_rows(elem: Any, rows: Tensor) -> Any:
+    return deserialize_many_sparse(rows, elem.dtype, elem.shape.rank) if isinstance(elem, SparseTensor) else rows
+
+
+def scan(
+    fn: Callable[..., Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Any:
+    """All the partial results of folding `fn(accumulated, element)` over the rows of `elems`.
+
+    >>> tf.scan(lambda a, x: a + x, tf.range(5))  # [0, 1, 3, 6, 10]
+    """
+    return _fold(fn, elems, initializer, reverse, name or "scan", back_prop, keep=True, infer_shape=infer_shape)
+
+
+def foldl(
+    fn: Callable[..., Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """`fn(accumulated, element)` over the rows of `elems` from the first to the last.
+
+    >>> tf.foldl(lambda a, x: a + x, tf.range(5))  # 10
+    """
+    return _fold(fn, elems, initializer, False, name or "foldl", back_prop, keep=False)
+
+
+def foldr(
+    fn: Callable[..., Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """`fn(accumulated, element)` over the rows of `elems` from the last to the first."""
+    return _fold(fn, elems, initializer, True, name or "foldr", back_prop, keep=False)
+
+
+def _fold(
+    fn: Any, elems: Any, initializer: Any, reverse: bool, name: str, back_prop: bool, keep: bool,
+    infer_shape: bool = True,
+) -> Any:  # fmt: skip
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, received {fn!r}.")
+    with name_scope(name, None, nest.flatten(elems)):
+        structure, arrays, size = _unstacked(elems, name)
+        elements = [convert_to_tensor(e) for e in nest.flatten(elems)]
+        last = _op("Sub")(size, 1)
+        if initializer is None:
+            start_structure = structure
+            start = [a.read(last if reverse else 0) for a in arrays]
+            done = 1
+        else:
+            start_structure = initializer
+            start = [convert_to_tensor(v) for v in nest.flatten(initializer)]
+            done = 0
+        results = (
+            [TensorArray(t.dtype.base_dtype, size=size, element_shape=t.shape if infer_shape else None) for t in start]
+            if keep
+            else []
+        )
+        if keep and done:
+            results = [r.write(last if reverse else 0, s) for r, s in zip(results, start, strict=True)]
+
+        def body(i: Tensor, current: list[Tensor], outputs: list[TensorArray]) -> Any:
+            at = _op("Sub")(last, i) if reverse else i
+            values = fn(nest.pack_sequence_as(start_structure, current), _read(structure, arrays, at))
+            flat = [convert_to_tensor(v) for v in nest.flatten(values)]
+            return _next(i), flat, [o.write(at, v) for o, v in zip(outputs, flat, strict=False)]
+
+        _, final, outputs = while_loop(
+            lambda i, *_: _less(i, size),
+            body,
+            (done, start, results),
+            maximum_iterations=size,
+            return_same_structure=True,
+            back_prop=back_prop,
+        )
+        return _stacked(start_structure, outputs, elements) if keep else nest.pack_sequence_as(start_structure, final)

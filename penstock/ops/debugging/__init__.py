@@ -1,0 +1,1 @@
+"""Ops that look at values while a step runs: assertions and prints."""

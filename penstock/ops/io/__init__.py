@@ -1,0 +1,1 @@
+"""Ops on files and records: reading, parsing, saving, summaries."""

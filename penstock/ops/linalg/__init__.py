@@ -1,0 +1,1 @@
+"""Matrices: products, factors, solutions, norms, diagonals."""

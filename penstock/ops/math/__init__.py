@@ -1,0 +1,1 @@
+"""Numbers: arithmetic, functions, comparisons, casts, reductions, signals."""

@@ -1,0 +1,69 @@
+"""Comparisons and logic, elementwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from penstock.graph.opdef import op
+from penstock.graph.tensor import Tensor
+from penstock.kernel import shapes
+from penstock.kernel.types import NUMBERS, REALS, Array, xp
+
+
+@op("Equal", "T, T -> z: bool", shape=shapes.broadcast, no_gradient=True, numpy=True)
+def equal(x: Array, y: Array, *, incompatible_shape_error: bool = True) -> Array:
+    return x == y
+
+
+@op("NotEqual", "T, T -> z: bool", shape=shapes.broadcast, no_gradient=True, numpy=True)
+def not_equal(x: Array, y: Array, *, incompatible_shape_error: bool = True) -> Array:
+    return x != y
+
+
+@op("ApproximateEqual", "T, T -> z: bool", shape=shapes.merged, no_gradient=True, T=NUMBERS)
+def approximate_equal(x: Array, y: Array, *, tolerance: float = 1e-5) -> Array:
+    return jnp.abs(x - y) < tolerance
+
+
+@op("Less", "T, T -> z: bool", shape=shapes.broadcast, no_gradient=True, numpy=True, T=REALS)
+def less(x: Array, y: Array) -> Array:
+    return x < y
+
+
+@op("LessEqual", "T, T -> z: bool", shape=shapes.broadcast, no_gradient=True, numpy=True, T=REALS)
+def less_equal(x: Array, y: Array) -> Array:
+    return x <= y
+
+
+@op("Greater", "T, T -> z: bool", shape=shapes.broadcast, no_gradient=True, numpy=True, T=REALS)
+def greater(x: Array, y: Array) -> Array:
+    return x > y
+
+
+@op("GreaterEqual", "T, T -> z: bool", shape=shapes.broadcast, no_gradient=True, numpy=True, T=REALS)
+def greater_equal(x: Array, y: Array) -> Array:
+    return x >= y
+
+
+@op("LogicalAnd", "bool, bool -> z: bool", shape=shapes.broadcast, no_gradient=True, numpy=True)
+def logical_and(x: Array, y: Array) -> Array:
+    return xp(x, y).logical_and(x, y)
+
+
+@op("LogicalOr", "bool, bool -> z: bool", shape=shapes.broadcast, no_gradient=True, numpy=True)
+def logical_or(x: Array, y: Array) -> Array:
+    return xp(x, y).logical_or(x, y)
+
+
+@op("LogicalNot", "bool -> y: bool", shape=shapes.unchanged, no_gradient=True, numpy=True)
+def logical_not(x: Array) -> Array:
+    return xp(x).logical_not(x)
+
+
+def logical_xor(x: Any, y: Any, name: str | None = "LogicalXor") -> Tensor:
+    """Whether exactly one of two truth values holds."""
+    either, both = logical_or(x, y), logical_and(x, y)
+    tensor: Tensor = logical_and(either, logical_not(both), name=name)
+    return tensor

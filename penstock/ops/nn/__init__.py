@@ -1,0 +1,1 @@
+"""Parts of neural networks: activations, normalisation, losses, embeddings, quantization."""

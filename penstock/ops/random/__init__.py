@@ -1,0 +1,1 @@
+"""Random numbers, with and without state, and samplers of classes."""

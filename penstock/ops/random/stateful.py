@@ -1,0 +1,370 @@
+"""Random numbers. A kernel takes `key`, a Philox key and counter: fresh on every run, and the same key gives the same
+numbers on every device.
+"""
+
+from __future__ import annotations
+
+import math as pymath
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from penstock.graph import dtype as dt
+from penstock.graph.checks import require
+from penstock.graph.constant import constant_value, constant_value_as_shape
+from penstock.graph.convert import convert_to_tensor
+from penstock.graph.dtype import DType, as_dtype
+from penstock.graph.opdef import Types, op
+from penstock.graph.operation import Operation
+from penstock.graph.scopes import get_seed, name_scope
+from penstock.graph.shape import TensorShape
+from penstock.graph.tensor import Tensor
+from penstock.jaxprs.symbols import as_size
+from penstock.kernel import shapes
+from penstock.kernel.types import FLOATS, INDEX, INDEX64, REALS, Array
+from penstock.ops.array import reshaping, slicing
+from penstock.ops.control import grouping
+from penstock.ops.debugging import assertion
+from penstock.ops.math import arithmetic, elementwise_gradients, reduce
+
+_FLOAT32, _INT64 = dt.float32, dt.int64
+
+# How to make a number in [1, 2) of random bits: unsigned type, bits to drop, and the bits of 1.0.
+_ONE_TO_TWO: dict[str, tuple[Any, int, int]] = {
+    "float16": (np.uint16, 6, 0x3C00),
+    "bfloat16": (np.uint16, 9, 0x3F80),
+    "float32": (np.uint32, 9, 0x3F800000),
+    "float64": (np.uint64, 12, 0x3FF0000000000000),
+}
+
+
+def sizes(shape: Array) -> tuple[int, ...]:
+    """The value of a shape input as numbers that can be a shape."""
+    if shape.ndim != 1:
+        raise ValueError(f"shape must be a vector of sizes, received an array of rank {shape.ndim}")
+    dims = tuple(map(as_size, shape))
+    if any(d < 0 for d in dims):
+        raise ValueError(f"Dimensions must be non-negative, received shape {list(dims)}")
+    return dims
+
+
+def _bits(key: Array, dims: tuple[int, ...], width: Any) -> Array:
+    """Random unsigned integers of type `width`."""
+    parts = 8 // np.dtype(width).itemsize
+    count = pymath.prod(dims)
+    # XLA makes 64-bit words about four times as fast as the same bits in 32-bit words.
+    philox = lax.RandomAlgorithm.RNG_PHILOX
+    _, words = lax.rng_bit_generator(key, (-(-count // parts),), np.uint64, algorithm=philox)
+    if parts > 1:
+        words = jnp.concatenate([(words >> np.uint64(64 // parts * i)).astype(width) for i in range(parts)])
+    return words[:count].reshape(dims)
+
+
+def _uniform(key: Array, dims: tuple[int, ...], dtype: DType) -> Array:
+    """Uniform in [0, 1): every value that the mantissa can hold at 1.0 is equally likely."""
+    width, drop, one = _ONE_TO_TWO[dtype.name]
+    bits = _bits(key, dims, width) >> width(drop) | width(one)
+    kind = dtype.as_numpy_dtype
+    return lax.bitcast_convert_type(bits, kind) - np.ones((), kind)
+
+
+def _normal(key: Array, dims: tuple[int, ...], dtype: DType, limit: float = pymath.inf) -> Array:
+    """Normal numbers between -limit and limit, by the inverse of the distribution function."""
+    exact = dtype if dtype.size >= 4 else _FLOAT32
+    kind = exact.as_numpy_dtype
+    bound = kind(pymath.erf(limit / pymath.sqrt(2.0)))
+    uniform = _uniform(key, dims, exact) * (bound + bound) - bound
+    # The inverse is infinite at -1, which the uniform numbers may reach.
+    normal = kind(pymath.sqrt(2.0)) * lax.erf_inv(jnp.maximum(uniform, np.nextafter(kind(-1), kind(0))))
+    if limit < pymath.inf:
+        normal = jnp.clip(normal, kind(-limit), kind(limit))
+    return normal.astype(dtype.as_numpy_dtype)
+
+
+_from_shape = shapes.from_value(0)
+
+
+@op("RandomUniform", "T -> output: dtype", random=True, static="shape", no_gradient=True, shape=_from_shape,
+    T=INDEX, dtype=FLOATS)  # fmt: skip
+def random_uniform_op(shape: Array, *, seed: int = 0, seed2: int = 0, dtype: DType, key: Array) -> Array:
+    return _uniform(key, sizes(shape), dtype)
+
+
+@op("RandomUniformInt", "T, Tout, Tout -> output: Tout", random=True, static="shape", no_gradient=True,
+    shape=_from_shape, T=INDEX, Tout=INDEX)  # fmt: skip
+def random_uniform_int(
+    shape: Array, minval: Array, maxval: Array, *, seed: int = 0, seed2: int = 0, key: Array
+) -> Array:
+    dims = sizes(shape)
+    if 0 not in dims:
+        require(minval < maxval, "Need minval < maxval, got {} >= maxval", minval)
+    width = np.uint32 if minval.dtype == np.int32 else np.uint64
+    # Differences and sums wrap around, so that they are right even where maxval - minval does not fit.
+    low = jnp.asarray(minval).astype(width)
+    span = jnp.maximum(jnp.asarray(maxval).astype(width) - low, width(1))
+    return (_bits(key, dims, width) % span + low).astype(minval.dtype)
+
+
+@op("RandomStandardNormal", "T -> output: dtype", random=True, static="shape", no_gradient=True, shape=_from_shape,
+    T=INDEX, dtype=FLOATS)  # fmt: skip
+def random_standard_normal(shape: Array, *, seed: int = 0, seed2: int = 0, dtype: DType, key: Array) -> Array:
+    return _normal(key, sizes(shape), dtype)
+
+
+@op("TruncatedNormal", "T -> output: dtype", random=True, static="shape", no_gradient=True, shape=_from_shape,
+    T=INDEX, dtype=FLOATS)  # fmt: skip
+def truncated_normal_op(shape: Array, *, seed: int = 0, seed2: int = 0, dtype: DType, key: Array) -> Array:
+    return _normal(key, sizes(shape), dtype, limit=2.0)
+
+
+@op("RandomShuffle", "T -> output: T", random=True, no_gradient=True, shape=shapes.unchanged)
+def random_shuffle_op(value: Array, *, seed: int = 0, seed2: int = 0, key: Array) -> Array:
+    if value.ndim == 0 or value.shape[0] < 2:
+        return value if value.dtype == object else jnp.asarray(value)
+    # Sorting by 64 random bits: two equal ones are too rare to matter.
+    order = jnp.argsort(_bits(key, (value.shape[0],), np.uint64))
+    if value.dtype == object:  # strings, which stay on the host
+        return value[np.asarray(order)]
+    return jnp.take(value, order, axis=0)
+
+
+def _multinomial_shape(op: Operation) -> list[TensorShape]:
+    logits = op.input_list[0].shape.with_rank(2)
+    samples = constant_value(op.input_list[1])
+    return [TensorShape.of((logits.as_list()[0], None if samples is None else int(samples)))]
+
+
+@op("Multinomial", "T, int32 -> output: output_dtype", random=True, static="num_samples", no_gradient=True,
+    shape=_multinomial_shape, T=REALS, output_dtype=INDEX64)  # fmt: skip
+def multinomial_op(
+    logits: Array, num_samples: Array, *, seed: int = 0, seed2: int = 0, output_dtype: DType = _INT64, key: Array
+) -> Array:
+    if logits.ndim != 2:
+        raise ValueError(f"logits should be a matrix, received rank {logits.ndim}")
+    samples = int(num_samples)
+    if samples < 0:
+        raise ValueError(f"num_samples should be nonnegative, received {samples}")
+    rows, classes = logits.shape
+    if rows and samples and not classes:
+        raise ValueError("num_classes should be positive, received logits without columns")
+    exact = _FLOAT32 if logits.dtype != np.float64 else dt.float64
+    logits = logits.astype(exact.as_numpy_dtype)
+    weights = jnp.exp(logits - jnp.max(logits, axis=1, keepdims=True))
+    reached = jnp.cumsum(weights, axis=1)
+    points = _uniform(key, (rows, samples), exact) * reached[:, -1:]
+    found = jax.vmap(lambda ends, at: jnp.searchsorted(ends, at, side="right"))(reached, points)
+    # Rounding may put a point on the very end.
+    return jnp.minimum(found, classes - 1).astype(output_dtype.as_numpy_dtype)
+
+
+def _with_parameters(index: int) -> Any:
+    def rule(op: Operation) -> list[TensorShape]:
+        return [constant_value_as_shape(op.input_list[0]).concatenate(op.input_list[index].shape)]
+
+    return rule
+
+
+def gamma_gradient(op: Operation, dy: Any) -> list[Any]:
+    """The gradient of a draw by its shape parameter, the last input: the draw at the same quantile moves with it."""
+    *others, alpha = op.input_list
+    sample = op.outputs[0]
+    of_each = arithmetic.multiply(random_gamma_grad(alpha, sample), dy)
+    return [*[None] * len(others), elementwise_gradients.unbroadcast(alpha, sample, of_each, of_each)[0]]
+
+
+@op("RandomGammaGrad", "T, T -> output: T", shape=shapes.broadcast, no_gradient=True, T=Types(dt.float32, dt.float64))
+def random_gamma_grad(alpha: Array, sample: Array) -> Array:
+    """How a draw from a gamma distribution moves with the distribution's shape (Figurnov et al., 2018)."""
+    return jax.lax.random_gamma_grad(*jnp.broadcast_arrays(alpha, sample))
+
+
+@op("RandomGamma", "S, T -> output: T", random=True, static="shape", grad=gamma_gradient, shape=_with_parameters(1),
+    S=INDEX, T=Types(dt.float16, dt.float32, dt.float64))  # fmt: skip
+def random_gamma_op(shape: Array, alpha: Array, *, seed: int = 0, seed2: int = 0, key: Array) -> Array:
+    exact = alpha.astype(np.float32) if alpha.dtype == np.float16 else alpha
+    drawn = jax.random.gamma(jax.random.wrap_key_data(key, impl="rbg"), exact, sizes(shape) + alpha.shape, exact.dtype)
+    return drawn.astype(alpha.dtype)
+
+
+_POISSON = (dt.float16, dt.float32, dt.float64, dt.int32, dt.int64)
+
+
+@op("RandomPoissonV2", "S, R -> output: dtype", random=True, static="shape", no_gradient=True,
+    shape=_with_parameters(1), S=INDEX, R=Types(*_POISSON, default=dt.float64), dtype=_POISSON)  # fmt: skip
+def random_poisson_v2(
+    shape: Array, rate: Array, *, seed: int = 0, seed2: int = 0, dtype: DType = _INT64, key: Array
+) -> Array:
+    # jax draws Poisson numbers from Threefry keys only, of two words.
+    words = jax.random.wrap_key_data(jnp.asarray(key)[:2] ^ jnp.asarray(key)[2:], impl="threefry2x32")
+    return jax.random.poisson(words, rate, sizes(shape) + rate.shape, np.int64).astype(dtype.as_numpy_dtype)
+
+
+def shape_tensor(shape: Any) -> Tensor:
+    """A shape argument as a tensor called `shape`: a list, a TensorShape, or a tensor."""
+    empty = isinstance(shape, (list, tuple)) and not shape
+    return convert_to_tensor(shape, dtype=dt.int32 if empty else None, name="shape")
+
+
+def seeds(seed: int | None) -> dict[str, Any]:
+    """The attrs `seed` and `seed2` of a new random node; 0 and 0 where nobody asked for reproducible numbers."""
+    first, second = get_seed(seed)
+    return {"seed": first or 0, "seed2": second or 0}
+
+
+def random_uniform(
+    shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = _FLOAT32, seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:  # fmt: skip
+    """Uniform random numbers in [minval, maxval).
+
+    >>> tf.random_uniform([2, 3], minval=-1.0, maxval=1.0)
+    """
+    dtype = as_dtype(dtype)
+    if dtype not in (*FLOATS, *INDEX):
+        raise ValueError(f"random_uniform: dtype must be floating, int32 or int64, received {dtype.name}.")
+    if maxval is None:
+        if dtype.is_integer:
+            raise ValueError(f"random_uniform: maxval must be given for integer dtype {dtype.name}.")
+        maxval = 1
+    with name_scope(name, "random_uniform", [shape, minval, maxval]) as name:
+        shape = shape_tensor(shape)
+        from_zero = isinstance(minval, int) and minval == 0
+        unit = from_zero and isinstance(maxval, int) and maxval == 1
+        if not unit:
+            minval = convert_to_tensor(minval, dtype=dtype, name="min")
+            maxval = convert_to_tensor(maxval, dtype=dtype, name="max")
+        attrs = seeds(seed)
+        result: Tensor
+        if dtype.is_integer:
+            result = random_uniform_int(shape, minval, maxval, Tout=dtype, name=name, **attrs)
+            return result
+        result = random_uniform_op(shape, dtype=dtype, **attrs)
+        if unit:
+            return result
+        if from_zero:
+            return arithmetic.multiply(result, maxval)
+        return arithmetic.add(result * (maxval - minval), minval, name=name)
+
+
+def random_normal(
+    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = _FLOAT32, seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:  # fmt: skip
+    """Normal random numbers.
+
+    >>> tf.random_normal([784, 10], stddev=0.1)
+    """
+    return _scaled_normal(random_standard_normal, "random_normal", shape, mean, stddev, dtype, seed, name)
+
+
+def truncated_normal(
+    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = _FLOAT32, seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:  # fmt: skip
+    """Normal random numbers, none of them further than two standard deviations from the mean.
+
+    >>> tf.truncated_normal([5, 5, 1, 32], stddev=0.1)
+    """
+    return _scaled_normal(truncated_normal_op, "truncated_normal", shape, mean, stddev, dtype, seed, name)
+
+
+def _scaled_normal(
+    draw: Any, default_name: str, shape: Any, mean: Any, stddev: Any, dtype: Any, seed: int | None, name: str | None
+) -> Tensor:
+    with name_scope(name, default_name, [shape, mean, stddev]) as name:
+        shape = shape_tensor(shape)
+        mean = convert_to_tensor(mean, dtype=dtype, name="mean")
+        stddev = convert_to_tensor(stddev, dtype=dtype, name="stddev")
+        drawn = draw(shape, dtype=dtype, **seeds(seed))
+        return arithmetic.add(drawn * stddev, mean, name=name)
+
+
+def random_shuffle(value: Any, seed: int | None = None, name: str | None = None) -> Tensor:
+    """`value` with its rows (dimension 0) in random order.
+
+    >>> tf.random_shuffle([1, 2, 3])
+    """
+    result: Tensor = random_shuffle_op(value, name=name, **seeds(seed))
+    return result
+
+
+def multinomial(
+    logits: Any, num_samples: Any, seed: int | None = None, name: str | None = None, output_dtype: Any = None
+) -> Tensor:
+    """Draws `num_samples` classes for each row of unnormalised log probabilities.
+
+    >>> tf.multinomial(tf.log([[0.5, 0.5]]), 5)
+    """
+    with name_scope(name, "multinomial", [logits]):
+        return _draw_classes(logits, num_samples, output_dtype, seed)
+
+
+def categorical(
+    logits: Any, num_samples: Any, dtype: Any = None, seed: int | None = None, name: str | None = None
+) -> Tensor:
+    """The same as `multinomial`, with TensorFlow's newer order of arguments.
+
+    >>> tf.random.categorical(tf.log([[0.5, 0.5]]), 5)
+    """
+    with name_scope(name, "categorical", [logits]):
+        return _draw_classes(logits, num_samples, dtype, seed)
+
+
+def _draw_classes(logits: Any, num_samples: Any, dtype: Any, seed: int | None) -> Tensor:
+    logits = convert_to_tensor(logits, name="logits")
+    drawn: Tensor = multinomial_op(logits, num_samples, output_dtype=dtype or _INT64, **seeds(seed))
+    return drawn
+
+
+def random_gamma(
+    shape: Any, alpha: Any, beta: Any = None, dtype: Any = _FLOAT32, seed: int | None = None, name: str | None = None
+) -> Tensor:
+    """`shape` gamma random numbers for each pair of `alpha` (shape) and `beta` (rate).
+
+    >>> tf.random_gamma([10], alpha=[0.5, 1.5])
+    """
+    with name_scope(name, "random_gamma", [shape, alpha, beta]):
+        shape = shape_tensor(shape)
+        alpha = convert_to_tensor(alpha, name="alpha", dtype=dtype)
+        beta = convert_to_tensor(1 if beta is None else beta, name="beta", dtype=dtype)
+        both = reshaping.broadcast_dynamic_shape(reshaping.shape(alpha), reshaping.shape(beta))
+        attrs = seeds(seed)
+        drawn = random_gamma_op(shape, reshaping.broadcast_to(alpha, both), **attrs)
+        # Zero would be a sample of probability zero, and log(0) is what comes next in most models.
+        result: Tensor = arithmetic.maximum(np.finfo(alpha.dtype.as_numpy_dtype).tiny, drawn / beta)
+        return result
+
+
+def random_poisson(
+    lam: Any, shape: Any, dtype: Any = _FLOAT32, seed: int | None = None, name: str | None = None
+) -> Tensor:
+    """`shape` Poisson random numbers for each rate in `lam`.
+
+    >>> tf.random_poisson([0.5, 1.5], [10])
+    """
+    with name_scope(name, "random_poisson", [lam, shape]):
+        shape = shape_tensor(shape)
+        drawn: Tensor = random_poisson_v2(shape, lam, dtype=dtype, **seeds(seed))
+        return drawn
+
+
+def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None = None) -> Tensor:
+    """A slice of shape `size` at a random place of `value`.
+
+    >>> tf.random_crop(image, [24, 24, 3])
+    """
+    with name_scope(name, "random_crop", [value, size]) as name:
+        value = convert_to_tensor(value, name="value")
+        size = convert_to_tensor(size, dtype=dt.int32, name="size")
+        shape: Any = reshaping.shape(value)
+        fits = assertion.Assert(
+            reduce.reduce_all(shape >= size), ["Need value.shape >= size, got ", shape, size], summarize=1000
+        )
+        shape = grouping.with_dependencies([fits], shape)
+        limit = shape - size + 1
+        drawn: Any = random_uniform(reshaping.shape(shape), dtype=size.dtype, maxval=size.dtype.max, seed=seed)
+        result: Tensor = slicing.slice(value, drawn % limit, size, name=name)
+        return result

@@ -1,0 +1,400 @@
+"""Random numbers that depend on nothing but their seed: the same in every run, on every device, and in TensorFlow.
+
+Uniform, normal and truncated normal numbers are TensorFlow's own, from the Philox generator with its way of turning
+bits into numbers. The other distributions are reproducible too, but drawn in another way.
+"""
+
+from __future__ import annotations
+
+import math as pymath
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from penstock.graph import dtype as dt
+from penstock.graph.checks import require
+from penstock.graph.constant import constant_value, constant_value_as_shape
+from penstock.graph.convert import convert_to_tensor
+from penstock.graph.dtype import DType, as_dtype
+from penstock.graph.opdef import OpDef, Types, op
+from penstock.graph.operation import Operation
+from penstock.graph.scopes import name_scope
+from penstock.graph.shape import TensorShape
+from penstock.graph.tensor import Tensor
+from penstock.kernel import shapes
+from penstock.kernel.types import FLOATS, INDEX, INDEX32, INDEX64, REALS, Array
+from penstock.ops.array import reshaping
+from penstock.ops.math import arithmetic
+from penstock.ops.random import stateful as random
+
+_FLOAT32, _INT32, _INT64, _UINT64 = dt.float32, dt.int32, dt.int64, dt.uint64
+_WHOLE = Types(dt.int32, dt.int64, dt.uint32, dt.uint64)
+_MASK = np.uint64(0xFFFFFFFF)
+_PHILOX = 1
+_AUTO = 3  # which algorithm: whatever suits the device, which is Philox
+
+
+def _words(value: Array) -> tuple[Array, Array]:
+    """The low and the high 32 bits."""
+    return (value & _MASK).astype(np.uint32), (value >> np.uint64(32)).astype(np.uint32)
+
+
+def philox(key: Array, counters: list[Array]) -> list[Array]:
+    """Philox4x32-10: four random words for each of four-word `counters`; `key` is one uint64."""
+    k0, k1 = _words(key)
+    c0, c1, c2, c3 = counters
+    for _ in range(10):
+        p0 = c0.astype(np.uint64) * np.uint64(0xD2511F53)
+        p1 = c2.astype(np.uint64) * np.uint64(0xCD9E8D57)
+        (low0, high0), (low1, high1) = _words(p0), _words(p1)
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + np.uint32(0x9E3779B9), k1 + np.uint32(0xBB67AE85)
+    return [c0, c1, c2, c3]
+
+
+def _blocks(key: Array, counter: Array, steps: Array) -> Array:
+    """The words of the generator's state `steps` calls later: [steps..., 4]."""
+    first = jnp.asarray(counter)[0]
+    low = first + steps
+    high = jnp.asarray(counter)[1] + (low < first).astype(np.uint64)
+    return jnp.stack(philox(jnp.asarray(key)[0], [*_words(low), *_words(high)]), axis=-1)
+
+
+def _bits(key: Array, counter: Array, count: int) -> Array:
+    """`count` random words."""
+    return _blocks(key, counter, jnp.arange(-(-count // 4), dtype=np.uint64)).reshape(-1)[:count]
+
+
+def _wide_bits(key: Array, counter: Array, count: int) -> Array:
+    words = _bits(key, counter, 2 * count).reshape(count, 2).astype(np.uint64)
+    return words[:, 0] | words[:, 1] << np.uint64(32)
+
+
+def _unit(words: Array) -> Array:
+    """float32 in [0, 1) of the low bits of a word."""
+    bits = words & np.uint32(0x7FFFFF) | np.uint32(127 << 23)
+    return jax.lax.bitcast_convert_type(bits, np.float32) - np.float32(1)
+
+
+def _unit64(first: Array, second: Array) -> Array:
+    bits = (first.astype(np.uint64) & np.uint64(0xFFFFF)) << np.uint64(32) | second.astype(np.uint64)
+    return jax.lax.bitcast_convert_type(bits | np.uint64(1023 << 52), np.float64) - 1.0
+
+
+def _uniform(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) -> Array:
+    count = pymath.prod(dims)
+    if dtype is dt.float64:
+        pairs = _bits(key, counter, 2 * count).reshape(count, 2)
+        return _unit64(pairs[:, 0], pairs[:, 1]).reshape(dims)
+    words = _bits(key, counter, count)
+    if dtype is dt.float32:
+        return _unit(words).reshape(dims)
+    mantissa, one = (0x3FF, 15 << 10) if dtype is dt.float16 else (0x7F, 127 << 7)
+    bits = (words & np.uint32(mantissa) | np.uint32(one)).astype(np.uint16)
+    kind = dtype.as_numpy_dtype
+    return (jax.lax.bitcast_convert_type(bits, kind) - np.ones((), kind)).reshape(dims)
+
+
+def _pairs(radius: Array, angle: Array) -> Array:
+    """Two normal numbers of two uniform ones, by Box and Muller: [..., 2]."""
+    size = jnp.sqrt(-2 * jnp.log(jnp.maximum(radius, radius.dtype.type(1e-7))))
+    turn = radius.dtype.type(2 * np.pi) * angle
+    return jnp.stack([jnp.sin(turn) * size, jnp.cos(turn) * size], axis=-1)
+
+
+def _of_words(words: Array, wide: bool) -> Array:
+    """Normal numbers of blocks of four words: four of each, or two in double precision."""
+    if wide:
+        return _pairs(_unit64(words[..., 0], words[..., 1]), _unit64(words[..., 2], words[..., 3]))
+    found = _pairs(_unit(words[..., 0::2]), _unit(words[..., 1::2]))
+    return found.reshape(*words.shape)
+
+
+def _normal(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) -> Array:
+    count, wide = pymath.prod(dims), dtype is dt.float64
+    groups = -(-count // (2 if wide else 4))
+    words = _blocks(key, counter, jnp.arange(groups, dtype=np.uint64))
+    return _of_words(words, wide).reshape(-1)[:count].reshape(dims).astype(dtype.as_numpy_dtype)
+
+
+_TRIED = 6  # blocks of four words: that fewer than four of 24 numbers are good enough has probability 1e-27
+
+
+def _truncated(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) -> Array:
+    """Each group of numbers has its own stretch of the generator, from which it takes the first within two."""
+    count, wide = pymath.prod(dims), dtype is dt.float64
+    per_group = 2 if wide else 4
+    groups = -(-count // per_group)
+    stretch = per_group * 256 // 4
+    steps = jnp.arange(groups, dtype=np.uint64)[:, None] * np.uint64(stretch) + jnp.arange(
+        _TRIED * (2 if wide else 1), dtype=np.uint64
+    )
+    tried = _of_words(_blocks(key, counter, steps), wide).reshape(groups, _TRIED * 4)
+    order = jnp.argsort(jnp.abs(tried) >= 2, axis=1, stable=True)[:, :per_group]
+    kept = jnp.take_along_axis(tried, order, axis=1)
+    return kept.reshape(-1)[:count].reshape(dims).astype(dtype.as_numpy_dtype)
+
+
+def key_and_counter(seed: Array) -> tuple[Array, Array]:
+    """The generator's key and first counter for a seed of two numbers, mixed so that any two seeds will do."""
+    if tuple(seed.shape) != (2,):
+        raise ValueError(f"seed must have shape [2], not {list(seed.shape)}")
+    wide = jnp.asarray(seed).astype(np.int64).astype(np.uint64)
+    mixed = philox(jnp.uint64(0x02461E293EC8F720), [*_words(wide[0]), *_words(wide[1])])
+    low, high, third, fourth = (word.astype(np.uint64) for word in mixed)
+    key = (low | high << np.uint64(32)).reshape(1)
+    return key, jnp.stack([jnp.uint64(0), third | fourth << np.uint64(32)])
+
+
+# Ops that take a key and a counter
+
+
+@op("StatelessRandomGetKeyCounter", "Tseed -> key: uint64, counter: uint64", no_gradient=True,
+    shape=lambda op: [TensorShape.of((1,)), TensorShape.of((2,))], Tseed=INDEX64)  # fmt: skip
+def get_key_counter(seed: Array) -> tuple[Array, Array]:
+    return key_and_counter(seed)
+
+
+_from_shape = shapes.from_value(0)
+
+
+def _sized(name: str, draw: Any, types: Types, default: DType) -> OpDef:
+    @op(name, "Tshape, uint64, uint64, int32 -> output: dtype", static="shape", no_gradient=True, shape=_from_shape,
+        dtype=types, Tshape=INDEX32)  # fmt: skip
+    def kernel(shape: Array, key: Array, counter: Array, alg: Array, *, dtype: DType = default) -> Array:
+        return draw(key, counter, random.sizes(shape), dtype)
+
+    return kernel
+
+
+def _full_int(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) -> Array:
+    count = pymath.prod(dims)
+    bits = _wide_bits(key, counter, count) if dtype.size == 8 else _bits(key, counter, count)
+    return bits.astype(dtype.as_numpy_dtype).reshape(dims)
+
+
+stateless_random_uniform_v2 = _sized("StatelessRandomUniformV2", _uniform, FLOATS, _FLOAT32)
+stateless_random_normal_v2 = _sized("StatelessRandomNormalV2", _normal, FLOATS, _FLOAT32)
+stateless_truncated_normal_v2 = _sized("StatelessTruncatedNormalV2", _truncated, FLOATS, _FLOAT32)
+stateless_random_uniform_full_int_v2 = _sized("StatelessRandomUniformFullIntV2", _full_int, _WHOLE, _UINT64)
+
+
+@op("StatelessRandomUniformIntV2", "Tshape, uint64, uint64, int32, dtype, dtype -> output: dtype", static="shape",
+    no_gradient=True, shape=_from_shape, dtype=_WHOLE, Tshape=INDEX32)  # fmt: skip
+def stateless_random_uniform_int_v2(
+    shape: Array, key: Array, counter: Array, alg: Array, minval: Array, maxval: Array
+) -> Array:
+    dims = random.sizes(shape)
+    require(minval < maxval, "Need minval < maxval, got minval = {}", minval)
+    wide = minval.dtype.itemsize == 8
+    unsigned = np.uint64 if wide else np.uint32
+    low = jnp.asarray(minval).astype(unsigned)
+    span = jnp.maximum(jnp.asarray(maxval).astype(unsigned) - low, unsigned(1))
+    bits = (_wide_bits if wide else _bits)(key, counter, pymath.prod(dims))
+    return (bits % span + low).astype(minval.dtype).reshape(dims)
+
+
+# Ops of TensorFlow 1 that take the seed itself; old graphs have them
+
+
+def _seeded(name: str, draw: Any) -> OpDef:
+    @op(name, "T, Tseed -> output: dtype", static="shape", no_gradient=True, shape=_from_shape, dtype=FLOATS,
+        T=INDEX32, Tseed=INDEX64)  # fmt: skip
+    def kernel(shape: Array, seed: Array, *, dtype: DType = _FLOAT32) -> Array:
+        return draw(*key_and_counter(seed), random.sizes(shape), dtype)
+
+    return kernel
+
+
+stateless_random_uniform_v1 = _seeded("StatelessRandomUniform", _uniform)
+stateless_random_normal_v1 = _seeded("StatelessRandomNormal", _normal)
+stateless_truncated_normal_v1 = _seeded("StatelessTruncatedNormal", _truncated)
+
+
+@op("StatelessRandomUniformInt", "T, Tseed, dtype, dtype -> output: dtype", static="shape", no_gradient=True,
+    shape=_from_shape, dtype=INDEX, T=INDEX, Tseed=INDEX64)  # fmt: skip
+def stateless_random_uniform_int_v1(shape: Array, seed: Array, minval: Array, maxval: Array) -> Array:
+    kernel = stateless_random_uniform_int_v2.kernel
+    return kernel(shape, *key_and_counter(seed), np.int32(_PHILOX), minval, maxval)
+
+
+# Other distributions: jax draws them, from a key made of the seed
+
+
+def _jax_key(key: Array, counter: Array) -> Array:
+    words = [*_words(jnp.asarray(key)[0]), *_words(jnp.asarray(counter)[1])]
+    return jax.random.wrap_key_data(jnp.stack(words[:2]) ^ jnp.stack(words[2:]), impl="threefry2x32")
+
+
+_DRAWN = (dt.float16, dt.float32, dt.float64, dt.int32, dt.int64)
+
+
+def _multinomial_shape(op: Operation) -> list[TensorShape]:
+    samples = constant_value(op.input_list[1])
+    rows = op.input_list[0].shape.with_rank(2).as_list()[0]
+    return [TensorShape.of((rows, None if samples is None else int(samples)))]
+
+
+@op("StatelessMultinomial", "T, int32, Tseed -> output: output_dtype", static="num_samples", no_gradient=True,
+    shape=_multinomial_shape, T=REALS, Tseed=INDEX64, output_dtype=INDEX64)  # fmt: skip
+def stateless_multinomial_op(
+    logits: Array, num_samples: Array, seed: Array, *, output_dtype: DType = _INT64
+) -> Array:
+    key, counter = key_and_counter(seed)
+    words = jnp.stack([*_words(key[0]), *_words(counter[1])])
+    return random.multinomial_op.kernel(logits, num_samples, output_dtype=output_dtype, key=words)
+
+
+def _ends_shape(op: Operation) -> list[TensorShape]:
+    return [constant_value_as_shape(op.input_list[0])]
+
+
+@op("StatelessRandomBinomial", "S, Tseed, T, T -> output: dtype", static="shape", no_gradient=True, shape=_ends_shape,
+    S=INDEX, Tseed=INDEX64, T=Types(*_DRAWN, default=dt.float64), dtype=Types(*_DRAWN, default=dt.int64))  # fmt: skip
+def stateless_random_binomial_op(
+    shape: Array, seed: Array, counts: Array, probs: Array, *, dtype: DType = _INT64
+) -> Array:
+    tries, chances = (jnp.asarray(a).astype(np.float64) for a in (counts, probs))
+    key = _jax_key(*key_and_counter(seed))
+    drawn = jax.random.binomial(key, tries, chances, random.sizes(shape), np.float64)
+    return drawn.astype(dtype.as_numpy_dtype)
+
+
+@op("StatelessRandomPoisson", "T, Tseed, Rtype -> output: dtype", static="shape", no_gradient=True, shape=_ends_shape,
+    T=INDEX, Tseed=INDEX64, Rtype=Types(*_DRAWN), dtype=Types(*_DRAWN))  # fmt: skip
+def stateless_random_poisson_op(shape: Array, seed: Array, lam: Array, *, dtype: DType) -> Array:
+    rates = jnp.asarray(lam).astype(np.float64)
+    drawn = jax.random.poisson(_jax_key(*key_and_counter(seed)), rates, random.sizes(shape), np.int64)
+    return drawn.astype(dtype.as_numpy_dtype)
+
+
+@op("StatelessRandomGammaV3", "shape_dtype, uint64, uint64, int32, dtype -> output: dtype", static="shape",
+    grad=random.gamma_gradient, shape=_ends_shape, dtype=Types(dt.float16, dt.float32, dt.float64),
+    shape_dtype=INDEX32)  # fmt: skip
+def stateless_random_gamma_v3(shape: Array, key: Array, counter: Array, alg: Array, alpha: Array) -> Array:
+    exact = jnp.asarray(alpha).astype(np.float32) if alpha.dtype == np.float16 else jnp.asarray(alpha)
+    return jax.random.gamma(_jax_key(key, counter), exact, random.sizes(shape), exact.dtype).astype(alpha.dtype)
+
+
+# Public functions
+
+
+def stateless_uniform(
+    shape: Any, seed: Any, minval: Any = 0, maxval: Any = None, dtype: Any = _FLOAT32, name: str | None = None,
+    alg: Any = "auto_select",
+) -> Tensor:  # fmt: skip
+    """Uniform random numbers in [minval, maxval) that depend on `seed`, two integers, alone.
+
+    >>> tf.random.stateless_uniform([2], seed=[1, 2])
+    """
+    kind = as_dtype(dtype)
+    if maxval is None:
+        if kind.is_integer and minval is not None:
+            raise ValueError(f"stateless_uniform: maxval must be given for integer dtype {kind.name}.")
+        maxval = None if kind.is_integer else 1
+    with name_scope(name, "stateless_random_uniform", [shape, seed, minval, maxval]) as scope:
+        dims = random.shape_tensor(shape)
+        result: Tensor
+        if kind.is_integer and minval is None:
+            key, counter = get_key_counter(seed)
+            result = stateless_random_uniform_full_int_v2(dims, key, counter, _AUTO, dtype=kind, name=scope)
+            return result
+        minval = convert_to_tensor(minval, dtype=kind, name="min")
+        maxval = convert_to_tensor(maxval, dtype=kind, name="max")
+        key, counter = get_key_counter(seed)
+        if kind.is_integer:
+            result = stateless_random_uniform_int_v2(dims, key, counter, _AUTO, minval, maxval, name=scope)
+            return result
+        drawn = stateless_random_uniform_v2(dims, key, counter, _AUTO, dtype=kind)
+        return arithmetic.add(drawn * (maxval - minval), minval, name=scope)
+
+
+def stateless_normal(
+    shape: Any, seed: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = _FLOAT32, name: str | None = None,
+    alg: Any = "auto_select",
+) -> Tensor:  # fmt: skip
+    """Normal random numbers that depend on `seed`, two integers, alone: `tf.random.stateless_normal([2], [1, 2])`."""
+    return _scaled(stateless_random_normal_v2, "stateless_random_normal", shape, seed, mean, stddev, dtype, name)
+
+
+def stateless_truncated_normal(
+    shape: Any, seed: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = _FLOAT32, name: str | None = None,
+    alg: Any = "auto_select",
+) -> Tensor:  # fmt: skip
+    """`stateless_normal` without numbers further than two standard deviations from the mean."""
+    return _scaled(stateless_truncated_normal_v2, "stateless_truncated_normal", shape, seed, mean, stddev, dtype, name)
+
+
+def _scaled(
+    draw: OpDef, default_name: str, shape: Any, seed: Any, mean: Any, stddev: Any, dtype: Any, name: str | None
+) -> Tensor:
+    with name_scope(name, default_name, [shape, seed, mean, stddev]) as scope:
+        dims = random.shape_tensor(shape)
+        mean = convert_to_tensor(mean, dtype=dtype, name="mean")
+        stddev = convert_to_tensor(stddev, dtype=dtype, name="stddev")
+        key, counter = get_key_counter(seed)
+        drawn = draw(dims, key, counter, _AUTO, dtype=as_dtype(dtype))
+        return arithmetic.add(drawn * stddev, mean, name=scope)
+
+
+def stateless_multinomial(
+    logits: Any, num_samples: Any, seed: Any, output_dtype: Any = _INT64, name: str | None = None
+) -> Tensor:
+    """`multinomial` that depends on `seed`, two integers, alone."""
+    with name_scope(name, "stateless_multinomial", [logits, seed]):
+        return _classes(logits, num_samples, seed, output_dtype)
+
+
+def stateless_categorical(
+    logits: Any, num_samples: Any, seed: Any, dtype: Any = _INT64, name: str | None = None
+) -> Tensor:
+    """`categorical` that depends on `seed`, two integers, alone: `stateless_categorical(logits, 5, [1, 2])`."""
+    with name_scope(name, "stateless_categorical", [logits, seed]):
+        return _classes(logits, num_samples, seed, dtype)
+
+
+def _classes(logits: Any, num_samples: Any, seed: Any, dtype: Any) -> Tensor:
+    logits = convert_to_tensor(logits, name="logits")
+    drawn: Tensor = stateless_multinomial_op(logits, num_samples, seed, output_dtype=as_dtype(dtype or _INT64))
+    return drawn
+
+
+def stateless_binomial(
+    shape: Any, seed: Any, counts: Any, probs: Any, output_dtype: Any = _INT32, name: str | None = None
+) -> Tensor:
+    """How many of `counts` tries succeed that do so with `probs`, depending on `seed` alone."""
+    with name_scope(name, "stateless_random_binomial", [shape, seed, counts, probs]):
+        dims = random.shape_tensor(shape)
+        probs = convert_to_tensor(probs, dtype_hint=_FLOAT32, name="probs")
+        counts = convert_to_tensor(counts, dtype_hint=probs.dtype.base_dtype, name="counts")
+        drawn: Tensor = stateless_random_binomial_op(dims, seed, counts, probs, dtype=as_dtype(output_dtype))
+        drawn.set_shape(constant_value_as_shape(dims))
+        return drawn
+
+
+def stateless_gamma(
+    shape: Any, seed: Any, alpha: Any, beta: Any = None, dtype: Any = _FLOAT32, name: str | None = None
+) -> Tensor:
+    """Gamma random numbers of `alpha` (shape) and `beta` (rate), depending on `seed` alone."""
+    with name_scope(name, "stateless_random_gamma", [shape, seed, alpha, beta]):
+        dims = random.shape_tensor(shape)
+        alpha = convert_to_tensor(alpha, dtype=dtype, name="alpha")
+        beta = convert_to_tensor(1 if beta is None else beta, dtype=dtype, name="beta")
+        both = reshaping.broadcast_dynamic_shape(reshaping.shape(alpha), reshaping.shape(beta))
+        alpha = reshaping.broadcast_to(alpha, both)
+        key, counter = get_key_counter(seed)
+        drawn: Any = stateless_random_gamma_v3(dims, key, counter, _AUTO, alpha)
+        result: Tensor = arithmetic.maximum(np.finfo(alpha.dtype.as_numpy_dtype).tiny, drawn / beta)
+        return result
+
+
+def stateless_poisson(
+    shape: Any, seed: Any, lam: Any, dtype: Any = _INT32, name: str | None = None
+) -> Tensor:
+    """Poisson random numbers of rates `lam`, depending on `seed` alone."""
+    with name_scope(name, "stateless_random_poisson", [shape, seed, lam]):
+        dims = random.shape_tensor(shape)
+        drawn: Tensor = stateless_random_poisson_op(dims, seed, lam, dtype=as_dtype(dtype))
+        return drawn

@@ -1,0 +1,1 @@
+"""Sparse tensors, and sets as rows of them."""

@@ -1,0 +1,1 @@
+"""Strings: forms, parts, joins, regular expressions, Unicode, hashes."""
