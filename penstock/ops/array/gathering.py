@@ -16,11 +16,11 @@ from penstock.graph.checks import require, require_in_range
 from penstock.graph.constant import constant_value, constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import op, op_of
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.jaxprs.symbols import as_size, is_symbol
 from penstock.kernel import shapes
 from penstock.kernel.shapes import brief, merge

@@ -13,10 +13,9 @@ from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import as_dtype
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import as_number, as_size, has_symbols, is_symbol
 from penstock.kernel.types import FLOATS, INDEX32, INTS, Array
 from penstock.ops.array import reshaping

@@ -19,10 +19,9 @@ from penstock.graph.checks import NotTraceable, require
 from penstock.graph.constant import constant_value, constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.opdef import op, op_of
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor, overload
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import Dimension, TensorShape
-from penstock.graph.tensor import Tensor, overload
 from penstock.jaxprs.symbols import as_number, as_size, is_symbol
 from penstock.kernel.shapes import merge, require_rank
 from penstock.kernel.types import INDEX, INDEX16, Array

@@ -9,10 +9,9 @@ from penstock.errors import UnimplementedError
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value_as_shape
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import FLOATS, Array, platform

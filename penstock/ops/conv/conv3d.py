@@ -10,9 +10,8 @@ from jax import lax
 
 from penstock.graph import dtype as dt
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import same_as
 from penstock.kernel.types import FLOATS, INDEX32, Array, platform

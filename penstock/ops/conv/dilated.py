@@ -10,8 +10,8 @@ import numpy as np
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import int32
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import joining, reshaping
 from penstock.ops.conv.batch_space import batch_to_space_nd, required_space_to_batch_paddings, space_to_batch_nd
 from penstock.ops.conv.conv2d import ONES, conv1d_under, conv2d, conv2d_backprop_input, per_dimension

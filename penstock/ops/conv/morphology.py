@@ -11,10 +11,9 @@ import numpy as np
 
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import REALS, Array
 from penstock.ops.array import arranging

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import INDEX, INDEX64, REALS, Array
 from penstock.ops.conv.conv2d import per_dimension, placed, window_count

@@ -14,7 +14,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import Types, op
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.tensor_proto import tensor_proto
 from penstock.kernel import shapes
 from penstock.ops.io.summary import summary_scope

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 
 from penstock.graph.convert import convert_n_to_tensor
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel.shapes import broadcast_pair
 from penstock.kernel.types import Array
 

@@ -13,9 +13,10 @@ from penstock.graph import dtype as dt
 from penstock.graph.checks import require
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import as_dtype
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import Types, op
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import COMPLEX, FLOATS, FLOATS_COMPLEX, NUMBERS, QUANTIZED, REALS, SIGNED, Array, xp
 from penstock.ops.array import passthrough

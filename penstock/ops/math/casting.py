@@ -13,11 +13,12 @@ from penstock.errors import UnimplementedError
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import DType, as_dtype
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.kernel import shapes
 from penstock.kernel.types import COMPLEX, NUMBERS, QUANTIZED, Array
 from penstock.ops.array import creation, selection

@@ -9,10 +9,9 @@ import numpy as np
 
 from penstock.graph.convert import make_constant
 from penstock.graph.opdef import op as declare
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import broadcast_shapes
 from penstock.kernel.types import INDEX32, Array
 

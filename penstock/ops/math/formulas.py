@@ -10,10 +10,9 @@ import numpy as np
 from penstock.graph.checks import require
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel.types import INDEX32, Array, xp
 from penstock.ops.array.reshaping import reshape, shape
 from penstock.ops.array.slicing import strided_slice

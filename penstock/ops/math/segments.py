@@ -17,11 +17,11 @@ from penstock.graph.checks import require, require_in_range
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor, register_tensor_conversion_function
 from penstock.graph.dtype import as_dtype
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import op, op_of
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel import shapes
 from penstock.kernel.shapes import merge, require_rank

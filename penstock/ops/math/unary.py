@@ -11,8 +11,8 @@ import numpy as np
 from penstock.graph.checks import require
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import Types, op
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import COMPLEX, FLOATS, FLOATS_COMPLEX, NUMBERS, SIGNED, Array, xp
 from penstock.ops.math import casting

@@ -9,8 +9,9 @@ import numpy as np
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op, op_of
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import colocate_with, name_scope
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.kernel.types import FLOATS, INDEX, Array
 from penstock.ops.array import creation, gathering, joining, passthrough, ranges, reshaping, selection, slicing
 from penstock.ops.math import arithmetic, casting, compare, reduce, unary

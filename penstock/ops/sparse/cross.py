@@ -10,9 +10,9 @@ import numpy as np
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.kernel.types import Array
 from penstock.ops.math import casting
 from penstock.ops.sparse.indices import as_sparse, invalid, need_in_bounds, parts, sparse_shapes

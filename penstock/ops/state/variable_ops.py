@@ -15,10 +15,10 @@ from penstock.graph import dtype as dt
 from penstock.graph.checks import require_in_range
 from penstock.graph.constant import captured_from
 from penstock.graph.dtype import DType
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import INDEX, INDEX32, NUMBERS, QUANTIZED, Array, xp
 
