@@ -121,6 +121,27 @@ class OpDef:
         return f"<OpDef {self.name}>"
 
 
+def later(operation: Any, *_: Any) -> Any:
+    """Stands for the gradient of an op that a module above the op's own declares with `gradient_of`."""
+    raise AssertionError(f"The gradient of {operation.type} is missing: nobody has imported the module that has it.")
+
+
+def gradient_of(*op_defs: OpDef) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declares the gradient of op types that say `grad=later`, since it uses ops of modules above theirs.
+
+    >>> @gradient_of(arithmetic.sub)
+    ... def sub(op, grad): return [grad, unary.negative(grad)]
+    """
+
+    def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+        for op_def in op_defs:
+            assert op_def.grad is later, f"{op_def.name} has a gradient"
+            op_def.grad = function
+        return function
+
+    return declare
+
+
 _REGISTRY: dict[str, OpDef] = {}
 _libraries: list[Callable[[], None]] = []  # those not loaded yet
 

@@ -56,7 +56,7 @@ class Scopes(threading.local):
 
 
 class GraphScopes(GraphData):
-    """The part of a Graph that names and places its new nodes, as the scopes say that it is in."""
+    """The part of a Graph that enters scopes, and names and places new nodes as they say."""
 
     def __init__(self) -> None:
         super().__init__()

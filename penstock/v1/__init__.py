@@ -148,6 +148,7 @@ from penstock.ops.array.gathering import (
     tensor_scatter_sub,
     tensor_scatter_update,
 )
+from penstock.ops.array.indexing import newaxis
 from penstock.ops.array.joining import concat, pad, parallel_stack, split, stack, tile, unstack
 from penstock.ops.array.passthrough import (
     add_check_numerics_ops,
@@ -160,7 +161,7 @@ from penstock.ops.array.passthrough import (
     timestamp,
     verify_tensor_all_finite,
 )
-from penstock.ops.array.ranges import bincount, range
+from penstock.ops.array.ranges import range
 from penstock.ops.array.reshaping import (
     broadcast_dynamic_shape,
     broadcast_static_shape,
@@ -186,7 +187,7 @@ from penstock.ops.array.selection import (
     where,
     where_v2,
 )
-from penstock.ops.array.slicing import newaxis, slice, strided_slice
+from penstock.ops.array.slicing import slice, strided_slice
 from penstock.ops.control.flow import case, cond, while_loop
 from penstock.ops.control.grouping import group, no_op
 from penstock.ops.control.grouping import tuple_ as tuple

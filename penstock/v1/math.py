@@ -2,7 +2,6 @@
 
 from penstock.face.missing import guard as _guard
 from penstock.ops.array.arranging import invert_permutation
-from penstock.ops.array.ranges import bincount
 from penstock.ops.math.arithmetic import (
     accumulate_n,
     add,
@@ -48,7 +47,7 @@ from penstock.ops.math.formulas import (
     polyval,
     reciprocal_no_nan,
 )
-from penstock.ops.math.histogram import confusion_matrix
+from penstock.ops.math.histogram import bincount, confusion_matrix
 from penstock.ops.math.reduce import (
     argmax,
     argmin,

@@ -17,10 +17,10 @@ from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.ops.array.creation import fill, zeros
 from penstock.ops.array.gathering import batch_gather
+from penstock.ops.array.indexing import get_item
 from penstock.ops.array.joining import concat, tile
 from penstock.ops.array.reshaping import expand_dims, reshape, shape, size
 from penstock.ops.array.selection import one_hot, where
-from penstock.ops.array.slicing import get_item
 from penstock.ops.control.tensor_array import TensorArray
 from penstock.ops.math.arithmetic import add, divide, floordiv, floormod, multiply, pow
 from penstock.ops.math.casting import cast

@@ -13,9 +13,9 @@ from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.ops.array.creation import constant, fill, zeros, zeros_like
+from penstock.ops.array.indexing import get_item
 from penstock.ops.array.reshaping import shape
 from penstock.ops.array.selection import where
-from penstock.ops.array.slicing import get_item
 from penstock.ops.control.flow import while_loop
 from penstock.ops.control.tensor_array import TensorArray
 from penstock.ops.math.arithmetic import add, minimum

@@ -27,6 +27,7 @@ from penstock.kernel.shapes import brief, merge
 from penstock.kernel.types import INDEX, INDEX16, Array, xp
 from penstock.ops.array import reshaping
 from penstock.ops.array.arranging import meshgrid, transpose
+from penstock.ops.array.creation import ones, zeros
 from penstock.ops.array.joining import concat, stack, tile, unstack
 from penstock.ops.array.passthrough import identity
 from penstock.ops.array.reshaping import expand_dims, reshape, shape, size, squeeze
@@ -217,15 +218,11 @@ def _batch_range(size: Tensor, kind: DType) -> Any:
 
 
 def _ones(count: Tensor, kind: DType) -> Tensor:
-    from penstock.ops.array.creation import ones  # not above: array.py is not loaded yet when this file is
-
     return ones(count, dtype=kind)
 
 
 def batch_gather(params: Any, indices: Any, name: str | None = None) -> Tensor:
     """`gather` in each batch: all dimensions of `indices` but the last are batches."""
-    from penstock.ops.array.creation import ones, zeros
-
     with name_scope(name, "BatchGather", [params, indices]):
         positions: Any = convert_to_tensor(indices, name="indices")
         values: Any = convert_to_tensor(params, name="params")

@@ -17,6 +17,7 @@ from penstock.graph.shape import TensorShape
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import REALS, Array
 from penstock.ops.array import arranging
+from penstock.ops.conv import lowerings
 from penstock.ops.conv.conv2d import window_count
 from penstock.ops.math import unary
 from penstock.ops.math.reduce import renamed
@@ -41,8 +42,6 @@ def _dilation_shape(op: Operation) -> list[TensorShape]:
 
 
 def _taps(x: Array, kernel_shape: Any, strides: list[int], rates: list[int], padding: str, fill: float) -> list[Array]:
-    from penstock.ops.conv import lowerings
-
     if any(v[i] != 1 for v in (strides, rates) for i in (0, 3)):
         raise ValueError(f"strides and rates of batch and depth must be 1, received {strides} and {rates}")
     if kernel_shape[2] != x.shape[3]:

@@ -69,7 +69,7 @@ def _as_bytes(image: np.ndarray, bad_color: np.ndarray) -> np.ndarray:
 
 
 def _png(pixels: np.ndarray) -> bytes:
-    from PIL import Image
+    from PIL import Image  # start-up
 
     buffer = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(buffer, "PNG")

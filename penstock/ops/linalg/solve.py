@@ -16,6 +16,7 @@ from penstock.graph.scopes import name_scope
 from penstock.jaxprs.symbols import broadcast_shapes
 from penstock.kernel.types import COMPLEX, Array
 from penstock.ops.array import joining, reshaping
+from penstock.ops.array.arranging import matrix_transpose
 from penstock.ops.control import flow
 from penstock.ops.linalg import diag, rules
 from penstock.ops.linalg.matmul import matmul
@@ -363,8 +364,6 @@ def tridiagonal_solve(
             raise ValueError("transpose_rhs is not supported for a vector as the right-hand side.")
         right = reshaping.expand_dims(right, -1)
     elif transpose_rhs:
-        from penstock.ops.array.arranging import matrix_transpose
-
         right = matrix_transpose(right, conjugate=conjugate_rhs)
     if conjugate_rhs and not transpose_rhs:
         right = casting.conj(right)

@@ -21,6 +21,8 @@ from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.shape import TensorShape
 from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, INDEX32, NUMBERS, QUANTIZED, REALS, Array, xp
+from penstock.ops.array import creation, gathering, joining, passthrough, ranges, reshaping, selection
+from penstock.ops.math import arithmetic, casting, compare, unary
 
 _SUMMED = Types(*NUMBERS, *QUANTIZED)
 _ORDERED = Types(*REALS, *QUANTIZED)
@@ -450,7 +452,3 @@ def cumulative_logsumexp(
     """Running log-sum-exp along `axis`, without overflow."""
     return _scan(cumulative_logsumexp_op, "CumulativeLogsumexp", x, axis, exclusive, reverse, name)
 
-
-# At the end, since these modules use the functions above.
-from penstock.ops.array import creation, gathering, joining, passthrough, ranges, reshaping, selection  # noqa: E402
-from penstock.ops.math import arithmetic, casting, compare, unary  # noqa: E402

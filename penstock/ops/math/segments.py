@@ -27,6 +27,7 @@ from penstock.kernel import shapes
 from penstock.kernel.shapes import merge, require_rank
 from penstock.kernel.types import FLOATS, INDEX, INDEX32, NUMBERS, QUANTIZED, REALS, Array
 from penstock.ops.array.creation import ones
+from penstock.ops.array.dense_rows import dense_rows
 from penstock.ops.array.gathering import gather
 from penstock.ops.array.joining import concat
 from penstock.ops.array.reshaping import rank, reshape, shape, shape_internal
@@ -440,14 +441,6 @@ def indexed_slices_to_tensor(
             "This may consume a large amount of memory."
         )
     return dense_rows(value, name)
-
-
-def dense_rows(value: Any, name: str | None = None) -> Tensor:
-    """`value` itself, or the dense tensor of IndexedSlices without a word about memory: for gradients."""
-    if not isinstance(value, IndexedSlices):
-        return convert_to_tensor(value)
-    dims: Any = value.dense_shape
-    return unsorted_segment_sum(value.values, value.indices, dims[0], name=name)
 
 
 register_tensor_conversion_function(IndexedSlices, indexed_slices_to_tensor)

@@ -14,7 +14,7 @@ from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.sparse_tensor import SparseTensor
 from penstock.kernel.types import FLOATS, INDEX, Array
 from penstock.ops.array import creation, gathering, joining, passthrough, ranges, reshaping, selection, slicing
-from penstock.ops.math import arithmetic, casting, compare, reduce, unary
+from penstock.ops.math import arithmetic, casting, clip, compare, reduce, unary
 from penstock.ops.math import segments as segment
 from penstock.ops.sparse.arranging import sparse_reshape
 from penstock.ops.sparse.indices import as_sparse
@@ -116,8 +116,6 @@ def _contiguous(shards: list[Any], flat: Any) -> tuple[Any, Any]:
 def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:
     if max_norm is None:
         return rows
-    from penstock.ops.math import clip
-
     if ids.shape.rank is not None and rows.shape.rank is not None:
         axes: Any = list(range(ids.shape.rank, rows.shape.rank))
     else:
