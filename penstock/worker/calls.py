@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,14 +20,13 @@ from penstock.ops.engine.if_while import as_predicate, bound_of_count
 from penstock.ops.engine.iteration_memory import StackedMemory
 from penstock.passes.ir import SPLIT, Edge, Node, Subgraph, blamed
 from penstock.passes.prune import body_of
+from penstock.worker.owner import Owner as Executable
+from penstock.worker.owner import callable_body
 from penstock.worker.plan import Cuts, SegmentPlan, body, functions_of
 from penstock.worker.resources import Variable, placed
 from penstock.worker.segment import SMALL, Segment
 from penstock.worker.step import Step
 from penstock.worker.tiers import Tiers
-
-if TYPE_CHECKING:
-    from penstock.worker.executor import Executable
 
 FEW_VALUES = 2  # of a slice's bounds: once a segment is compiled for more, the slice is taken out of it
 
@@ -256,8 +255,6 @@ class HostCall(NodeCall):
         if "resource" in node.op.wants:
             self.attrs["resource"] = functools.partial(owner.context.resource, node)
         if "functions" in node.op.wants:
-            from penstock.worker.bodies import callable_body
-
             self.attrs["functions"] = functools.partial(callable_body, owner.context, node.device)
         self.wants_context = "ctx" in node.op.wants
         takes_lists = any(arg.is_list for arg in node.op.inputs)

@@ -18,6 +18,7 @@ from penstock.kernel.waiting import GivesWay, NeedsThread
 from penstock.passes.ir import Subgraph
 from penstock.passes.partition import task_of
 from penstock.wire.codec import RunGraph
+from penstock.worker import body_functions  # noqa: F401  for host ops that call functions
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.compilation import Compilations
 from penstock.worker.devices import Device
