@@ -18,8 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from penstock.ops.conv import lowerings
-from penstock.ops.conv.lowerings import _DEPTHWISE, _DOT, _GROUPS, _XLA, _Lowering, _windows
+from penstock.ops.conv import lowerings, pool_lowerings
+from penstock.ops.conv.lowerings import _DEPTHWISE, _DOT, _GROUPS, _XLA, _Lowering
+from penstock.ops.conv.windowing import windows_of
+from penstock.worker import compiler_options
 
 # Images, kernel, stride.
 LAYERS = [
@@ -59,7 +61,7 @@ def best(runs: dict[str, Run]) -> dict[str, float]:
 
 
 def compiled(function: Callable[..., Any], *arrays: Any, options: bool = True) -> Run:
-    program = jax.jit(function, compiler_options=lowerings.cpu_compiler_options() if options else None)
+    program = jax.jit(function, compiler_options=compiler_options.cpu_compiler_options() if options else None)
     return lambda: jax.block_until_ready(program(*arrays))
 
 
@@ -80,7 +82,7 @@ def times(shape: tuple[int, ...]) -> str:
 
 def layer(x_shape: tuple[int, ...], kernel_shape: tuple[int, ...], stride: int) -> None:
     settings: Any = {"padding": "SAME", "strides": (stride, stride)}
-    windows = _windows(x_shape, kernel_shape[2], ksize=kernel_shape[:2], **settings)
+    windows = windows_of(x_shape, kernel_shape[2], ksize=kernel_shape[:2], **settings)
     x, kernel = random(*x_shape), random(*kernel_shape)
     dy = random(x_shape[0], windows.rows.out, windows.cols.out, kernel_shape[3])
     other = _DOT if windows.groups == 1 else _DEPTHWISE if windows.depth == 1 else _GROUPS
@@ -120,12 +122,12 @@ def pool(shape: tuple[int, ...], size: int, stride: int) -> None:
         return jax.vjp(plain, x)[1](dy)[0]
 
     print(f"\n{size}x{size} pool over {times(shape)} by {stride}")
-    ours = compiled(lambda x: lowerings.max_pool(x, **settings), x)
+    ours = compiled(lambda x: pool_lowerings.max_pool(x, **settings), x)
     show("max", best({"plain": compiled(plain, x, options=False), "chosen": ours}))
-    ours = compiled(lambda x, y: lowerings.max_pool_grad(x, y, y, **settings), x, y)
+    ours = compiled(lambda x, y: pool_lowerings.max_pool_grad(x, y, y, **settings), x, y)
     show("max's gradient", best({"plain": compiled(plain_grad, x, y, options=False), "chosen": ours}))
-    show("mean", best({"chosen": compiled(lambda x: lowerings.avg_pool(x, **settings), x)}))
-    ours = compiled(lambda y: lowerings.avg_pool_grad(shape, y, **settings), y)
+    show("mean", best({"chosen": compiled(lambda x: pool_lowerings.avg_pool(x, **settings), x)}))
+    ours = compiled(lambda y: pool_lowerings.avg_pool_grad(shape, y, **settings), y)
     show("mean's gradient", best({"chosen": ours}))
 
 
@@ -155,14 +157,14 @@ def whole_step() -> None:
     images, labels = random(64, 24, 24, 3), jnp.asarray(np.arange(64) % 10)
     ours = step_with(
         lambda x, kernel: lowerings.conv2d(x, kernel, padding="SAME"),
-        lambda x: lowerings.max_pool(x, ksize=(3, 3), strides=(2, 2), padding="SAME"),
+        lambda x: pool_lowerings.max_pool(x, ksize=(3, 3), strides=(2, 2), padding="SAME"),
         jax.nn.relu,
     )
     plain = step_with(plain_conv, lambda x: plain_pool(x, 3, 2), lambda x: jnp.maximum(x, 0))
 
     def trained(step: Callable[..., Any], options: bool) -> Run:
-        compiler_options = lowerings.cpu_compiler_options() if options else None
-        program = jax.jit(step, donate_argnums=0, compiler_options=compiler_options)
+        chosen = compiler_options.cpu_compiler_options() if options else None
+        program = jax.jit(step, donate_argnums=0, compiler_options=chosen)
         parameters = [random(*shape) * 0.05 for shape in shapes]
 
         def run() -> None:

@@ -31,7 +31,7 @@ Frames = tuple[CodeType | int, ...]  # a code object and the offset of its instr
 
 
 def _folders() -> tuple[str, ...]:
-    own = os.path.dirname(os.path.dirname(__file__))
+    own = os.path.dirname(__file__)
     # Found without importing them: a program may need neither.
     specs = [importlib.util.find_spec(name) for name in ("jax", "jaxlib", "absl")]
     origins = [os.path.dirname(spec.origin) for spec in specs if spec is not None and spec.origin]

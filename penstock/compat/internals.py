@@ -17,13 +17,13 @@ _ARRAY = (
     "penstock.ops.array.creation", "penstock.ops.array.passthrough", "penstock.ops.array.reshaping",
     "penstock.ops.array.joining", "penstock.ops.array.arranging", "penstock.ops.array.slicing",
     "penstock.ops.array.gathering", "penstock.ops.array.selection", "penstock.ops.linalg.diag",
-    "penstock.ops.array.indexing", "penstock.ops.math.segments",
+    "penstock.ops.array.indexing", "penstock.ops.math.segments", "penstock.ops.sparse.segments",
 )  # fmt: skip
 _MATH = (
     "penstock.ops.math.arithmetic", "penstock.ops.math.unary", "penstock.ops.math.compare", "penstock.ops.math.casting",
     "penstock.ops.math.reduce", "penstock.ops.array.ranges", "penstock.ops.linalg.matmul", "penstock.ops.math.clip",
-    "penstock.ops.math.special", "penstock.ops.math.bitwise", "penstock.ops.array.indexed_slices",
-    "penstock.ops.math.histogram",
+    "penstock.ops.math.special", "penstock.ops.math.bitwise", "penstock.ops.math.cumulative",
+    "penstock.ops.array.indexed_slices", "penstock.ops.math.histogram",
 )  # fmt: skip
 
 # A whole folder of TensorFlow that is a folder of another package.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data import iterate, ordering  # noqa: F401  iterators for all kinds of nodes
+from penstock.data import node_iterators, ordering  # noqa: F401  iterators for all kinds of nodes
 from penstock.data.counting import cardinality
 from penstock.data.nodes import Closure, Element, Node
 from penstock.data.pipeline import Pipeline, as_array

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock.data import batching, nodes, sources
-from penstock.data.iterate import CHUNK, Batch
+from penstock.data.node_iterators import CHUNK, Batch
 from penstock.data.nodes import Element
 from penstock.data.pipeline import Pipeline, Scope, iterate, opens
 

@@ -1,1 +1,1 @@
-"""What ops are declared and written with, and no op: sets of types, shape rules, lists as values, ways to wait."""
+"""Tools that ops are declared and written with, none of them an op: types, shape rules, lists as values, waiting."""

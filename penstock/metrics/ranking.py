@@ -17,7 +17,7 @@ from penstock.metrics.means import Metric, collected, metric_variable
 from penstock.ops.array import creation, gathering, reshaping, selection
 from penstock.ops.control.flow import cond
 from penstock.ops.linalg import diag
-from penstock.ops.math import arithmetic, casting, compare, reduce
+from penstock.ops.math import arithmetic, casting, compare, cumulative, reduce
 from penstock.ops.nn import layer_parts
 from penstock.ops.nn.weights import broadcast_weights
 from penstock.variables.updates import assign_add
@@ -196,8 +196,8 @@ def _within(ids: Any, classes: Any) -> Any:
 def _average_precision(known: _Classes, top: Any, k: int) -> Tensor:
     with name_scope("average_precision"):
         relevant = casting.cast(_is_in(top, known), dt.float64)
-        ranks = reduce.cumsum(creation.ones_like(relevant), -1)
-        precision = arithmetic.divide(reduce.cumsum(relevant, -1), ranks)
+        ranks = cumulative.cumsum(creation.ones_like(relevant), -1)
+        precision = arithmetic.divide(cumulative.cumsum(relevant, -1), ranks)
         earned = reduce.reduce_sum(arithmetic.multiply(relevant, precision), -1)
         real = compare.logical_and(known.present, compare.greater_equal(known.ids, creation.zeros_like(known.ids)))
         number = reduce.reduce_sum(casting.cast(real, dt.int64), -1)

@@ -13,7 +13,7 @@ from penstock.logging import warning
 from penstock.metrics.means import Metric, collected, fitted, metric_variable
 from penstock.ops.array import arranging, creation, joining, passthrough, reshaping, selection
 from penstock.ops.debugging.check_ops import assert_greater_equal, assert_less_equal
-from penstock.ops.math import arithmetic, casting, compare, reduce, unary
+from penstock.ops.math import arithmetic, casting, compare, cumulative, reduce, unary
 from penstock.ops.nn.weights import broadcast_weights
 from penstock.variables.scope import variable_scope
 from penstock.variables.updates import assign_add
@@ -262,7 +262,7 @@ def _specificity(sensitivity: float, name: str, *, tp: Any, fn: Any, tn: Any, fp
     distance = unary.abs(found - sensitivity)
     # The last of the closest thresholds, not the first.
     closest = casting.cast(compare.equal(distance, reduce.reduce_min(distance)), dt.int64)
-    at = casting.cast(reduce.argmax(reduce.cumsum(closest), 0), dt.int32)
+    at = casting.cast(reduce.argmax(cumulative.cumsum(closest), 0), dt.int32)
     return arithmetic.divide(tn[at], tn[at] + fp[at] + _EPSILON, name)
 
 

@@ -257,14 +257,13 @@ from penstock.ops.math.compare import (
     logical_xor,
     not_equal,
 )
+from penstock.ops.math.cumulative import cumprod, cumsum
 from penstock.ops.math.reduce import (
     arg_max,
     arg_min,
     argmax,
     argmin,
     count_nonzero,
-    cumprod,
-    cumsum,
     reduce_all,
     reduce_any,
     reduce_logsumexp,
@@ -280,9 +279,6 @@ from penstock.ops.math.segments import (
     segment_min,
     segment_prod,
     segment_sum,
-    sparse_segment_mean,
-    sparse_segment_sqrt_n,
-    sparse_segment_sum,
     unsorted_segment_max,
     unsorted_segment_mean,
     unsorted_segment_min,
@@ -334,6 +330,7 @@ from penstock.ops.random.stateful import (
     random_uniform,
     truncated_normal,
 )
+from penstock.ops.sparse.segments import sparse_segment_mean, sparse_segment_sqrt_n, sparse_segment_sum
 from penstock.session import InteractiveSession, Session
 from penstock.variables.enums import VariableAggregation, VariableSynchronization
 from penstock.variables.initialize import (

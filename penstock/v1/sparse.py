@@ -3,9 +3,6 @@
 from penstock.face.missing import guard as _guard
 from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.array.creation import sparse_placeholder as placeholder
-from penstock.ops.math.segments import sparse_segment_mean as segment_mean
-from penstock.ops.math.segments import sparse_segment_sqrt_n as segment_sqrt_n
-from penstock.ops.math.segments import sparse_segment_sum as segment_sum
 from penstock.ops.queue.accumulator import SparseConditionalAccumulator
 from penstock.ops.sparse.arranging import sparse_concat as concat
 from penstock.ops.sparse.arranging import sparse_expand_dims as expand_dims
@@ -35,5 +32,8 @@ from penstock.ops.sparse.rows import sparse_mask as mask
 from penstock.ops.sparse.rows import sparse_merge as merge
 from penstock.ops.sparse.rows import sparse_retain as retain
 from penstock.ops.sparse.rows import sparse_to_indicator as to_indicator
+from penstock.ops.sparse.segments import sparse_segment_mean as segment_mean
+from penstock.ops.sparse.segments import sparse_segment_sqrt_n as segment_sqrt_n
+from penstock.ops.sparse.segments import sparse_segment_sum as segment_sum
 
 __getattr__ = _guard(__name__)

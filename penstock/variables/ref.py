@@ -13,9 +13,9 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, device, init_scope, name_scope
 from penstock.graph.shape import TensorShape
 from penstock.ops.array.gathering import gather, gather_nd
-from penstock.ops.array.slicing import strided_slice_assign
 from penstock.ops.state import variable_ops
 from penstock.ops.state.scatter import SCATTER, SCATTER_ND
+from penstock.ops.state.slice_assign import strided_slice_assign
 from penstock.variables.guard import without_uninitialized_inputs
 from penstock.variables.variable import Variable, declared_shape, kind
 

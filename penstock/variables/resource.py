@@ -13,9 +13,9 @@ from penstock.graph.opdef import registered
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies, device, init_scope, name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.ops.array.slicing import resource_strided_slice_assign
 from penstock.ops.state import variable_ops
 from penstock.ops.state.scatter import SCATTER, SCATTER_ND
+from penstock.ops.state.slice_assign import resource_strided_slice_assign
 from penstock.variables.guard import without_uninitialized_inputs
 from penstock.variables.ref import slices_of
 from penstock.variables.variable import Variable, kind

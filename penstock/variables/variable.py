@@ -14,9 +14,7 @@ from penstock.graph.reference import Reference
 from penstock.graph.scopes import init_scope
 from penstock.graph.sessions import session_for
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.ops.array import indexing  # noqa: F401  variables have the operators of tensors
 from penstock.ops.control.flow import cond
-from penstock.ops.math import operators  # noqa: F401
 from penstock.variables import protos, slices
 from penstock.variables.enums import VariableAggregation, VariableSynchronization
 from penstock.variables.updates import batch_scatter_update

@@ -17,10 +17,10 @@ from penstock.graph.dtype import DType
 from penstock.jaxprs.symbols import as_numbers, has_symbols
 from penstock.kernel.types import on_platform
 from penstock.kernel.waiting import NeedsThread
-from penstock.ops.conv.lowerings import cpu_compiler_options
 from penstock.passes.ir import Edge, Node
 from penstock.worker.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed
 from penstock.worker.compilation import Compilations, Program, here
+from penstock.worker.compiler_options import cpu_compiler_options
 from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
 from penstock.worker.randomness import RandomState, is_random
 from penstock.worker.resources import USED_UP, Variable, placed

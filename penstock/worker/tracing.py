@@ -251,6 +251,7 @@ _WITHOUT_LOOPS = frozenset(
     for name in (
         "linalg.matmul",
         "math.arithmetic",
+        "math.cumulative",
         "math.reduce",
         "math.unary",
         "nn.activation",

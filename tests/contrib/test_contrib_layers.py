@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -228,6 +229,29 @@ def test_initializers_and_assignment() -> None:
     with tf.Session() as sess:
         sess.run(init, feed)
         np.testing.assert_array_equal(sess.run(w), [[1, 2], [3, 4]])
+
+
+def test_each_kind_of_layer_tells_its_own_arguments() -> None:
+    expected = {
+        "conv1d": ("convolution1d", None), "conv2d": ("convolution2d", None), "conv3d": ("convolution3d", None),
+        "conv2d_transpose": ("convolution2d_transpose", "NHWC"),
+        "conv3d_transpose": ("convolution3d_transpose", "NDHWC"),
+        "max_pool2d": ("max_pool2d", "NHWC"), "avg_pool3d": ("avg_pool3d", "NDHWC"),
+    }  # fmt: skip
+    for name, (full_name, data_format) in expected.items():
+        layer = getattr(layers, name)
+        parameters = inspect.signature(layer).parameters
+        assert layer.__name__ == full_name and layer.__doc__
+        assert list(parameters)[:1] == ["inputs"] and list(parameters)[-1] == "scope"
+        assert parameters["data_format"].default == data_format
+        with pytest.raises(TypeError, match=f"{full_name}.*'inputs'"):
+            layer()
+
+
+def test_scope_of_one_layer_is_not_that_of_its_kinds() -> None:
+    with slim.arg_scope([layers.convolution], activation_fn=None):
+        assert layers.conv2d(images(), 4, 3).op.type == "Relu"
+        assert layers.convolution(images(), 4, 3).op.type == "BiasAdd"
 
 
 def test_errors() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 from penstock.contrib.arg_scope import add_arg_scope
@@ -29,18 +31,48 @@ _FORMATS = {1: ("NWC", "NCW"), 2: ("NHWC", "NCHW"), 3: ("NDHWC", "NCDHW")}
 _CLASSES: dict[int, Any] = {1: convolutional.Conv1D, 2: convolutional.Conv2D, 3: convolutional.Conv3D}
 
 
-def _convolved(
-    rank: int | None, inputs: Any, num_outputs: int, kernel_size: Any, stride: Any, padding: str,
-    data_format: str | None, rate: Any, activation_fn: Any, normalizer_fn: Any, normalizer_params: Any,
-    weights_initializer: Any, weights_regularizer: Any, biases_initializer: Any, biases_regularizer: Any, reuse: Any,
-    variables_collections: Any, outputs_collections: Any, trainable: bool, scope: Any,
+def _variant(
+    layer: Callable[..., Any], name: str, docstring: str, fixed: dict[str, Any], **defaults: Any
+) -> Callable[..., Any]:
+    """`layer` under a name of its own, where the arguments in `fixed` are given and others have these defaults.
+
+    `help`, `inspect.signature` and `arg_scope` know its arguments as if it were written out.
+    """
+    full = inspect.signature(layer)
+    left = [p for p in full.parameters.values() if p.name not in fixed]
+    shown = full.replace(parameters=[p.replace(default=defaults.get(p.name, p.default)) for p in left])
+
+    def variant(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = shown.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from None
+        given.apply_defaults()
+        return layer(**given.arguments, **fixed)
+
+    variant.__name__ = variant.__qualname__ = name
+    variant.__doc__ = docstring
+    variant.__signature__ = shown  # type: ignore[attr-defined]
+    return add_arg_scope(variant)
+
+
+@add_arg_scope
+def convolution(
+    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
+    data_format: str | None = None, rate: Any = 1, activation_fn: Any = activation.relu, normalizer_fn: Any = None,
+    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
+    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+    conv_dims: int | None = None,
 ) -> Any:  # fmt: skip
+    """A convolution over one, two or three axes, by the rank of `inputs`, with relu."""
     getter = variable_getter(bias="biases", kernel="weights")
     with variable_scope(scope, "Conv", [inputs], reuse=reuse, custom_getter=getter) as sc:
         inputs = convert_to_tensor(inputs)
         found = None if inputs.shape.rank is None else inputs.shape.rank - 2
-        if found not in _CLASSES or rank not in (None, found):
-            raise ValueError(f"Convolution expects inputs of rank {(rank or 2) + 2}, received shape {inputs.shape}.")
+        if found not in _CLASSES or conv_dims not in (None, found):
+            rank = (conv_dims or 2) + 2
+            raise ValueError(f"Convolution expects inputs of rank {rank}, received shape {inputs.shape}.")
         assert found is not None
         layer = _CLASSES[found](
             num_outputs, kernel_size, strides=stride, padding=padding,
@@ -56,84 +88,36 @@ def _convolved(
         return finished(outputs, normalizer_fn, normalizer_params, activation_fn, outputs_collections, sc.name)
 
 
-@add_arg_scope
-def convolution(
-    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
-    data_format: str | None = None, rate: Any = 1, activation_fn: Any = activation.relu, normalizer_fn: Any = None,
-    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
-    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
-    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
-    conv_dims: int | None = None,
-) -> Any:  # fmt: skip
-    """A convolution over one, two or three axes, by the rank of `inputs`, with relu."""
-    return _convolved(
-        conv_dims, inputs, num_outputs, kernel_size, stride, padding, data_format, rate, activation_fn, normalizer_fn,
-        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
-        variables_collections, outputs_collections, trainable, scope,
-    )  # fmt: skip
-
-
-@add_arg_scope
-def convolution1d(
-    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
-    data_format: str | None = None, rate: Any = 1, activation_fn: Any = activation.relu, normalizer_fn: Any = None,
-    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
-    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
-    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
-) -> Any:  # fmt: skip
-    """A convolution along sequences, with relu: `tf.contrib.layers.conv1d(sequences, 64, 3)`."""
-    return _convolved(
-        1, inputs, num_outputs, kernel_size, stride, padding, data_format, rate, activation_fn, normalizer_fn,
-        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
-        variables_collections, outputs_collections, trainable, scope,
-    )  # fmt: skip
-
-
-@add_arg_scope
-def convolution2d(
-    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
-    data_format: str | None = None, rate: Any = 1, activation_fn: Any = activation.relu, normalizer_fn: Any = None,
-    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
-    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
-    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
-) -> Any:  # fmt: skip
-    """A convolution over images, with relu: `slim.conv2d(images, 64, [3, 3], scope="conv1")`."""
-    return _convolved(
-        2, inputs, num_outputs, kernel_size, stride, padding, data_format, rate, activation_fn, normalizer_fn,
-        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
-        variables_collections, outputs_collections, trainable, scope,
-    )  # fmt: skip
-
-
-@add_arg_scope
-def convolution3d(
-    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
-    data_format: str | None = None, rate: Any = 1, activation_fn: Any = activation.relu, normalizer_fn: Any = None,
-    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
-    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
-    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
-) -> Any:  # fmt: skip
-    """A convolution over volumes, with relu: `slim.conv3d(volumes, 64, 3)`."""
-    return _convolved(
-        3, inputs, num_outputs, kernel_size, stride, padding, data_format, rate, activation_fn, normalizer_fn,
-        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
-        variables_collections, outputs_collections, trainable, scope,
-    )  # fmt: skip
+_convolution = inspect.unwrap(convolution)  # an arg_scope of `convolution` is none of the functions below
+convolution1d = _variant(
+    _convolution, "convolution1d",
+    "A convolution along sequences, with relu: `tf.contrib.layers.conv1d(sequences, 64, 3)`.", {"conv_dims": 1},
+)  # fmt: skip
+convolution2d = _variant(
+    _convolution, "convolution2d",
+    'A convolution over images, with relu: `slim.conv2d(images, 64, [3, 3], scope="conv1")`.', {"conv_dims": 2},
+)  # fmt: skip
+convolution3d = _variant(
+    _convolution, "convolution3d",
+    "A convolution over volumes, with relu: `slim.conv3d(volumes, 64, 3)`.", {"conv_dims": 3},
+)  # fmt: skip
 
 
 def _transposed(
-    rank: int, inputs: Any, num_outputs: int, kernel_size: Any, stride: Any, padding: str, data_format: str | None,
-    activation_fn: Any, normalizer_fn: Any, normalizer_params: Any, weights_initializer: Any,
-    weights_regularizer: Any, biases_initializer: Any, biases_regularizer: Any, reuse: Any,
-    variables_collections: Any, outputs_collections: Any, trainable: bool, scope: Any,
+    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
+    data_format: str | None = None, activation_fn: Any = activation.relu, normalizer_fn: Any = None,
+    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
+    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+    *, conv_dims: int,
 ) -> Any:  # fmt: skip
     getter = variable_getter(bias="biases", kernel="weights")
-    with variable_scope(scope, f"Conv{rank}d_transpose", [inputs], reuse=reuse, custom_getter=getter) as sc:
+    with variable_scope(scope, f"Conv{conv_dims}d_transpose", [inputs], reuse=reuse, custom_getter=getter) as sc:
         inputs = convert_to_tensor(inputs)
-        kind: Any = convolutional.Conv2DTranspose if rank == 2 else convolutional.Conv3DTranspose
+        kind: Any = convolutional.Conv2DTranspose if conv_dims == 2 else convolutional.Conv3DTranspose
         layer = kind(
             num_outputs, kernel_size, strides=stride, padding=padding,
-            data_format=checked_format(data_format, _FORMATS[rank]),
+            data_format=checked_format(data_format, _FORMATS[conv_dims]),
             use_bias=not normalizer_fn and biases_initializer is not None, kernel_initializer=weights_initializer,
             bias_initializer=biases_initializer, kernel_regularizer=weights_regularizer,
             bias_regularizer=biases_regularizer, trainable=trainable, name=sc.name, dtype=inputs.dtype.base_dtype,
@@ -145,36 +129,16 @@ def _transposed(
         return finished(outputs, normalizer_fn, normalizer_params, activation_fn, outputs_collections, sc.name)
 
 
-@add_arg_scope
-def convolution2d_transpose(
-    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
-    data_format: str | None = "NHWC", activation_fn: Any = activation.relu, normalizer_fn: Any = None,
-    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
-    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
-    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
-) -> Any:  # fmt: skip
-    """The transpose of conv2d, with relu: `slim.conv2d_transpose(images, 64, [3, 3], stride=2)`."""
-    return _transposed(
-        2, inputs, num_outputs, kernel_size, stride, padding, data_format, activation_fn, normalizer_fn,
-        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
-        variables_collections, outputs_collections, trainable, scope,
-    )  # fmt: skip
-
-
-@add_arg_scope
-def convolution3d_transpose(
-    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
-    data_format: str | None = "NDHWC", activation_fn: Any = activation.relu, normalizer_fn: Any = None,
-    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
-    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
-    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
-) -> Any:  # fmt: skip
-    """The transpose of conv3d, with relu: `slim.conv3d_transpose(volumes, 64, 3, stride=2)`."""
-    return _transposed(
-        3, inputs, num_outputs, kernel_size, stride, padding, data_format, activation_fn, normalizer_fn,
-        normalizer_params, weights_initializer, weights_regularizer, biases_initializer, biases_regularizer, reuse,
-        variables_collections, outputs_collections, trainable, scope,
-    )  # fmt: skip
+convolution2d_transpose = _variant(
+    _transposed, "convolution2d_transpose",
+    "The transpose of conv2d, with relu: `slim.conv2d_transpose(images, 64, [3, 3], stride=2)`.",
+    {"conv_dims": 2}, data_format="NHWC",
+)  # fmt: skip
+convolution3d_transpose = _variant(
+    _transposed, "convolution3d_transpose",
+    "The transpose of conv3d, with relu: `slim.conv3d_transpose(volumes, 64, 3, stride=2)`.",
+    {"conv_dims": 3}, data_format="NDHWC",
+)  # fmt: skip
 
 
 @add_arg_scope
@@ -236,8 +200,8 @@ def separable_convolution2d(
 
 
 def _pooled(
-    kind: Any, default_name: str, inputs: Any, kernel_size: Any, stride: Any, padding: str, data_format: str | None,
-    outputs_collections: Any, scope: Any,
+    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str | None = None,
+    outputs_collections: Any = None, scope: Any = None, *, kind: Any, default_name: str,
 ) -> Any:  # fmt: skip
     layout = checked_format(data_format, _FORMATS[kind.rank])
     with name_scope(scope, default_name, [inputs]) as sc:
@@ -246,53 +210,22 @@ def _pooled(
         return collect_named_outputs(outputs_collections, sc, outputs)
 
 
-@add_arg_scope
-def avg_pool2d(
-    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str | None = "NHWC",
-    outputs_collections: Any = None, scope: Any = None,
-) -> Any:  # fmt: skip
-    """The mean of each window: `slim.avg_pool2d(net, [2, 2])`."""
-    return _pooled(
-        pooling.AveragePooling2D, "AvgPool2D", inputs, kernel_size, stride, padding, data_format,
-        outputs_collections, scope,
-    )  # fmt: skip
-
-
-@add_arg_scope
-def max_pool2d(
-    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str | None = "NHWC",
-    outputs_collections: Any = None, scope: Any = None,
-) -> Any:  # fmt: skip
-    """The largest value of each window: `slim.max_pool2d(net, [2, 2])`."""
-    return _pooled(
-        pooling.MaxPooling2D, "MaxPool2D", inputs, kernel_size, stride, padding, data_format, outputs_collections,
-        scope,
-    )  # fmt: skip
-
-
-@add_arg_scope
-def avg_pool3d(
-    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str | None = "NDHWC",
-    outputs_collections: Any = None, scope: Any = None,
-) -> Any:  # fmt: skip
-    """The mean of each window of volumes."""
-    return _pooled(
-        pooling.AveragePooling3D, "AvgPool3D", inputs, kernel_size, stride, padding, data_format,
-        outputs_collections, scope,
-    )  # fmt: skip
-
-
-@add_arg_scope
-def max_pool3d(
-    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str | None = "NDHWC",
-    outputs_collections: Any = None, scope: Any = None,
-) -> Any:  # fmt: skip
-    """The largest value of each window of volumes."""
-    return _pooled(
-        pooling.MaxPooling3D, "MaxPool3D", inputs, kernel_size, stride, padding, data_format, outputs_collections,
-        scope,
-    )  # fmt: skip
-
+avg_pool2d = _variant(
+    _pooled, "avg_pool2d", "The mean of each window: `slim.avg_pool2d(net, [2, 2])`.",
+    {"kind": pooling.AveragePooling2D, "default_name": "AvgPool2D"}, data_format="NHWC",
+)  # fmt: skip
+max_pool2d = _variant(
+    _pooled, "max_pool2d", "The largest value of each window: `slim.max_pool2d(net, [2, 2])`.",
+    {"kind": pooling.MaxPooling2D, "default_name": "MaxPool2D"}, data_format="NHWC",
+)  # fmt: skip
+avg_pool3d = _variant(
+    _pooled, "avg_pool3d", "The mean of each window of volumes.",
+    {"kind": pooling.AveragePooling3D, "default_name": "AvgPool3D"}, data_format="NDHWC",
+)  # fmt: skip
+max_pool3d = _variant(
+    _pooled, "max_pool3d", "The largest value of each window of volumes.",
+    {"kind": pooling.MaxPooling3D, "default_name": "MaxPool3D"}, data_format="NDHWC",
+)  # fmt: skip
 
 conv1d, conv2d, conv3d = convolution1d, convolution2d, convolution3d
 conv2d_transpose, conv3d_transpose = convolution2d_transpose, convolution3d_transpose

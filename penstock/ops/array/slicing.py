@@ -23,7 +23,6 @@ from penstock.jaxprs.symbols import as_number, as_size, is_symbol
 from penstock.kernel.shapes import merge, require_rank
 from penstock.kernel.types import INDEX, INDEX16, Array
 from penstock.ops.array.creation import ones_like
-from penstock.ops.array.passthrough import refuse_gradient
 from penstock.ops.array.reshaping import shape
 
 slice_of = builtins.slice  # `slice` is TensorFlow's here
@@ -196,7 +195,7 @@ def _is_known(value: Any) -> bool:
     return isinstance(value, (int, np.integer, np.ndarray)) or is_symbol(value)
 
 
-def _index(
+def index_of(
     attrs: dict[str, Any], dims: tuple[int, ...], begin: Array, end: Array, strides: np.ndarray
 ) -> tuple[Sequence[_Item], list[Any], bool]:
     """Per dimension the slice to take, or the index if the axis goes away; whether all of them are known."""
@@ -248,7 +247,7 @@ def strided_slice_op(
 ) -> Array:  # fmt: skip
     attrs = {"begin_mask": begin_mask, "end_mask": end_mask, "ellipsis_mask": ellipsis_mask,
              "new_axis_mask": new_axis_mask, "shrink_axis_mask": shrink_axis_mask}  # fmt: skip
-    items, index, known = _index(attrs, input.shape, begin, end, strides)
+    items, index, known = index_of(attrs, input.shape, begin, end, strides)
     if not known:
         # Traced indices first, each leaving its axis with size 1; then all else at once.
         for axis, at in enumerate(index):
@@ -275,61 +274,13 @@ def strided_slice_grad(
     attrs = {"begin_mask": begin_mask, "end_mask": end_mask, "ellipsis_mask": ellipsis_mask,
              "new_axis_mask": new_axis_mask, "shrink_axis_mask": shrink_axis_mask}  # fmt: skip
     dims = tuple(as_size(d) for d in shape)
-    _, index, _ = _index(attrs, dims, begin, end, strides)
+    _, index, _ = index_of(attrs, dims, begin, end, strides)
     whole = jnp.zeros(dims, dy.dtype)
     if any(map(is_symbol, dims)):
         kept = jax.eval_shape(lambda x: x[tuple(index)], whole).shape
     else:
         kept = tuple(len(range(d)[at]) for d, at in zip(dims, index, strict=True) if isinstance(at, slice_of))
     return whole.at[tuple(index)].set(dy.reshape(kept))
-
-
-# Assigning to a slice of a variable
-
-
-def _assigned(variable: Array, begin: Array, end: Array, strides: Array, value: Array, attrs: dict[str, int]) -> Array:
-    items, index, _ = _index(attrs, variable.shape, begin, end, strides)
-    dims = iter(zip(variable.shape, index, strict=True))
-    shown: list[int] = []  # the shape of the slice, and of what of it is in the variable
-    kept: list[int] = []
-    for item in items:
-        if item.dim is None:
-            shown.append(1)
-            continue
-        dim, at = next(dims)
-        if isinstance(at, slice_of):
-            kept.append(len(range(dim)[at]))
-            shown.append(kept[-1])
-    if value.ndim and tuple(value.shape) != tuple(shown):
-        raise ValueError(f"the slice has shape {shown} and the value {list(value.shape)}: they must be the same")
-    if variable.dtype == object:  # strings, which stay on the host
-        changed = variable.copy()
-        changed[tuple(index)] = np.broadcast_to(value, shown).reshape(kept)
-        return changed
-    new = jnp.broadcast_to(value, shown).reshape(kept)
-    return jnp.asarray(variable).at[tuple(index)].set(new)
-
-
-@op("StridedSliceAssign", "&T, Index, Index, Index, T -> output_ref: &T", static="strides", writes="ref",
-    grad=refuse_gradient, shape=lambda op: [op.input_list[0].shape], Index=INDEX)  # fmt: skip
-def strided_slice_assign(
-    ref: Array, begin: Array, end: Array, strides: Array, value: Array, *, begin_mask: int = 0, end_mask: int = 0,
-    ellipsis_mask: int = 0, new_axis_mask: int = 0, shrink_axis_mask: int = 0,
-) -> Array:  # fmt: skip
-    attrs = {"begin_mask": begin_mask, "end_mask": end_mask, "ellipsis_mask": ellipsis_mask,
-             "new_axis_mask": new_axis_mask, "shrink_axis_mask": shrink_axis_mask}  # fmt: skip
-    return _assigned(ref, begin, end, strides, value, attrs)
-
-
-@op("ResourceStridedSliceAssign", "resource, Index, Index, Index, T ->", static="strides", writes="ref",
-    no_gradient=True, Index=INDEX)  # fmt: skip
-def resource_strided_slice_assign(
-    ref: Array, begin: Array, end: Array, strides: Array, value: Array, *, begin_mask: int = 0, end_mask: int = 0,
-    ellipsis_mask: int = 0, new_axis_mask: int = 0, shrink_axis_mask: int = 0,
-) -> Array:  # fmt: skip
-    attrs = {"begin_mask": begin_mask, "end_mask": end_mask, "ellipsis_mask": ellipsis_mask,
-             "new_axis_mask": new_axis_mask, "shrink_axis_mask": shrink_axis_mask}  # fmt: skip
-    return _assigned(ref, begin, end, strides, value, attrs)
 
 
 class SlicedVariable(Tensor):

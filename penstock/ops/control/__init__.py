@@ -1,1 +1,1 @@
-"""Which nodes run, how often, and in which order: conditionals, loops, groups, Python functions."""
+"""Control: which nodes run, how often, and in which order. Conditionals, loops, groups, Python functions."""

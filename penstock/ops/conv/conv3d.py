@@ -16,7 +16,7 @@ from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import same_as
 from penstock.kernel.types import FLOATS, INDEX32, Array, platform
 from penstock.ops.array import reshaping
-from penstock.ops.conv import lowerings
+from penstock.ops.conv import lowerings, windowing
 from penstock.ops.conv.conv2d import axes_of, conv1d_transpose, conv2d_transpose, conv_shape, from_sizes, per_dimension
 from penstock.ops.math.reduce import renamed
 
@@ -58,7 +58,7 @@ def _convolve(x: Array, kernel: Array, strides: list[int], padding: str, data_fo
         raise ValueError(f"the filter's depth {kernel.shape[3]} must divide that of the input, {x.shape[channel]}")
     # The windows of all axes are checked, whatever lowering follows.
     sides = zip(("depth", "height", "width"), axes, kernel.shape, steps, holes, strict=False)
-    windows = [lowerings.axis_of(name, x.shape[at], size, step, hole, padding) for name, at, size, step, hole in sides]
+    windows = [windowing.axis_of(name, x.shape[at], size, step, hole, padding) for name, at, size, step, hole in sides]
     if platform() != "cpu":
         return lax.conv_general_dilated(
             x, kernel, steps, padding, rhs_dilation=holes, dimension_numbers=(data_format, "DHWIO", data_format),

@@ -17,7 +17,7 @@ from penstock.graph.shape import TensorShape
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import REALS, Array
 from penstock.ops.array import arranging
-from penstock.ops.conv import lowerings
+from penstock.ops.conv import windowing
 from penstock.ops.conv.conv2d import window_count
 from penstock.ops.math import unary
 from penstock.ops.math.reduce import renamed
@@ -47,7 +47,7 @@ def _taps(x: Array, kernel_shape: Any, strides: list[int], rates: list[int], pad
     if kernel_shape[2] != x.shape[3]:
         raise ValueError(f"input and filter must have the same depth: {x.shape[3]} vs {kernel_shape[2]}")
     rows, cols = (
-        lowerings.axis_of(name, x.shape[a], kernel_shape[a - 1], strides[a], rates[a], padding)
+        windowing.axis_of(name, x.shape[a], kernel_shape[a - 1], strides[a], rates[a], padding)
         for name, a in (("height", 1), ("width", 2))
     )
     around = ((0, 0), (rows.before, rows.after), (cols.before, cols.after), (0, 0))

@@ -17,7 +17,7 @@ from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import FLOATS, REALS, Array
 from penstock.ops.array import creation, passthrough, reshaping
-from penstock.ops.conv import lowerings
+from penstock.ops.conv import pool_lowerings
 from penstock.ops.conv.conv2d import (
     ONES,
     axes_of,
@@ -74,7 +74,7 @@ def max_pool_op(
     input: Array, *, ksize: list[int], strides: list[int], padding: str,
     explicit_paddings: list[int] = [], data_format: str = "NHWC",  # noqa: B006
 ) -> Array:  # fmt: skip
-    return lowerings.max_pool(input, **pool_lowering(ksize, strides, padding, explicit_paddings, data_format))
+    return pool_lowerings.max_pool(input, **pool_lowering(ksize, strides, padding, explicit_paddings, data_format))
 
 
 def _max_pool_grad_gradient(op: Operation, dy: Tensor) -> list[Any]:
@@ -91,7 +91,7 @@ def max_pool_grad(
     explicit_paddings: list[int] = [], data_format: str = "NHWC",  # noqa: B006
 ) -> Array:  # fmt: skip
     settings = pool_lowering(ksize, strides, padding, explicit_paddings, data_format)
-    return lowerings.max_pool_grad(orig_input, orig_output, grad, **settings)
+    return pool_lowerings.max_pool_grad(orig_input, orig_output, grad, **settings)
 
 
 def _kept(image: Array, grad: Array, settings: dict[str, Any]) -> Array:
@@ -99,7 +99,7 @@ def _kept(image: Array, grad: Array, settings: dict[str, Any]) -> Array:
     first = settings["data_format"] == "NCHW"
     if first:
         image, grad = image.transpose(0, 2, 3, 1), grad.transpose(0, 2, 3, 1)
-    places = lowerings.max_pool_places(image, **{**settings, "data_format": "NHWC"})
+    places = pool_lowerings.max_pool_places(image, **{**settings, "data_format": "NHWC"})
     rows = grad.reshape(grad.shape[0], -1)
     kept = jnp.take_along_axis(rows, places.reshape(grad.shape[0], -1), axis=1).reshape(places.shape)
     return kept.transpose(0, 3, 1, 2) if first else kept
@@ -134,7 +134,7 @@ def _max_pool_v2_gradient(op: Operation, dy: Tensor) -> list[Any]:
 def max_pool_v2_op(
     input: Array, ksize: Array, strides: Array, *, padding: str, data_format: str = "NHWC"
 ) -> Array:
-    return lowerings.max_pool(input, **pool_lowering(ksize.tolist(), strides.tolist(), padding, [], data_format))
+    return pool_lowerings.max_pool(input, **pool_lowering(ksize.tolist(), strides.tolist(), padding, [], data_format))
 
 
 def _max_pool_grad_v2_gradient(op: Operation, dy: Tensor) -> list[Any]:
@@ -151,7 +151,7 @@ def max_pool_grad_v2(
     data_format: str = "NHWC",
 ) -> Array:  # fmt: skip
     settings = pool_lowering(ksize.tolist(), strides.tolist(), padding, [], data_format)
-    return lowerings.max_pool_grad(orig_input, orig_output, grad, **settings)
+    return pool_lowerings.max_pool_grad(orig_input, orig_output, grad, **settings)
 
 
 @op("MaxPoolGradGradV2", "T, T, T, int32, int32 -> output: T", static="ksize strides", shape=same_as(1), T=REALS)
@@ -170,7 +170,7 @@ def _avg_pool_gradient(op: Operation, dy: Tensor) -> list[Any]:
 def avg_pool_op(
     value: Array, *, ksize: list[int], strides: list[int], padding: str, data_format: str = "NHWC"
 ) -> Array:
-    return lowerings.avg_pool(value, **pool_lowering(ksize, strides, padding, [], data_format))
+    return pool_lowerings.avg_pool(value, **pool_lowering(ksize, strides, padding, [], data_format))
 
 
 def _avg_pool_grad_gradient(op: Operation, dy: Tensor) -> list[Any]:
@@ -184,7 +184,7 @@ def avg_pool_grad(
     data_format: str = "NHWC",
 ) -> Array:  # fmt: skip
     settings = pool_lowering(ksize, strides, padding, [], data_format)
-    return lowerings.avg_pool_grad(tuple(map(as_size, orig_input_shape)), grad, **settings)
+    return pool_lowerings.avg_pool_grad(tuple(map(as_size, orig_input_shape)), grad, **settings)
 
 
 # TensorFlow's functions.

@@ -19,7 +19,7 @@ from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import FLOATS, REALS, Array, platform
 from penstock.ops.array import creation, passthrough, reshaping
-from penstock.ops.conv import lowerings
+from penstock.ops.conv import pool_lowerings, windowing
 from penstock.ops.conv.conv2d import axes_of, from_sizes, per_dimension, placed, windows_in
 from penstock.ops.conv.conv3d import as_given, channels_last, depth_slices, spatial
 
@@ -47,15 +47,17 @@ def _windows(
     if len(sizes) != 5:
         raise ValueError(f"pooling of volumes takes tensors of rank 5, received shape {tuple(sizes)}")
     window, steps = spatial(ksize, data_format, "ksize"), spatial(strides, data_format, "strides")
-    axis = lowerings.axis_of("depth", sizes[axes_of(data_format, 3)[1][0]], window[0], steps[0], 1, padding)
+    axis = windowing.axis_of("depth", sizes[axes_of(data_format, 3)[1][0]], window[0], steps[0], 1, padding)
     return axis, {"ksize": window[1:], "strides": steps[1:], "padding": padding, "platform": platform()}
 
 
 def _largest(x: Array, ksize: list[int], strides: list[int], padding: str, data_format: str) -> Array:
     axis, settings = _windows(x.shape, ksize, strides, padding, data_format)
-    least = lowerings.lowest(x.dtype)
+    least = pool_lowerings.lowest(x.dtype)
     parts = depth_slices(channels_last(x, data_format), axis, least)
-    y = lowerings.max_pool(functools.reduce(lowerings.larger, parts, jnp.full((), least, x.dtype)), **settings)
+    y = pool_lowerings.max_pool(
+        functools.reduce(pool_lowerings.larger, parts, jnp.full((), least, x.dtype)), **settings
+    )
     return as_given(y.reshape(x.shape[0], axis.out, *y.shape[1:]), data_format)
 
 
@@ -74,7 +76,7 @@ def _taps(x: Array, ksize: list[int], strides: list[int], padding: str, data_for
     """What each place of the windows sees: arrays of the result's size, NDHWC."""
     window, steps = spatial(ksize, data_format, "ksize"), spatial(strides, data_format, "strides")
     x = channels_last(x, data_format)
-    d, h, w = (lowerings.axis_of("volume", *each, 1, padding) for each in zip(x.shape[1:4], window, steps, strict=True))
+    d, h, w = (windowing.axis_of("volume", *each, 1, padding) for each in zip(x.shape[1:4], window, steps, strict=True))
     around = [(0, 0), *((axis.before, axis.after) for axis in (d, h, w)), (0, 0)]
     x = jnp.pad(x, around, constant_values=fill)
     return [
@@ -128,7 +130,7 @@ def _avg_pool_gradient(op: Operation, dy: Tensor) -> list[Any]:
 def _means(x: Array, ksize: list[int], strides: list[int], padding: str, data_format: str) -> Array:
     axis, settings = _windows(x.shape, ksize, strides, padding, data_format)
     parts = depth_slices(channels_last(x, data_format), axis)
-    y = lowerings.avg_pool(sum(parts[1:], parts[0]), **settings)
+    y = pool_lowerings.avg_pool(sum(parts[1:], parts[0]), **settings)
     y = y.reshape(x.shape[0], axis.out, *y.shape[1:]) / _depths(axis, x.dtype)
     return as_given(y, data_format)
 
@@ -161,7 +163,7 @@ def avg_pool3d_grad(
     axis, settings = _windows(sizes, ksize, strides, padding, data_format)
     dy = channels_last(grad, data_format) / _depths(axis, grad.dtype)
     shape = sizes if data_format == "NDHWC" else (sizes[0], *sizes[2:], sizes[1])
-    images = lowerings.avg_pool_grad((shape[0] * axis.out, *shape[2:]), dy.reshape(-1, *dy.shape[2:]), **settings)
+    images = pool_lowerings.avg_pool_grad((shape[0] * axis.out, *shape[2:]), dy.reshape(-1, *dy.shape[2:]), **settings)
     spread = jax.linear_transpose(lambda x: depth_slices(x, axis), jax.ShapeDtypeStruct(shape, grad.dtype))
     return as_given(spread([images] * axis.window)[0], data_format)
 

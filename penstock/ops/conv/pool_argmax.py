@@ -14,7 +14,7 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import INDEX, INDEX64, REALS, Array
-from penstock.ops.conv import lowerings
+from penstock.ops.conv import pool_lowerings
 from penstock.ops.conv.conv2d import per_dimension, placed, window_count
 from penstock.ops.conv.pool import pool_lowering
 
@@ -51,10 +51,10 @@ def max_pool_with_argmax_op(
     if input.size == 0:
         raise ValueError(f"tensor_in must not be empty, received shape {input.shape}")
     settings = pool_lowering(ksize, strides, padding, [], "NHWC")
-    places = lowerings.max_pool_places(input, **settings)
+    places = pool_lowerings.max_pool_places(input, **settings)
     if include_batch_in_index:
         places = places + _first_of_images(input.shape)
-    return lowerings.max_pool(input, **settings), places.astype(Targmax.as_numpy_dtype)
+    return pool_lowerings.max_pool(input, **settings), places.astype(Targmax.as_numpy_dtype)
 
 
 def _first_of_images(shape: Any) -> Array:

@@ -1,4 +1,4 @@
-"""Reductions along axes, arg-max and arg-min, cumulative sums."""
+"""Reductions along axes, arg-max and arg-min."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math as pymath
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -20,11 +19,11 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.shape import TensorShape
 from penstock.kernel import shapes
-from penstock.kernel.types import FLOATS, INDEX32, NUMBERS, QUANTIZED, REALS, Array, xp
+from penstock.kernel.types import INDEX32, NUMBERS, QUANTIZED, REALS, Array, xp
 from penstock.ops.array import creation, gathering, joining, passthrough, ranges, reshaping, selection
 from penstock.ops.math import arithmetic, casting, compare, unary
 
-_SUMMED = Types(*NUMBERS, *QUANTIZED)
+SUMMED = Types(*NUMBERS, *QUANTIZED)
 _ORDERED = Types(*REALS, *QUANTIZED)
 
 
@@ -105,29 +104,17 @@ def _mean_grad(op: Operation, grad: Any) -> list[Any]:
     return [arithmetic.truediv(total, casting.cast(factor, dtype)), None]
 
 
-def _cumsum_grad(op: Operation, grad: Any) -> list[Any]:
-    exclusive, reverse = op.attrs["exclusive"], op.attrs["reverse"]
-    return [cumsum(grad, op.inputs[1], exclusive=exclusive, reverse=not reverse), None]
-
-
-def _cumprod_grad(op: Operation, grad: Any) -> list[Any]:
-    (x, axis), exclusive, reverse = op.inputs, op.attrs["exclusive"], op.attrs["reverse"]
-    product = cumprod(x, axis, exclusive=exclusive, reverse=reverse)
-    total = cumsum(arithmetic.mul(product, grad, name="mul"), axis, exclusive=exclusive, reverse=not reverse)
-    return [arithmetic.div_no_nan(total, x), None]
-
-
 # Reductions
 
 
 @op("Sum", "T, Tidx -> output: T", static="reduction_indices", numpy=True, shape=shapes.reduction, grad=_sum_grad,
-    T=_SUMMED, Tidx=INDEX32)  # fmt: skip
+    T=SUMMED, Tidx=INDEX32)  # fmt: skip
 def sum_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -> Array:
     return xp(input).sum(input, _axes(input, reduction_indices), dtype=input.dtype, keepdims=keep_dims)
 
 
 @op("Mean", "T, Tidx -> output: T", static="reduction_indices", shape=shapes.reduction, grad=_mean_grad,
-    T=_SUMMED, Tidx=INDEX32)  # fmt: skip
+    T=SUMMED, Tidx=INDEX32)  # fmt: skip
 def mean_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -> Array:
     axes = _axes(input, reduction_indices)
     if not np.issubdtype(input.dtype, np.integer):
@@ -138,7 +125,7 @@ def mean_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) 
 
 
 @op("Prod", "T, Tidx -> output: T", static="reduction_indices", numpy=True, shape=shapes.reduction,
-    T=_SUMMED, Tidx=INDEX32)  # fmt: skip
+    T=SUMMED, Tidx=INDEX32)  # fmt: skip
 def prod_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -> Array:
     return xp(input).prod(input, _axes(input, reduction_indices), dtype=input.dtype, keepdims=keep_dims)
 
@@ -180,7 +167,7 @@ def any_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -
 
 
 @op("EuclideanNorm", "T, Tidx -> output: T", static="reduction_indices", shape=shapes.reduction,
-    T=_SUMMED, Tidx=INDEX32)  # fmt: skip
+    T=SUMMED, Tidx=INDEX32)  # fmt: skip
 def euclidean_norm_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -> Array:
     squares = jnp.real(input * jnp.conj(input))
     return jnp.sqrt(jnp.sum(squares, _axes(input, reduction_indices), keepdims=keep_dims)).astype(input.dtype)
@@ -214,35 +201,6 @@ def arg_max_op(input: Array, dimension: Array, *, output_type: DType = dt.int64)
     T=Types(*_ORDERED, dt.bool), Tidx=INDEX32, output_type=Types(dt.int32, dt.int64))  # fmt: skip
 def arg_min_op(input: Array, dimension: Array, *, output_type: DType = dt.int64) -> Array:
     return jnp.argmin(input, int(dimension)).astype(output_type.as_numpy_dtype)
-
-
-def _cumulated(function: Any, x: Array, axis: Array, exclusive: bool, reverse: bool, first: float) -> Array:
-    at = int(axis)
-    if not -x.ndim <= at < x.ndim:
-        raise ValueError(f"Expected scan axis in the range [{-x.ndim}, {x.ndim}), but got {at}")
-    at %= x.ndim
-    if exclusive and x.shape[at]:
-        # Shifted by one, so that each element is left out of its own result.
-        inside = jax.lax.slice_in_dim(x, 1, None, axis=at) if reverse else jax.lax.slice_in_dim(x, 0, -1, axis=at)
-        widths = [(0, 0)] * x.ndim
-        widths[at] = (0, 1) if reverse else (1, 0)
-        x = jnp.pad(inside, widths, constant_values=np.asarray(first).astype(x.dtype))
-    return function(x, axis=at, reverse=reverse)
-
-
-@op("Cumsum", "T, Tidx -> out: T", static="axis", shape=shapes.unchanged, grad=_cumsum_grad, T=_SUMMED, Tidx=INDEX32)
-def cumsum_op(x: Array, axis: Array, *, exclusive: bool = False, reverse: bool = False) -> Array:
-    return _cumulated(jax.lax.cumsum, x, axis, exclusive, reverse, 0)
-
-
-@op("Cumprod", "T, Tidx -> out: T", static="axis", shape=shapes.unchanged, grad=_cumprod_grad, T=_SUMMED, Tidx=INDEX32)
-def cumprod_op(x: Array, axis: Array, *, exclusive: bool = False, reverse: bool = False) -> Array:
-    return _cumulated(jax.lax.cumprod, x, axis, exclusive, reverse, 1)
-
-
-@op("CumulativeLogsumexp", "T, Tidx -> out: T", static="axis", shape=shapes.unchanged, T=FLOATS, Tidx=INDEX32)
-def cumulative_logsumexp_op(x: Array, axis: Array, *, exclusive: bool = False, reverse: bool = False) -> Array:
-    return _cumulated(jax.lax.cumlogsumexp, x, axis, exclusive, reverse, -np.inf)
 
 
 # Public functions
@@ -428,27 +386,4 @@ def arg_min(input: Any, dimension: Any, output_type: Any = dt.int64, name: str |
     """`tf.argmin` with TensorFlow's older signature."""
     return argmin(input, dimension, name=name, output_type=output_type)
 
-
-def _scan(raw: OpDef, default: str, x: Any, axis: Any, exclusive: bool, reverse: bool, name: str | None) -> Tensor:
-    with name_scope(name, default, [x]) as scope:
-        x = convert_to_tensor(x, name="x")
-        result: Tensor = raw(x, axis, exclusive=exclusive, reverse=reverse, name=scope)
-        return result
-
-
-def cumsum(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Tensor:
-    """Running sums along `axis`: `tf.cumsum([1, 2, 3])` is [1, 3, 6]."""
-    return _scan(cumsum_op, "Cumsum", x, axis, exclusive, reverse, name)
-
-
-def cumprod(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Tensor:
-    """Running products along `axis`: `tf.cumprod([1, 2, 3])` is [1, 2, 6]."""
-    return _scan(cumprod_op, "Cumprod", x, axis, exclusive, reverse, name)
-
-
-def cumulative_logsumexp(
-    x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
-) -> Tensor:
-    """Running log-sum-exp along `axis`, without overflow."""
-    return _scan(cumulative_logsumexp_op, "CumulativeLogsumexp", x, axis, exclusive, reverse, name)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
-from penstock.graph.checks import require, require_in_range
+from penstock.graph.checks import require
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor, register_tensor_conversion_function
 from penstock.graph.dtype import as_dtype
@@ -30,8 +30,8 @@ from penstock.ops.array.creation import ones
 from penstock.ops.array.dense_rows import dense_rows
 from penstock.ops.array.gathering import gather
 from penstock.ops.array.joining import concat
-from penstock.ops.array.reshaping import rank, reshape, shape, shape_internal
-from penstock.row_sums import run_ends, spread_by_runs, sums_of_runs
+from penstock.ops.array.reshaping import rank, reshape, shape_internal
+from penstock.row_sums import run_ends, sums_of_runs
 
 # Unsorted: the number of segments is given, negative ids are left out.
 
@@ -208,20 +208,13 @@ def unsorted_segment_sqrt_n(data: Any, segment_ids: Any, num_segments: Any, name
 # Sorted: the last id tells the number of segments, so the result's size is known only when it runs.
 
 
-def _sorted_shape(op: Operation) -> list[TensorShape]:
+def sorted_shape(op: Operation) -> list[TensorShape]:
     data, ids = op.input_list[0].shape, op.input_list[-1].shape
     require_rank(ids, 1)
     return [data if data.rank is None else TensorShape.of((None,)).concatenate(data.with_rank_at_least(1)[1:])]
 
 
-def _check_pairs(indices: np.ndarray, ids: np.ndarray) -> None:
-    if indices.shape != ids.shape or ids.ndim != 1:
-        raise InvalidArgumentError(
-            None, None, f"segment_ids and indices must be vectors of one size, got {ids.shape} and {indices.shape}"
-        )
-
-
-def _check_sorted(ids: np.ndarray) -> int:
+def check_sorted(ids: np.ndarray) -> int:
     """The number of segments of rising ids."""
     if ids.size and ids[0] < 0:
         raise InvalidArgumentError(None, None, f"Segment id {ids[0]} out of range [0, {int(ids[-1]) + 1})")
@@ -234,7 +227,7 @@ def _sorted(method: Any, start: Any, data: Array, segment_ids: Array) -> np.ndar
     values, ids = np.asarray(data), np.asarray(segment_ids)
     if ids.shape != values.shape[:1]:
         raise ValueError(f"segment_ids should be the same size as dimension 0 of input, got {ids.size}")
-    count = _check_sorted(ids)
+    count = check_sorted(ids)
     if method is np.add:
         return sums_of_runs(values, run_ends(ids, count))
     result = np.full((count, *values.shape[1:]), start, values.dtype)
@@ -257,7 +250,7 @@ def _segment_sum_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [gather(grad, op.input_list[1]), None]
 
 
-@op("SegmentSum", "T, Tindices -> output: T", host=True, shape=_sorted_shape, grad=_segment_sum_grad, T=NUMBERS,
+@op("SegmentSum", "T, Tindices -> output: T", host=True, shape=sorted_shape, grad=_segment_sum_grad, T=NUMBERS,
     Tindices=INDEX)  # fmt: skip
 def segment_sum_op(data: Array, segment_ids: Array) -> Array:
     return _sorted(np.add, 0, data, segment_ids)
@@ -269,25 +262,25 @@ def _segment_mean_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [gather(op_of("RealDiv")(grad, op_of("Maximum")(weight, op_of("OnesLike")(weight))), ids), None]
 
 
-@op("SegmentMean", "T, Tindices -> output: T", host=True, shape=_sorted_shape, grad=_segment_mean_grad, T=NUMBERS,
+@op("SegmentMean", "T, Tindices -> output: T", host=True, shape=sorted_shape, grad=_segment_mean_grad, T=NUMBERS,
     Tindices=INDEX)  # fmt: skip
 def segment_mean_op(data: Array, segment_ids: Array) -> Array:
     return _mean_of(data, segment_ids)
 
 
-@op("SegmentMax", "T, Tindices -> output: T", host=True, shape=_sorted_shape, grad=_extreme_grad, T=REALS,
+@op("SegmentMax", "T, Tindices -> output: T", host=True, shape=sorted_shape, grad=_extreme_grad, T=REALS,
     Tindices=INDEX)  # fmt: skip
 def segment_max_op(data: Array, segment_ids: Array) -> Array:
     return _sorted(np.maximum, np.asarray(_lowest(np.asarray(data).dtype)), data, segment_ids)
 
 
-@op("SegmentMin", "T, Tindices -> output: T", host=True, shape=_sorted_shape, grad=_extreme_grad, T=REALS,
+@op("SegmentMin", "T, Tindices -> output: T", host=True, shape=sorted_shape, grad=_extreme_grad, T=REALS,
     Tindices=INDEX)  # fmt: skip
 def segment_min_op(data: Array, segment_ids: Array) -> Array:
     return _sorted(np.minimum, np.asarray(_highest(np.asarray(data).dtype)), data, segment_ids)
 
 
-@op("SegmentProd", "T, Tindices -> output: T", host=True, shape=_sorted_shape, grad=_prod_grad, T=NUMBERS,
+@op("SegmentProd", "T, Tindices -> output: T", host=True, shape=sorted_shape, grad=_prod_grad, T=NUMBERS,
     Tindices=INDEX)  # fmt: skip
 def segment_prod_op(data: Array, segment_ids: Array) -> Array:
     return _sorted(np.multiply, 1, data, segment_ids)
@@ -295,123 +288,6 @@ def segment_prod_op(data: Array, segment_ids: Array) -> Array:
 
 segment_sum, segment_mean, segment_prod = segment_sum_op, segment_mean_op, segment_prod_op
 segment_max, segment_min = segment_max_op, segment_min_op
-
-# Sparse: rows are picked by `indices` first.
-
-
-def _num_segments_shape(op: Operation) -> list[TensorShape]:
-    data, count = op.input_list[0].shape, constant_value(op.input_list[3])
-    rows = TensorShape.of((None if count is None else int(count),))
-    return [data if data.rank is None else rows.concatenate(data[1:])]
-
-
-def _sparse_sum(data: Array, indices: Array, segment_ids: Array, num_segments: Any, power: float) -> np.ndarray:
-    """Sums of picked rows, divided by a power of how many there are."""
-    values, chosen, ids = np.asarray(data), np.asarray(indices), np.asarray(segment_ids)
-    _check_pairs(chosen, ids)
-    require_in_range(chosen, values.shape[0])
-    count = _check_sorted(ids)
-    if num_segments is not None:
-        if count > int(num_segments):
-            raise InvalidArgumentError(None, None, f"segment ids must be < num_segments {int(num_segments)}")
-        count = int(num_segments)
-    ends = run_ends(ids, count)
-    return _divided(sums_of_runs(values, ends, chosen), ends, power)
-
-
-def _divided(rows: np.ndarray, ends: np.ndarray, power: float) -> np.ndarray:
-    """One row of each segment, divided by a power of how many the segment has."""
-    if not power:
-        return rows
-    counts = np.maximum(np.diff(ends), 1)
-    # A quotient of short floats is the same, whether computed as one or longer.
-    divisors = counts.astype(rows.dtype) if power == 1 and rows.dtype.kind == "f" else counts**power
-    quotients: np.ndarray = rows / divisors.reshape(-1, *[1] * (rows.ndim - 1))
-    return quotients.astype(rows.dtype, copy=False)
-
-
-def _sparse_grad(name: str, power: float) -> Callable[..., Any]:
-    def grad(op: Operation, dy: Tensor) -> list[Any]:
-        data, indices, ids = op.input_list[:3]
-        others = [None] * (len(op.input_list) - 1)
-        if not op.attrs["sparse_gradient"]:
-            return [op_of(f"{name}Grad")(dy, indices, ids, shape(data)[0]), *others]  # type: ignore[index]
-        rows: Any = gather(dy, ids)
-        if power:
-            flat = op_of("OnesLike")(gather(data, indices))
-            count: Any = gather(op_of("SegmentSum")(flat, ids), ids)
-            rows = op_of("RealDiv")(rows, count if power == 1 else op_of("Sqrt")(count))
-        return [IndexedSlices(rows, indices, shape(data)), *others]
-
-    return grad
-
-
-def _sparse_segment(name: str, power: float) -> tuple[Any, Any]:
-    @op(name, "T, Tidx, Tsegmentids -> output: T", host=True, shape=_sorted_shape, grad=_sparse_grad(name, power),
-        T=REALS, Tidx=INDEX32, Tsegmentids=INDEX32)  # fmt: skip
-    def plain(data: Array, indices: Array, segment_ids: Array, *, sparse_gradient: bool = False) -> Array:
-        return _sparse_sum(data, indices, segment_ids, None, power)
-
-    @op(f"{name}WithNumSegments", "T, Tidx, Tsegmentids, Tnumsegments -> output: T", host=True,
-        shape=_num_segments_shape, grad=_sparse_grad(name, power), T=REALS, Tidx=INDEX32, Tsegmentids=INDEX32,
-        Tnumsegments=INDEX32)  # fmt: skip
-    def sized(
-        data: Array, indices: Array, segment_ids: Array, num_segments: Array, *, sparse_gradient: bool = False
-    ) -> Array:
-        return _sparse_sum(data, indices, segment_ids, num_segments, power)
-
-    def grad_of_grad(op: Operation, dy: Tensor) -> list[Any]:
-        grad, indices, ids = op.input_list[:3]
-        return [sized(dy, indices, ids, shape(grad)[0]), None, None, None]  # type: ignore[index]
-
-    @op(f"{name}Grad", "T, Tidx, Tsegmentids, int32 -> output: T", host=True, shape=_num_segments_shape,
-        grad=grad_of_grad, T=FLOATS, Tidx=INDEX32, Tsegmentids=INDEX32)  # fmt: skip
-    def grad(grad: Array, indices: Array, segment_ids: Array, output_dim0: Array) -> Array:
-        rows, picked, ids = np.asarray(grad), np.asarray(indices), np.asarray(segment_ids)
-        _check_pairs(picked, ids)
-        require_in_range(picked, int(output_dim0))
-        if _check_sorted(ids) > len(rows):
-            raise InvalidArgumentError(None, None, f"Segment id {ids[-1]} out of range [0, {len(rows)}).")
-        ends = run_ends(ids, len(rows))
-        return spread_by_runs(_divided(rows, ends, power), ends, picked, int(output_dim0))
-
-    return plain, sized
-
-
-_SUM, _MEAN, _SQRT_N = (
-    _sparse_segment(name, power)
-    for name, power in (("SparseSegmentSum", 0.0), ("SparseSegmentMean", 1.0), ("SparseSegmentSqrtN", 0.5))
-)
-
-
-def _sparse(ops: tuple[Any, Any], data: Any, indices: Any, segment_ids: Any, name: Any, num_segments: Any) -> Tensor:
-    result: Tensor
-    if num_segments is None:
-        result = ops[0](data, indices, segment_ids, name=name)
-    else:
-        result = ops[1](data, indices, segment_ids, num_segments, name=name)
-    return result
-
-
-def sparse_segment_sum(
-    data: Any, indices: Any, segment_ids: Any, name: str | None = None, num_segments: Any = None
-) -> Tensor:
-    """`segment_sum` of the rows of `data` at `indices`."""
-    return _sparse(_SUM, data, indices, segment_ids, name, num_segments)
-
-
-def sparse_segment_mean(
-    data: Any, indices: Any, segment_ids: Any, name: str | None = None, num_segments: Any = None
-) -> Tensor:
-    """`segment_mean` of the rows of `data` at `indices`."""
-    return _sparse(_MEAN, data, indices, segment_ids, name, num_segments)
-
-
-def sparse_segment_sqrt_n(
-    data: Any, indices: Any, segment_ids: Any, name: str | None = None, num_segments: Any = None
-) -> Tensor:
-    """`sparse_segment_sum`, divided by the square root of the number of rows."""
-    return _sparse(_SQRT_N, data, indices, segment_ids, name, num_segments)
 
 
 # IndexedSlices

@@ -16,6 +16,7 @@ from penstock.kernel.types import FLOATS, INDEX, Array
 from penstock.ops.array import creation, gathering, joining, passthrough, ranges, reshaping, selection, slicing
 from penstock.ops.math import arithmetic, casting, clip, compare, reduce, unary
 from penstock.ops.math import segments as segment
+from penstock.ops.sparse import segments
 from penstock.ops.sparse.arranging import sparse_reshape
 from penstock.ops.sparse.indices import as_sparse
 from penstock.ops.sparse.rows import sparse_fill_empty_rows, sparse_retain
@@ -158,7 +159,7 @@ def embedding_lookup_sparse(
 @op("SegmentSqrtN", "T, Tindices -> output: T", host=True, grad=passthrough.refuse_gradient, T=FLOATS, Tindices=INDEX)
 def segment_sqrt_n(data: Array, segment_ids: Array) -> Array:
     """Sums of rows over the square roots of their counts; `penstock.passes.sparse_lookups` puts it in place."""
-    return segment._sparse_sum(data, np.arange(len(data)), segment_ids, None, 0.5)
+    return segments._sparse_sum(data, np.arange(len(data)), segment_ids, None, 0.5)
 
 
 _COMBINERS = {"sum": "SparseSegmentSum", "mean": "SparseSegmentMean", "sqrtn": "SparseSegmentSqrtN"}

@@ -1,1 +1,1 @@
-"""What steps keep and change: variables, their updates, tensors of a session, stacks."""
+"""State that steps keep and change: variables, their updates, tensors of a session, stacks."""

@@ -13,7 +13,8 @@ import pytest
 from jax import lax
 from tolerances import assert_near, unit_roundoff
 
-from penstock.ops.conv import lowerings
+from penstock.ops.conv import lowerings, pool_lowerings
+from penstock.worker import compiler_options
 
 PLATFORMS = ["cpu", "gpu"]  # "gpu" is XLA's own: it runs on the CPU too, where there is no other device
 
@@ -231,10 +232,10 @@ def test_pools_and_their_gradients(rng: np.random.Generator, case: str, platform
 
     @jax.jit
     def actual(x: Any, dy: Any) -> Any:
-        most, pull_most = jax.vjp(lambda x: lowerings.max_pool(x, **settings), x)
-        mean, pull_mean = jax.vjp(lambda x: lowerings.avg_pool(x, **settings), x)
-        most_dx = lowerings.max_pool_grad(x, most, dy, **settings)
-        mean_dx = lowerings.avg_pool_grad(x.shape, dy, **settings)
+        most, pull_most = jax.vjp(lambda x: pool_lowerings.max_pool(x, **settings), x)
+        mean, pull_mean = jax.vjp(lambda x: pool_lowerings.avg_pool(x, **settings), x)
+        most_dx = pool_lowerings.max_pool_grad(x, most, dy, **settings)
+        mean_dx = pool_lowerings.avg_pool_grad(x.shape, dy, **settings)
         return most, most_dx, *pull_most(dy), mean, mean_dx, *pull_mean(dy)
 
     for a, d in zip(actual(in_format(x, data_format), in_format(dy, data_format)), desired, strict=True):
@@ -246,7 +247,7 @@ def test_pools_and_their_gradients(rng: np.random.Generator, case: str, platform
 def test_gradient_goes_to_the_first_maximum(rng: np.random.Generator, case: str, platform: str) -> None:
     shape, settings = POOLS[case]
     x = rng.integers(0, 2, shape).astype(np.float32)
-    y = lowerings.max_pool(x, **settings, platform=platform)
+    y = pool_lowerings.max_pool(x, **settings, platform=platform)
     dy = rng.integers(1, 9, y.shape).astype(np.float32)
     (above, _), (beside, _) = pads(shape[1:3], settings["ksize"], settings)
     desired = np.zeros(shape, np.float32)
@@ -256,7 +257,7 @@ def test_gradient_goes_to_the_first_maximum(rng: np.random.Generator, case: str,
         seen = [(r, s) for r, s in itertools.product(rows, cols) if 0 <= r < shape[1] and 0 <= s < shape[2]]
         row, col = max(seen, key=lambda place: x[n, place[0], place[1], c])  # the first of equal ones
         desired[n, row, col, c] += dy[n, i, j, c]
-    actual = jax.jit(lambda x, y, dy: lowerings.max_pool_grad(x, y, dy, **settings, platform=platform))(x, y, dy)
+    actual = jax.jit(lambda x, y, dy: pool_lowerings.max_pool_grad(x, y, dy, **settings, platform=platform))(x, y, dy)
     np.testing.assert_array_equal(actual, desired)
 
 
@@ -265,7 +266,7 @@ def test_gradient_goes_to_the_first_maximum(rng: np.random.Generator, case: str,
 def test_max_pool_of_other_types(rng: np.random.Generator, dtype: str, platform: str) -> None:
     x = jnp.asarray(rng.integers(0, 99, (2, 5, 5, 3)), dtype)
     desired = pool_reference(x.astype("float32"), -jnp.inf, lax.max, POOLS["3x3 by twos"][1])
-    actual = lowerings.max_pool(x, **POOLS["3x3 by twos"][1], platform=platform)
+    actual = pool_lowerings.max_pool(x, **POOLS["3x3 by twos"][1], platform=platform)
     assert actual.dtype == x.dtype
     np.testing.assert_array_equal(actual.astype("float32"), desired)
 
@@ -277,10 +278,10 @@ def test_nan_and_infinity_never_win(size: int, platform: str) -> None:
     x = np.full((3, size, size, 1), np.nan, np.float32)  # the first has nothing but NaN
     x[1] = -np.inf
     x[2, -1] = 3 - np.arange(size, dtype=np.float32)[:, None]
-    y = lowerings.max_pool(x, **settings)
+    y = pool_lowerings.max_pool(x, **settings)
     lowest = np.finfo(np.float32).min
     np.testing.assert_array_equal(np.ravel(y), [lowest, lowest, 3])
-    dx = np.asarray(lowerings.max_pool_grad(x, y, np.ones_like(y), **settings))[2]
+    dx = np.asarray(pool_lowerings.max_pool_grad(x, y, np.ones_like(y), **settings))[2]
     desired = np.zeros_like(dx)
     desired[-1, 0] = 1
     np.testing.assert_array_equal(dx, desired)
@@ -288,17 +289,19 @@ def test_nan_and_infinity_never_win(size: int, platform: str) -> None:
 
 def test_padding_is_below_every_negative_value() -> None:
     x = np.full((1, 3, 3, 1), -5, np.float32)
-    np.testing.assert_array_equal(lowerings.max_pool(x, ksize=(2, 2), strides=(2, 2), padding="SAME"), x[:, :2, :2])
+    np.testing.assert_array_equal(
+        pool_lowerings.max_pool(x, ksize=(2, 2), strides=(2, 2), padding="SAME"), x[:, :2, :2]
+    )
 
 
 def test_compiler_options_change_no_value(rng: np.random.Generator) -> None:
-    assert lowerings.cpu_compiler_options(), "this XLA does not know the option: measure convolutions anew"
+    assert compiler_options.cpu_compiler_options(), "this XLA does not know the option: measure convolutions anew"
     x, kernel = random(rng, (8, 12, 12, 32)), random(rng, (3, 3, 32, 32))
 
     def conv(x: Any, kernel: Any) -> Any:
         return lowerings.conv2d(x, kernel, padding="SAME")
 
-    fast = jax.jit(conv, compiler_options=lowerings.cpu_compiler_options())
+    fast = jax.jit(conv, compiler_options=compiler_options.cpu_compiler_options())
     close(fast(x, kernel), reference(x, kernel, {"padding": "SAME"}))
 
 

@@ -18,7 +18,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.ops.array import creation, ranges, reshaping, spacing
 from penstock.ops.linalg import matmul
-from penstock.ops.math import arithmetic, casting, clip, compare, histogram, reduce, special, unary
+from penstock.ops.math import arithmetic, casting, clip, compare, cumulative, histogram, reduce, special, unary
 from penstock.session import Session
 
 X = np.array([[-2.5, -1.0, 0.0], [0.5, 1.5, 3.0]], np.float32)
@@ -107,7 +107,7 @@ VALUES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
 
 def _function(name: str) -> Any:
     """TensorFlow's function of that name, from the module that has it."""
-    modules = (arithmetic, unary, compare, casting, reduce, ranges, histogram, spacing, matmul, clip)
+    modules = (arithmetic, unary, compare, casting, cumulative, reduce, ranges, histogram, spacing, matmul, clip)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 
@@ -246,7 +246,7 @@ EDGES: list[tuple[Any, list[Any], list[Any]]] = [
     (unary.sqrt, [[0.0, 4.0]], [[np.inf, 0.25]]),
     (reduce.reduce_prod, [[0.0, 2.0, 3.0]], [[6, 0, 0]]),
     (reduce.reduce_max, [[2.0, 1.0, 2.0]], [[0.5, 0, 0.5]]),
-    (reduce.cumprod, [[2.0, 0.0, 3.0]], [[1, 0, 0]]),
+    (cumulative.cumprod, [[2.0, 0.0, 3.0]], [[1, 0, 0]]),
     (arithmetic.floormod, [[7.0, -7.0], [2.0, 2.0]], [[1, 1], [-3, 4]]),
     (arithmetic.multiply_no_nan, [[2.0, 3.0], [0.0, 1.0]], [[0, 1], [2, 3]]),
 ]

@@ -1,4 +1,4 @@
-"""Iterate: from a description to an iterator over its elements, each a tuple of arrays.
+"""Iterators of nodes: from a description to an iterator over its elements, each a tuple of arrays.
 
 An iterator goes on after an error, as TensorFlow's do: the next element is asked for next. So they are classes with a
 `__next__`, not generators, which end with their first error.
