@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -100,3 +102,24 @@ def test_imports_in_functions_say_why() -> None:
         f"{len(unexplained)} imports inside functions do not say why they are there. Move them to the top of their "
         f"files, or end them with one of {', '.join(REASONS)}:\n" + "\n".join(unexplained)
     )
+
+
+ONE_FAMILY = """
+from penstock.autodiff import gradients
+from penstock.graph.hooks import Hooks, hooks
+from penstock.graph.opdef import all_ops, later
+from penstock.ops.array.creation import constant
+from penstock.variables.variable import Variable
+
+x = constant([1.0, 2.0])
+y = (x + 1.0)[0]
+gradients([y * Variable(2.0) + Variable(1.0, use_resource=True)], [x])
+assert all(hasattr(hooks, name) for name in Hooks.__annotations__)
+assert [node.name for node in x.graph.as_graph_def().node][0] == x.op.node_def.name
+assert not [op.name for op in all_ops() if op.grad is later]
+"""
+
+
+def test_modules_above_have_filled_in_what_those_below_call() -> None:
+    """In a process of its own, which imports one family of ops and no face."""
+    subprocess.run([sys.executable, "-c", ONE_FAMILY], check=True, timeout=100, cwd=FOLDER.parent)

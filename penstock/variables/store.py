@@ -16,7 +16,7 @@ from penstock.graph.operation import Tensor
 from penstock.graph.scopes import colocate_with, init_scope, name_scope
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.ops.array.slicing import slice as slice_of
-from penstock.variables import initializers, ref, resource  # noqa: F401  both kinds of variable
+from penstock.variables import initializers
 from penstock.variables.partitioned import PartitionedVariable
 from penstock.variables.slices import SaveSliceInfo
 from penstock.variables.variable import Variable, resource_variables_enabled
