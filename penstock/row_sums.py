@@ -69,6 +69,6 @@ def _product(multiply: Callable[..., Any], count: int, values: np.ndarray, ends:
 
 @functools.cache
 def _sparsetools() -> Any:
-    from scipy.sparse import _sparsetools  # not at the start: few programs come here
+    from scipy.sparse import _sparsetools  # start-up: few programs come here
 
     return _sparsetools

@@ -17,9 +17,9 @@ from penstock.client.partial_run import PartialRun
 from penstock.client.tensor_handle import KeptTensors
 from penstock.errors import InvalidArgumentError, OpError
 from penstock.frames import leaves_engine
-from penstock.graph.graph import Graph, default_session_context, get_default_graph
-from penstock.graph.operation import Operation
-from penstock.graph.tensor import Tensor
+from penstock.graph.graph import Graph, get_default_graph
+from penstock.graph.operation import Operation, Tensor
+from penstock.graph.sessions import default_session_context
 from penstock.master.master import Master, Signature
 from penstock.progress import under_way
 from penstock.worker.devices import local_devices
@@ -80,7 +80,7 @@ class BaseSession:
         config = self._config
         if self._target:
             # A program without a cluster does not wait for gRPC to load.
-            from penstock.server import connect_to
+            from penstock.server import connect_to  # start-up
 
             tasks, self._links = connect_to(
                 self._target, list(config.device_filters), self._seconds(None), config.cluster_def
@@ -331,7 +331,7 @@ class Session(BaseSession):
         A local session has nothing that outlives it.
         """
         if target:
-            from penstock.server import reset_cluster
+            from penstock.server import reset_cluster  # start-up
 
             filters = list(config.device_filters) if config is not None else []
             reset_cluster(target, list(containers or ()), filters)

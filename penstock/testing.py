@@ -11,14 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from google.protobuf import text_format
 
 from penstock import app
+from penstock.autodiff import gradients
 from penstock.client.device_lib import list_local_devices
 from penstock.errors import OpError
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import as_dtype
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.operation import Operation
+from penstock.graph.sessions import get_default_session
 from penstock.session import Session
 
 
@@ -79,8 +82,6 @@ def compute_gradient(
 
     Runs in the default session.
     """
-    from penstock.autodiff import gradients
-
     session = _session()
     if init_targets is not None:
         session.run(init_targets)
@@ -131,8 +132,6 @@ def compute_gradient_error(
 
 
 def _session() -> Any:
-    from penstock.graph.graph import get_default_session
-
     session = get_default_session()
     if session is None:
         raise ValueError("There is no default session. Put the call into `with tf.Session():`.")
@@ -264,8 +263,6 @@ class TestCase(unittest.TestCase):
         """Fails unless the messages are equal; the expected one may be given as text."""
         expected = expected_message_maybe_ascii
         if isinstance(expected, str):
-            from google.protobuf import text_format
-
             expected = text_format.Parse(expected, type(message)())
         self.assertEqual(expected, message, msg)
 

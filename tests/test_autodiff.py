@@ -15,8 +15,8 @@ from penstock import autodiff
 from penstock.graph.function import Call
 from penstock.graph.graph import Graph
 from penstock.graph.importer import import_graph_def
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import op
-from penstock.graph.tensor import IndexedSlices
 from penstock.kernel.types import FLOATS
 from penstock.ops.engine.vjp import vjp_gradient
 

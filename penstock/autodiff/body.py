@@ -10,8 +10,7 @@ from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import resource, variant
 from penstock.graph.function import FuncGraph, Function
 from penstock.graph.graph import Graph
-from penstock.graph.operation import Operation
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import GraphData, Operation, Tensor
 from penstock.ops.array.creation import zeros, zeros_like
 from penstock.ops.array.passthrough import identity
 from penstock.ops.array.reshaping import shape
@@ -27,7 +26,7 @@ class GradientBody(FuncGraph):
         self.forward = forward
         self._recall = recall
 
-    def can_capture(self, graph: Graph) -> bool:
+    def can_capture(self, graph: GraphData) -> bool:
         return graph is self.forward.graph or super().can_capture(graph)
 
     def _captured(self, tensor: Tensor) -> Tensor:
@@ -92,5 +91,6 @@ def dense(gradients: Sequence[Any], outputs: Sequence[Tensor]) -> dict[int, Tens
     """The gradients that there are, by position, as tensors; none for types that have no derivative."""
     return {
         i: convert_to_tensor(g)
-        for i, (g, t) in enumerate(zip(gradients, outputs, strict=True)) if g is not None and differentiable(t.dtype)
+        for i, (g, t) in enumerate(zip(gradients, outputs, strict=True))
+        if g is not None and differentiable(t.dtype)
     }

@@ -9,8 +9,8 @@ from penstock.autodiff.walk import flows
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.function import Function, share_captures
 from penstock.graph.graph import get_default_graph
-from penstock.graph.operation import Operation
-from penstock.graph.tensor import IndexedSlices, Tensor
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.operation import Operation, Tensor
 from penstock.ops.array.creation import zeros
 from penstock.ops.array.joining import concat
 from penstock.ops.array.passthrough import identity
@@ -61,9 +61,11 @@ class _BranchGradients:
             model = next(g for g in pair if g is not None)
             for body, own, given in zip(self.bodies, outputs, pair, strict=True):
                 with body.as_default():
-                    own += self._rows(body, position, given, model) if of_rows else [
-                        self._tensor(body, position, given, model)
-                    ]
+                    own += (
+                        self._rows(body, position, given, model)
+                        if of_rows
+                        else [self._tensor(body, position, given, model)]
+                    )
         if not places:
             return {}
         functions = [b.finished([], o) for b, o in zip(self.bodies, outputs, strict=True)]

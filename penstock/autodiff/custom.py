@@ -11,8 +11,7 @@ from typing import Any
 from penstock.graph import dtype as dtypes
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.graph import Graph, get_default_graph
-from penstock.graph.operation import Operation
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Operation, Tensor
 from penstock.ops.array import passthrough
 
 _custom_gradients = itertools.count()

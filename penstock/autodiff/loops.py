@@ -18,10 +18,10 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import resource, variant
 from penstock.graph.function import Function, share_captures
-from penstock.graph.graph import Graph, get_default_graph
-from penstock.graph.operation import Operation
+from penstock.graph.graph import Graph, get_default_graph, home_of
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.ops.array.creation import zeros_like
 from penstock.ops.engine import iteration_memory as memories
 from penstock.ops.engine.if_while import invariant_positions, while_op, while_trip_count
@@ -137,7 +137,7 @@ class ForwardLoop:
 @contextmanager
 def _beside(operation: Operation) -> Iterator[None]:
     """Adds ops to the graph of a loop and on its device, whatever scopes are in force."""
-    graph = operation.graph
+    graph = home_of(operation)
     with (
         graph.as_default(),
         graph.control_dependencies(None),
@@ -254,9 +254,7 @@ class _LoopGradient:
         """A tensor beside the forward loop as one beside the gradient's."""
         return tensor if tensor.graph is self.graph else self.graph.capture(tensor, "", "")
 
-    def _node(
-        self, body: GradientBody, own: list[Tensor], start: list[Tensor], after: list[Tensor]
-    ) -> list[Tensor]:
+    def _node(self, body: GradientBody, own: list[Tensor], start: list[Tensor], after: list[Tensor]) -> list[Tensor]:
         forward = self.loop.operation
         step = body.finished(own, after)
         specs = [(t.dtype, t.shape) for t in own]

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.graph.opdef import registered
 from penstock.graph.operation import Operation
 from penstock.ops.engine.vjp import differentiable, vjp_gradient
+from penstock.ops.math import elementwise_gradients  # noqa: F401  declares gradients of ops below it
 
 GradientFunction = Callable[..., Any]
 

@@ -14,9 +14,9 @@ from penstock.graph import dtype as dtypes
 from penstock.graph.convert import convert_to_tensor, convert_to_tensor_or_indexed_slices
 from penstock.graph.dtype import DType
 from penstock.graph.graph import Graph, get_default_graph
-from penstock.graph.operation import Operation
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.operation import GraphData, Operation, Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.ops.array import creation, passthrough, reshaping
 from penstock.ops.array.joining import concat, stack, unstack
 from penstock.ops.control import grouping
@@ -245,12 +245,12 @@ class Walk:
         return arithmetic.add_n(sums) if len(sums) > 1 else sums[0]
 
 
-def _inside_out(graphs: set[Graph]) -> list[Graph]:
+def _inside_out(graphs: set[GraphData]) -> list[GraphData]:
     """The given graphs and those around them, each before the one around it."""
-    found: list[Graph] = []
+    found: list[GraphData] = []
     for graph in graphs:
-        around: Graph | None = graph
-        chain: list[Graph] = []
+        around: GraphData | None = graph
+        chain: list[GraphData] = []
         while around is not None and around not in found:
             chain.append(around)
             around = around.outer_graph

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.graph.operation import Operation
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Operation, Tensor
 
 
 @dataclass(frozen=True)

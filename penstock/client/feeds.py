@@ -8,10 +8,12 @@ import numpy as np
 
 from penstock.client.tensor_handle import TensorHandle
 from penstock.graph import nest
-from penstock.graph.constant import array_of
+from penstock.graph.arrays import array_of
 from penstock.graph.dtype import string
 from penstock.graph.graph import Graph
-from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.operation import Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 
 
 class SparseTensorValue(NamedTuple):

@@ -12,8 +12,9 @@ from penstock.client.feeds import IndexedSlicesValue, SparseTensorValue
 from penstock.client.tensor_handle import KeptTensors
 from penstock.errors import InaccessibleTensorError
 from penstock.graph.graph import Graph
-from penstock.graph.operation import Operation
-from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.operation import Operation, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 
 _COPY_BELOW = 1 << 14  # bytes: a copy is cheaper than a view then
 Build = Callable[[list[Any]], Any]

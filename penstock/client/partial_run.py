@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
-from penstock.graph.operation import Operation
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Operation, Tensor
 
 _HANDLES = (dt.resource, dt.variant)
 _VARIABLES = ("VariableV2", "Variable")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.graph.dtype import DType
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Tensor
 
 _FREED_TOGETHER = 10  # tensors: freeing takes a step
 
@@ -77,14 +77,14 @@ class KeptTensors:
 
     def read(self, handle: str, dtype: DType) -> Any:
         """The value of a tensor."""
-        from penstock.ops.state.session_tensors import get_session_tensor
+        from penstock.ops.state.session_tensors import get_session_tensor  # start-up
 
         holder, value = self._node(handle, dtype, lambda: get_session_tensor(handle, dtype))
         return self._session.run(value, {holder: handle})
 
     def delete(self, handle: str) -> None:
         """Frees a tensor."""
-        from penstock.ops.state.session_tensors import delete_session_tensor
+        from penstock.ops.state.session_tensors import delete_session_tensor  # start-up
 
         holder, delete = self._node(handle, None, lambda: delete_session_tensor(handle))
         self._session.run(delete, {holder: handle})

@@ -17,13 +17,13 @@ _ARRAY = (
     "penstock.ops.array.creation", "penstock.ops.array.passthrough", "penstock.ops.array.reshaping",
     "penstock.ops.array.joining", "penstock.ops.array.arranging", "penstock.ops.array.slicing",
     "penstock.ops.array.gathering", "penstock.ops.array.selection", "penstock.ops.linalg.diag",
-    "penstock.ops.math.segments", "penstock.ops.sparse.segments",
+    "penstock.ops.array.indexing", "penstock.ops.math.segments", "penstock.ops.sparse.segments",
 )  # fmt: skip
 _MATH = (
     "penstock.ops.math.arithmetic", "penstock.ops.math.unary", "penstock.ops.math.compare", "penstock.ops.math.casting",
     "penstock.ops.math.reduce", "penstock.ops.array.ranges", "penstock.ops.linalg.matmul", "penstock.ops.math.clip",
     "penstock.ops.math.special", "penstock.ops.math.bitwise", "penstock.ops.math.cumulative",
-    "penstock.ops.array.indexed_slices",
+    "penstock.ops.array.indexed_slices", "penstock.ops.math.histogram",
 )  # fmt: skip
 
 # A whole folder of TensorFlow that is a folder of another package.
@@ -83,15 +83,15 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.framework.graph_util": (f"{_FACE}.graph_util",),
     "python.framework.graph_util_impl": (f"{_FACE}.graph_util", "penstock.graph.graph_util"),
     "python.framework.importer": (_FACE, "penstock.graph.importer"),
-    "python.framework.indexed_slices": (_FACE, "penstock.graph.tensor"),
+    "python.framework.indexed_slices": (_FACE, "penstock.graph.indexed_slices"),
     "python.framework.meta_graph": (_TRAIN,),
     "python.framework.ops": (
-        _FACE, "penstock.graph.graph", "penstock.graph.collections", "penstock.graph.scopes", "penstock.graph.tensor",
-        "penstock.autodiff",
+        _FACE, "penstock.graph.graph", "penstock.graph.collections", "penstock.graph.scopes", "penstock.graph.sessions",
+        "penstock.graph.operation", "penstock.graph.indexed_slices", "penstock.autodiff",
     ),
     "python.framework.random_seed": (_FACE,),
     "python.framework.smart_cond": ("penstock.ops.control.flow",),
-    "python.framework.sparse_tensor": (_FACE, "penstock.graph.tensor"),
+    "python.framework.sparse_tensor": (_FACE, "penstock.graph.sparse_tensor"),
     "python.framework.tensor_conversion_registry": (_FACE,),
     "python.framework.tensor_shape": (_FACE, "penstock.graph.shape"),
     "python.framework.tensor_util": (_FACE, "penstock.graph.constant", "penstock.graph.tensor_proto"),

@@ -8,8 +8,8 @@ import numpy as np
 
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import creation
 from penstock.ops.array.joining import stack
 from penstock.ops.array.reshaping import reshape

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.reshaping import reshape
 from penstock.ops.math.arithmetic import add, add_n, divide, multiply
 from penstock.ops.math.casting import cast

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from penstock.graph import dtype as dt
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.creation import zeros
 from penstock.ops.io import summary
 from penstock.ops.linalg.matmul import matmul

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Tensor
 from penstock.ops.array.joining import concat
 from penstock.ops.array.reshaping import expand_dims, reshape
 from penstock.ops.array.slicing import slice as slice_of

@@ -6,9 +6,9 @@ from typing import Any
 
 from penstock.contrib.layers.optimizers import multiply_gradients
 from penstock.contrib.layers.summaries import add_gradients_summaries
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import control_dependencies, get_collection, get_collection_ref, name_scope
-from penstock.graph.tensor import IndexedSlices
 from penstock.logging import warning
 from penstock.ops.array import passthrough
 from penstock.ops.control import grouping

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from penstock import gfile
-from penstock.data.dataset import Dataset
+from penstock.data.dataset import Dataset, as_paths
+from penstock.data.nodes import Lines
 from penstock.data.readers import TextLineDataset, TFRecordDataset
+from penstock.data.sources import lines
 from penstock.data.transformations import ignore_errors as without_errors
 from penstock.data.transformations import parallel_interleave
 from penstock.errors import InvalidArgumentError
@@ -38,8 +40,6 @@ class CsvDataset(Dataset):
         header: bool = False, field_delim: str = ",", use_quote_delim: bool = True, na_value: str = "",
         select_cols: Any = None,
     ) -> None:  # fmt: skip
-        from penstock.data.dataset import as_paths
-
         defaults = [_default(d) for d in record_defaults]
         dataset = as_paths(filenames).flat_map(
             lambda path: TextLineDataset(path, compression_type, buffer_size).skip(int(header))
@@ -111,9 +111,6 @@ def _matching(file_pattern: Any) -> list[str]:
 
 def _first_rows(paths: Any, delimiter: str, quotes: bool, count: int | None, compression: Any) -> list[list[str]]:
     """The header and up to `count` rows of the first file."""
-    from penstock.data.nodes import Lines
-    from penstock.data.sources import lines
-
     quoting: Any = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
     found = []
     text = (line[0].item().decode() for line in lines(Lines((paths[0],), compression or "")))

@@ -9,16 +9,18 @@ import numpy as np
 
 from penstock.data import iterator, iterator_ops, source_ops, structure, transform_ops
 from penstock.data.functions import Traced, by_value, trace
+from penstock.data.generator import generator_tensor
 from penstock.data.options import Options
+from penstock.data.padding import padded_shape_tensors, padding_value_tensors
 from penstock.data.structure import DatasetSpec, SparseTensorSpec, TensorSpec
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import OpDef
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, device, get_seed, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import passthrough, reshaping
 from penstock.ops.debugging import assertion
 from penstock.ops.io import files
@@ -160,9 +162,7 @@ class Dataset:
         generator: Callable[..., Any], output_types: Any, output_shapes: Any = None, args: Any = None
     ) -> Dataset:
         """What `generator()` yields, in this process: `Dataset.from_generator(lambda: range(3), tf.int64)`."""
-        from penstock.data.generator import from_generator
-
-        return from_generator(generator, output_types, output_shapes, args)
+        return Dataset(*generator_tensor(generator, output_types, output_shapes, args))
 
     @staticmethod
     def range(*args: Any, **kwargs: Any) -> Dataset:
@@ -235,9 +235,7 @@ class Dataset:
         traced, spec = self._datasets(map_func, "Dataset.interleave")
         inputs = [as_int64(cycle_length, "cycle_length"), as_int64(block_length, "block_length")]
         if num_parallel_calls is None:
-            return self._made(
-                transform_ops.interleave_dataset, traced.captured, *inputs, f=traced.function, spec=spec
-            )
+            return self._made(transform_ops.interleave_dataset, traced.captured, *inputs, f=traced.function, spec=spec)
         parallel = as_int64(num_parallel_calls, "num_parallel_calls")
         return self._made(
             transform_ops.parallel_interleave_dataset, traced.captured, *inputs, parallel, f=traced.function, spec=spec
@@ -284,8 +282,6 @@ class Dataset:
         self, batch_size: Any, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: Any = False
     ) -> Dataset:
         """Batches of elements of different shapes: `lines.padded_batch(32, padded_shapes=[None])`."""
-        from penstock.data.padding import padded_shape_tensors, padding_value_tensors
-
         if padded_shapes is None:
             padded_shapes = self.output_shapes
         size = as_int64(batch_size, "batch_size")
@@ -308,9 +304,7 @@ class Dataset:
         length = as_int64(size, "size")
         moved = length if shift is None else as_int64(shift, "shift")
         spec = structure.map_leaves(DatasetSpec, self._spec)
-        return self._made(
-            transform_ops.window_dataset, length, moved, as_int64(stride, "stride"), drop, spec=spec
-        )
+        return self._made(transform_ops.window_dataset, length, moved, as_int64(stride, "stride"), drop, spec=spec)
 
     # Order and number
 
@@ -381,6 +375,7 @@ class Dataset:
 
 
 DatasetV1 = DatasetV1Adapter = Dataset
+DatasetSpec.dataset_class = Dataset
 
 
 def _normalized(value: Any) -> tuple[Any, list[Tensor]]:
@@ -443,5 +438,3 @@ def as_paths(filenames: Any) -> Any:
     flat = reshaping.reshape(names, [-1], name="flat_filenames")
     spec = TensorSpec((), dt.string)
     return Dataset(source_ops.tensor_slice_dataset([flat], output_shapes=[spec.shape]), spec)
-
-

@@ -10,8 +10,7 @@ from penstock.data.counting import UNKNOWN as UNKNOWN_CARDINALITY
 from penstock.data.dataset import Dataset
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.operation import Operation
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Operation, Tensor
 
 __all__ = [
     "INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY", "TFRecordWriter", "cardinality", "from_variant",

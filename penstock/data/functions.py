@@ -9,8 +9,7 @@ from typing import Any
 from penstock.data import structure
 from penstock.graph.function import FuncGraph, Function
 from penstock.graph.graph import get_default_graph
-from penstock.graph.operation import Operation
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Operation, Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from penstock.data import source_ops, structure
-from penstock.data.dataset import Dataset
 from penstock.data.functions import trace
 from penstock.graph import dtype as dt
-from penstock.graph.constant import array_of
+from penstock.graph.arrays import array_of
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.ops.control.python_function import py_func
 
 
@@ -69,8 +69,10 @@ class _Running:
         return np.int64(0)
 
 
-def from_generator(generator: Callable[..., Any], output_types: Any, output_shapes: Any, args: Any) -> Dataset:
-    """`Dataset.from_generator`."""
+def generator_tensor(
+    generator: Callable[..., Any], output_types: Any, output_shapes: Any, args: Any
+) -> tuple[Tensor, Any]:
+    """The tensor of a dataset of what `generator(*args)` yields, and the structure of its elements."""
     if not callable(generator):
         raise TypeError(f"`generator` must be callable, received {generator!r:.200}.")
     spec = structure.from_legacy(output_types, output_shapes)
@@ -95,4 +97,4 @@ def from_generator(generator: Callable[..., Any], output_types: Any, output_shap
         start.captured, proceed.captured, finish.captured, init_func=start.function, next_func=proceed.function,
         finalize_func=finish.function, output_types=types, output_shapes=structure.shapes_of(spec),
     )  # fmt: skip
-    return Dataset(variant, spec)
+    return variant, spec

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from penstock.data import iterator_ops, structure
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import string
 from penstock.graph.graph import get_default_graph
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import device, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 
 GET_NEXT_CALL_WARNING_THRESHOLD = 32
 
@@ -94,8 +94,6 @@ class Iterator:
         """
         self._calls += 1
         if self._calls == GET_NEXT_CALL_WARNING_THRESHOLD:
-            import warnings
-
             warnings.warn(
                 "An iterator's get_next() was called many times, and each call adds nodes to the graph. Call it once, "
                 "outside the loop, and run the result in the loop."

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from penstock.data import node_iterators, ordering  # noqa: F401  iterators for all kinds of nodes
 from penstock.data.counting import cardinality
 from penstock.data.nodes import Closure, Element, Node
 from penstock.data.pipeline import Pipeline, as_array
+from penstock.data.source_ops import text
 from penstock.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, OutOfRangeError
 from penstock.graph.dtype import DType
 from penstock.graph.function import Function
@@ -21,6 +23,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 from penstock.kernel import shapes
 from penstock.kernel.waiting import as_handle, behind
+from penstock.records import RecordWriter
 
 _HANDLES: weakref.WeakValueDictionary[str, IteratorState] = weakref.WeakValueDictionary()
 _OBJECTS = ("string", "variant", "resource")  # arrays of objects
@@ -218,9 +221,6 @@ def dataset_cardinality(input_dataset: Any) -> Any:
 
 @op("DatasetToTFRecord", "variant, string, string ->", host=True, stateful=True, blocking=True, no_gradient=True)
 def dataset_to_tf_record(input_dataset: Any, filename: Any, compression_type: Any, *, ctx: Any, functions: Any) -> None:
-    from penstock.data.source_ops import text
-    from penstock.records import RecordWriter
-
     pipeline = Pipeline(behind(input_dataset), functions)
     try:
         with RecordWriter(text(filename), text(compression_type)) as writer:

@@ -8,50 +8,29 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from penstock.data import batching, nodes, sources
+from penstock.data import batching, caching, nodes, sources
+from penstock.data.fuse import fuse
 from penstock.data.nodes import Element, Node
-from penstock.data.pipeline import Ahead, Function, InParallel, Pipeline, Scope, as_array, workers
+from penstock.data.pipeline import Ahead, Function, InParallel, Pipeline, Scope, called, iterate, opens, workers
 from penstock.errors import InvalidArgumentError, OpError
 from penstock.kernel.waiting import as_handle, behind
 
 _AUTOMATIC_PREFETCH = 4
 CHUNK = 256  # elements between two looks at whether to stop
 
-_OPEN: dict[type[Node], Callable[[Any, Pipeline, Scope], Iterator[Any]]] = {}
-_Open = TypeVar("_Open", bound=Callable[[Any, Pipeline, Scope], Iterator[Any]])
-
-
-def iterate(node: Node, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
-    """An iterator over the elements of `node` that runs in `scope`."""
-    return _OPEN[type(node)](node, pipeline, scope)
-
-
-def opens(kind: type[Node]) -> Callable[[_Open], _Open]:
-    def register(function: _Open) -> _Open:
-        _OPEN[kind] = function
-        return function
-
-    return register
-
-
-_OPEN[nodes.Tensors] = lambda node, pipeline, scope: iter([node.components])
-_OPEN[nodes.Slices] = lambda node, pipeline, scope: sources.slices(node.components)
-_OPEN[nodes.Listed] = lambda node, pipeline, scope: iter(node.elements)
-_OPEN[nodes.Range] = lambda node, pipeline, scope: sources.numbers(node)
-_OPEN[nodes.Lines] = lambda node, pipeline, scope: sources.lines(node)
-_OPEN[nodes.Records] = lambda node, pipeline, scope: sources.tf_records(node)
-_OPEN[nodes.FixedLengthRecords] = lambda node, pipeline, scope: sources.fixed_length_records(node)
-_OPEN[nodes.Generated] = lambda node, pipeline, scope: sources.Generator(node, pipeline)
-_OPEN[nodes.Zipped] = lambda node, pipeline, scope: _Zip([iterate(n, pipeline, scope) for n in node.inputs])
-
-
-def called(function: Function) -> Callable[[Element], Element]:
-    """A function of elements that gives elements: its results as arrays."""
-    return lambda element: tuple(map(as_array, function(element)))
+opens(nodes.Tensors)(lambda node, pipeline, scope: iter([node.components]))
+opens(nodes.Slices)(lambda node, pipeline, scope: sources.slices(node.components))
+opens(nodes.Listed)(lambda node, pipeline, scope: iter(node.elements))
+opens(nodes.Range)(lambda node, pipeline, scope: sources.numbers(node))
+opens(nodes.Lines)(lambda node, pipeline, scope: sources.lines(node))
+opens(nodes.Records)(lambda node, pipeline, scope: sources.tf_records(node))
+opens(nodes.FixedLengthRecords)(lambda node, pipeline, scope: sources.fixed_length_records(node))
+opens(nodes.Generated)(lambda node, pipeline, scope: sources.Generator(node, pipeline))
+opens(nodes.Zipped)(lambda node, pipeline, scope: _Zip([iterate(n, pipeline, scope) for n in node.inputs]))
 
 
 @opens(nodes.Mapped)
@@ -103,8 +82,6 @@ def _flat_mapped(node: nodes.FlatMapped, pipeline: Pipeline, scope: Scope) -> It
 
 def dataset_of(function: Function, element: Element) -> Node:
     """The dataset that a function of an element gives."""
-    from penstock.data.fuse import fuse
-
     return fuse(behind(function(element)[0]))
 
 
@@ -283,8 +260,6 @@ class _Window(Iterator[Element]):
 
 @opens(nodes.Cached)
 def _cached(node: nodes.Cached, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
-    from penstock.data import caching
-
     if node.path:
         return caching.in_file(node.path, lambda: iterate(node.input, pipeline, scope))
     return caching.in_memory(pipeline.caches, id(node), lambda: iterate(node.input, pipeline, scope))

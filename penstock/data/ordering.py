@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from penstock.data import batching, nodes, sources
-from penstock.data.node_iterators import CHUNK, Batch, iterate, opens
+from penstock.data.node_iterators import CHUNK, Batch
 from penstock.data.nodes import Element
-from penstock.data.pipeline import Pipeline, Scope
+from penstock.data.pipeline import Pipeline, Scope, iterate, opens
 
 
 def _generator(node: Any, pipeline: Pipeline, epoch: int = 0) -> np.random.Generator:

@@ -10,8 +10,9 @@ from penstock.data import structure
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import Tensor
+from penstock.ops.math.casting import cast
 
 
 def padded_shape_tensors(spec: Any, padded_shapes: Any) -> tuple[list[TensorShape], list[Tensor]]:
@@ -57,8 +58,6 @@ def _shape_tensor(wanted: Any) -> tuple[Tensor, TensorShape]:
 
 
 def _cast(tensor: Tensor) -> Tensor:
-    from penstock.ops.math.casting import cast
-
     found: Tensor = cast(tensor, dt.int64)
     return found
 
@@ -76,8 +75,10 @@ def padding_value_tensors(spec: Any, padding_values: Any) -> list[Tensor]:
     for leaf, value in zip(leaves, given, strict=True):
         if value is None:
             value = "" if leaf.dtype == dt.string else np.zeros((), leaf.dtype.as_numpy_dtype)
-        tensor = convert_to_tensor(value, name="padding_value") if isinstance(value, Tensor) else convert_to_tensor(
-            value, dtype=leaf.dtype, name="padding_value"
+        tensor = (
+            convert_to_tensor(value, name="padding_value")
+            if isinstance(value, Tensor)
+            else convert_to_tensor(value, dtype=leaf.dtype, name="padding_value")
         )
         if not tensor.shape.is_compatible_with(()):
             raise ValueError(f"Padding value should be a scalar, but is not: {value!r:.100}.")

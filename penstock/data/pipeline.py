@@ -10,10 +10,11 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from penstock.data.fuse import fuse
 from penstock.data.nodes import Closure, Element, Node
 from penstock.errors import CancelledError, DeadlineExceededError
 from penstock.graph.dtype import DType
@@ -130,10 +131,6 @@ class Pipeline:
     """
 
     def __init__(self, node: Node, functions: Callable[[Any, Sequence[Any]], Function]) -> None:
-        from penstock.data import ordering  # noqa: F401  has iterators of its own
-        from penstock.data.fuse import fuse
-        from penstock.data.node_iterators import iterate
-
         self._functions = functions
         self._epochs: dict[int, int] = {}
         self._kept: list[Any] = []
@@ -199,6 +196,25 @@ class Pipeline:
                 if thread is not threading.current_thread():
                     thread.join(_JOIN_SECONDS)
         self._iterator = None
+
+
+_OPEN: dict[type[Node], Callable[[Any, Pipeline, Scope], Iterator[Any]]] = {}
+_Open = TypeVar("_Open", bound=Callable[[Any, Pipeline, Scope], Iterator[Any]])
+
+
+def opens(kind: type[Node]) -> Callable[[_Open], _Open]:
+    """Makes a function or class the one that gives iterators over nodes of a kind: `@opens(nodes.Batched)`."""
+
+    def register(function: _Open) -> _Open:
+        _OPEN[kind] = function
+        return function
+
+    return register
+
+
+def iterate(node: Node, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
+    """An iterator over the elements of `node` that runs in `scope`."""
+    return _OPEN[type(node)](node, pipeline, scope)
 
 
 class _Turn:
@@ -392,6 +408,11 @@ class _Callers(Crew):
 def workers(parallel: int) -> int:
     """How many threads a wish for parallel calls means; -1 leaves it to us."""
     return min(parallel if parallel > 0 else os.cpu_count() or 1, MAX_THREADS)
+
+
+def called(function: Function) -> Callable[[Element], Element]:
+    """A function of elements that gives elements: its results as arrays."""
+    return lambda element: tuple(map(as_array, function(element)))
 
 
 def as_array(value: Any, dtype: DType | None = None) -> Any:

@@ -11,7 +11,7 @@ from penstock.data.functions import trace
 from penstock.data.structure import TensorSpec
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Tensor
 
 _RECORD = TensorSpec((), dt.string)
 _BUFFER = 256 * 1024

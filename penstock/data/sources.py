@@ -6,17 +6,15 @@ import contextlib
 import gzip
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from penstock import records
 from penstock.checkpoint import files
 from penstock.data.nodes import Element, FixedLengthRecords, Generated, Lines, Range, Records
+from penstock.data.pipeline import Pipeline, called
 from penstock.errors import DataLossError, InvalidArgumentError, OutOfRangeError
-
-if TYPE_CHECKING:
-    from penstock.data.pipeline import Pipeline
 
 _CHUNK = 1 << 18
 
@@ -113,8 +111,6 @@ class Generator(Iterator[Element]):
     """What a Python generator yields; it is begun when the first element is wanted."""
 
     def __init__(self, node: Generated, pipeline: Pipeline) -> None:
-        from penstock.data.node_iterators import called
-
         self._start, self._advance, self._finish = (
             called(pipeline.function(c)) for c in (node.start, node.advance, node.finish)
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype, variant
+from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 
 
 class TensorSpec:
@@ -89,6 +90,7 @@ class DatasetSpec(TensorSpec):
     """A component that is a dataset itself, such as a window."""
 
     __slots__ = ("element_spec",)
+    dataset_class: ClassVar[type[Any]]  # Dataset: its module, which is above this one, sets it
 
     def __init__(self, element_spec: Any) -> None:
         super().__init__((), variant)
@@ -96,9 +98,7 @@ class DatasetSpec(TensorSpec):
 
     @property
     def value_type(self) -> Any:
-        from penstock.data.dataset import Dataset
-
-        return Dataset
+        return self.dataset_class
 
     def with_shape(self, shape: Any) -> TensorSpec:
         return self
@@ -198,13 +198,12 @@ flatten_up_to = _flatten_up_to
 
 def to_tensors(value: Any, names: Callable[[int], str | None]) -> tuple[Any, list[Tensor]]:
     """A nest of values as its spec and its tensors."""
-    from penstock.data import sparse_ops
-    from penstock.data.dataset import Dataset
+    from penstock.data import sparse_ops  # start-up
 
     specs: list[Any] = []
     tensors: list[Tensor] = []
     for i, leaf in enumerate(flatten(value)):
-        if isinstance(leaf, Dataset):
+        if isinstance(leaf, DatasetSpec.dataset_class):
             specs.append(DatasetSpec(leaf.element_spec))
             tensors.append(leaf._variant_tensor)
             continue
@@ -225,11 +224,10 @@ def from_tensors(spec: Any, tensors: Sequence[Tensor]) -> Any:
 
 
 def _meant(leaf: Any, tensor: Tensor) -> Any:
-    from penstock.data import sparse_ops
-    from penstock.data.dataset import Dataset
+    from penstock.data import sparse_ops  # start-up
 
     if isinstance(leaf, DatasetSpec):
-        return Dataset(tensor, leaf.element_spec)
+        return leaf.dataset_class(tensor, leaf.element_spec)
     if isinstance(leaf, SparseTensorSpec):
         indices, values, dense_shape = sparse_ops.unpack_sparse(tensor, dtype=leaf.dtype)
         indices.set_shape([None, leaf.shape.rank])

@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 
 from penstock.data import source_ops, structure, transform_ops
-from penstock.data.dataset import Dataset, as_int64, normalized, scalar_bool, seeds, settled
+from penstock.data.dataset import Dataset, _known_size, as_int64, normalized, scalar_bool, seeds, settled
 from penstock.data.functions import Traced, trace
 from penstock.data.structure import DatasetSpec, TensorSpec
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
+from penstock.ops.array import gathering
+from penstock.ops.array.joining import stack
+from penstock.ops.math import casting, compare, reduce
 
 Transformation = Callable[[Dataset], Dataset]
 
@@ -38,8 +41,6 @@ def map_and_batch(
         raise ValueError("map_and_batch: num_parallel_batches and num_parallel_calls cannot both be given.")
 
     def apply(dataset: Dataset) -> Dataset:
-        from penstock.data.dataset import _known_size
-
         traced = trace(map_func, "map_and_batch", dataset.element_spec)
         size = as_int64(batch_size, "batch_size")
         parallel = as_int64(num_parallel_calls or -1, "num_parallel_calls")
@@ -103,9 +104,7 @@ def batch_and_drop_remainder(batch_size: Any) -> Transformation:
     return lambda dataset: dataset.batch(batch_size, drop_remainder=True)
 
 
-def padded_batch_and_drop_remainder(
-    batch_size: Any, padded_shapes: Any, padding_values: Any = None
-) -> Transformation:
+def padded_batch_and_drop_remainder(batch_size: Any, padded_shapes: Any, padding_values: Any = None) -> Transformation:
     """Padded batches of one size only."""
     return lambda dataset: dataset.padded_batch(batch_size, padded_shapes, padding_values, drop_remainder=True)
 
@@ -202,9 +201,6 @@ def bucket_by_sequence_length(
 
     >>> dataset.apply(tf.data.experimental.bucket_by_sequence_length(lambda x: tf.size(x), [10, 20], [32, 16, 8]))
     """
-    from penstock.ops.array import gathering
-    from penstock.ops.math import casting, compare, reduce
-
     if len(bucket_batch_sizes) != len(bucket_boundaries) + 1:
         raise ValueError("len(bucket_batch_sizes) must equal len(bucket_boundaries) + 1.")
 
@@ -234,8 +230,6 @@ def bucket_by_sequence_length(
 
 
 def _to_boundary(shape: Any, boundary: Tensor) -> Any:
-    from penstock.ops.array.joining import stack
-
     dims = TensorShape(shape).as_list()
     return stack([boundary if d is None else convert_to_tensor(d, dtype=dt.int64) for d in dims]) if dims else shape
 
@@ -293,8 +287,6 @@ def sample_from_datasets(datasets: Sequence[Dataset], weights: Any = None, seed:
     limits[-1] = 2**32
 
     def choose(number: Tensor) -> Tensor:
-        from penstock.ops.math import casting, compare, reduce
-
         return reduce.reduce_sum(casting.cast(compare.less_equal(limits, number), dt.int64))
 
     return choose_from_datasets(datasets, RandomDataset(seed).map(choose))

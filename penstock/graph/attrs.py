@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue, NameAttrList
 
-from penstock.graph.constant import MAX_RANK
+from penstock.graph.arrays import MAX_RANK
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.function import Call, Function
+from penstock.graph.hooks import hooks
 from penstock.graph.opdef import MISSING, AttrDef, OpDef, registered
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor_proto import array_from_proto, tensor_proto
@@ -231,3 +232,6 @@ def read_shape(proto: Any) -> TensorShape:
     if len(proto.dim) > MAX_RANK or any(d.size < -1 for d in proto.dim):
         raise ValueError(f"A shape of {len(proto.dim)} dimensions is too long, or one of them is negative.")
     return TensorShape.of(tuple(None if d.size == -1 else d.size for d in proto.dim))
+
+
+hooks.attr_from_proto = attr_from_proto

@@ -8,12 +8,12 @@ from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
-from penstock.graph.graph import Graph, get_default_graph
+from penstock.graph.graph import Graph, graph_of
+from penstock.graph.hooks import hooks
 from penstock.graph.infer import infer_shapes
 from penstock.graph.opdef import MISSING, ArgDef, OpDef
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import as_shape
-from penstock.graph.tensor import Tensor
 
 
 def build(op_def: OpDef, args: Sequence[Any], kwargs: dict[str, Any], name: str | None) -> Any:
@@ -89,19 +89,6 @@ def user_outputs(op: Operation) -> Any:
         count = len(_arg_types(arg, op.attrs))
         grouped.append([next(rest) for _ in range(count)] if arg.is_list else next(rest))
     return tuple(grouped)
-
-
-def graph_of(values: Sequence[Any]) -> Graph:
-    """The graph that a node with these inputs belongs to: the default one, unless the inputs say otherwise."""
-    graph = get_default_graph()
-    if graph.is_function:
-        return graph
-    for value in values:
-        for item in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(item, Tensor):
-                # A tensor of a body does not bring others into it: there it has a value only while the body runs.
-                return graph if item.op.graph.is_function else item.op.graph
-    return graph
 
 
 def _convert_input(op_def: OpDef, arg: ArgDef, value: Any, attrs: dict[str, Any], before: list[Tensor]) -> list[Tensor]:
@@ -283,3 +270,7 @@ def output_types(op_def: OpDef, attrs: dict[str, Any]) -> list[DType]:
     if len(outputs) == 1:
         return _arg_types(outputs[0], attrs)
     return [t for arg in outputs for t in _arg_types(arg, attrs)]
+
+
+hooks.build = build
+hooks.build_node = build_node

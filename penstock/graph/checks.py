@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from penstock.errors import InvalidArgumentError
@@ -72,8 +73,6 @@ def require_in_range(indices: Any, limit: int, what: str = "indices", message: s
         return
     if _state.ignored or _state.recorder is None or indices.size == 0:
         return
-    import jax.numpy as jnp
-
     # One reduction: the largest index that is out of range, or the smallest number where all are in range.
     none = -(2**63)
     wide = jnp.asarray(indices).astype(jnp.int64)

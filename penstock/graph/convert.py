@@ -7,10 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from penstock.graph.constant import array_of
+from penstock.graph.arrays import array_of
 from penstock.graph.dtype import DType, as_dtype
+from penstock.graph.graph import get_default_graph
+from penstock.graph.hooks import hooks
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.opdef import registered
+from penstock.graph.operation import Tensor
+from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import IndexedSlices, Tensor
 
 Conversion = Callable[..., Any]
 _CONVERSIONS: list[tuple[int, Any, Conversion]] = []
@@ -73,9 +78,6 @@ def convert_to_tensor(
 
 def make_constant(value: Any, dtype: DType | None, shape: Any = None, name: str | None = None) -> Tensor:
     """A Const node holding `value`; a nested list with tensors in it becomes a Pack."""
-    from penstock.graph.graph import get_default_graph
-    from penstock.graph.opdef import registered
-
     if isinstance(value, TensorShape):
         value, dtype = _shape_array(value, dtype)
     elif isinstance(value, (list, tuple)) and _holds_tensors(value):
@@ -108,9 +110,6 @@ def _holds_tensors(value: Any) -> bool:
 
 def _packed(value: Any, dtype: DType | None, name: str) -> Tensor:
     """A nested list with tensors in it, as TensorFlow packs it: Python numbers take the tensors' type."""
-    from penstock.graph.opdef import registered
-    from penstock.graph.scopes import name_scope
-
     found = dtype or _first_dtype(value)
     pack = registered("Pack")
     assert pack is not None
@@ -148,3 +147,6 @@ def convert_n_to_tensor(values: Any, dtype: Any = None, name: str | None = None)
 def convert_to_tensor_or_indexed_slices(value: Any, dtype: Any = None, name: str | None = None) -> Any:
     """`value` as a Tensor, or as it is when it is IndexedSlices (or None)."""
     return value if isinstance(value, IndexedSlices) else convert_to_tensor(value, dtype, name)
+
+
+hooks.convert_to_tensor = convert_to_tensor

@@ -10,7 +10,7 @@ import numpy as np
 from penstock.graph.control_contexts import CONTROL_FLOW
 from penstock.graph.dtype import as_dtype, int32
 from penstock.graph.graph_util import extract_sub_graph, like, source_of
-from penstock.graph.graphdef import tensor_proto
+from penstock.graph.tensor_proto import tensor_proto
 
 _REF_VARIABLES = frozenset(("Variable", "VariableV2", "AutoReloadVariable"))
 _PASSES_ON = frozenset(("Identity", *CONTROL_FLOW))

@@ -8,8 +8,7 @@ from typing import Any
 
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.opdef import registered
-from penstock.graph.operation import Operation
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import GraphData, Operation, Tensor
 
 
 class FuncGraph(Graph):
@@ -61,7 +60,7 @@ class FuncGraph(Graph):
             found = self._capture_of[tensor] = self._captured(tensor)
         return found
 
-    def can_capture(self, graph: Graph) -> bool:
+    def can_capture(self, graph: GraphData) -> bool:
         """Tells if the tensors of `graph` can be captured: it is one of the graphs around this one."""
         outer = self.outer_graph
         return graph is outer or (isinstance(outer, FuncGraph) and outer.can_capture(graph))

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
-from penstock.graph.attrs import Library, attr_from_proto, attr_to_proto, fill_attrs
+from penstock.graph.attrs import Library, fill_attrs
 from penstock.graph.function import Function
+from penstock.graph.graph import Graph
+from penstock.graph.hooks import hooks
 from penstock.graph.opdef import ArgDef
-from penstock.graph.tensor_proto import tensor_proto
-
-if TYPE_CHECKING:
-    from penstock.graph.graph import Graph
-    from penstock.graph.operation import Operation
-    from penstock.graph.tensor import Tensor
-
-__all__ = ["attr_from_proto", "attr_to_proto", "graph_def", "node_def", "tensor_proto"]
+from penstock.graph.operation import Operation, Tensor
 
 
 def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = False) -> GraphDef:
@@ -114,3 +109,7 @@ def output_count(arg: ArgDef, attrs: dict[str, Any]) -> int:
     if arg.number_attr:
         return int(attrs[arg.number_attr])
     return len(attrs[arg.type_list_attr]) if arg.type_list_attr else 1
+
+
+hooks.graph_def = graph_def
+hooks.node_def = node_def

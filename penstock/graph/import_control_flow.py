@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from penstock.graph.convert import make_constant
 from penstock.graph.function import FuncGraph, Function, share_captures
+from penstock.graph.import_nodes import Importer
 from penstock.graph.opdef import op_of
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.raise_control_flow import Cond, Item, Loop
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
-
-if TYPE_CHECKING:
-    from penstock.graph.importer import Importer
 
 
 def add_conditional(importer: Importer, cond: Cond) -> dict[str, Operation]:
     """An If node, and for each Merge an Identity that has its name."""
-    from penstock.graph.importer import Importer
-
     predicate = importer.input(cond, cond.predicate)
     found: list[list[Tensor | None]] = []
     functions = []
     for k, label in ((1, "true"), (0, "false")):
         graph = _body(importer, f"{label}_{cond.name}")
         with graph.as_default():
-            inner = Importer(graph, cond.branches[k], "", {}, importer.library, False, outer=importer)
+            inner = importer.inside(graph, cond.branches[k], {})
             inner.run()
             ends = [then if k else otherwise for _, then, otherwise in cond.outputs]
             found.append([None if e is None else _copied(inner.input(cond, e)) for e in ends])
@@ -83,8 +78,6 @@ def add_loop(importer: Importer, loop: Loop) -> dict[str, Operation]:
 def _traced(
     importer: Importer, loop: Loop, start: Sequence[Tensor], shapes: Sequence[TensorShape], label: str
 ) -> Function:
-    from penstock.graph.importer import Importer
-
     graph = _body(importer, f"{label}_{loop.name}")
     is_body = label == "body"
     with graph.as_default():
@@ -93,7 +86,7 @@ def _traced(
             for i, (v, t, shape) in enumerate(zip(loop.variables, start, shapes, strict=True))
         }
         items = loop.body if is_body else loop.test
-        inner = Importer(graph, items, "", dict(parameters), importer.library, False, outer=importer)
+        inner = importer.inside(graph, items, dict(parameters))
         inner.run()
         ends = [v.after for v in loop.variables] if is_body else [loop.go_on]
         graph.outputs = [_value(inner.input(loop, end)) for end in ends]

@@ -1,30 +1,19 @@
-"""Functions of a GraphDef's library: bodies of control-flow nodes, and calls, which are written out in place."""
+"""The functions in a GraphDef's library, which attrs of its nodes name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from tensorboard.compat.proto.attr_value_pb2 import NameAttrList
 from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
-from penstock.graph.attrs import declared_attrs, read_dtype, read_shape
-from penstock.graph.dtype import DType
-from penstock.graph.function import Call, FuncGraph, Function
+from penstock.graph.attrs import declared_attrs
+from penstock.graph.function import Call, Function
 from penstock.graph.graph import Graph
-from penstock.graph.graphdef import output_count
-from penstock.graph.opdef import op_of, registered
-from penstock.graph.operation import Operation
-from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
-
-if TYPE_CHECKING:
-    from penstock.graph.importer import Importer
+from penstock.graph.opdef import registered
 
 MAX_DEPTH = 32  # of functions within functions, and of calls within calls
 MAX_WRITTEN_OUT = 200_000  # nodes of all calls together: calls of calls multiply
-CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
 
 
 class Functions:
@@ -70,101 +59,4 @@ class Functions:
 
     def make(self, name: str, proto: FunctionDef) -> Function:
         """Builds the body called `name`."""
-        body = FuncGraph(name, self.outer)
-        with body.as_default():
-            parameters: dict[str, Tensor] = {}
-            for arg in _arguments(proto):
-                parameters[arg] = body.add_input(*_spec(proto, len(parameters)), arg)
-            importer = self.body(body, proto, "", parameters)
-            body.outputs = [importer.input(o, proto.ret[o.name]) for o in proto.signature.output_arg]
-        return Function(name, body)
-
-    def body(self, graph: Graph, proto: FunctionDef, scope: str, parameters: dict[str, Tensor]) -> Importer:
-        """Adds the nodes of a body to `graph`, with `parameters` as its arguments."""
-        from penstock.graph.importer import Importer, checked
-
-        name = proto.signature.name
-
-        def resolve(importer: Importer, text: str) -> Tensor:
-            return parameters[text] if text in parameters else _inner_tensor(importer, name, text)
-
-        for output in proto.signature.output_arg:
-            if output.name not in proto.ret:
-                raise ValueError(f"Function '{name}' does not say what its output '{output.name}' is.")
-        nodes = list(checked(proto.node_def).values())
-        importer = Importer(graph, nodes, scope, dict(parameters), self, check_colocation=False, resolve=resolve)
-        importer.run()
-        return importer
-
-
-def _arguments(proto: FunctionDef) -> list[str]:
-    names = [arg.name for arg in proto.signature.input_arg]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"Function '{proto.signature.name}' has two arguments called '{name}'.")
-    return names
-
-
-def _spec(proto: FunctionDef, position: int) -> tuple[DType, TensorShape]:
-    """Type and shape of a parameter."""
-    arg = proto.signature.input_arg[position]
-    attrs = proto.arg_attr[position].attr if position in proto.arg_attr else {}
-    shapes = list(attrs["_output_shapes"].list.shape) if "_output_shapes" in attrs else []
-    dtype = read_dtype(arg.type)
-    return dtype._as_ref if arg.is_ref else dtype, read_shape(shapes[0]) if len(shapes) == 1 else TensorShape.of(None)
-
-
-def _inner_tensor(importer: Importer, function: str, text: str) -> Tensor:
-    """The tensor that `node:output:index` names inside a FunctionDef."""
-    node, _, rest = text.partition(":")
-    output, _, number = rest.partition(":")
-    op = importer.made.get(node)
-    if op is None:
-        raise ValueError(f"Function '{function}': there is no '{text[:100]}' in it.")
-    start = 0
-    for arg in op.op_def.outputs:
-        count = output_count(arg, op.attrs)
-        if arg.name == output:
-            index = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else 0
-            if index < count:
-                return op.outputs[start + index]
-        start += count
-    raise ValueError(f"Function '{function}': node '{node}' has no output '{rest[:100]}'")
-
-
-def inline(importer: Importer, node: NodeDef) -> Operation:
-    """Writes the body of a function out under the name of the node that calls it; the node itself passes results on."""
-    library = importer.library
-    name = node.attr["f"].func.name if node.op in CALLS else node.op
-    proto = library.protos.get(name)
-    if proto is None:
-        raise ValueError(f"Node '{node.name}' ({node.op}): there is no function '{name[:100]}' in the library.")
-    if name in library.calls:
-        raise ValueError(f"Function '{name}' calls itself.")
-    library.written_out += len(proto.node_def)
-    if len(library.calls) >= MAX_DEPTH or library.written_out > MAX_WRITTEN_OUT:
-        raise ValueError(f"Node '{node.name}': calls are nested more than {MAX_DEPTH} deep, or too large in all.")
-    inputs = [importer.input(node, text) for text in node.input if not text.startswith("^")]
-    names = _arguments(proto)
-    if len(inputs) != len(names):
-        raise ValueError(f"Node '{node.name}': function '{name}' takes {len(names)} arguments, received {len(inputs)}.")
-    for i, tensor in enumerate(inputs):
-        wanted = _spec(proto, i)[0]
-        if tensor.dtype.base_dtype != wanted.base_dtype:
-            raise ValueError(
-                f"Node '{node.name}': argument '{names[i]}' of '{name}' must be {wanted.name}, is {tensor.dtype.name}."
-            )
-    graph = importer.graph
-    scope = f"{importer.scope}{node.name}/" if importer.scope else graph.unique_name(node.name, False) + "/"
-    library.calls.append(name)
-    with graph.control_dependencies(importer.controls(node)):
-        body = library.body(graph, proto, scope, dict(zip(names, inputs, strict=True)))
-    library.calls.pop()
-    outputs = [body.input(o, proto.ret[o.name]) for o in proto.signature.output_arg]
-    # What has effects runs whenever the call does.
-    waits = [body.made[n] for n in dict.fromkeys(proto.control_ret.values()) if n in body.made]
-    waits += [op for op in body.made.values() if op.op_def.writes or (op.op_def.stateful and not op.outputs)]
-    types = tuple(t.dtype.base_dtype for t in outputs)
-    with graph.control_dependencies(list(dict.fromkeys(waits))):
-        return importer.add_op(node, node.name, op_of("IdentityN"), outputs, {"T": types}) if outputs else (
-            importer.add_op(node, node.name, op_of("NoOp"), [], {}))  # fmt: skip
+        raise NotImplementedError

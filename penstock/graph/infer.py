@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 
+from penstock.graph.checks import ignoring_checks
 from penstock.graph.constant import constant_value
 from penstock.graph.opdef import grouped, static_positions
 from penstock.graph.operation import Operation
@@ -73,8 +75,6 @@ def _probe(op: Operation, specs: Any, static: dict[int, Any], attrs: dict[str, A
 
 
 def _trace_shapes(op: Operation, specs: Any, static: dict[int, Any], attrs: dict[str, Any], probe: int) -> list[Any]:
-    import jax
-
     traced = [i for i in range(len(specs)) if i not in static]
     structs = [
         jax.ShapeDtypeStruct(tuple(probe if d is None else d for d in specs[i][1]), specs[i][0].as_numpy_dtype)
@@ -90,8 +90,6 @@ def _trace_shapes(op: Operation, specs: Any, static: dict[int, Any], attrs: dict
         for i, array in zip(traced, arrays, strict=True):
             values[i] = array
         return op.op_def.kernel(*grouped(op.op_def, op.attrs, values), **attrs)
-
-    from penstock.graph.checks import ignoring_checks
 
     with ignoring_checks():
         result = jax.eval_shape(call, *structs)

@@ -9,7 +9,8 @@ import collections
 from collections.abc import Callable, Iterator, Mapping, MappingView, Sequence
 from typing import Any
 
-from penstock.graph.tensor import IndexedSlices, SparseTensor
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.sparse_tensor import SparseTensor
 
 _LEAVES = (str, bytes, bytearray, memoryview)  # sequences that are values
 _COMPOSITES = (SparseTensor, IndexedSlices)

@@ -19,6 +19,7 @@ from typing import Any
 
 from penstock.frames import leaves_engine
 from penstock.graph.dtype import DType, as_dtype
+from penstock.graph.hooks import hooks
 
 MISSING: Any = object()
 
@@ -110,9 +111,7 @@ class OpDef:
 
     @leaves_engine
     def __call__(self, *args: Any, name: str | None = None, **kwargs: Any) -> Any:
-        from penstock.graph.build import build
-
-        return build(self, args, kwargs, name)
+        return hooks.build(self, args, kwargs, name)
 
     def input_index(self, name: str) -> int:
         """Position of the input called `name` (only for ops without list inputs before it)."""
@@ -120,6 +119,27 @@ class OpDef:
 
     def __repr__(self) -> str:
         return f"<OpDef {self.name}>"
+
+
+def later(operation: Any, *_: Any) -> Any:
+    """Stands for the gradient of an op that a module above the op's own declares with `gradient_of`."""
+    raise AssertionError(f"The gradient of {operation.type} is missing: nobody has imported the module that has it.")
+
+
+def gradient_of(*op_defs: OpDef) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declares the gradient of op types that say `grad=later`, since it uses ops of modules above theirs.
+
+    >>> @gradient_of(arithmetic.sub)
+    ... def sub(op, grad): return [grad, unary.negative(grad)]
+    """
+
+    def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+        for op_def in op_defs:
+            assert op_def.grad is later, f"{op_def.name} has a gradient"
+            op_def.grad = function
+        return function
+
+    return declare
 
 
 _REGISTRY: dict[str, OpDef] = {}

@@ -1,19 +1,144 @@
-"""Operation: a node of a Graph."""
+"""Operation, Tensor and the data of a graph: nodes, their outputs, and what holds them. They all know each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from traceback import FrameSummary
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
+from penstock.errors import OperatorNotAllowedInGraphError
 from penstock.frames import Frames, definition, place, summaries
+from penstock.graph.collections import Collections
+from penstock.graph.device import canonical_name
 from penstock.graph.dtype import DType
+from penstock.graph.hooks import hooks
 from penstock.graph.opdef import OpDef
-from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
+from penstock.graph.reference import Reference
+from penstock.graph.sessions import session_for
+from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.tensor_proto import tensor_proto
 
-if TYPE_CHECKING:
-    from penstock.graph.graph import Graph
+# Which dunder methods a Tensor has; `ops` fills them in with `overload`, since operators are ops.
+OPERATORS = (
+    "add", "radd", "sub", "rsub", "mul", "rmul", "div", "rdiv", "truediv", "rtruediv", "floordiv", "rfloordiv",
+    "mod", "rmod", "pow", "rpow", "matmul", "rmatmul", "lt", "le", "gt", "ge", "and", "rand", "or", "ror", "xor",
+    "rxor", "neg", "invert", "abs", "getitem",
+)  # fmt: skip
+
+
+class Tensor:
+    """One output of an Operation.
+
+    >>> x = tf.constant([1.0, 2.0])
+    >>> (x + 1.0).name
+    'add:0'
+    """
+
+    __slots__ = ("__weakref__", "_attributes", "_shape", "consumer_list", "dtype", "op", "value_index")
+    __array_priority__: ClassVar[int] = 100  # NumPy leaves `array + tensor` to the tensor.
+    _attributes: Any  # what a subclass adds to its tensors, such as the variable that it is a slice of
+
+    def __init__(self, op: Operation, value_index: int, dtype: DType, shape: TensorShape) -> None:
+        self.op = op
+        self.value_index = value_index
+        self.dtype = dtype
+        self._shape = shape
+        self.consumer_list: list[Operation] = []
+
+    @property
+    def name(self) -> str:
+        return f"{self.op.name}:{self.value_index}"
+
+    @property
+    def graph(self) -> GraphData:
+        return self.op.graph
+
+    @property
+    def device(self) -> str:
+        return self.op.device
+
+    @property
+    def shape(self) -> TensorShape:
+        return self._shape
+
+    def get_shape(self) -> TensorShape:
+        """The static shape, as far as it is known while the graph is built."""
+        return self._shape
+
+    def set_shape(self, shape: Any) -> None:
+        """Adds what is known from elsewhere to the static shape.
+
+        >>> x = tf.placeholder(tf.float32); x.set_shape([None, 3])
+        """
+        merged = self._shape.merge_with(as_shape(shape))
+        if merged != self._shape:
+            self._shape = merged
+            self.op.graph.touch()
+
+    def consumers(self) -> list[Operation]:
+        """The operations that take this tensor as an input."""
+        return list(self.consumer_list)
+
+    def eval(self, feed_dict: dict[Any, Any] | None = None, session: Any = None) -> Any:
+        """Runs the graph in `session` (or the default one) as far as needed for this tensor's value."""
+        return session_for(session, self.graph, "evaluate tensor").run(self, feed_dict)
+
+    def ref(self) -> Reference:
+        """A reference to this tensor that can be a key of a dict: `{x.ref(): 1}[x.ref()]`."""
+        return Reference(self)
+
+    experimental_ref = ref
+
+    def _as_graph_element(self) -> Tensor:
+        return self
+
+    @property
+    def ndim(self) -> int | None:
+        return self._shape.rank
+
+    def __iter__(self) -> Iterator[Any]:
+        raise OperatorNotAllowedInGraphError(
+            f"Iterating over the symbolic tensor '{self.name}' is not allowed: it has no value before it is run. "
+            "Use tf.unstack for its rows, or tf.map_fn and tf.while_loop to go over them when it runs."
+        )
+
+    def __len__(self) -> int:
+        raise TypeError(
+            f"len is not well defined for the symbolic tensor '{self.name}'. "
+            "Use `x.shape[0]` for the static size or `tf.shape(x)` for the size at run time."
+        )
+
+    def __bool__(self) -> bool:
+        raise OperatorNotAllowedInGraphError(
+            f"Using the symbolic tensor '{self.name}' as a Python bool is not allowed: it has no value before it is "
+            "run. Use `if t is not None:` to test for a tensor, and tf.cond to branch on its value."
+        )
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError(
+            f"Cannot convert the symbolic tensor '{self.name}' to a NumPy array: run it in a Session first."
+        )
+
+    def __copy__(self) -> Tensor:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<tf.Tensor '{self.name}' shape={self._shape} dtype={self.dtype.name}>"
+
+    def __str__(self) -> str:
+        shape = f", shape={self._shape}" if self._shape.rank is not None else ""
+        return f'Tensor("{self.name}"{shape}, dtype={self.dtype.name}{_device_note(self)})'
+
+
+def _device_note(tensor: Tensor) -> str:
+    return f", device={tensor.device}" if tensor.device else ""
+
+
+def overload(operator: str, function: Callable[..., Any]) -> None:
+    """Makes `function` the meaning of a Python operator on tensors (`"add"` for `x + y`)."""
+    setattr(Tensor, f"__{operator}__", function)
 
 
 class Operation:
@@ -42,7 +167,7 @@ class Operation:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: GraphData,
         op_def: OpDef,
         name: str,
         inputs: list[Tensor],
@@ -79,9 +204,7 @@ class Operation:
     @property
     def node_def(self) -> Any:
         """This node as a NodeDef proto."""
-        from penstock.graph.graphdef import node_def
-
-        return node_def(self)
+        return hooks.node_def(self)
 
     @property
     def traceback(self) -> list[FrameSummary]:
@@ -118,8 +241,6 @@ class Operation:
         value = self.attrs[name]
         attr = self.op_def.attrs.get(name)
         if attr is not None and attr.kind == "tensor":
-            from penstock.graph.graphdef import tensor_proto
-
             return tensor_proto(value, self.attrs["dtype"])
         if attr is not None and attr.kind == "shape":
             return value.as_proto()
@@ -130,8 +251,6 @@ class Operation:
         self.graph.touch()
 
     def _set_device(self, device: Any) -> None:
-        from penstock.graph.device import canonical_name
-
         self.device = canonical_name(device)
 
     def colocation_groups(self) -> list[bytes]:
@@ -156,8 +275,6 @@ class Operation:
 
     def run(self, feed_dict: dict[Any, Any] | None = None, session: Any = None) -> None:
         """Runs this operation in `session` or the default session."""
-        from penstock.graph.graph import session_for
-
         session_for(session, self.graph, "execute operation").run(self, feed_dict)
 
     def _as_graph_element(self) -> Operation:
@@ -172,3 +289,132 @@ class Operation:
 
 def _as_bytes(value: Any) -> Any:
     return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+
+
+class GraphData(Collections):
+    """The operations of a graph, and what else there is to know of them. All graphs are of its subclass `Graph`."""
+
+    is_function = False
+    is_branch = False  # a body that may not run, so that nothing it reads may be read before
+    outlives_step = False  # a body that runs after the step that it was made in: a function of a dataset
+    outer_graph: GraphData | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.RLock()
+        self._ops: dict[str, Operation] = {}
+        self._names_in_use: dict[str, int] = {}
+        self.gradient_functions: dict[str, Callable[..., Any]] = {}  # of `custom_gradient`, by `_gradient_op_type`
+        self._finalized = False
+        self.held: list[Any] = []  # what must live as long as the graph
+        self._unfeedable: set[Tensor] = set()
+        self._unfetchable: set[Any] = set()
+        self.seed: int | None = None
+        self.mutations = 0  # how often an existing node was changed: what was compiled before is stale then
+        self._function_names = 0
+        self.differentiated: dict[Operation, Any] = {}  # control-flow nodes, with what they keep for their gradients
+        self.bodies: WeakValueDictionary[str, GraphData] = WeakValueDictionary()  # of the program, by name
+
+    @property
+    def version(self) -> int:
+        """How many operations the graph has."""
+        return len(self._ops)
+
+    @property
+    def building_function(self) -> bool:
+        return self.is_function
+
+    def touch(self) -> None:
+        """Notes that an existing node changed."""
+        self.mutations += 1
+
+    def capture(self, tensor: Tensor, op_type: str, name: str) -> Tensor:
+        """What stands for a tensor of another graph here: nothing, in a graph that is no function body."""
+        raise ValueError(
+            f"Operation '{name}' ({op_type}): the input '{tensor.name}' belongs to another graph than the operation."
+        )
+
+    def stands_for(self, parameter: Tensor) -> Tensor | None:
+        """The outer tensor that a parameter of a body was captured from: none, in a graph that is no body."""
+        return None
+
+    def captures_of(self, ops: set[Operation]) -> dict[Tensor, Tensor]:
+        """The parameters that stand for results of `ops`, with those results: none, in a graph that is no body."""
+        return {}
+
+    def capture_control(self, op: Operation) -> None:
+        """Takes note of an op of another graph that ops made here are to wait for."""
+        raise ValueError(f"Cannot wait for '{op.name}': it belongs to another graph.")
+
+    # Looking up
+
+    def get_operations(self) -> list[Operation]:
+        """All operations in the order of their making."""
+        with self._lock:
+            return list(self._ops.values())
+
+    def find(self, path: str) -> Operation | None:
+        """The operation called `name`, or `body::name` for one in a body, if there is one."""
+        body, _, name = path.rpartition("::")
+        graph = self.bodies.get(body) if body else self
+        return None if graph is None else graph._ops.get(name)
+
+    def get_operation_by_name(self, name: str) -> Operation:
+        """The operation called `name`."""
+        if not isinstance(name, str):
+            raise TypeError(f"Operation names are strings (or similar), not {type(name).__name__}.")
+        op: Operation = self.as_graph_element(name, allow_tensor=False)
+        return op
+
+    def get_tensor_by_name(self, name: str) -> Tensor:
+        """The tensor called `name`, such as 'x:0'."""
+        if not isinstance(name, str):
+            raise TypeError(f"Tensor names are strings (or similar), not {type(name).__name__}.")
+        tensor: Tensor = self.as_graph_element(name, allow_operation=False)
+        return tensor
+
+    def as_graph_element(
+        self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True, across_functions: bool = False
+    ) -> Any:
+        """The Tensor or Operation of this graph that `obj` (one of these, a variable or a name) means."""
+        kinds = " or ".join(k for k, ok in (("Tensor", allow_tensor), ("Operation", allow_operation)) if ok)
+        if hasattr(obj, "_as_graph_element"):
+            obj = obj._as_graph_element()
+        if isinstance(obj, bytes):
+            obj = obj.decode()
+        if isinstance(obj, str):
+            return self._by_name(obj, kinds, allow_tensor, allow_operation)
+        if (isinstance(obj, Tensor) and allow_tensor) or (isinstance(obj, Operation) and allow_operation):
+            if obj.graph is not self and not across_functions:
+                kind = "Tensor" if isinstance(obj, Tensor) else "Operation"
+                raise ValueError(f"{kind} {obj} is not an element of this graph.")
+            return obj
+        raise TypeError(f"Can not convert a {type(obj).__name__} into a {kinds}.")
+
+    def _by_name(self, name: str, kinds: str, allow_tensor: bool, allow_operation: bool) -> Any:
+        if ":" in name and allow_tensor:
+            op_name, _, index = name.partition(":")
+            if not op_name or not index.isdigit():
+                raise ValueError(f"The name '{name}' is no Tensor name: it must be <op_name>:<index>.")
+            op = self._ops.get(op_name)
+            if op is None:
+                raise KeyError(
+                    f"The name '{name}' refers to a Tensor which does not exist. The operation, '{op_name}', does "
+                    "not exist in the graph."
+                )
+            if int(index) >= len(op.outputs):
+                raise KeyError(
+                    f"The name '{name}' refers to a Tensor which does not exist. The operation, '{op_name}', exists "
+                    f"but only has {len(op.outputs)} outputs."
+                )
+            return op.outputs[int(index)]
+        if ":" in name:
+            raise ValueError(f"The name '{name}' appears to refer to a Tensor, not a {kinds}.")
+        op = self._ops.get(name)
+        if allow_operation:
+            if op is None:
+                raise KeyError(f"The name '{name}' refers to an Operation not in the graph.")
+            return op
+        if op is not None:
+            raise ValueError(f"The name '{name}' refers to an Operation, not a {kinds}. Did you mean '{name}:0'?")
+        raise ValueError(f"The name '{name}' is not the name of a {kinds}: it has no ':<index>'.")

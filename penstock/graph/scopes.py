@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
-from penstock.graph.build import graph_of
-from penstock.graph.graph import get_default_graph
+from penstock.graph.graph import get_default_graph, graph_of
 
 
 class name_scope:

@@ -9,7 +9,7 @@ import numpy as np
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
 from penstock.graph import dtype as dtypes
-from penstock.graph.constant import MAX_RANK, array_of
+from penstock.graph.arrays import MAX_RANK, array_of
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.shape import TensorShape, as_shape
 

@@ -32,7 +32,7 @@ def create(
     days: Annotated[int, typer.Option(metavar="N", min=1, max=36500, help="For how long they are good.")] = 365,
 ) -> None:
     """Make a job's certificates and token: `penstock credentials create job_credentials`."""
-    from penstock.wire.credentials import ENVIRONMENT_VARIABLE, create_credentials
+    from penstock.wire.credentials import ENVIRONMENT_VARIABLE, create_credentials  # start-up
 
     try:
         made = create_credentials(directory, hosts=host or (), days=days)

@@ -20,7 +20,7 @@ class Program:
 
     def run(self) -> None:
         """Run the script as `python script args` would, with `import tensorflow` giving penstock."""
-        from penstock.compat import alias
+        from penstock.compat import alias  # start-up
 
         alias.install()
         if self.is_module:

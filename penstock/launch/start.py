@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from penstock.launch.program import Program
+
 
 def launch(
     script: Annotated[Path, typer.Argument(help="A Python script that imports tensorflow.")],
@@ -33,14 +35,12 @@ def launch(
     Each task gets TF_CONFIG and, where the script defines them, the flags --ps_hosts, --worker_hosts, --job_name and
     --task_index. The exit code is 0 if all workers end well, else that of the first task that failed for good.
     """
-    # Here, so that `penstock run` does not wait for them.
-    from penstock.launch.cluster import LaunchError, Size
-    from penstock.launch.flags import flags_of, knows_clusters
-    from penstock.launch.job import Policy
-    from penstock.launch.local import Commands, Launcher, reserve
-    from penstock.launch.output import Display
-    from penstock.launch.program import Program
-    from penstock.launch.running import announced
+    from penstock.launch.cluster import LaunchError, Size  # start-up
+    from penstock.launch.flags import flags_of, knows_clusters  # start-up
+    from penstock.launch.job import Policy  # start-up
+    from penstock.launch.local import Commands, Launcher, reserve  # start-up
+    from penstock.launch.output import Display  # start-up
+    from penstock.launch.running import announced  # start-up
 
     program = Program(script, tuple(args or ()))
     try:

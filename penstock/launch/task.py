@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from penstock import progress
+from penstock.launch.program import Program
 
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
@@ -30,8 +31,6 @@ def main() -> None:
     launcher, pipe, script, *args = sys.argv[1:]
     end_with(int(launcher))
     progress.report_to(int(pipe))
-    from penstock.launch.program import Program
-
     Program(Path(script), tuple(args)).run()
 
 

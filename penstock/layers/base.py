@@ -17,9 +17,8 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import as_dtype
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.keys import GraphKeys
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import add_to_collection, get_collection_ref, name_scope
-from penstock.graph.tensor import Tensor
 from penstock.layers.inputs import InputSpec, check_inputs
 from penstock.layers.names import activation_named, initializer_named
 from penstock.ops.array import reshaping

@@ -8,8 +8,10 @@ from typing import Any
 
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import as_dtype
+from penstock.graph.opdef import registered
+from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.layers.base import InputSpec, Layer, activation_named, functional
 from penstock.ops.array import arranging, creation, passthrough, reshaping
 from penstock.ops.control.flow import smart_cond
@@ -64,8 +66,6 @@ class Dense(Layer):
     def call(self, inputs: Any) -> Any:
         outputs: Any
         if isinstance(inputs, SparseTensor):
-            from penstock.graph.opdef import registered
-
             product = registered("SparseTensorDenseMatMul")
             if product is None:
                 raise NotImplementedError("Dense: sparse inputs need the op SparseTensorDenseMatMul.")

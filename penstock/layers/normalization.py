@@ -8,9 +8,9 @@ from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import as_dtype
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.shape import as_shape
-from penstock.graph.tensor import Tensor
 from penstock.layers.base import InputSpec, Layer
 from penstock.ops.array import creation, reshaping
 from penstock.ops.control.flow import smart_cond

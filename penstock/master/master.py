@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import AbortedError, CancelledError, DeadlineExceededError, InternalError, OpError
-from penstock.graph.operation import Operation
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Operation, Tensor
 from penstock.master.step import AbortPart, Instruction, StepState
 from penstock.master.tasks import LocalTask, Task, Tasks, session_closed
 from penstock.memory import without_collecting

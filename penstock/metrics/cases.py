@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.graph import dtype as dt
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies
-from penstock.graph.tensor import Tensor
 from penstock.metrics.means import Metric, collected, fitted, metric_variable
 from penstock.ops.array import passthrough, reshaping, selection
 from penstock.ops.debugging.check_ops import assert_rank_in, assert_type

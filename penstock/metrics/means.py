@@ -11,10 +11,12 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.keys import GraphKeys
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import add_to_collections, control_dependencies
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import creation, reshaping, selection
+from penstock.ops.linalg.diag import diag_part
 from penstock.ops.math import arithmetic, casting, compare, reduce, unary
+from penstock.ops.math.histogram import confusion_matrix
 from penstock.ops.nn.weights import broadcast_weights, expanded_if, remove_squeezable_dimensions, squeezed_if
 from penstock.variables.enums import VariableAggregation, VariableSynchronization
 from penstock.variables.scope import variable_scope
@@ -139,9 +141,7 @@ def root_mean_squared_error(
     updates_collections: Any = None, name: str | None = None,
 ) -> Metric:  # fmt: skip
     """The root of the mean of squared differences so far: `tf.metrics.root_mean_squared_error(y, predictions)`."""
-    squares, update = mean_squared_error(
-        labels, predictions, weights, None, None, name or "root_mean_squared_error"
-    )
+    squares, update = mean_squared_error(labels, predictions, weights, None, None, name or "root_mean_squared_error")
     return collected(unary.sqrt(squares), unary.sqrt(update), metrics_collections, updates_collections)
 
 
@@ -253,9 +253,6 @@ def mean_iou(
 
     >>> tf.metrics.mean_iou(labels, predictions, num_classes=21)
     """
-    from penstock.ops.linalg.diag import diag_part
-    from penstock.ops.math.histogram import confusion_matrix
-
     with variable_scope(name, "mean_iou", [predictions, labels, weights]):
         predictions, labels = convert_to_tensor(predictions), convert_to_tensor(labels)
         if not predictions.shape.is_compatible_with(labels.shape):

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.metrics.means import Metric, collected, metric_variable
 from penstock.ops.array import creation, gathering, reshaping, selection
 from penstock.ops.control.flow import cond

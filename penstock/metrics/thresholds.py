@@ -7,8 +7,8 @@ from typing import Any
 
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies
-from penstock.graph.tensor import Tensor
 from penstock.logging import warning
 from penstock.metrics.means import Metric, collected, fitted, metric_variable
 from penstock.ops.array import arranging, creation, joining, passthrough, reshaping, selection

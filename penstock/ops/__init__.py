@@ -8,7 +8,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from penstock.graph import build, graphdef  # noqa: F401  what calls of ops and graphs need (`graph/hooks.py`)
 from penstock.graph.opdef import declare_library
+from penstock.ops.array import indexing  # noqa: F401  whoever has ops can index tensors
+from penstock.ops.math import operators  # noqa: F401  and use Python's operators on them
 
 
 def _load_all() -> None:

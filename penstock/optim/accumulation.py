@@ -7,9 +7,9 @@ from typing import Any
 
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import colocate_with, control_dependencies, init_scope, name_scope
-from penstock.graph.tensor import IndexedSlices
 from penstock.ops.array.creation import zeros_like
 from penstock.ops.control.flow import cond
 from penstock.ops.control.grouping import group

@@ -8,9 +8,9 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
 from penstock.graph.graph import get_default_graph
-from penstock.graph.operation import Operation
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.ops.control.grouping import group
 from penstock.ops.math.casting import cast
 from penstock.ops.math.unary import sqrt

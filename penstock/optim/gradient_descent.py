@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.tensor import IndexedSlices, Tensor
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.operation import Tensor
 from penstock.ops.math.casting import cast
 from penstock.ops.state.scatter import SCATTER
 from penstock.ops.state.training import apply_gradient_descent

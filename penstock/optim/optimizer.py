@@ -14,11 +14,11 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor, convert_to_tensor_or_indexed_slices
 from penstock.graph.dtype import DType
 from penstock.graph.graph import Graph, get_default_graph
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
 from penstock.graph.nest import flatten
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies, init_scope, name_scope
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.ops.array import reshaping
 from penstock.ops.array.selection import unique
 from penstock.ops.control.grouping import group, tuple_

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.tensor import IndexedSlices, Tensor
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.operation import Tensor
 from penstock.ops.array import creation, reshaping
 from penstock.ops.math.casting import cast
 from penstock.ops.state.training import Rule

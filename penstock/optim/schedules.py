@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.creation import constant
 from penstock.ops.array.selection import where
 from penstock.ops.math.arithmetic import minimum, multiply, pow, subtract

@@ -19,14 +19,14 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_COMPLEX64, DT_COMPLEX128
 
 from penstock.errors import InvalidArgumentError, NotFoundError
+from penstock.graph.arrays import MAX_RANK
 from penstock.graph.attrs import MAX_OUTPUTS, Library, attr_from_proto, declared_attrs, fill_attrs
 from penstock.graph.build import output_types
-from penstock.graph.constant import MAX_RANK
 from penstock.graph.function import Call, FuncGraph, Function
 from penstock.graph.graph import Graph
 from penstock.graph.graphdef import output_count
 from penstock.graph.import_functions import MAX_DEPTH, MAX_WRITTEN_OUT, Functions
-from penstock.graph.importer import MAX_ATTRS, MAX_NAME
+from penstock.graph.import_nodes import MAX_ATTRS, MAX_NAME
 from penstock.graph.opdef import OpDef, op_of, registered
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape

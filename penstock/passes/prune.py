@@ -9,9 +9,8 @@ from penstock.errors import InvalidArgumentError
 from penstock.graph.dtype import DType
 from penstock.graph.function import FuncGraph, Function
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.passes.ir import Edge, NameInBody, Node, Subgraph, sorted_nodes
 from penstock.passes.narrow import Narrowed, can_be_narrowed, narrowed, own_results
 

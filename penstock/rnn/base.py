@@ -13,13 +13,13 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.keys import GraphKeys
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.creation import zeros
+from penstock.ops.array.indexing import get_item
 from penstock.ops.array.joining import concat
 from penstock.ops.array.reshaping import expand_dims, shape
-from penstock.ops.array.slicing import get_item
 from penstock.variables.partitioned import PartitionedVariable
 from penstock.variables.scope import VariableScope, get_variable, get_variable_scope, variable_scope
 

@@ -6,8 +6,8 @@ from collections import namedtuple
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.shape import as_shape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.joining import concat, split
 from penstock.ops.array.slicing import slice as slice_of
 from penstock.ops.linalg.matmul import matmul

@@ -8,9 +8,9 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.arranging import reverse, reverse_sequence, transpose
 from penstock.ops.array.creation import constant, zeros
 from penstock.ops.array.joining import concat

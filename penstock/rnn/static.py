@@ -6,9 +6,9 @@ from typing import Any
 
 from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.arranging import reverse_sequence
 from penstock.ops.array.creation import zeros
 from penstock.ops.array.joining import concat, stack, unstack

@@ -9,9 +9,9 @@ from typing import Any
 
 from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import device, name_scope
 from penstock.graph.shape import as_shape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.joining import concat
 from penstock.ops.array.slicing import slice as slice_of
 from penstock.ops.control.tensor_array import TensorArray

@@ -42,7 +42,7 @@ def save(path: str | os.PathLike[str], *plots: Plot, size: tuple[int, int] = (64
 
     >>> save("loss.png", Plot("Training", {"loss": (steps, losses)}))
     """
-    from PIL import Image, ImageDraw
+    from PIL import Image, ImageDraw  # start-up
 
     width, height = size
     if not plots or width < 200 or height < 200:
@@ -139,7 +139,7 @@ class _Axes:
         self._draw.text(place, text, fill=colour, font=self._font(size), anchor=anchor)
 
     def _font(self, size: int) -> Any:
-        from PIL import ImageFont
+        from PIL import ImageFont  # start-up
 
         return ImageFont.load_default(size * _SCALE)
 

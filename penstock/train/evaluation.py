@@ -10,8 +10,8 @@ from penstock import logging
 from penstock.graph import dtype as dt
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.passthrough import identity
 from penstock.ops.io import summary
 from penstock.summary.writer import FileWriterCache

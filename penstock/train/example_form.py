@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.operation import Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.sparse.serialize import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
 
 

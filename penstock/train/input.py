@@ -9,9 +9,9 @@ from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.keys import GraphKeys
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.gathering import gather
 from penstock.ops.array.passthrough import identity
 from penstock.ops.array.ranges import range as range_

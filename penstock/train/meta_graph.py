@@ -20,9 +20,8 @@ from penstock.graph.importer import import_graph_def
 from penstock.graph.keys import GraphKeys
 from penstock.graph.op_protos import op_proto
 from penstock.graph.opdef import registered
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Tensor
 from penstock.train.queue_runner import QueueRunner
-from penstock.variables import protos
 from penstock.variables.variable import Variable
 
 _OF_VARIABLES = frozenset((
@@ -31,7 +30,7 @@ _OF_VARIABLES = frozenset((
 ))  # fmt: skip
 
 for _key in _OF_VARIABLES:
-    register_proto_function(_key, variable_pb2.VariableDef, protos.to_proto, protos.from_proto)
+    register_proto_function(_key, variable_pb2.VariableDef, Variable.to_proto, Variable.from_proto)
 register_proto_function(GraphKeys.QUEUE_RUNNERS, QueueRunnerDef, QueueRunner.to_proto, QueueRunner.from_proto)
 
 

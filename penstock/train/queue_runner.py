@@ -16,9 +16,10 @@ from penstock.errors import (
     error_code_from_exception_type,
     exception_type_from_error_code,
 )
-from penstock.graph.graph import get_default_graph, get_default_session
+from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import control_dependencies
+from penstock.graph.sessions import get_default_session
 from penstock.train.coordinator import Coordinator
 
 TIMES = 64  # that an op is run in another task, between two looks whether to stop

@@ -34,7 +34,7 @@ class Patience:
     """
 
     def __init__(self) -> None:
-        from penstock.master.remote import start_timeout  # here: a program without a cluster does not load gRPC
+        from penstock.master.remote import start_timeout  # start-up: a program without a cluster does not load gRPC
 
         self._limit = start_timeout()
         self._began = time.monotonic()
@@ -96,7 +96,7 @@ class WaitLog:
     """
 
     def __init__(self) -> None:
-        from penstock.wire.channel import keepalive_secs
+        from penstock.wire.channel import keepalive_secs  # start-up
 
         self._every = keepalive_secs()
         self._steps: dict[int, list[float]] = {}  # by thread: when they began, and when to speak of them

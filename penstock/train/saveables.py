@@ -7,9 +7,8 @@ from typing import Any
 
 from penstock.checkpoint.saveable_object import SaveableObject, SaveSpec
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, device
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import reshaping
 from penstock.ops.array.passthrough import identity
 from penstock.ops.state import variable_ops

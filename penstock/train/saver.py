@@ -20,9 +20,8 @@ from penstock.graph.collections import register_proto_function
 from penstock.graph.device import DeviceSpec
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.keys import GraphKeys
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, device, name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.creation import constant, placeholder_with_default
 from penstock.ops.array.joining import pack
 from penstock.ops.array.passthrough import identity

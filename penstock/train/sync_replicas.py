@@ -33,10 +33,10 @@ from tensorboard.compat.proto import config_pb2
 from penstock import logging
 from penstock.errors import CancelledError, FailedPreconditionError, OpError, OutOfRangeError
 from penstock.graph.graph import Graph
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies, device, name_scope
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.ops.array.creation import fill
 from penstock.ops.control.grouping import group, no_op
 from penstock.ops.queue.accumulator import ConditionalAccumulator, SparseConditionalAccumulator

@@ -88,10 +88,11 @@ from penstock.graph.dtype import (
 from penstock.graph.graph import MIN_CONSUMER as GRAPH_DEF_VERSION_MIN_CONSUMER
 from penstock.graph.graph import MIN_PRODUCER as GRAPH_DEF_VERSION_MIN_PRODUCER
 from penstock.graph.graph import PRODUCER as GRAPH_DEF_VERSION
-from penstock.graph.graph import Graph, get_default_graph, get_default_session, reset_default_graph
+from penstock.graph.graph import Graph, get_default_graph, reset_default_graph
 from penstock.graph.importer import import_graph_def
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import (
     add_to_collection,
     add_to_collections,
@@ -107,8 +108,9 @@ from penstock.graph.scopes import (
     op_scope,
     set_random_seed,
 )
+from penstock.graph.sessions import get_default_session
 from penstock.graph.shape import Dimension, TensorShape, dimension_at_index, dimension_value
-from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.graph.tensor_proto import make_ndarray, make_tensor_proto
 from penstock.logging import get_logger
 from penstock.ops.array.arranging import (
@@ -146,6 +148,7 @@ from penstock.ops.array.gathering import (
     tensor_scatter_sub,
     tensor_scatter_update,
 )
+from penstock.ops.array.indexing import newaxis
 from penstock.ops.array.joining import concat, pad, parallel_stack, split, stack, tile, unstack
 from penstock.ops.array.passthrough import (
     add_check_numerics_ops,
@@ -158,7 +161,7 @@ from penstock.ops.array.passthrough import (
     timestamp,
     verify_tensor_all_finite,
 )
-from penstock.ops.array.ranges import bincount, range
+from penstock.ops.array.ranges import range
 from penstock.ops.array.reshaping import (
     broadcast_dynamic_shape,
     broadcast_static_shape,
@@ -184,7 +187,7 @@ from penstock.ops.array.selection import (
     where,
     where_v2,
 )
-from penstock.ops.array.slicing import newaxis, slice, strided_slice
+from penstock.ops.array.slicing import slice, strided_slice
 from penstock.ops.control.flow import case, cond, while_loop
 from penstock.ops.control.grouping import group, no_op
 from penstock.ops.control.grouping import tuple_ as tuple

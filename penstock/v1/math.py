@@ -12,7 +12,7 @@ from penstock.ops.math.formulas import (
     polyval,
     reciprocal_no_nan,
 )
-from penstock.ops.math.histogram import confusion_matrix
+from penstock.ops.math.histogram import bincount, confusion_matrix
 from penstock.ops.math.reduce import reduce_euclidean_norm, reduce_std, reduce_variance
 from penstock.ops.math.special import (
     bessel_i0,
@@ -50,7 +50,6 @@ from penstock.v1 import (
     atan,
     atan2,
     atanh,
-    bincount,
     ceil,
     conj,
     cos,

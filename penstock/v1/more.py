@@ -74,7 +74,7 @@ from penstock.ops.linalg.solve import (
 )
 from penstock.ops.math.formulas import is_non_decreasing, is_strictly_increasing, lbeta, log_sigmoid, unravel_index
 from penstock.ops.math.fourier import fft, fft2d, fft3d, ifft, ifft2d, ifft3d
-from penstock.ops.math.histogram import confusion_matrix, histogram_fixed_width, histogram_fixed_width_bins
+from penstock.ops.math.histogram import bincount, confusion_matrix, histogram_fixed_width, histogram_fixed_width_bins
 from penstock.ops.math.special import betainc, digamma, erf, erfc, igamma, igammac, lgamma, polygamma, zeta
 from penstock.ops.nn.fake_quant import (
     fake_quant_with_min_max_args,

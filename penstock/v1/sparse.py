@@ -1,7 +1,7 @@
 """Sparse tensors."""
 
 from penstock.face.missing import guard as _guard
-from penstock.graph.tensor import SparseTensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.array.creation import sparse_placeholder as placeholder
 from penstock.ops.queue.accumulator import SparseConditionalAccumulator
 from penstock.ops.sparse.arranging import sparse_concat as concat

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.graph.build import build_node
+from penstock.graph.graph import home_of
 from penstock.graph.keys import GraphKeys
-from penstock.graph.operation import Operation
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Operation, Tensor
 
 # Ops whose answer must not change, and reads of handles, which TensorFlow leaves alone as well.
 _KEPT = frozenset(("IsVariableInitialized", "VarIsInitializedOp", "ReadVariableOp", "If", "Cond"))
@@ -39,7 +39,7 @@ def _safe_op(op: Operation, scope: str, done: dict[Operation, Operation]) -> Ope
     inputs = [_safe(t, scope, done) for t in op.input_list]
     if all(new is old for new, old in zip(inputs, op.input_list, strict=True)):
         return op
-    return build_node(op.graph, op.op_def, inputs, dict(op.attrs), f"{op.name}_{scope}")
+    return build_node(home_of(op), op.op_def, inputs, dict(op.attrs), f"{op.name}_{scope}")
 
 
 def _variable_of(op: Operation) -> Any:

@@ -7,10 +7,15 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, device, name_scope
-from penstock.graph.tensor import Tensor
+from penstock.ops.array.creation import constant
+from penstock.ops.array.joining import stack
+from penstock.ops.array.reshaping import rank
+from penstock.ops.array.selection import boolean_mask
 from penstock.ops.control.grouping import group
+from penstock.ops.math.compare import logical_not
+from penstock.ops.state import variable_ops
 from penstock.variables.variable import Variable
 
 
@@ -96,8 +101,6 @@ def initialize_all_tables(name: str = "init_all_tables") -> Operation:
 
 def is_variable_initialized(ref: Any, name: str | None = None) -> Tensor:
     """Whether a variable holds a value."""
-    from penstock.ops.state import variable_ops
-
     if isinstance(ref, Variable):
         return ref.is_initialized(name=name)
     tensor: Tensor = variable_ops.is_variable_initialized(ref, name=name)
@@ -109,11 +112,6 @@ def report_uninitialized_variables(var_list: Any = None, name: str = "report_uni
 
     >>> sess.run(tf.report_uninitialized_variables())
     """
-    from penstock.ops.array.creation import constant
-    from penstock.ops.array.joining import stack
-    from penstock.ops.array.selection import boolean_mask
-    from penstock.ops.math.compare import logical_not
-
     if var_list is None:
         var_list = global_variables() + local_variables()
     with name_scope(name):
@@ -128,9 +126,6 @@ def report_uninitialized_variables(var_list: Any = None, name: str = "report_uni
 
 def assert_variables_initialized(var_list: Any = None) -> Tensor | None:
     """A tensor that can only be computed when all variables hold values; None if there are none."""
-    from penstock.ops.array.joining import stack
-    from penstock.ops.array.reshaping import rank
-
     if var_list is None:
         var_list = global_variables() + local_variables()
     if not var_list:

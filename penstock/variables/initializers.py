@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import DType, as_dtype
+from penstock.graph.opdef import registered
 from penstock.ops.array import creation, reshaping
 from penstock.ops.random import stateful as random
 
@@ -238,8 +239,6 @@ class Orthogonal(Initializer):
         self.gain, self.seed, self.dtype = gain, seed, _float(dtype)
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
-        from penstock.graph.opdef import registered
-
         dims = [int(d) for d in shape]
         if len(dims) < 2:
             raise ValueError(f"The tensor to initialize must be at least two-dimensional. Received shape={dims}")

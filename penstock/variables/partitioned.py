@@ -8,9 +8,10 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import registered
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
+from penstock.ops.array.joining import concat, split
 from penstock.variables.variable import Variable
 
 
@@ -75,8 +76,6 @@ class PartitionedVariable:
 
     def as_tensor(self) -> Tensor:
         """The whole as one tensor."""
-        from penstock.ops.array.joining import concat
-
         identity = registered("Identity")
         assert identity is not None
         if len(self._variables) == 1:
@@ -105,8 +104,6 @@ class PartitionedVariable:
         return self.as_tensor()
 
     def _assign_by(self, method: str, value: Any, use_locking: bool, name: str | None, read_value: bool) -> list[Any]:
-        from penstock.ops.array.joining import split
-
         axis = self._partition_axes()[0]
         if isinstance(value, (list, tuple, PartitionedVariable)):
             pieces = [convert_to_tensor(v) for v in value]

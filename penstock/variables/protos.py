@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensorboard.compat.proto.variable_pb2 import VariableDef
+
 from penstock.graph.graph import get_default_graph
 from penstock.variables.enums import VariableAggregation, VariableSynchronization
 from penstock.variables.slices import SaveSliceInfo, strip_scope
-from penstock.variables.variable import Variable
 
 
-def to_proto(variable: Variable, export_scope: str | None = None) -> Any:
+def to_proto(variable: Any, export_scope: str | None = None) -> VariableDef | None:
     """`variable` as a VariableDef, or None if it is not under `export_scope`."""
-    from tensorboard.compat.proto import variable_pb2
-
     element = variable._ref()
     if export_scope is not None and not element.name.startswith(export_scope):
         return None
-    proto = variable_pb2.VariableDef(
+    proto = VariableDef(
         variable_name=strip_scope(element.name, export_scope),
         initializer_name=strip_scope(variable.initializer.name, export_scope),
         is_resource=element.dtype.name == "resource",
@@ -34,20 +33,14 @@ def to_proto(variable: Variable, export_scope: str | None = None) -> Any:
     return proto
 
 
-def from_proto(proto: Any, import_scope: str | None = None) -> Variable:
-    """The variable that `proto` describes; its nodes are in the default graph already."""
-    from penstock.variables.ref import RefVariable
-    from penstock.variables.resource import ResourceVariable
-
+def fill_in(variable: Any, proto: Any, import_scope: str | None = None) -> None:
+    """Makes a new object the variable that `proto` describes; its nodes are in the default graph already."""
     graph = get_default_graph()
 
     def element(name: str) -> Any:
         return graph.as_graph_element(f"{import_scope}/{name}" if import_scope else name)
 
-    kind = ResourceVariable if proto.is_resource else RefVariable
-    variable: Any = kind.__new__(kind)
-    tensor = element(proto.variable_name)
-    variable._adopt(tensor, element(proto.snapshot_name))
+    variable._adopt(element(proto.variable_name), element(proto.snapshot_name))
     variable._initializer_op = element(proto.initializer_name)
     variable._initial_value = element(proto.initial_value_name) if proto.initial_value_name else None
     variable._trainable = bool(proto.trainable)
@@ -60,5 +53,3 @@ def from_proto(proto: Any, import_scope: str | None = None) -> Variable:
         variable._save_slice_info = SaveSliceInfo(
             save_slice_info_def=proto.save_slice_info_def, import_scope=import_scope
         )
-    made: Variable = variable
-    return made

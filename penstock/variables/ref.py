@@ -9,17 +9,18 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
 from penstock.graph.graph import get_default_graph
 from penstock.graph.opdef import registered
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, device, init_scope, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
+from penstock.ops.array.gathering import gather, gather_nd
 from penstock.ops.state import variable_ops
 from penstock.ops.state.scatter import SCATTER, SCATTER_ND
 from penstock.ops.state.slice_assign import strided_slice_assign
 from penstock.variables.guard import without_uninitialized_inputs
-from penstock.variables.variable import Variable, declared_shape
+from penstock.variables.variable import Variable, declared_shape, kind
 
 
+@kind(resource=False)
 class RefVariable(Variable):
     """A variable of the reference kind; see `Variable`."""
 
@@ -143,14 +144,10 @@ class RefVariable(Variable):
         return tensor
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
-        from penstock.ops.array.gathering import gather
-
         tensor: Tensor = gather(self.value(), indices, name=name)
         return tensor
 
     def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:
-        from penstock.ops.array.gathering import gather_nd
-
         tensor: Tensor = gather_nd(self.value(), indices, name=name)
         return tensor
 

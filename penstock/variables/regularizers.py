@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.graph import get_default_graph
+from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import name_scope
+from penstock.ops.math.arithmetic import add_n, multiply
+from penstock.ops.math.reduce import reduce_sum
+from penstock.ops.math.unary import abs
+from penstock.ops.nn.cross_entropy import l2_loss
 
 Regularizer = Callable[..., Any]
 
@@ -30,10 +36,6 @@ def l1_regularizer(scale: float, scope: str | None = None) -> Regularizer:
         return lambda weights, name=None: None
 
     def l1(weights: Any, name: str | None = None) -> Any:
-        from penstock.ops.math.arithmetic import multiply
-        from penstock.ops.math.reduce import reduce_sum
-        from penstock.ops.math.unary import abs
-
         with name_scope(scope, "l1_regularizer", [weights]) as inner:
             by = convert_to_tensor(factor, dtype=weights.dtype.base_dtype, name="scale")
             return multiply(by, reduce_sum(abs(weights)), name=name or inner)
@@ -51,9 +53,6 @@ def l2_regularizer(scale: float, scope: str | None = None) -> Regularizer:
         return lambda weights, name=None: None
 
     def l2(weights: Any, name: str | None = None) -> Any:
-        from penstock.ops.math.arithmetic import multiply
-        from penstock.ops.nn.cross_entropy import l2_loss
-
         with name_scope(scope, "l2_regularizer", [weights]) as inner:
             by = convert_to_tensor(factor, dtype=weights.dtype.base_dtype, name="scale")
             return multiply(by, l2_loss(weights), name=name or inner)
@@ -81,8 +80,6 @@ def sum_regularizer(regularizer_list: Iterable[Regularizer | None], scope: str |
         return None
 
     def total(weights: Any) -> Any:
-        from penstock.ops.math.arithmetic import add_n
-
         with name_scope(scope, "sum_regularizer", [weights]) as inner:
             penalties = [p for p in (r(weights) for r in regularizers) if p is not None]
             return add_n(penalties, name=inner) if penalties else None
@@ -92,10 +89,6 @@ def sum_regularizer(regularizer_list: Iterable[Regularizer | None], scope: str |
 
 def apply_regularization(regularizer: Regularizer, weights_list: Iterable[Any] | None = None) -> Any:
     """The sum of `regularizer` over `weights_list` (or the WEIGHTS collection), added to REGULARIZATION_LOSSES."""
-    from penstock.graph.graph import get_default_graph
-    from penstock.graph.keys import GraphKeys
-    from penstock.ops.math.arithmetic import add_n
-
     graph = get_default_graph()
     weights = list(weights_list) if weights_list else graph.get_collection(GraphKeys.WEIGHTS)
     if not weights:

@@ -10,18 +10,18 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
 from penstock.graph.graph import get_default_graph
 from penstock.graph.opdef import registered
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies, device, init_scope, name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import Tensor
 from penstock.ops.state import variable_ops
 from penstock.ops.state.scatter import SCATTER, SCATTER_ND
 from penstock.ops.state.slice_assign import resource_strided_slice_assign
 from penstock.variables.guard import without_uninitialized_inputs
 from penstock.variables.ref import slices_of
-from penstock.variables.variable import Variable
+from penstock.variables.variable import Variable, kind
 
 
+@kind(resource=True)
 class ResourceVariable(Variable):
     """A variable of the resource kind; see `Variable`."""
 

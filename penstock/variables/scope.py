@@ -13,10 +13,11 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
-from penstock.graph.graph import get_default_graph
+from penstock.graph.graph import get_default_graph, graph_of
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import name_scope
 from penstock.variables.store import variable_store
+from penstock.variables.variable import decide_kind_by
 
 _KEY = ("__variable_scopes",)  # not a string: users do not see it among the collections
 
@@ -231,6 +232,9 @@ def get_variable_scope() -> VariableScope:
     return _scopes().current
 
 
+decide_kind_by(lambda: get_variable_scope().use_resource)
+
+
 @contextmanager
 def pure_variable_scope(
     name_or_scope: str | VariableScope, old_name_scope: str | None = None, reuse: Any = None, **settings: Any
@@ -309,8 +313,6 @@ class variable_scope:
             raise ValueError("reuse=True cannot be used without a name_or_scope")
         with ExitStack() as stack:
             if self._values:
-                from penstock.graph.build import graph_of
-
                 stack.enter_context(graph_of(list(self._values)).as_default())
             current = self._enter_name_scope(stack, wanted)
             if wanted is None:

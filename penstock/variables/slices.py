@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tensorboard.compat.proto.variable_pb2 import SaveSliceInfoDef
+
 
 class SaveSliceInfo:
     """Position of a partition in the whole: how a checkpoint names it.
@@ -40,11 +42,9 @@ class SaveSliceInfo:
 
     def to_proto(self, export_scope: str | None = None) -> Any:
         """As a SaveSliceInfoDef, or None if it is not under `export_scope`."""
-        from tensorboard.compat.proto import variable_pb2
-
         if export_scope is not None and not self.full_name.startswith(export_scope):
             return None
-        return variable_pb2.SaveSliceInfoDef(
+        return SaveSliceInfoDef(
             full_name=strip_scope(self.full_name, export_scope),
             full_shape=self.full_shape, var_offset=self.var_offset, var_shape=self.var_shape,
         )  # fmt: skip

@@ -12,9 +12,10 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import colocate_with, init_scope, name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import Tensor
+from penstock.ops.array.slicing import slice as slice_of
 from penstock.variables import initializers
 from penstock.variables.partitioned import PartitionedVariable
 from penstock.variables.slices import SaveSliceInfo
@@ -210,8 +211,6 @@ class VariableStore:
             init, init_shape = initializer, size
             with name_scope(part_name + "/PartitionedInitializer"):
                 if initializer is not None and not callable(initializer):
-                    from penstock.ops.array.slicing import slice as slice_of
-
                     init = slice_of(convert_to_tensor(initializer, dtype=dtype), offset, size)
                     init_shape = None  # type: ignore[assignment]
             info = PartitionInfo(full_shape, offset)

@@ -11,11 +11,10 @@ from penstock.ops.array import creation, joining, reshaping
 from penstock.ops.math import casting
 from penstock.ops.state import variable_ops
 from penstock.ops.state.scatter import SCATTER, SCATTER_ND
-from penstock.variables.resource import ResourceVariable
 
 
 def _is_ref(ref: Any) -> bool:
-    return not isinstance(ref, ResourceVariable)
+    return not hasattr(ref, "_handle")
 
 
 def assign(

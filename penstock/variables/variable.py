@@ -4,26 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from penstock.graph.dtype import DType
-from penstock.graph.graph import Graph, get_default_graph
+from penstock.graph.graph import Graph, get_default_graph, home_of
 from penstock.graph.keys import GraphKeys
-from penstock.graph.operation import Operation
+from penstock.graph.operation import OPERATORS, Operation, Tensor
 from penstock.graph.reference import Reference
+from penstock.graph.scopes import init_scope
+from penstock.graph.sessions import session_for
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import OPERATORS, Tensor
-from penstock.variables import slices
+from penstock.ops.control.flow import cond
+from penstock.variables import protos, slices
 from penstock.variables.enums import VariableAggregation, VariableSynchronization
+from penstock.variables.updates import batch_scatter_update
 
 Creator = Callable[..., Any]
+_V = TypeVar("_V", bound="Variable")
 _CREATORS = ("__variable_creator_stack",)  # not a string: users do not see it among the collections
 
 
 class _Kinds:
-    """Whether variables are resources when nothing says so."""
+    """The classes of the two kinds of variable, and which kind is made when the call does not say so."""
 
+    classes: ClassVar[dict[bool, type[Variable]]] = {}  # by whether it is of the resource kind; see `kind`
+    scope_wants_resource: Callable[[], bool | None] = staticmethod(lambda: None)  # scope.py fills it in
     resource_by_default = False
+
+
+def kind(resource: bool) -> Callable[[type[_V]], type[_V]]:
+    """Makes a class the one of its kind: what `tf.Variable(...)` makes, and what a VariableDef becomes.
+
+    >>> @kind(resource=False)
+    ... class RefVariable(Variable): ...
+    """
+
+    def register(cls: type[_V]) -> type[_V]:
+        _Kinds.classes[resource] = cls
+        return cls
+
+    return register
+
+
+def decide_kind_by(scope_wants_resource: Callable[[], bool | None]) -> None:
+    """Has `scope_wants_resource` asked for the kind of a variable, where the call does not say it."""
+    _Kinds.scope_wants_resource = staticmethod(scope_wants_resource)
 
 
 def enable_resource_variables() -> None:
@@ -56,19 +81,14 @@ def variable_creator_scope(variable_creator: Creator) -> Iterator[None]:
 
 
 def _default_creator(**kwargs: Any) -> Any:
-    from penstock.variables.ref import RefVariable
-    from penstock.variables.resource import ResourceVariable
-    from penstock.variables.scope import get_variable_scope
-
     use_resource = kwargs.pop("use_resource", None)
     if use_resource is None:
-        use_resource = get_variable_scope().use_resource
+        use_resource = _Kinds.scope_wants_resource()
     if use_resource is None:
         use_resource = _Kinds.resource_by_default
     if use_resource:
         kwargs.pop("expected_shape", None)
-        return ResourceVariable(**kwargs)
-    return RefVariable(**kwargs)
+    return _Kinds.classes[bool(use_resource)](**kwargs)
 
 
 class _VariableType(type):
@@ -170,7 +190,7 @@ class Variable(metaclass=_VariableType):
 
     @property
     def graph(self) -> Graph:
-        return self.op.graph
+        return home_of(self.op)
 
     @property
     def device(self) -> str:
@@ -235,17 +255,12 @@ class Variable(metaclass=_VariableType):
 
         >>> v = tf.Variable(w.initialized_value() * 2.0)
         """
-        from penstock.graph.scopes import init_scope
-        from penstock.ops.control.flow import cond
-
         with init_scope():
             result: Tensor = cond(self.is_initialized(), self.read_value, lambda: self.initial_value)
             return result
 
     def load(self, value: Any, session: Any = None) -> None:
         """Sets the value in `session` or the default session, without a new op in the graph."""
-        from penstock.graph.graph import session_for
-
         assert self._initializer_op is not None
         session_for(session, self.graph, "load a variable").run(
             self._initializer_op, {self._initializer_op.input_list[1]: value}
@@ -311,8 +326,6 @@ class Variable(metaclass=_VariableType):
 
     def batch_scatter_update(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
         """Replaces rows in each batch: all dimensions of the indices but the last are batches."""
-        from penstock.variables.updates import batch_scatter_update
-
         return batch_scatter_update(self, sparse_delta.indices, sparse_delta.values, use_locking, name)
 
     def scatter_nd_update(self, indices: Any, updates: Any, name: str | None = None) -> Any:
@@ -350,6 +363,10 @@ class Variable(metaclass=_VariableType):
     def _ref(self) -> Any:
         raise NotImplementedError
 
+    def _adopt(self, element: Tensor, snapshot: Tensor) -> None:
+        """Stands for nodes that are in the graph already: those of the variable, and of its value for others."""
+        raise NotImplementedError
+
     # Saving it
 
     def _set_save_slice_info(self, save_slice_info: slices.SaveSliceInfo) -> None:
@@ -361,16 +378,15 @@ class Variable(metaclass=_VariableType):
 
     def to_proto(self, export_scope: str | None = None) -> Any:
         """This variable as a VariableDef, or None if it is not under `export_scope`."""
-        from penstock.variables.protos import to_proto
-
-        return to_proto(self, export_scope)
+        return protos.to_proto(self, export_scope)
 
     @staticmethod
     def from_proto(variable_def: Any, import_scope: str | None = None) -> Any:
         """The variable that a VariableDef describes, in the default graph."""
-        from penstock.variables.protos import from_proto
-
-        return from_proto(variable_def, import_scope)
+        cls = _Kinds.classes[variable_def.is_resource]
+        variable = cls.__new__(cls)
+        protos.fill_in(variable, variable_def, import_scope)
+        return variable
 
     def __hash__(self) -> int:
         return id(self)

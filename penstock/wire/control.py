@@ -97,8 +97,8 @@ class ControlServer:
             raise InvalidArgumentError(
                 None, None, f"A server's address must be of the form 'host:port', received '{address[:200]}'."
             )
-        from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-        from grpc_reflection.v1alpha import reflection
+        from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # start-up
+        from grpc_reflection.v1alpha import reflection  # start-up
 
         self._pool = ThreadPoolExecutor(8, "penstock-control")
         self._server = grpc.server(

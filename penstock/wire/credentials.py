@@ -131,13 +131,13 @@ class Credentials:
 
     def grpc_server_credentials(self) -> Any:
         """For `grpc.Server.add_secure_port`: clients must show a certificate of this job."""
-        import grpc
+        import grpc  # start-up
 
         return grpc.ssl_server_credentials([(self.key, self.certificate)], self.ca, require_client_auth=True)
 
     def grpc_channel_credentials(self) -> Any:
         """For `grpc.secure_channel(address, these, options=credentials.grpc_channel_options())`."""
-        import grpc
+        import grpc  # start-up
 
         return grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)
 
@@ -156,7 +156,7 @@ class Credentials:
 
     def valid_until(self) -> datetime.datetime:
         """When the job's certificates end. Peers that are connected stay; none can connect after that."""
-        from penstock.wire import certificates
+        from penstock.wire import certificates  # start-up
 
         return min(certificates.valid_until(self.ca), certificates.valid_until(self.certificate))
 
@@ -173,7 +173,7 @@ def create_credentials(directory: str | os.PathLike[str], hosts: Iterable[str] =
     target = Path(directory).expanduser().resolve()
     _refuse_existing(target)
     # Imported only now, so that a mistake in the arguments is reported at once.
-    from penstock.wire import certificates
+    from penstock.wire import certificates  # start-up
 
     now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
     # Clocks of machines differ: the certificates are good since yesterday.
@@ -396,7 +396,7 @@ def _read(path: Path) -> bytes:
 
 def _contexts(folder: Path, ca: bytes) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """The contexts of both sides, after a handshake between them: what fails here would fail with every peer."""
-    import ssl
+    import ssl  # start-up
 
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
@@ -418,7 +418,7 @@ def _contexts(folder: Path, ca: bytes) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    import ssl
+    import ssl  # start-up
 
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,14 +22,13 @@ from penstock.ops.engine.iteration_memory import StackedMemory
 from penstock.passes.ir import SPLIT, Edge, Node, Subgraph, blamed
 from penstock.passes.prune import body_of
 from penstock.worker.kinds import body, functions_of, written_positions
+from penstock.worker.owner import Owner as Executable
+from penstock.worker.owner import callable_body
 from penstock.worker.plan import Cuts, SegmentPlan, make_plan, prepared_plan
 from penstock.worker.resources import Variable, placed
 from penstock.worker.segment import SMALL, Segment
 from penstock.worker.step import Step
 from penstock.worker.tiers import Tiers
-
-if TYPE_CHECKING:
-    from penstock.worker.executor import Executable
 
 FEW_VALUES = 2  # of a slice's bounds: once a segment is compiled for more, the slice is taken out of it
 
@@ -292,8 +291,6 @@ class HostCall(KernelCall):
         if "resource" in node.op.wants:
             self.attrs["resource"] = functools.partial(owner.context.resource, node)
         if "functions" in node.op.wants:
-            from penstock.worker.bodies import callable_body
-
             self.attrs["functions"] = functools.partial(callable_body, owner.context, node.device)
         kinds = [t.name == "resource" or t._is_ref_dtype for t in node.dtypes]
         finds = "resource" in node.op.wants and not self.wants_context

@@ -19,6 +19,7 @@ import time
 import zlib
 
 import jax
+from jax._src import compilation_cache
 
 from penstock import logging
 from penstock.errors import InvalidArgumentError
@@ -159,8 +160,6 @@ def kept() -> ProgramCache | None:
         logging.warning("Compiled programs are not kept in %s (PENSTOCK_CACHE_DIR): %s", folder, error)
         return None
     # jax has no public way to give it a cache. Without this one it would use its own in the same folder.
-    from jax._src import compilation_cache
-
     compilation_cache.get_file_cache = lambda path: (cache, path)  # type: ignore[assignment, return-value]
     jax.config.update("jax_compilation_cache_dir", folder)
     # The smallest programs take 10 to 90 ms to compile, 1.5 ms to write and 4 ms to read.

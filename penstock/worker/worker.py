@@ -19,6 +19,7 @@ from penstock.memory import without_collecting
 from penstock.passes.ir import Subgraph
 from penstock.passes.partition import task_of
 from penstock.wire.codec import RunGraph
+from penstock.worker import body_functions  # noqa: F401  for host ops that call functions
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.compilation import Compilations
 from penstock.worker.devices import Device

@@ -16,7 +16,7 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 import penstock.v1 as tf
 from penstock.errors import InvalidArgumentError, NotFoundError
 from penstock.graph.function import Call, Function
-from penstock.graph.importer import MAX_NAME
+from penstock.graph.import_nodes import MAX_NAME
 from penstock.passes.ir import Subgraph
 from penstock.passes.optimize import optimize
 from penstock.passes.partition import partition

@@ -10,10 +10,12 @@ from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value, constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import creation, joining, passthrough, reshaping
+from penstock.ops.array.selection import where
+from penstock.ops.debugging.assertion import Assert
 from penstock.ops.math import casting, reduce, unary
 
 Parameters = dict[str, Any]
@@ -298,9 +300,6 @@ class Distribution:
 
     def _or_nan(self, defined: Any, value: Any) -> Any:
         """`value` where it is defined and NaN elsewhere, or an error then if NaN is not allowed."""
-        from penstock.ops.array.selection import where
-        from penstock.ops.debugging.assertion import Assert
-
         if not self._allow_nan_stats:
             check = Assert(reduce.reduce_all(defined), [f"{self._name}: a statistic is undefined for the parameters."])
             with control_dependencies([check]):

@@ -9,9 +9,9 @@ from penstock.contrib.distributions.bernoulli import logits_and_probs
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import as_dtype
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import arranging, creation, joining, ranges, reshaping, selection
 from penstock.ops.math import casting, compare, reduce, unary
 from penstock.ops.nn import cross_entropy, layer_parts

@@ -8,9 +8,9 @@ from penstock.contrib.distributions.base import Distribution, RegisterKL, checke
 from penstock.contrib.distributions.bernoulli import logits_and_probs
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import arranging, creation, joining, passthrough, ranges, reshaping, selection
 from penstock.ops.debugging.check_ops import assert_positive
 from penstock.ops.math import casting, compare, reduce, special, unary

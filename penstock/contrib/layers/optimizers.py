@@ -8,9 +8,10 @@ from typing import Any
 from penstock.contrib.layers.summaries import _tag
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import get_collection
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.ops.array import creation, reshaping
 from penstock.ops.control import grouping
 from penstock.ops.debugging.check_ops import assert_rank

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.contrib.variables import model_variable
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import add_to_collections, get_collection, get_collection_ref
-from penstock.graph.tensor import Tensor
 from penstock.variables.partitioned import PartitionedVariable
 
 _ALIASES = ("__tensor_aliases",)  # not a string: users do not see it among the collections

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.graph.graph import get_default_graph
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import get_collection
-from penstock.graph.tensor import IndexedSlices
 from penstock.ops.io import summary
 from penstock.ops.math import compare
 from penstock.ops.math.clip import global_norm

@@ -9,8 +9,8 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.creation import ones_like, zeros
 from penstock.ops.array.reshaping import expand_dims, squeeze
 from penstock.ops.array.selection import one_hot, sequence_mask, where

@@ -10,9 +10,9 @@ from penstock.contrib.seq2seq.attention import AttentionMechanism, Projection
 from penstock.graph import dtype as dt
 from penstock.graph import nest
 from penstock.graph.constant import constant_value
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.creation import zeros
 from penstock.ops.array.joining import concat
 from penstock.ops.array.passthrough import identity

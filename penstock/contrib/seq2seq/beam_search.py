@@ -12,15 +12,15 @@ from penstock.contrib.seq2seq.helper import lookup
 from penstock.graph import dtype as dt
 from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.creation import fill, zeros
 from penstock.ops.array.gathering import batch_gather
+from penstock.ops.array.indexing import get_item
 from penstock.ops.array.joining import concat, tile
 from penstock.ops.array.reshaping import expand_dims, reshape, shape, size
 from penstock.ops.array.selection import one_hot, where
-from penstock.ops.array.slicing import get_item
 from penstock.ops.control.tensor_array import TensorArray
 from penstock.ops.math.arithmetic import add, divide, floordiv, floormod, multiply, pow
 from penstock.ops.math.casting import cast

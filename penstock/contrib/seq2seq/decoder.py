@@ -9,13 +9,13 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.creation import constant, fill, zeros, zeros_like
+from penstock.ops.array.indexing import get_item
 from penstock.ops.array.reshaping import shape
 from penstock.ops.array.selection import where
-from penstock.ops.array.slicing import get_item
 from penstock.ops.control.flow import while_loop
 from penstock.ops.control.tensor_array import TensorArray
 from penstock.ops.math.arithmetic import add, minimum

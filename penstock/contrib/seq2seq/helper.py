@@ -9,14 +9,14 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.creation import fill, zeros_like
+from penstock.ops.array.indexing import get_item
 from penstock.ops.array.joining import concat
 from penstock.ops.array.reshaping import shape, size
 from penstock.ops.array.selection import where
-from penstock.ops.array.slicing import get_item
 from penstock.ops.control.tensor_array import TensorArray
 from penstock.ops.math.arithmetic import add, divide, maximum, minimum
 from penstock.ops.math.casting import cast

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
+from penstock.ops.array.indexing import get_item
 from penstock.ops.array.reshaping import reshape, shape
-from penstock.ops.array.slicing import get_item
 from penstock.ops.math.arithmetic import div_no_nan, multiply
 from penstock.ops.math.casting import cast
 from penstock.ops.math.reduce import count_nonzero, reduce_sum

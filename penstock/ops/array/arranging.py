@@ -10,10 +10,9 @@ from penstock.graph.checks import require, require_in_range
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op, op_of
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.shapes import merge, require_rank
 from penstock.kernel.types import INDEX, INDEX32, INDEX64, Array, xp

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from penstock.graph import dtype as dt
-from penstock.graph.constant import array_of, constant_value, constant_value_as_shape
+from penstock.graph.arrays import array_of
+from penstock.graph.constant import constant_value, constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import Dimension, TensorShape, as_shape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel import shapes
 from penstock.kernel.shapes import merge, require_rank

@@ -16,17 +16,18 @@ from penstock.graph.checks import require, require_in_range
 from penstock.graph.constant import constant_value, constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import op, op_of
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.jaxprs.symbols import as_size, is_symbol
 from penstock.kernel import shapes
 from penstock.kernel.shapes import brief, merge
 from penstock.kernel.types import INDEX, INDEX16, Array, xp
 from penstock.ops.array import reshaping
 from penstock.ops.array.arranging import meshgrid, transpose
+from penstock.ops.array.creation import ones, zeros
 from penstock.ops.array.joining import concat, stack, tile, unstack
 from penstock.ops.array.passthrough import identity
 from penstock.ops.array.reshaping import expand_dims, reshape, shape, size, squeeze
@@ -217,15 +218,11 @@ def _batch_range(size: Tensor, kind: DType) -> Any:
 
 
 def _ones(count: Tensor, kind: DType) -> Tensor:
-    from penstock.ops.array.creation import ones  # not above: array.py is not loaded yet when this file is
-
     return ones(count, dtype=kind)
 
 
 def batch_gather(params: Any, indices: Any, name: str | None = None) -> Tensor:
     """`gather` in each batch: all dimensions of `indices` but the last are batches."""
-    from penstock.ops.array.creation import ones, zeros
-
     with name_scope(name, "BatchGather", [params, indices]):
         positions: Any = convert_to_tensor(indices, name="indices")
         values: Any = convert_to_tensor(params, name="params")

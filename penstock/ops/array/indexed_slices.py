@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.tensor import IndexedSlices
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.ops.array.ranges import range as range_
 from penstock.ops.array.reshaping import shape_internal
 from penstock.ops.math.casting import cast

@@ -13,10 +13,9 @@ from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value, constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import Dimension, TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import merge, require_rank
 from penstock.kernel.types import INDEX32, INDEX64, Array, array_module, xp

@@ -12,10 +12,9 @@ from penstock.graph.checks import require
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.graph import get_default_graph
 from penstock.graph.opdef import op, op_of
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.shapes import brief, merge
 from penstock.kernel.types import FLOATS, Array, xp

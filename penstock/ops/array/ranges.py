@@ -1,4 +1,4 @@
-"""Ranges of numbers, and counting how often numbers occur."""
+"""Ranges of numbers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,15 @@ import numpy as np
 
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
-from penstock.graph.convert import convert_to_tensor, make_constant
-from penstock.graph.dtype import as_dtype
+from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import as_number, as_size, has_symbols, is_symbol
 from penstock.kernel.types import FLOATS, INDEX32, INTS, Array
-from penstock.ops.array import reshaping
-from penstock.ops.array.passthrough import refuse_gradient
-from penstock.ops.math import arithmetic, casting, compare, reduce
+from penstock.ops.math import casting
 
-_INT_OR_FLOAT = Types(dt.int32, dt.int64, dt.float32, dt.float64)
 _RANGE_ORDER = (dt.int32, dt.int64, dt.float16, dt.bfloat16, dt.float32, dt.float64)
 
 
@@ -75,20 +70,6 @@ def linspace_op(start: Array, stop: Array, num: Array) -> Array:
     return jnp.linspace(start, stop, int(num), dtype=start.dtype)
 
 
-@op("DenseBincount", "Tidx, Tidx, T -> output: T", static="size", grad=refuse_gradient, T=_INT_OR_FLOAT,
-    Tidx=Types(dt.int32, dt.int64), shape=lambda op: [TensorShape.of((_known(op.input_list[1]),))])  # fmt: skip
-def dense_bincount(input: Array, size: Array, weights: Array, *, binary_output: bool = False) -> Array:
-    ones = jnp.ones(input.shape, weights.dtype)
-    bins = jnp.zeros(int(size), weights.dtype)
-    counts = bins.at[input].add(weights if weights.size else ones, mode="drop")
-    return (counts != 0).astype(weights.dtype) if binary_output else counts
-
-
-def _known(tensor: Tensor) -> int | None:
-    value = constant_value(tensor)
-    return None if value is None else int(value)
-
-
 def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str | None = "range") -> Tensor:
     """start, start + delta, ... below `limit`; `tf.range(3)` is [0, 1, 2]."""
     if limit is None:
@@ -104,25 +85,3 @@ def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name
             dtype = max(types, key=_RANGE_ORDER.index)
         result: Tensor = range_op(*(casting.cast(t, dtype) for t in tensors), name=scope)
         return result
-
-
-def bincount(
-    arr: Any, weights: Any = None, minlength: Any = None, maxlength: Any = None, dtype: Any = dt.int32,
-    name: str | None = None,
-) -> Tensor:  # fmt: skip
-    """How often each number from 0 up occurs, or the sum of its weights: `tf.bincount([0, 2, 2])` is [1, 0, 2]."""
-    with name_scope(name, "bincount", [arr, weights]):
-        arr = convert_to_tensor(arr, name="arr", dtype=dt.int32)
-        any_given = casting.cast(compare.greater(reshaping.size(arr), 0), dt.int32)
-        size = arithmetic.mul(any_given, arithmetic.add_v2(reduce.reduce_max(arr), 1, name="add"), name="mul")
-        if minlength is not None:
-            size = arithmetic.maximum(convert_to_tensor(minlength, dtype=dt.int32, name="minlength"), size)
-        if maxlength is not None:
-            size = arithmetic.minimum(convert_to_tensor(maxlength, dtype=dt.int32, name="maxlength"), size)
-        flat = reshaping.reshape(arr, [-1])
-        if weights is None:
-            weights = make_constant(np.zeros(0, as_dtype(dtype).as_numpy_dtype), as_dtype(dtype))
-        else:
-            weights = reshaping.reshape(convert_to_tensor(weights, name="weights"), [-1])
-        counts: Tensor = dense_bincount(flat, size, weights)
-        return counts

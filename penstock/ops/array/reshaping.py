@@ -13,14 +13,14 @@ from penstock.graph.constant import constant_value, constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import op, op_of
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, broadcast_shape
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import as_size, broadcast_shapes, sizes
 from penstock.kernel import shapes
 from penstock.kernel.shapes import brief, require_rank
 from penstock.kernel.types import INDEX32, Array, array_module, xp
+from penstock.ops.array.dense_rows import dense_rows
 
 # Shapes as tensors
 
@@ -142,8 +142,6 @@ def _reshape_shape(op: Operation) -> list[TensorShape]:
 
 def _reshape_to_input(op: Operation, grad: Tensor) -> list[Any]:
     """The gradient of an op that only regroups elements."""
-    from penstock.ops.math.segments import dense_rows  # not above: segments.py imports this file
-
     return [reshape(dense_rows(grad), shape(op.input_list[0]))] + [None] * (len(op.input_list) - 1)
 
 

@@ -13,10 +13,9 @@ from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import op, op_of
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import as_size, is_symbol
 from penstock.kernel import shapes
 from penstock.kernel.shapes import merge, require_rank

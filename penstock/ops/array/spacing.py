@@ -6,8 +6,8 @@ from typing import Any
 
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import creation, joining, reshaping, selection, slicing
 from penstock.ops.array.ranges import range
 from penstock.ops.math import arithmetic, casting, compare

@@ -13,11 +13,12 @@ from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.function import Function, share_captures, wait_outside
 from penstock.graph.graph import get_default_graph
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import registered
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.control.tensor_array import COMPOSITE, flat_tensors, like_structure
 from penstock.ops.debugging.assertion import Assert
 from penstock.ops.engine.if_while import if_op, while_op

@@ -9,9 +9,10 @@ from penstock.graph import dtype as dt
 from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import registered
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.control.flow import while_loop
 from penstock.ops.control.tensor_array import TensorArray
 from penstock.ops.sparse.serialize import (

@@ -7,10 +7,10 @@ from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.graph import get_default_graph
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import op, registered
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies, name_scope
-from penstock.graph.tensor import IndexedSlices, Tensor
 
 
 @op("NoOp", "->", numpy=False)

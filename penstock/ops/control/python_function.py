@@ -17,7 +17,7 @@ from penstock.errors import (
     UnimplementedError,
     UnknownError,
 )
-from penstock.graph.constant import array_of
+from penstock.graph.arrays import array_of
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.graph import get_default_graph
 from penstock.graph.opdef import op

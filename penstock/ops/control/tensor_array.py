@@ -10,10 +10,12 @@ import numpy as np
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import registered
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.control import tensor_list as lists
 
 

@@ -11,9 +11,8 @@ from jax import lax
 
 from penstock.graph import dtype as dt
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel.shapes import require_rank
 from penstock.kernel.types import NUMBERS, REALS, Array
 

@@ -9,14 +9,14 @@ from penstock.errors import UnimplementedError
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value_as_shape
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import FLOATS, Array, platform
 from penstock.ops.array import joining, reshaping
+from penstock.ops.conv import lowerings
 from penstock.ops.math.reduce import renamed
 
 _CONVOLVED = Types(*FLOATS, dt.int32)
@@ -161,8 +161,6 @@ def conv2d_op(
     explicit_paddings: list[int] = [], data_format: str = "NHWC", dilations: list[int] = ONES,  # noqa: B006
 ) -> Array:  # fmt: skip
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
-    from penstock.ops.conv import lowerings
-
     return lowerings.conv2d(input, filter, **settings)
 
 
@@ -181,8 +179,6 @@ def conv2d_backprop_input_op(
     dilations: list[int] = ONES,
 ) -> Array:  # fmt: skip
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
-    from penstock.ops.conv import lowerings
-
     return lowerings.conv2d_input_grad(tuple(map(as_size, input_sizes)), filter, out_backprop, **settings)
 
 
@@ -201,8 +197,6 @@ def conv2d_backprop_filter_op(
     dilations: list[int] = ONES,
 ) -> Array:  # fmt: skip
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
-    from penstock.ops.conv import lowerings
-
     return lowerings.conv2d_filter_grad(input, tuple(map(as_size, filter_sizes)), out_backprop, **settings)
 
 
@@ -213,8 +207,6 @@ def conv2d_backprop_input_v2(
     dilations: list[int] = ONES,
 ) -> Array:  # fmt: skip
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
-    from penstock.ops.conv import lowerings
-
     return lowerings.conv2d_input_grad(input.shape, filter, out_backprop, **settings)
 
 
@@ -225,8 +217,6 @@ def conv2d_backprop_filter_v2(
     dilations: list[int] = ONES,
 ) -> Array:  # fmt: skip
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
-    from penstock.ops.conv import lowerings
-
     return lowerings.conv2d_filter_grad(input, filter.shape, out_backprop, **settings)
 
 

@@ -10,14 +10,14 @@ from jax import lax
 
 from penstock.graph import dtype as dt
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import same_as
 from penstock.kernel.types import FLOATS, INDEX32, Array, platform
 from penstock.ops.array import reshaping
-from penstock.ops.conv.conv2d import axes_of, conv_shape, from_sizes, per_dimension
+from penstock.ops.conv import lowerings, windowing
+from penstock.ops.conv.conv2d import axes_of, conv1d_transpose, conv2d_transpose, conv_shape, from_sizes, per_dimension
 from penstock.ops.math.reduce import renamed
 
 ONES3 = [1, 1, 1, 1, 1]
@@ -56,8 +56,6 @@ def _convolve(x: Array, kernel: Array, strides: list[int], padding: str, data_fo
         raise ValueError(f"input and filter must be of rank 5, received shapes {x.shape} and {kernel.shape}")
     if kernel.shape[3] == 0 or x.shape[channel] % kernel.shape[3]:
         raise ValueError(f"the filter's depth {kernel.shape[3]} must divide that of the input, {x.shape[channel]}")
-    from penstock.ops.conv import lowerings, windowing
-
     # The windows of all axes are checked, whatever lowering follows.
     sides = zip(("depth", "height", "width"), axes, kernel.shape, steps, holes, strict=False)
     windows = [windowing.axis_of(name, x.shape[at], size, step, hole, padding) for name, at, size, step, hole in sides]
@@ -237,8 +235,6 @@ def conv_transpose(
 
     >>> tf.nn.conv_transpose(x, weights, output_shape=[8, 28, 28, 1], strides=2)
     """
-    from penstock.ops.conv.conv2d import conv1d_transpose, conv2d_transpose
-
     with name_scope(name, "conv_transpose", [input, filters, output_shape]) as name:
         rank = len(output_shape) if isinstance(output_shape, (list, tuple)) else output_shape.shape.as_list()[0]
         found: Any = {3: conv1d_transpose, 4: conv2d_transpose, 5: conv3d_transpose}.get(rank)

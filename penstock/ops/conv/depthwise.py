@@ -8,14 +8,14 @@ import jax.numpy as jnp
 
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import require_rank
 from penstock.kernel.types import FLOATS, Array
 from penstock.ops.array import reshaping
+from penstock.ops.conv import lowerings
 from penstock.ops.conv.conv2d import (
     ONES,
     axes_of,
@@ -69,8 +69,6 @@ def depthwise_conv2d_native_op(
     explicit_paddings: list[int] = [], data_format: str = "NHWC", dilations: list[int] = ONES,  # noqa: B006
 ) -> Array:  # fmt: skip
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
-    from penstock.ops.conv import lowerings
-
     return lowerings.conv2d(input, _as_groups(filter, input.shape[axes_of(data_format)[0]]), **settings)
 
 
@@ -88,8 +86,6 @@ def depthwise_conv2d_native_backprop_input_op(
     explicit_paddings: list[int] = [], data_format: str = "NHWC", dilations: list[int] = ONES,  # noqa: B006
 ) -> Array:  # fmt: skip
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
-    from penstock.ops.conv import lowerings
-
     sizes = tuple(map(as_size, input_sizes))
     kernel = _as_groups(filter, sizes[axes_of(data_format)[0]])
     return lowerings.conv2d_input_grad(sizes, kernel, out_backprop, **settings)
@@ -109,8 +105,6 @@ def depthwise_conv2d_native_backprop_filter_op(
     explicit_paddings: list[int] = [], data_format: str = "NHWC", dilations: list[int] = ONES,  # noqa: B006
 ) -> Array:  # fmt: skip
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
-    from penstock.ops.conv import lowerings
-
     height, width, depth, multiplier = map(as_size, filter_sizes)
     kernel = lowerings.conv2d_filter_grad(input, (height, width, 1, depth * multiplier), out_backprop, **settings)
     return kernel.reshape(height, width, depth, multiplier)

@@ -10,11 +10,12 @@ import numpy as np
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import int32
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import joining, reshaping
 from penstock.ops.conv.batch_space import batch_to_space_nd, required_space_to_batch_paddings, space_to_batch_nd
 from penstock.ops.conv.conv2d import ONES, conv1d_under, conv2d, conv2d_backprop_input, per_dimension
+from penstock.ops.conv.conv3d import conv3d
 from penstock.ops.math.reduce import renamed
 
 
@@ -154,8 +155,6 @@ def _convolution_of(
         return conv2d(input, filter, strides, padding, data_format=data_format or "NHWC", name=name)
 
     def three(input: Tensor, _: int, padding: Any) -> Tensor:
-        from penstock.ops.conv.conv3d import conv3d
-
         layout = data_format or "NDHWC"
         steps = per_dimension(strides, layout, "strides", 3)
         return conv3d(input, filter, steps, padding, data_format=layout, name=name)

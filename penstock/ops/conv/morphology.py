@@ -11,13 +11,13 @@ import numpy as np
 
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import REALS, Array
 from penstock.ops.array import arranging
+from penstock.ops.conv import windowing
 from penstock.ops.conv.conv2d import window_count
 from penstock.ops.math import unary
 from penstock.ops.math.reduce import renamed
@@ -42,8 +42,6 @@ def _dilation_shape(op: Operation) -> list[TensorShape]:
 
 
 def _taps(x: Array, kernel_shape: Any, strides: list[int], rates: list[int], padding: str, fill: float) -> list[Array]:
-    from penstock.ops.conv import windowing
-
     if any(v[i] != 1 for v in (strides, rates) for i in (0, 3)):
         raise ValueError(f"strides and rates of batch and depth must be 1, received {strides} and {rates}")
     if kernel_shape[2] != x.shape[3]:

@@ -10,14 +10,14 @@ from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import FLOATS, REALS, Array
 from penstock.ops.array import creation, passthrough, reshaping
+from penstock.ops.conv import pool_lowerings
 from penstock.ops.conv.conv2d import (
     ONES,
     axes_of,
@@ -30,6 +30,7 @@ from penstock.ops.conv.conv2d import (
     windows_in,
 )
 from penstock.ops.conv.dilated import sequence, with_space_to_batch
+from penstock.ops.conv.pool3d import avg_pool3d, avg_pool3d_op, max_pool3d, max_pool3d_op
 from penstock.ops.math.reduce import renamed
 
 _POOLED = Types(*REALS, dt.qint8, default=dt.float32)
@@ -73,8 +74,6 @@ def max_pool_op(
     input: Array, *, ksize: list[int], strides: list[int], padding: str,
     explicit_paddings: list[int] = [], data_format: str = "NHWC",  # noqa: B006
 ) -> Array:  # fmt: skip
-    from penstock.ops.conv import pool_lowerings
-
     return pool_lowerings.max_pool(input, **pool_lowering(ksize, strides, padding, explicit_paddings, data_format))
 
 
@@ -92,15 +91,11 @@ def max_pool_grad(
     explicit_paddings: list[int] = [], data_format: str = "NHWC",  # noqa: B006
 ) -> Array:  # fmt: skip
     settings = pool_lowering(ksize, strides, padding, explicit_paddings, data_format)
-    from penstock.ops.conv import pool_lowerings
-
     return pool_lowerings.max_pool_grad(orig_input, orig_output, grad, **settings)
 
 
 def _kept(image: Array, grad: Array, settings: dict[str, Any]) -> Array:
     """`grad`, of the images' size, at the maximum of each window."""
-    from penstock.ops.conv import pool_lowerings
-
     first = settings["data_format"] == "NCHW"
     if first:
         image, grad = image.transpose(0, 2, 3, 1), grad.transpose(0, 2, 3, 1)
@@ -139,8 +134,6 @@ def _max_pool_v2_gradient(op: Operation, dy: Tensor) -> list[Any]:
 def max_pool_v2_op(
     input: Array, ksize: Array, strides: Array, *, padding: str, data_format: str = "NHWC"
 ) -> Array:
-    from penstock.ops.conv import pool_lowerings
-
     return pool_lowerings.max_pool(input, **pool_lowering(ksize.tolist(), strides.tolist(), padding, [], data_format))
 
 
@@ -157,8 +150,6 @@ def max_pool_grad_v2(
     orig_input: Array, orig_output: Array, grad: Array, ksize: Array, strides: Array, *, padding: str,
     data_format: str = "NHWC",
 ) -> Array:  # fmt: skip
-    from penstock.ops.conv import pool_lowerings
-
     settings = pool_lowering(ksize.tolist(), strides.tolist(), padding, [], data_format)
     return pool_lowerings.max_pool_grad(orig_input, orig_output, grad, **settings)
 
@@ -179,8 +170,6 @@ def _avg_pool_gradient(op: Operation, dy: Tensor) -> list[Any]:
 def avg_pool_op(
     value: Array, *, ksize: list[int], strides: list[int], padding: str, data_format: str = "NHWC"
 ) -> Array:
-    from penstock.ops.conv import pool_lowerings
-
     return pool_lowerings.avg_pool(value, **pool_lowering(ksize, strides, padding, [], data_format))
 
 
@@ -195,8 +184,6 @@ def avg_pool_grad(
     data_format: str = "NHWC",
 ) -> Array:  # fmt: skip
     settings = pool_lowering(ksize, strides, padding, [], data_format)
-    from penstock.ops.conv import pool_lowerings
-
     return pool_lowerings.avg_pool_grad(tuple(map(as_size, orig_input_shape)), grad, **settings)
 
 
@@ -246,8 +233,6 @@ def max_pool_v2(
 
     >>> tf.nn.max_pool_v2(images, ksize=2, strides=2, padding="SAME")
     """
-    from penstock.ops.conv.pool3d import max_pool3d
-
     count = _spatial_count(input, data_format)
     functions: Any = (max_pool1d, max_pool2d, max_pool3d)
     result: Tensor = functions[count - 1](
@@ -263,8 +248,6 @@ def avg_pool_v2(
 
     >>> tf.nn.avg_pool_v2(images, ksize=2, strides=2, padding="SAME")
     """
-    from penstock.ops.conv.pool3d import avg_pool3d
-
     count = _spatial_count(input, data_format)
     functions: Any = (avg_pool1d, avg_pool, avg_pool3d)
     result: Tensor = functions[count - 1](input, ksize, strides, padding, data_format or _LAYOUTS[count - 1], name)
@@ -335,8 +318,6 @@ def pool(
 
     >>> tf.nn.pool(images, window_shape=[2, 2], pooling_type="MAX", padding="SAME", strides=[2, 2])
     """
-    from penstock.ops.conv.pool3d import avg_pool3d_op, max_pool3d_op
-
     if pooling_type not in ("MAX", "AVG"):
         raise ValueError(f"pool: pooling_type must be 'MAX' or 'AVG', received {pooling_type!r}.")
     rate = renamed(dilations, "dilations", dilation_rate, "dilation_rate")

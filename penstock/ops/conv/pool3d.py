@@ -12,14 +12,14 @@ import numpy as np
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import FLOATS, REALS, Array, platform
 from penstock.ops.array import creation, passthrough, reshaping
+from penstock.ops.conv import pool_lowerings, windowing
 from penstock.ops.conv.conv2d import axes_of, from_sizes, per_dimension, placed, windows_in
 from penstock.ops.conv.conv3d import as_given, channels_last, depth_slices, spatial
 
@@ -44,8 +44,6 @@ def _windows(
     sizes: Any, ksize: list[int], strides: list[int], padding: str, data_format: str
 ) -> tuple[Any, dict[str, Any]]:
     """The windows along the depth, and the settings of those over images."""
-    from penstock.ops.conv import windowing
-
     if len(sizes) != 5:
         raise ValueError(f"pooling of volumes takes tensors of rank 5, received shape {tuple(sizes)}")
     window, steps = spatial(ksize, data_format, "ksize"), spatial(strides, data_format, "strides")
@@ -54,8 +52,6 @@ def _windows(
 
 
 def _largest(x: Array, ksize: list[int], strides: list[int], padding: str, data_format: str) -> Array:
-    from penstock.ops.conv import pool_lowerings
-
     axis, settings = _windows(x.shape, ksize, strides, padding, data_format)
     least = pool_lowerings.lowest(x.dtype)
     parts = depth_slices(channels_last(x, data_format), axis, least)
@@ -78,8 +74,6 @@ def max_pool3d_op(
 
 def _taps(x: Array, ksize: list[int], strides: list[int], padding: str, data_format: str, fill: float) -> list[Array]:
     """What each place of the windows sees: arrays of the result's size, NDHWC."""
-    from penstock.ops.conv import windowing
-
     window, steps = spatial(ksize, data_format, "ksize"), spatial(strides, data_format, "strides")
     x = channels_last(x, data_format)
     d, h, w = (windowing.axis_of("volume", *each, 1, padding) for each in zip(x.shape[1:4], window, steps, strict=True))
@@ -134,8 +128,6 @@ def _avg_pool_gradient(op: Operation, dy: Tensor) -> list[Any]:
 
 
 def _means(x: Array, ksize: list[int], strides: list[int], padding: str, data_format: str) -> Array:
-    from penstock.ops.conv import pool_lowerings
-
     axis, settings = _windows(x.shape, ksize, strides, padding, data_format)
     parts = depth_slices(channels_last(x, data_format), axis)
     y = pool_lowerings.avg_pool(sum(parts[1:], parts[0]), **settings)
@@ -167,8 +159,6 @@ def avg_pool3d_grad(
     orig_input_shape: Array, grad: Array, *, ksize: list[int], strides: list[int], padding: str,
     data_format: str = "NDHWC",
 ) -> Array:  # fmt: skip
-    from penstock.ops.conv import pool_lowerings
-
     sizes = tuple(map(as_size, orig_input_shape))
     axis, settings = _windows(sizes, ksize, strides, padding, data_format)
     dy = channels_last(grad, data_format) / _depths(axis, grad.dtype)

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import INDEX, INDEX64, REALS, Array
+from penstock.ops.conv import pool_lowerings
 from penstock.ops.conv.conv2d import per_dimension, placed, window_count
 from penstock.ops.conv.pool import pool_lowering
 
@@ -48,8 +48,6 @@ def max_pool_with_argmax_op(
     input: Array, *, ksize: list[int], strides: list[int], Targmax: DType = _INT64, padding: str,
     include_batch_in_index: bool = False,
 ) -> tuple[Array, Array]:  # fmt: skip
-    from penstock.ops.conv import pool_lowerings
-
     if input.size == 0:
         raise ValueError(f"tensor_in must not be empty, received shape {input.shape}")
     settings = pool_lowering(ksize, strides, padding, [], "NHWC")

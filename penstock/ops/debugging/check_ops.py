@@ -12,9 +12,10 @@ from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
-from penstock.graph.operation import Operation
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.array import reshaping
 from penstock.ops.control import grouping
 from penstock.ops.debugging.assertion import Assert

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.array import joining, reshaping
 from penstock.ops.control import grouping
 from penstock.ops.debugging import check_ops

@@ -14,8 +14,8 @@ from penstock import logging
 from penstock.errors import InvalidArgumentError
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.operation import Operation, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.kernel import shapes
 from penstock.ops.debugging.tensor_text import summary
 from penstock.ops.string.join import string_format_op

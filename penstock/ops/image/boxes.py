@@ -15,9 +15,8 @@ from penstock.graph.checks import require_in_range
 from penstock.graph.constant import constant_value_as_shape
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import Array
 from penstock.ops.array import reshaping

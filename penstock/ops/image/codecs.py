@@ -13,10 +13,9 @@ from penstock.graph.constant import constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.ops.image import file_formats, png
 from penstock.ops.image.color import convert_image_dtype

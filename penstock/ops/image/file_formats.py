@@ -31,7 +31,7 @@ def format_of(data: bytes) -> str:
 
 def opened(data: bytes, kind: str) -> Any:
     """The file as Pillow sees it; no pixel is read yet."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError  # start-up
 
     try:
         image = Image.open(io.BytesIO(data), formats=[kind])
@@ -197,7 +197,7 @@ def write_jpeg(
     xmp_metadata: bytes = b"",
 ) -> bytes:  # fmt: skip
     """An image of one or three channels of uint8 as a JPEG file."""
-    from PIL import Image
+    from PIL import Image  # start-up
 
     stream = io.BytesIO()
     options: dict[str, Any] = {"xmp": xmp_metadata} if xmp_metadata else {}

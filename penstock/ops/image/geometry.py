@@ -7,10 +7,9 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import arranging, creation, joining, reshaping, slicing
 from penstock.ops.control import flow, grouping
 from penstock.ops.debugging import check_ops

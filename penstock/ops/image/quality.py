@@ -9,9 +9,8 @@ import numpy as np
 
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import creation, joining, passthrough, ranges, reshaping
 from penstock.ops.control import flow
 from penstock.ops.conv import depthwise, pool

@@ -10,9 +10,8 @@ import numpy as np
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.ops.string.forms import invalid, listed, parse_number, shown, texts
 

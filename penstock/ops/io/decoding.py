@@ -6,6 +6,7 @@ import zlib
 from typing import Any
 
 import numpy as np
+from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
@@ -13,12 +14,12 @@ from penstock.errors import DataLossError, InvalidArgumentError
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.graph.tensor_proto import array_from_proto
 from penstock.kernel import shapes
 from penstock.kernel.types import COMPLEX, FLOATS
+from penstock.ops.io.example_proto import Example
 from penstock.ops.string.forms import each, invalid, listed, shown, texts
 
 bytes_ = bytes  # some functions have a parameter of that name
@@ -101,10 +102,6 @@ def _decompressed(text: bytes_, window: int) -> bytes_:
 
 @op("DecodeJSONExample", "string -> binary_examples: string", host=True, no_gradient=True, shape=shapes.unchanged)
 def decode_json_example_op(json_examples: Any) -> Any:
-    from google.protobuf import json_format
-
-    from penstock.ops.io.example_proto import Example
-
     def decoded(text: bytes_) -> bytes_:
         try:
             found: bytes_ = json_format.Parse(text, Example()).SerializeToString(deterministic=True)

@@ -8,9 +8,8 @@ import numpy as np
 
 from penstock import gfile
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.ops.string.forms import invalid, listed, texts
 

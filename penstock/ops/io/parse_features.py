@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.array.creation import constant
 from penstock.ops.array.passthrough import ensure_shape
 from penstock.ops.array.reshaping import reshape

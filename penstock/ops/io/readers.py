@@ -16,9 +16,8 @@ from penstock.checkpoint import files
 from penstock.errors import InvalidArgumentError
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.waiting import as_handle, behind
 

@@ -14,8 +14,8 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.opdef import op
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import REALS
 

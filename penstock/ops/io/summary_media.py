@@ -14,7 +14,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import Types, op
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.tensor_proto import tensor_proto
 from penstock.kernel import shapes
 from penstock.ops.io.summary import summary_scope
@@ -69,7 +69,7 @@ def _as_bytes(image: np.ndarray, bad_color: np.ndarray) -> np.ndarray:
 
 
 def _png(pixels: np.ndarray) -> bytes:
-    from PIL import Image
+    from PIL import Image  # start-up
 
     buffer = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(buffer, "PNG")

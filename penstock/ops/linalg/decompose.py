@@ -12,10 +12,9 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel.types import COMPLEX, Array
 from penstock.ops.array import creation, joining, reshaping, selection
 from penstock.ops.array.passthrough import refuse_gradient
@@ -264,7 +263,7 @@ def _permutation(perm: Any, factors: Tensor) -> Tensor:
 
 @op("MatrixExponential", "T -> output: T", shape=rules.square, T=FACTORED)
 def matrix_exponential(input: Array) -> Array:
-    import jax.scipy.linalg as jsl
+    import jax.scipy.linalg as jsl  # start-up
 
     need_square(input)
     return jsl.expm(widened(input), max_squarings=64).astype(input.dtype) if input.size else input
@@ -299,7 +298,7 @@ def _each(function: Any, input: Array) -> np.ndarray:
 @op("MatrixLogarithm", "T -> output: T", host=True, shape=rules.square, grad=refuse_gradient, T=COMPLEX)
 def matrix_logarithm(input: Array) -> Array:
     """The principal logarithms of complex matrices."""
-    import scipy.linalg
+    import scipy.linalg  # start-up
 
     return _each(scipy.linalg.logm, input)
 
@@ -311,7 +310,7 @@ def _square_root_grad(op: Operation, grad: Tensor) -> list[Any]:
 @op("MatrixSquareRoot", "T -> output: T", host=True, shape=rules.square, grad=_square_root_grad, T=FACTORED)
 def matrix_square_root(input: Array) -> Array:
     """The principal square roots of invertible matrices."""
-    import scipy.linalg
+    import scipy.linalg  # start-up
 
     return _each(scipy.linalg.sqrtm, input)
 

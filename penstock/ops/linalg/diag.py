@@ -13,10 +13,9 @@ from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import as_dtype
 from penstock.graph.opdef import op, op_of
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import is_symbol
 from penstock.kernel import shapes
 from penstock.kernel.types import INDEX64, Array

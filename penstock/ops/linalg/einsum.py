@@ -6,13 +6,13 @@ import re
 from typing import Any
 
 import jax.numpy as jnp
+import opt_einsum  # type: ignore[import-untyped]
 
 from penstock.graph.convert import convert_n_to_tensor
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel.shapes import broadcast_pair
 from penstock.kernel.types import Array
 
@@ -128,8 +128,6 @@ def _resolved(equation: str, count: int) -> str:
 
 def _steps(equation: str, tensors: list[Tensor], optimize: Any) -> list[tuple[tuple[int, ...], str]]:
     """Which inputs are multiplied in each step (their positions in the list that is left), and by which equation."""
-    import opt_einsum  # type: ignore[import-untyped]
-
     # What `...` stands for is one more label for the choice of the order.
     letter = next((c for c in "zyxwvutsrqponmlkjihgfedcba" if c not in equation), "Z")
     terms = equation.partition("->")[0].split(",")

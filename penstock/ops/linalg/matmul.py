@@ -11,10 +11,9 @@ import numpy as np
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import COMPLEX, FLOATS, REALS, Array
 from penstock.ops.array import arranging, gathering, joining, ranges, reshaping, selection

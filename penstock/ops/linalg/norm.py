@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import arranging, joining, ranges, reshaping, selection
 from penstock.ops.linalg.decompose import svd
 from penstock.ops.math import arithmetic, casting, reduce, unary

@@ -11,12 +11,12 @@ from penstock.graph import dtype as dt
 from penstock.graph.checks import require
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import broadcast_shapes
 from penstock.kernel.types import COMPLEX, Array
 from penstock.ops.array import joining, reshaping
+from penstock.ops.array.arranging import matrix_transpose
 from penstock.ops.control import flow
 from penstock.ops.linalg import diag, rules
 from penstock.ops.linalg.matmul import matmul
@@ -364,8 +364,6 @@ def tridiagonal_solve(
             raise ValueError("transpose_rhs is not supported for a vector as the right-hand side.")
         right = reshaping.expand_dims(right, -1)
     elif transpose_rhs:
-        from penstock.ops.array.arranging import matrix_transpose
-
         right = matrix_transpose(right, conjugate=conjugate_rhs)
     if conjugate_rhs and not transpose_rhs:
         right = casting.conj(right)

@@ -10,9 +10,9 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import as_dtype
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, name_scope
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.lookup import table_ops as ops
 from penstock.ops.lookup.static import LookupInterface
 

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array.ranges import range as range_of
 from penstock.ops.array.reshaping import size
 from penstock.ops.array.selection import where_v2

@@ -1,4 +1,4 @@
-"""Arithmetic on tensors, elementwise. The other mathematical functions are in the modules beside this one."""
+"""Arithmetic on tensors, elementwise. Gradients are in `elementwise_gradients`, Python's operators in `operators`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from penstock.graph import dtype as dt
 from penstock.graph.checks import require
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import as_dtype
-from penstock.graph.opdef import Types, op
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.opdef import Types, later, op
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import COMPLEX, FLOATS, FLOATS_COMPLEX, NUMBERS, QUANTIZED, REALS, SIGNED, Array, xp
 from penstock.ops.array import passthrough
 from penstock.ops.math import casting
-from penstock.ops.math import elementwise_gradients as grads
 
 
 def _is_int(x: Array) -> bool:
@@ -30,34 +30,34 @@ def _is_int(x: Array) -> bool:
 # Arithmetic on two tensors
 
 
-@op("Add", "T, T -> z: T", shape=shapes.broadcast, grad=grads.add, numpy=True,
+@op("Add", "T, T -> z: T", shape=shapes.broadcast, grad=later, numpy=True,
     T=Types(*FLOATS, dt.uint8, dt.int8, dt.int16, dt.int32, dt.int64, *COMPLEX, dt.string))  # fmt: skip
 def add_v1(x: Array, y: Array) -> Array:
     return x + y
 
 
-@op("AddV2", "T, T -> z: T", shape=shapes.broadcast, grad=grads.add, numpy=True, T=NUMBERS)
+@op("AddV2", "T, T -> z: T", shape=shapes.broadcast, grad=later, numpy=True, T=NUMBERS)
 def add_v2(x: Array, y: Array) -> Array:
     return x + y
 
 
-@op("Sub", "T, T -> z: T", shape=shapes.broadcast, grad=grads.sub, numpy=True, T=NUMBERS)
+@op("Sub", "T, T -> z: T", shape=shapes.broadcast, grad=later, numpy=True, T=NUMBERS)
 def sub(x: Array, y: Array) -> Array:
     return x - y
 
 
-@op("Mul", "T, T -> z: T", shape=shapes.broadcast, grad=grads.mul, numpy=True, T=NUMBERS)
+@op("Mul", "T, T -> z: T", shape=shapes.broadcast, grad=later, numpy=True, T=NUMBERS)
 def mul(x: Array, y: Array) -> Array:
     return x * y
 
 
-@op("MulNoNan", "T, T -> z: T", shape=shapes.broadcast, grad=grads.mul_no_nan, T=FLOATS_COMPLEX,
+@op("MulNoNan", "T, T -> z: T", shape=shapes.broadcast, grad=later, T=FLOATS_COMPLEX,
     default_name="multiply_no_nan")  # fmt: skip
 def mul_no_nan(x: Array, y: Array) -> Array:
     return jnp.where(y == 0, jnp.zeros((), x.dtype), x * y)
 
 
-@op("RealDiv", "T, T -> z: T", shape=shapes.broadcast, grad=grads.quotient("real_div"), numpy=True, T=NUMBERS)
+@op("RealDiv", "T, T -> z: T", shape=shapes.broadcast, grad=later, numpy=True, T=NUMBERS)
 def real_div(x: Array, y: Array) -> Array:
     if x.dtype == np.float32 and x.ndim == y.ndim == 0 and xp(x, y) is jnp:
         # XLA divides by way of the reciprocal, and 41 * (1 / 41) is less than 1. Steps are counted by such quotients.
@@ -65,12 +65,12 @@ def real_div(x: Array, y: Array) -> Array:
     return x / y
 
 
-@op("Div", "T, T -> z: T", shape=shapes.broadcast, grad=grads.quotient("divide"), numpy=True, T=NUMBERS)
+@op("Div", "T, T -> z: T", shape=shapes.broadcast, grad=later, numpy=True, T=NUMBERS)
 def div_op(x: Array, y: Array) -> Array:
     return _truncated(x, y) if _is_int(x) else x / y
 
 
-@op("DivNoNan", "T, T -> z: T", shape=shapes.broadcast, grad=grads.quotient("div_no_nan"), T=FLOATS_COMPLEX)
+@op("DivNoNan", "T, T -> z: T", shape=shapes.broadcast, grad=later, T=FLOATS_COMPLEX)
 def div_no_nan_op(x: Array, y: Array) -> Array:
     return jnp.where(y == 0, jnp.zeros((), x.dtype), x / jnp.where(y == 0, jnp.ones((), y.dtype), y))
 
@@ -84,7 +84,7 @@ def floor_div(x: Array, y: Array) -> Array:
     return m.floor(x / y)
 
 
-@op("FloorMod", "T, T -> z: T", shape=shapes.broadcast, grad=grads.floor_mod, numpy=True, T=REALS)
+@op("FloorMod", "T, T -> z: T", shape=shapes.broadcast, grad=later, numpy=True, T=REALS)
 def floor_mod(x: Array, y: Array) -> Array:
     if _is_int(x):
         _require_nonzero(x, y)
@@ -125,31 +125,31 @@ def _truncated(x: Array, y: Array) -> Array:
     return xp(x, y).floor_divide(x - _remainder(x, y), y)
 
 
-@op("Pow", "T, T -> z: T", shape=shapes.broadcast, grad=grads.power, numpy=True, T=Types(*SIGNED, *COMPLEX))
+@op("Pow", "T, T -> z: T", shape=shapes.broadcast, grad=later, numpy=True, T=Types(*SIGNED, *COMPLEX))
 def pow(x: Array, y: Array) -> Array:
     if _is_int(x):
         require(xp(y).all(y >= 0), "Integers to negative integer powers are not allowed")
     return xp(x, y).power(x, y)
 
 
-@op("SquaredDifference", "T, T -> z: T", shape=shapes.broadcast, grad=grads.squared_difference, numpy=True,
+@op("SquaredDifference", "T, T -> z: T", shape=shapes.broadcast, grad=later, numpy=True,
     T=Types(*FLOATS, dt.int32, dt.int64, *COMPLEX))  # fmt: skip
 def squared_difference(x: Array, y: Array) -> Array:
     difference = x - y
     return difference * difference.conj() if difference.dtype.kind == "c" else difference * difference
 
 
-@op("Maximum", "T, T -> z: T", shape=shapes.broadcast, grad=grads.selecting("greater_equal"), numpy=True, T=REALS)
+@op("Maximum", "T, T -> z: T", shape=shapes.broadcast, grad=later, numpy=True, T=REALS)
 def maximum(x: Array, y: Array) -> Array:
     return xp(x, y).maximum(x, y)
 
 
-@op("Minimum", "T, T -> z: T", shape=shapes.broadcast, grad=grads.selecting("less_equal"), numpy=True, T=REALS)
+@op("Minimum", "T, T -> z: T", shape=shapes.broadcast, grad=later, numpy=True, T=REALS)
 def minimum(x: Array, y: Array) -> Array:
     return xp(x, y).minimum(x, y)
 
 
-@op("Atan2", "T, T -> z: T", shape=shapes.broadcast, grad=grads.atan2, T=FLOATS)
+@op("Atan2", "T, T -> z: T", shape=shapes.broadcast, grad=later, T=FLOATS)
 def atan2(y: Array, x: Array) -> Array:
     return jnp.arctan2(y, x)
 
@@ -169,7 +169,7 @@ def xdivy_op(x: Array, y: Array) -> Array:
     return jnp.where(x == 0, jnp.zeros((), x.dtype), x / jnp.where(x == 0, jnp.ones((), y.dtype), y))
 
 
-@op("AddN", "N*T -> sum: T", shape=shapes.merged, grad=grads.add_n, numpy=True,
+@op("AddN", "N*T -> sum: T", shape=shapes.merged, grad=later, numpy=True,
     T=Types(*NUMBERS, *QUANTIZED, dt.variant))  # fmt: skip
 def add_n_op(inputs: list[Array]) -> Array:
     if hasattr(inputs[0], "zeros_like"):  # gradients of a list of tensors that is used more than once
@@ -330,7 +330,3 @@ def accumulate_n(inputs: Any, shape: Any = None, tensor_dtype: Any = None, name:
         for tensor in tensors:
             tensor.shape.assert_is_compatible_with(shape)
     return add_n(tensors, name=name)
-
-
-# At the end, since it installs the functions above: tensors have Python's operators as soon as there is arithmetic.
-from penstock.ops.math import operators  # noqa: E402, F401

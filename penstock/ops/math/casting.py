@@ -13,53 +13,53 @@ from penstock.errors import UnimplementedError
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import DType, as_dtype
-from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.opdef import Types, later, op, op_of
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.kernel import shapes
 from penstock.kernel.types import COMPLEX, NUMBERS, QUANTIZED, Array
 from penstock.ops.array import creation, selection
 from penstock.ops.array.passthrough import refuse_gradient
-from penstock.ops.math import arithmetic, compare
-from penstock.ops.math import elementwise_gradients as grads
+from penstock.ops.math import compare
 
 _FROM_COMPLEX = Types(*COMPLEX, default=dt.complex64)
 _TO_REAL = Types(dt.float32, dt.float64, default=dt.float32)
 
 
-@op("ComplexAbs", "T -> y: Tout", shape=shapes.unchanged, grad=grads.complex_abs, T=_FROM_COMPLEX, Tout=_TO_REAL)
+@op("ComplexAbs", "T -> y: Tout", shape=shapes.unchanged, grad=later, T=_FROM_COMPLEX, Tout=_TO_REAL)
 def complex_abs(x: Array) -> Array:
     return jnp.abs(x)
 
 
-@op("Complex", "T, T -> out: Tout", shape=shapes.broadcast, grad=grads.complex, T=_TO_REAL, Tout=_FROM_COMPLEX)
+@op("Complex", "T, T -> out: Tout", shape=shapes.broadcast, grad=later, T=_TO_REAL, Tout=_FROM_COMPLEX)
 def complex_op(real: Array, imag: Array) -> Array:
     return jax.lax.complex(*jnp.broadcast_arrays(real, imag))
 
 
-@op("Real", "T -> output: Tout", shape=shapes.unchanged, grad=grads.real, T=_FROM_COMPLEX, Tout=_TO_REAL)
+@op("Real", "T -> output: Tout", shape=shapes.unchanged, grad=later, T=_FROM_COMPLEX, Tout=_TO_REAL)
 def real_op(input: Array) -> Array:
     return jnp.real(input)
 
 
-@op("Imag", "T -> output: Tout", shape=shapes.unchanged, grad=grads.imag, T=_FROM_COMPLEX, Tout=_TO_REAL)
+@op("Imag", "T -> output: Tout", shape=shapes.unchanged, grad=later, T=_FROM_COMPLEX, Tout=_TO_REAL)
 def imag_op(input: Array) -> Array:
     return jnp.imag(input)
 
 
-@op("Angle", "T -> output: Tout", shape=shapes.unchanged, grad=grads.angle, T=_FROM_COMPLEX, Tout=_TO_REAL)
+@op("Angle", "T -> output: Tout", shape=shapes.unchanged, grad=later, T=_FROM_COMPLEX, Tout=_TO_REAL)
 def angle_op(input: Array) -> Array:
     return jnp.angle(input)
 
 
-@op("Conj", "T -> output: T", shape=shapes.unchanged, grad=grads.conj, T=_FROM_COMPLEX)
+@op("Conj", "T -> output: T", shape=shapes.unchanged, grad=later, T=_FROM_COMPLEX)
 def conj_op(input: Array) -> Array:
     return jnp.conj(input)
 
 
-@op("Cast", "SrcT -> y: DstT", shape=shapes.unchanged, grad=grads.cast, numpy=True)
+@op("Cast", "SrcT -> y: DstT", shape=shapes.unchanged, grad=later, numpy=True)
 def cast_op(x: Array, *, DstT: DType, Truncate: bool = False) -> Array:
     if x.dtype == object or DstT is dt.string:
         source = "string" if x.dtype == object else as_dtype(x.dtype).name
@@ -125,7 +125,7 @@ def angle(input: Any, name: str | None = None) -> Tensor:
             tensor = angle_op(input, Tout=input.dtype.real_dtype, name=scope)
         else:
             below = compare.less(input, 0)
-            straight = arithmetic.mul(np.pi, creation.ones_like(input), T=input.dtype.base_dtype, name="mul")
+            straight = op_of("Mul")(np.pi, creation.ones_like(input), T=input.dtype.base_dtype, name="mul")
             tensor = selection.select(below, straight, creation.zeros_like(input))
         return tensor
 

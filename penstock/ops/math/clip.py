@@ -7,8 +7,9 @@ from typing import Any
 
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor, make_constant
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import colocate_with, name_scope
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.ops.array import creation, joining, passthrough, ranges, reshaping
 from penstock.ops.array.selection import select
 from penstock.ops.math import arithmetic, casting, compare, reduce, unary

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from penstock.graph.opdef import op
-from penstock.graph.tensor import Tensor
+from penstock.graph.operation import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import NUMBERS, REALS, Array, xp
 

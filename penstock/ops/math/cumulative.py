@@ -10,9 +10,8 @@ import numpy as np
 
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import OpDef, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, INDEX32, Array
 from penstock.ops.math import arithmetic

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from penstock.graph.convert import make_constant
+from penstock.graph.opdef import gradient_of
 from penstock.graph.opdef import op as declare
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import broadcast_shapes
 from penstock.kernel.types import INDEX32, Array
+from penstock.ops.array import creation, reshaping, selection
+from penstock.ops.math import arithmetic, casting, compare, reduce, unary
 
 Grads = list[Any]
 
@@ -74,17 +76,20 @@ def _same_shapes(*tensors: Any) -> bool:
     return all(isinstance(t, Tensor) and t.shape.is_fully_defined() and t.shape == first for t in tensors)
 
 
+@gradient_of(arithmetic.add_v1, arithmetic.add_v2)
 def add(op: Operation, grad: Any) -> Grads:
     x, y = op.inputs
     return [grad, grad] if _same_shapes(x, y, grad) else unbroadcast(x, y, grad, grad)
 
 
+@gradient_of(arithmetic.sub)
 def sub(op: Operation, grad: Any) -> Grads:
     x, y = op.inputs
     minus = unary.negative(grad)
     return [grad, minus] if _same_shapes(x, y, grad) else unbroadcast(x, y, grad, minus)
 
 
+@gradient_of(arithmetic.mul)
 def mul(op: Operation, grad: Any) -> Grads:
     x, y = op.inputs
     if _same_shapes(x, y, grad) and grad.dtype.base_dtype.name in ("int32", "float32"):
@@ -92,16 +97,16 @@ def mul(op: Operation, grad: Any) -> Grads:
     return unbroadcast(x, y, arithmetic.mul(grad, casting.conj(y)), arithmetic.mul(casting.conj(x), grad))
 
 
+@gradient_of(arithmetic.mul_no_nan)
 def mul_no_nan(op: Operation, grad: Any) -> Grads:
     x, y = op.inputs
     return unbroadcast(x, y, arithmetic.mul_no_nan(grad, y), arithmetic.mul_no_nan(x, grad))
 
 
-def quotient(divide: str) -> Callable[..., Grads]:
-    """Gradient of x / y for the division op `divide` of the math module."""
+def _quotient(over: Callable[..., Any]) -> Callable[..., Grads]:
+    """Gradient of x / y, where `over` divides."""
 
     def grads(op: Operation, grad: Any) -> Grads:
-        over = getattr(arithmetic, divide)
         (x, y), cx, cy = op.inputs, casting.conj(op.inputs[0]), casting.conj(op.inputs[1])
         x_grad = over(grad, cy)
         y_grad = arithmetic.mul(grad, over(over(unary.negative(cx), cy), cy), name="mul")
@@ -110,11 +115,18 @@ def quotient(divide: str) -> Callable[..., Grads]:
     return grads
 
 
+gradient_of(arithmetic.real_div)(_quotient(arithmetic.real_div))
+gradient_of(arithmetic.div_op)(_quotient(arithmetic.divide))
+gradient_of(arithmetic.div_no_nan_op)(_quotient(arithmetic.div_no_nan))
+
+
+@gradient_of(arithmetic.floor_mod)
 def floor_mod(op: Operation, grad: Any) -> Grads:
     x, y = op.inputs
     return unbroadcast(x, y, grad, arithmetic.mul(grad, unary.negative(arithmetic.floor_div(x, y)), name="mul"))
 
 
+@gradient_of(arithmetic.squared_difference)
 def squared_difference(op: Operation, grad: Any) -> Grads:
     x, y = op.inputs
     with control_dependencies([grad]):
@@ -123,18 +135,23 @@ def squared_difference(op: Operation, grad: Any) -> Grads:
     return [x_grad, y_grad] if _same_shapes(x, y, grad) else unbroadcast(x, y, x_grad, y_grad)
 
 
-def selecting(comparison: str) -> Callable[..., Grads]:
+def _selecting(wins: Callable[..., Any]) -> Callable[..., Grads]:
     """Gradient of Maximum and Minimum: where they are equal, x gets all of it."""
 
     def grads(op: Operation, grad: Any) -> Grads:
         x, y = op.inputs
         zeros = creation.zeros_like(grad)
-        x_wins = getattr(compare, comparison)(x, y)
+        x_wins = wins(x, y)
         return unbroadcast(x, y, selection.select_v2(x_wins, grad, zeros), selection.select_v2(x_wins, zeros, grad))
 
     return grads
 
 
+gradient_of(arithmetic.maximum)(_selecting(compare.greater_equal))
+gradient_of(arithmetic.minimum)(_selecting(compare.less_equal))
+
+
+@gradient_of(arithmetic.pow)
 def power(op: Operation, grad: Any) -> Grads:
     x, y = op.inputs
     cx, cy, cz = (casting.conj(t) for t in (x, y, op.outputs[0]))
@@ -148,6 +165,7 @@ def power(op: Operation, grad: Any) -> Grads:
     return unbroadcast(x, y, x_grad, y_grad)
 
 
+@gradient_of(arithmetic.atan2)
 def atan2(op: Operation, grad: Any) -> Grads:
     y, x = op.inputs
     with control_dependencies([grad]):
@@ -158,73 +176,93 @@ def atan2(op: Operation, grad: Any) -> Grads:
         return unbroadcast(y, x, y_grad, x_grad)
 
 
+@gradient_of(unary.negative)
 def negative(op: Operation, grad: Any) -> Grads:
     return [unary.negative(grad)]
 
 
+@gradient_of(unary.square)
 def square(op: Operation, grad: Any) -> Grads:
     with control_dependencies([grad]):
         x = casting.conj(op.inputs[0])
         return [arithmetic.mul(grad, arithmetic.mul(x, make_constant(2.0, x.dtype.base_dtype)))]
 
 
+@gradient_of(unary.abs_op)
 def absolute(op: Operation, grad: Any) -> Grads:
     return [arithmetic.mul(grad, unary.sign(op.inputs[0]), name="mul")]
 
 
+@gradient_of(casting.complex_abs)
 def complex_abs(op: Operation, grad: Any) -> Grads:
     direction = arithmetic.mul(casting.complex(grad, creation.zeros_like(grad)), op.inputs[0], name="mul")
     size = op.outputs[0]
     return [arithmetic.div_no_nan(direction, casting.complex(size, creation.zeros_like(size)))]
 
 
+@gradient_of(unary.sign)
 def sign(op: Operation, grad: Any) -> Grads:
     return [creation.zeros_like(op.inputs[0])]
 
 
+@gradient_of(unary.exp)
 def exp(op: Operation, grad: Any) -> Grads:
     with control_dependencies([grad]):
         return [arithmetic.mul(grad, casting.conj(op.outputs[0]), name="mul")]
 
 
+@gradient_of(unary.log)
 def log(op: Operation, grad: Any) -> Grads:
     with control_dependencies([grad]):
         return [arithmetic.mul(grad, unary.reciprocal(casting.conj(op.inputs[0])), name="mul")]
 
 
-def from_output(name: str) -> Callable[..., Grads]:
-    """Gradient by the op `name` of the unary module, which takes the output and its gradient."""
+def _from_output(slope: Callable[..., Any]) -> Callable[..., Grads]:
+    """Gradient by the op `slope`, which takes the output and its gradient."""
 
     def grads(op: Operation, grad: Any) -> Grads:
         with control_dependencies([grad]):
-            return [getattr(unary, name)(casting.conj(op.outputs[0]), grad)]
+            return [slope(casting.conj(op.outputs[0]), grad)]
 
     return grads
 
 
+gradient_of(unary.sqrt)(_from_output(unary.sqrt_grad))
+gradient_of(unary.rsqrt)(_from_output(unary.rsqrt_grad))
+gradient_of(unary.reciprocal, unary.inv)(_from_output(unary.reciprocal_grad))
+gradient_of(unary.tanh)(_from_output(unary.tanh_grad))
+gradient_of(unary.sigmoid)(_from_output(unary.sigmoid_grad))
+
+
+@gradient_of(casting.cast_op)
 def cast(op: Operation, grad: Any) -> Grads:
     source, target = op.inputs[0].dtype.base_dtype, op.outputs[0].dtype.base_dtype
     differentiable = all(t.is_floating or t.is_complex for t in (source, target))
     return [casting.cast(grad, source) if differentiable else None]
 
 
+@gradient_of(casting.conj_op)
 def conj(op: Operation, grad: Any) -> Grads:
     return [casting.conj(grad)]
 
 
+@gradient_of(casting.real_op)
 def real(op: Operation, grad: Any) -> Grads:
     return [casting.complex(grad, make_constant(0, grad.dtype))]
 
 
+@gradient_of(casting.imag_op)
 def imag(op: Operation, grad: Any) -> Grads:
     return [casting.complex(make_constant(0, grad.dtype), grad)]
 
 
+@gradient_of(casting.complex_op)
 def complex(op: Operation, grad: Any) -> Grads:
     x, y = op.inputs
     return unbroadcast(x, y, casting.real(grad), casting.imag(grad))
 
 
+@gradient_of(casting.angle_op)
 def angle(op: Operation, grad: Any) -> Grads:
     x = op.inputs[0]
     with control_dependencies([grad]):
@@ -233,10 +271,7 @@ def angle(op: Operation, grad: Any) -> Grads:
         return [arithmetic.mul(unary.negative(turned), inverse, name="mul")]
 
 
+@gradient_of(arithmetic.add_n_op)
 def add_n(op: Operation, grad: Any) -> Grads:
     return [grad] * len(op.inputs)
 
-
-# At the end, since these modules declare ops with the functions above.
-from penstock.ops.array import creation, reshaping, selection  # noqa: E402
-from penstock.ops.math import arithmetic, casting, compare, reduce, unary  # noqa: E402

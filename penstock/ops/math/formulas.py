@@ -10,11 +10,11 @@ import numpy as np
 from penstock.graph.checks import require
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel.types import INDEX32, Array, xp
+from penstock.ops.array.creation import zeros_like
 from penstock.ops.array.reshaping import reshape, shape
 from penstock.ops.array.slicing import strided_slice
 from penstock.ops.math import arithmetic, compare, reduce, special, unary
@@ -54,8 +54,6 @@ def polyval(coeffs: Sequence[Any], x: Any, name: str | None = None) -> Tensor:
         x = convert_to_tensor(x, name="x")
         result: Any
         if not coeffs:
-            from penstock.ops.array.creation import zeros_like
-
             result = zeros_like(x, name=name)
             return result  # type: ignore[no-any-return]
         terms: list[Any] = [convert_to_tensor(c, name=f"coeff_{i}") for i, c in enumerate(coeffs)]

@@ -12,10 +12,9 @@ from penstock.graph.constant import constant_value, constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import OpDef, Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.types import Array
 from penstock.ops.array import creation, joining, reshaping

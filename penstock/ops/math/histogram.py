@@ -1,4 +1,4 @@
-"""Counting: histograms and confusion matrices."""
+"""Counting: how often numbers occur, histograms and confusion matrices."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 from penstock.graph import dtype as dt
 from penstock.graph.checks import require
 from penstock.graph.constant import constant_value
-from penstock.graph.convert import convert_to_tensor
+from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel.shapes import merge, require_rank
 from penstock.kernel.types import INDEX32, Array
 from penstock.ops.array import creation, gathering, joining
-from penstock.ops.array.reshaping import reshape, shape
+from penstock.ops.array.passthrough import refuse_gradient
+from penstock.ops.array.reshaping import reshape, shape, size
 from penstock.ops.control import grouping
 from penstock.ops.debugging import assertion, check_ops
-from penstock.ops.math import arithmetic, casting, clip, reduce, unary
+from penstock.ops.math import arithmetic, casting, clip, compare, reduce, unary
 from penstock.ops.nn.weights import remove_squeezable_dimensions
 
 _INT32 = dt.int32
@@ -130,3 +130,39 @@ def confusion_matrix(
         indices = joining.stack([labels, predictions], axis=1)
         values = creation.ones_like(predictions, kind) if weights is None else weights
         return gathering.scatter_nd(indices, values, casting.cast(dims, dt.int64))
+
+
+@op("DenseBincount", "Tidx, Tidx, T -> output: T", static="size", grad=refuse_gradient, T=_COUNTABLE,
+    Tidx=Types(dt.int32, dt.int64), shape=lambda op: [TensorShape.of((_known(op.input_list[1]),))])  # fmt: skip
+def dense_bincount(input: Array, size: Array, weights: Array, *, binary_output: bool = False) -> Array:
+    ones = jnp.ones(input.shape, weights.dtype)
+    bins = jnp.zeros(int(size), weights.dtype)
+    counts = bins.at[input].add(weights if weights.size else ones, mode="drop")
+    return (counts != 0).astype(weights.dtype) if binary_output else counts
+
+
+def _known(tensor: Tensor) -> int | None:
+    value = constant_value(tensor)
+    return None if value is None else int(value)
+
+
+def bincount(
+    arr: Any, weights: Any = None, minlength: Any = None, maxlength: Any = None, dtype: Any = dt.int32,
+    name: str | None = None,
+) -> Tensor:  # fmt: skip
+    """How often each number from 0 up occurs, or the sum of its weights: `tf.bincount([0, 2, 2])` is [1, 0, 2]."""
+    with name_scope(name, "bincount", [arr, weights]):
+        arr = convert_to_tensor(arr, name="arr", dtype=dt.int32)
+        any_given = casting.cast(compare.greater(size(arr), 0), dt.int32)
+        count = arithmetic.mul(any_given, arithmetic.add_v2(reduce.reduce_max(arr), 1, name="add"), name="mul")
+        if minlength is not None:
+            count = arithmetic.maximum(convert_to_tensor(minlength, dtype=dt.int32, name="minlength"), count)
+        if maxlength is not None:
+            count = arithmetic.minimum(convert_to_tensor(maxlength, dtype=dt.int32, name="maxlength"), count)
+        flat = reshape(arr, [-1])
+        if weights is None:
+            weights = make_constant(np.zeros(0, as_dtype(dtype).as_numpy_dtype), as_dtype(dtype))
+        else:
+            weights = reshape(convert_to_tensor(weights, name="weights"), [-1])
+        counts: Tensor = dense_bincount(flat, count, weights)
+        return counts

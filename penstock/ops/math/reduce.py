@@ -15,12 +15,13 @@ from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.opdef import OpDef, Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import INDEX32, NUMBERS, QUANTIZED, REALS, Array, xp
+from penstock.ops.array import creation, gathering, joining, passthrough, ranges, reshaping, selection
+from penstock.ops.math import arithmetic, casting, compare, unary
 
 SUMMED = Types(*NUMBERS, *QUANTIZED)
 _ORDERED = Types(*REALS, *QUANTIZED)
@@ -386,6 +387,3 @@ def arg_min(input: Any, dimension: Any, output_type: Any = dt.int64, name: str |
     return argmin(input, dimension, name=name, output_type=output_type)
 
 
-# At the end, since these modules use the functions above.
-from penstock.ops.array import creation, gathering, joining, passthrough, ranges, reshaping, selection  # noqa: E402
-from penstock.ops.math import arithmetic, casting, compare, unary  # noqa: E402

@@ -17,16 +17,17 @@ from penstock.graph.checks import require
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor, register_tensor_conversion_function
 from penstock.graph.dtype import as_dtype
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import op, op_of
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel import shapes
 from penstock.kernel.shapes import merge, require_rank
 from penstock.kernel.types import FLOATS, INDEX, INDEX32, NUMBERS, QUANTIZED, REALS, Array
 from penstock.ops.array.creation import ones
+from penstock.ops.array.dense_rows import dense_rows
 from penstock.ops.array.gathering import gather
 from penstock.ops.array.joining import concat
 from penstock.ops.array.reshaping import rank, reshape, shape_internal
@@ -316,14 +317,6 @@ def indexed_slices_to_tensor(
             "This may consume a large amount of memory."
         )
     return dense_rows(value, name)
-
-
-def dense_rows(value: Any, name: str | None = None) -> Tensor:
-    """`value` itself, or the dense tensor of IndexedSlices without a word about memory: for gradients."""
-    if not isinstance(value, IndexedSlices):
-        return convert_to_tensor(value)
-    dims: Any = value.dense_shape
-    return unsorted_segment_sum(value.values, value.indices, dims[0], name=name)
 
 
 register_tensor_conversion_function(IndexedSlices, indexed_slices_to_tensor)

@@ -12,8 +12,8 @@ from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import as_dtype
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import arranging, creation, gathering, joining, ranges, reshaping, selection, spacing
 from penstock.ops.math import arithmetic, casting, compare, fourier, reduce, unary
 

@@ -10,9 +10,8 @@ import jax.scipy.special as scipy
 
 from penstock.graph import dtype as dt
 from penstock.graph.opdef import OpDef, Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, Array
 from penstock.ops.array.creation import zeros_like

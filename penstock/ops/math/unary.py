@@ -10,38 +10,37 @@ import numpy as np
 
 from penstock.graph.checks import require
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.opdef import Types, op
+from penstock.graph.opdef import Types, later, op
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import COMPLEX, FLOATS, FLOATS_COMPLEX, NUMBERS, SIGNED, Array, xp
 from penstock.ops.math import casting
-from penstock.ops.math import elementwise_gradients as grads
 
 _SIGNED_COMPLEX = Types(*SIGNED, *COMPLEX)
 
 
-@op("Neg", "T -> y: T", shape=shapes.unchanged, grad=grads.negative, numpy=True, T=_SIGNED_COMPLEX)
+@op("Neg", "T -> y: T", shape=shapes.unchanged, grad=later, numpy=True, T=_SIGNED_COMPLEX)
 def negative(x: Array) -> Array:
     return -x
 
 
-@op("Abs", "T -> y: T", shape=shapes.unchanged, grad=grads.absolute, numpy=True, T=SIGNED)
+@op("Abs", "T -> y: T", shape=shapes.unchanged, grad=later, numpy=True, T=SIGNED)
 def abs_op(x: Array) -> Array:
     return xp(x).abs(x)
 
 
-@op("Sign", "T -> y: T", shape=shapes.unchanged, grad=grads.sign, numpy=True, T=_SIGNED_COMPLEX)
+@op("Sign", "T -> y: T", shape=shapes.unchanged, grad=later, numpy=True, T=_SIGNED_COMPLEX)
 def sign(x: Array) -> Array:
     return xp(x).sign(x)
 
 
-@op("Square", "T -> y: T", shape=shapes.unchanged, grad=grads.square, numpy=True, T=NUMBERS)
+@op("Square", "T -> y: T", shape=shapes.unchanged, grad=later, numpy=True, T=NUMBERS)
 def square(x: Array) -> Array:
     return x * x
 
 
-@op("Sqrt", "T -> y: T", shape=shapes.unchanged, grad=grads.from_output("sqrt_grad"), T=FLOATS_COMPLEX)
+@op("Sqrt", "T -> y: T", shape=shapes.unchanged, grad=later, T=FLOATS_COMPLEX)
 def sqrt(x: Array) -> Array:
     return jnp.sqrt(x)
 
@@ -53,7 +52,7 @@ def sqrt_grad(y: Array, dy: Array) -> Array:
     return jnp.where(nowhere, jnp.zeros((), y.dtype), dy * jnp.asarray(0.5, y.dtype) / y)
 
 
-@op("Rsqrt", "T -> y: T", shape=shapes.unchanged, grad=grads.from_output("rsqrt_grad"), T=FLOATS_COMPLEX)
+@op("Rsqrt", "T -> y: T", shape=shapes.unchanged, grad=later, T=FLOATS_COMPLEX)
 def rsqrt(x: Array) -> Array:
     return jax.lax.rsqrt(x)
 
@@ -63,7 +62,7 @@ def rsqrt_grad(y: Array, dy: Array) -> Array:
     return dy * jnp.asarray(-0.5, y.dtype) * y * y * y
 
 
-@op("Reciprocal", "T -> y: T", shape=shapes.unchanged, grad=grads.from_output("reciprocal_grad"), T=_SIGNED_COMPLEX)
+@op("Reciprocal", "T -> y: T", shape=shapes.unchanged, grad=later, T=_SIGNED_COMPLEX)
 def reciprocal(x: Array) -> Array:
     return _inverse(x)
 
@@ -75,7 +74,7 @@ def _inverse(x: Array) -> Array:
     return jnp.where((x == 1) | (x == -1), x, jnp.zeros((), x.dtype))  # 1 / x, cut towards zero
 
 
-@op("Inv", "T -> y: T", shape=shapes.unchanged, grad=grads.from_output("reciprocal_grad"), T=_SIGNED_COMPLEX)
+@op("Inv", "T -> y: T", shape=shapes.unchanged, grad=later, T=_SIGNED_COMPLEX)
 def inv(x: Array) -> Array:
     return _inverse(x)
 
@@ -85,7 +84,7 @@ def reciprocal_grad(y: Array, dy: Array) -> Array:
     return -dy * y * y
 
 
-@op("Exp", "T -> y: T", shape=shapes.unchanged, grad=grads.exp, T=FLOATS_COMPLEX)
+@op("Exp", "T -> y: T", shape=shapes.unchanged, grad=later, T=FLOATS_COMPLEX)
 def exp(x: Array) -> Array:
     return jnp.exp(x)
 
@@ -95,7 +94,7 @@ def expm1(x: Array) -> Array:
     return jnp.expm1(x)
 
 
-@op("Log", "T -> y: T", shape=shapes.unchanged, grad=grads.log, T=FLOATS_COMPLEX)
+@op("Log", "T -> y: T", shape=shapes.unchanged, grad=later, T=FLOATS_COMPLEX)
 def log(x: Array) -> Array:
     return jnp.log(x)
 
@@ -145,7 +144,7 @@ def cosh(x: Array) -> Array:
     return jnp.cosh(x)
 
 
-@op("Tanh", "T -> y: T", shape=shapes.unchanged, grad=grads.from_output("tanh_grad"), T=FLOATS_COMPLEX)
+@op("Tanh", "T -> y: T", shape=shapes.unchanged, grad=later, T=FLOATS_COMPLEX)
 def tanh(x: Array) -> Array:
     return jnp.tanh(x)
 
@@ -170,7 +169,7 @@ def atanh(x: Array) -> Array:
     return jnp.arctanh(x)
 
 
-@op("Sigmoid", "T -> y: T", shape=shapes.unchanged, grad=grads.from_output("sigmoid_grad"), T=FLOATS_COMPLEX)
+@op("Sigmoid", "T -> y: T", shape=shapes.unchanged, grad=later, T=FLOATS_COMPLEX)
 def sigmoid(x: Array) -> Array:
     return jax.lax.logistic(x)
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.keys import GraphKeys
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import add_to_collection, control_dependencies, get_collection, name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import creation, passthrough, ranges, reshaping, selection
 from penstock.ops.math import arithmetic, casting, compare, operators, reduce, unary  # noqa: F401
 from penstock.ops.nn import activation

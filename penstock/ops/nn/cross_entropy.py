@@ -11,10 +11,9 @@ from penstock.graph import dtype as dt
 from penstock.graph.checks import require_in_range
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.jaxprs.symbols import broadcast_shapes
 from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, INDEX64, Array, platform

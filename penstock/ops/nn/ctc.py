@@ -14,9 +14,9 @@ import numpy as np
 from penstock.errors import FailedPreconditionError, InvalidArgumentError
 from penstock.graph import dtype as dt
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.array import arranging, passthrough, reshaping
 
 _FLOATS = Types(dt.float32, dt.float64, default=dt.float32)

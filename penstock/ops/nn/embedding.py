@@ -11,11 +11,12 @@ from penstock.graph import dtype as dt
 from penstock.graph.checks import require_in_range
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op, op_of
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import colocate_with, name_scope
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.kernel.types import FLOATS, INDEX, Array
 from penstock.ops.array import creation, gathering, joining, passthrough, ranges, reshaping, selection, slicing
-from penstock.ops.math import arithmetic, casting, compare, reduce, unary
+from penstock.ops.math import arithmetic, casting, clip, compare, reduce, unary
 from penstock.ops.math import segments as segment
 from penstock.ops.sparse import segments
 from penstock.ops.sparse.arranging import sparse_reshape
@@ -153,8 +154,6 @@ def deal_ids(ids: Array, *, N: int, table_rows: int) -> Any:
 def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:
     if max_norm is None:
         return rows
-    from penstock.ops.math import clip
-
     if ids.shape.rank is not None and rows.shape.rank is not None:
         axes: Any = list(range(ids.shape.rank, rows.shape.rank))
     else:

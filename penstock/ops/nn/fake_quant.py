@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.shapes import merge, require_rank
 from penstock.kernel.types import Array

@@ -12,9 +12,8 @@ from jax import lax
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel.types import NUMBERS, QUANTIZED, Array
 
 _HALF = Types(dt.float16, dt.bfloat16, dt.float32)

@@ -12,9 +12,8 @@ from penstock.graph import dtype as dt
 from penstock.graph.checks import require
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, QUANTIZED, Array
 from penstock.ops.array.passthrough import refuse_gradient

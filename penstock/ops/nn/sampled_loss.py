@@ -6,8 +6,8 @@ from typing import Any
 
 from penstock.graph import dtype as dt
 from penstock.graph.opdef import op_of
+from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import creation, joining, passthrough, reshaping, slicing
 from penstock.ops.linalg import matmul
 from penstock.ops.math import arithmetic, casting, unary

@@ -6,9 +6,8 @@ from typing import Any
 
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
-from penstock.graph.tensor import Tensor
 from penstock.ops.array import creation, joining, reshaping, slicing
 from penstock.ops.control import grouping
 from penstock.ops.debugging import assertion

@@ -12,10 +12,10 @@ from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import NUMBERS, QUANTIZED
 from penstock.kernel.waiting import Waitable, as_handle, behind

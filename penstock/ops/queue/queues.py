@@ -14,10 +14,9 @@ from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import device, get_seed, init_scope, name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.waiting import as_handle, behind
 from penstock.ops.array import gathering, joining

@@ -19,10 +19,9 @@ from penstock.graph.constant import constant_value, constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import OpDef, Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, INDEX, INDEX32, INDEX64, REALS, Array
 from penstock.ops.array import reshaping

@@ -10,10 +10,10 @@ from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.kernel.shapes import require_rank
 from penstock.kernel.types import NUMBERS, QUANTIZED, Array
 from penstock.ops.array import (

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from penstock.graph import dtype as dt
+from penstock.graph.convert import make_constant
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.kernel.types import Array
 from penstock.ops.math import casting
 from penstock.ops.sparse.indices import as_sparse, invalid, need_in_bounds, parts, sparse_shapes
@@ -127,8 +128,6 @@ def _inputs(inputs: Any) -> list[list[Any]]:
 
 def sparse_cross(inputs: Any, name: str | None = None, separator: str | None = None) -> SparseTensor:
     """The combinations of features as strings, joined by `separator` ("_X_"): `tf.sparse.cross([colors, sizes])`."""
-    from penstock.graph.convert import make_constant
-
     parts_ = _inputs(inputs)
     joint = make_constant("_X_" if separator is None else separator, dt.string)
     return SparseTensor(*sparse_cross_v2(*parts_, joint, name=name))

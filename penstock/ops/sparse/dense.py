@@ -13,10 +13,10 @@ from penstock.graph.checks import require, require_in_range
 from penstock.graph.constant import constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel import shapes
 from penstock.kernel.types import INDEX, INDEX64, NUMBERS, QUANTIZED, Array

@@ -8,10 +8,10 @@ import numpy as np
 
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.kernel.shapes import merge
 from penstock.kernel.types import NUMBERS, QUANTIZED, REALS, Array
 from penstock.ops.array.passthrough import refuse_gradient

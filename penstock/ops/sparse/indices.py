@@ -12,8 +12,10 @@ import numpy as np
 from penstock.errors import InvalidArgumentError
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import as_dtype
+from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.kernel.types import Array
 
 

@@ -13,10 +13,10 @@ from penstock.graph.constant import constant_value
 from penstock.graph.convert import make_constant
 from penstock.graph.dtype import as_dtype
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.kernel import shapes
 from penstock.kernel.types import NUMBERS, QUANTIZED, REALS, Array
 from penstock.ops.array import gathering, ranges, reshaping

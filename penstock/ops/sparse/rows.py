@@ -10,11 +10,12 @@ from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import as_dtype
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import IndexedSlices, SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.kernel.shapes import merge
 from penstock.kernel.types import Array
 from penstock.ops.array import creation, gathering, joining, passthrough, ranges, reshaping, selection

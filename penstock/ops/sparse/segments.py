@@ -10,10 +10,10 @@ import numpy as np
 from penstock.errors import InvalidArgumentError
 from penstock.graph.checks import require_in_range
 from penstock.graph.constant import constant_value
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import op, op_of
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.kernel.types import FLOATS, INDEX32, REALS, Array
 from penstock.ops.array.gathering import gather
 from penstock.ops.array.reshaping import shape

@@ -9,9 +9,9 @@ import numpy as np
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import SparseTensor, Tensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.io.decoding import deserialized, serialized
 from penstock.ops.string.forms import invalid, listed, texts
 

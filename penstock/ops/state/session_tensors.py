@@ -12,9 +12,8 @@ from penstock.errors import InternalError, InvalidArgumentError
 from penstock.graph.device import DeviceSpec
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, device
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import Array
 from penstock.ops.array.creation import placeholder

@@ -14,13 +14,17 @@ from penstock.errors import OutOfRangeError
 from penstock.graph import dtype as dt
 from penstock.graph.checks import require_in_range
 from penstock.graph.constant import captured_from
+from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
+from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import IndexedSlices, Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import INDEX, INDEX32, NUMBERS, QUANTIZED, Array, xp
+from penstock.ops.array.gathering import scatter_nd
+from penstock.ops.array.joining import concat
+from penstock.ops.array.reshaping import expand_dims, reshape, size
 
 UPDATABLE = Types(*NUMBERS, *QUANTIZED)
 
@@ -74,8 +78,6 @@ def variable_shape_op(input: Array, *, out_type: DType = dt.int32) -> Array:
 
 def variable_shape(handle: Tensor, name: str | None = None) -> Any:
     """The shape of the variable behind a handle as a tensor: a constant where it is known."""
-    from penstock.graph.convert import convert_to_tensor
-
     known = handle_shape(handle)
     if known.is_fully_defined():
         return convert_to_tensor(known.as_list(), dtype=dt.int32)
@@ -103,9 +105,6 @@ def _gather_shape(op: Operation) -> list[TensorShape]:
 
 
 def _gather_grad(op: Operation, dy: Any) -> list[Any]:
-    from penstock.ops.array.joining import concat
-    from penstock.ops.array.reshaping import expand_dims, reshape, size
-
     handle, indices = op.input_list
     shape = variable_shape(handle)
     count = expand_dims(size(indices), 0)
@@ -136,8 +135,6 @@ def _gather_nd_shape(op: Operation) -> list[TensorShape]:
 
 
 def _gather_nd_grad(op: Operation, dy: Any) -> list[Any]:
-    from penstock.ops.array.gathering import scatter_nd
-
     handle, indices = op.input_list
     return [scatter_nd(indices, dy, variable_shape(handle)), None]
 
@@ -146,8 +143,8 @@ def _gather_nd_grad(op: Operation, dy: Any) -> list[Any]:
     shape=_gather_nd_shape, grad=_gather_nd_grad)  # fmt: skip
 def resource_gather_nd(resource: Array, indices: Array, *, dtype: DType) -> Array:
     parts = tuple(jnp.moveaxis(indices, -1, 0))
-    for part, size in zip(parts, resource.shape, strict=False):
-        require_in_range(part, size)
+    for part, limit in zip(parts, resource.shape, strict=False):
+        require_in_range(part, limit)
     return resource.at[parts].get(mode="clip")
 
 

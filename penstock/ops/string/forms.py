@@ -13,9 +13,8 @@ from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import Types, op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import COMPLEX, FLOATS, INDEX, INTS
 from penstock.ops.string import hashing

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.ops.string.forms import each, invalid, listed
 from penstock.ops.string.re2_syntax import to_python

@@ -13,10 +13,9 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import op
-from penstock.graph.operation import Operation
+from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.graph.tensor import Tensor
 from penstock.kernel import shapes
 from penstock.kernel.types import INDEX64
 from penstock.ops.array.creation import constant

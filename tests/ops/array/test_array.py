@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 import penstock.v1 as tf
 from penstock.graph.constant import constant_value
-from penstock.graph.tensor import IndexedSlices
+from penstock.graph.indexed_slices import IndexedSlices
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 M = np.arange(6, dtype=np.float32).reshape(2, 3)

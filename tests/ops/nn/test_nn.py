@@ -13,7 +13,7 @@ from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
 from penstock.graph.graph import Graph
 from penstock.graph.scopes import device
-from penstock.graph.tensor import SparseTensor
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.array import creation, ranges, reshaping
 from penstock.ops.conv import conv2d, depthwise, pool
 from penstock.ops.math import arithmetic, operators  # noqa: F401
