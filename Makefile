@@ -26,6 +26,7 @@ test: venv-for-tests
 
 lint: venv-for-tests
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy penstock
 	$(BIN)/lint-imports
 

@@ -27,13 +27,18 @@ def main() -> None:
         check_same_loss(pair, tolerance=1e-3 if device.platform == "cpu" else 2e-2)
         count = max(1, options.count // 10) if name == "cnn" and device.platform == "cpu" else options.count
         times = best_times(pair._asdict(), count, options.rounds)
-        print(json.dumps({
-            "model": name,
-            "device": device.device_kind,
-            "penstock_us": round(times["penstock"] * 1e6, 1),
-            "jax_us": round(times["jax"] * 1e6, 1),
-            "ratio": round(times["penstock"] / times["jax"], 3),
-        }), flush=True)  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    "model": name,
+                    "device": device.device_kind,
+                    "penstock_us": round(times["penstock"] * 1e6, 1),
+                    "jax_us": round(times["jax"] * 1e6, 1),
+                    "ratio": round(times["penstock"] / times["jax"], 3),
+                }
+            ),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a session costs in one process, beside the same work in plain JAX. `make bench` runs it.
 
-    python benchmarks/local_session.py --rounds=7 --json
+python benchmarks/local_session.py --rounds=7 --json
 """
 
 from __future__ import annotations
@@ -118,16 +118,24 @@ def print_table(measured: list[Result], took: float) -> None:
         table.add_row(result.name, shown(result.penstock), shown(result.jax), ratio)
     console = Console()
     console.print(table)
-    console.print(f"Best of several rounds, taken in turns, {took:.0f} s in all. A train step may take {LIMIT} times "
-                  "as long as in plain JAX.")  # fmt: skip
+    console.print(
+        f"Best of several rounds, taken in turns, {took:.0f} s in all. A train step may take {LIMIT} times "
+        "as long as in plain JAX."
+    )
 
 
 def main() -> None:
     """Measures, and prints a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object, times in seconds")
-    parser.add_argument("--rounds", type=int, default=7, choices=range(1, 51), metavar="1..50",
-                        help="how many rounds to take the best of")  # fmt: skip
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=7,
+        choices=range(1, 51),
+        metavar="1..50",
+        help="how many rounds to take the best of",
+    )
     options = parser.parse_args()
     start = time.perf_counter()
     measured: list[Result] = []

@@ -37,19 +37,21 @@ ROWS, WIDTH = 200_000, 32
 
 # Inputs (floats by shape, or row numbers below a limit), the call here, the call there.
 CASES: dict[str, tuple[list[Any], Build, Build]] = {
-    "conv2d 3x3": (
-        [(16, 28, 28, 64), (3, 3, 64, 64)],
-        lambda x, k: tf.nn.conv2d(x, k, [1, 1, 1, 1], "SAME"), conv,
-    ),
+    "conv2d 3x3": ([(16, 28, 28, 64), (3, 3, 64, 64)], lambda x, k: tf.nn.conv2d(x, k, [1, 1, 1, 1], "SAME"), conv),
     "conv2d 5x5 of 3 maps": (
         [(32, 24, 24, 3), (5, 5, 3, 64)],
-        lambda x, k: tf.nn.conv2d(x, k, [1, 1, 1, 1], "SAME"), conv,
+        lambda x, k: tf.nn.conv2d(x, k, [1, 1, 1, 1], "SAME"),
+        conv,
     ),
     "depthwise 3x3": (
         [(4, 28, 28, 64), (3, 3, 64, 1)],
         lambda x, k: tf.nn.depthwise_conv2d(x, k, [1, 1, 1, 1], "SAME"),
         lambda x, k: jax.lax.conv_general_dilated(
-            x, k.reshape(3, 3, 1, 64), (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            x,
+            k.reshape(3, 3, 1, 64),
+            (1, 1),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
             feature_group_count=64,
         ),
     ),
@@ -69,7 +71,7 @@ CASES: dict[str, tuple[list[Any], Build, Build]] = {
     ),
     "transpose": ([(4096, 4096)], tf.transpose, jnp.transpose),
     "cumsum": ([(2048, 1024)], lambda x: tf.cumsum(x, 1), lambda x: jnp.cumsum(x, 1)),
-}  # fmt: skip
+}
 
 
 def inputs_of(shapes: list[Any]) -> list[np.ndarray]:

@@ -51,9 +51,15 @@ def mlp(args, cluster, target):
     filters = ["/job:ps", f"/job:worker/task:{args.task_index}"]
     config = tf.ConfigProto(allow_soft_placement=True, device_filters=filters)
     session = tf.train.MonitoredTrainingSession(
-        target, chief, tempfile.mkdtemp() if chief else None, hooks=hooks, config=config, save_checkpoint_secs=None,
-        save_summaries_steps=None, log_step_count_steps=None,
-    )  # fmt: skip
+        target,
+        chief,
+        tempfile.mkdtemp() if chief else None,
+        hooks=hooks,
+        config=config,
+        save_checkpoint_secs=None,
+        save_summaries_steps=None,
+        log_step_count_steps=None,
+    )
     done, first, warm = 0, 0.0, (0.0, 0)
     while True:
         at = done * 100 % 3900
@@ -96,9 +102,11 @@ def embedding(args, cluster, target):
     with tf.device(setter(args, cluster)):
         step = tf.train.get_or_create_global_step()
         table = tf.get_variable(
-            "table", [rows, width], initializer=tf.random_normal_initializer(stddev=0.01),
+            "table",
+            [rows, width],
+            initializer=tf.random_normal_initializer(stddev=0.01),
             partitioner=tf.fixed_size_partitioner(cluster.num_tasks("ps")),
-        )  # fmt: skip
+        )
         ids, labels = tf.placeholder(tf.int64, [None, fields]), tf.placeholder(tf.float32, [None, 1])
         found = tf.reshape(tf.nn.embedding_lookup(table, ids, partition_strategy="div"), [-1, fields * width])
         hidden = tf.nn.relu(tf.matmul(found, tf.get_variable("w1", [fields * width, 64])))

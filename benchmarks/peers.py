@@ -1,6 +1,6 @@
 """penstock beside TensorFlow: the same programs, on loopback, one after the other; the best of several rounds counts.
 
-    make bench-peers TENSORFLOW=/path/to/python     a Python that has TensorFlow 2, in an environment of its own
+make bench-peers TENSORFLOW=/path/to/python     a Python that has TensorFlow 2, in an environment of its own
 """
 
 from __future__ import annotations

@@ -160,11 +160,25 @@ def draw(path: Path, results: list[Result]) -> None:
     ticks = sorted({each.workers for each in results})
     save(
         path,
-        Plot("Steps of all workers", {way: line(way, "steps_per_s") for way in (PACED, FLAT_OUT)},
-             "workers", "steps per second", marks=True, from_zero=True, x_ticks=ticks),
-        Plot("What a step costs the parameter server", {way: line(way, "cpu_us") for way in (PACED, FLAT_OUT)},
-             "workers", "microseconds of processor time", marks=True, from_zero=True, x_ticks=ticks),
-    )  # fmt: skip
+        Plot(
+            "Steps of all workers",
+            {way: line(way, "steps_per_s") for way in (PACED, FLAT_OUT)},
+            "workers",
+            "steps per second",
+            marks=True,
+            from_zero=True,
+            x_ticks=ticks,
+        ),
+        Plot(
+            "What a step costs the parameter server",
+            {way: line(way, "cpu_us") for way in (PACED, FLAT_OUT)},
+            "workers",
+            "microseconds of processor time",
+            marks=True,
+            from_zero=True,
+            x_ticks=ticks,
+        ),
+    )
 
 
 def markdown(results: list[Result]) -> str:

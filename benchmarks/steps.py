@@ -32,8 +32,12 @@ def _normal(shape: tuple[int, ...], stddev: float, seed: int) -> np.ndarray:
 
 # An MLP of one hidden layer of 100 units, Adam, batches of 100.
 
-_MLP = {"w1": _normal((784, 100), 1 / 28, 1), "b1": np.zeros(100, np.float32),
-        "w2": _normal((100, 10), 0.1, 2), "b2": np.zeros(10, np.float32)}  # fmt: skip
+_MLP = {
+    "w1": _normal((784, 100), 1 / 28, 1),
+    "b1": np.zeros(100, np.float32),
+    "w2": _normal((100, 10), 0.1, 2),
+    "b2": np.zeros(10, np.float32),
+}
 
 
 def mlp() -> Pair:
@@ -92,9 +96,14 @@ def _jax_step(step: Callable[..., tuple], state: tuple, batch: tuple[np.ndarray,
 
 # A CNN of two convolutions with pooling and two dense layers, gradient descent, batches of 64.
 
-_CNN = {"k1": _normal((5, 5, 3, 64), 0.05, 1), "b1": np.zeros(64, np.float32),
-        "k2": _normal((5, 5, 64, 64), 0.05, 2), "b2": np.zeros(64, np.float32),
-        "w1": _normal((2304, 192), 0.04, 3), "w2": _normal((192, 10), 0.07, 4)}  # fmt: skip
+_CNN = {
+    "k1": _normal((5, 5, 3, 64), 0.05, 1),
+    "b1": np.zeros(64, np.float32),
+    "k2": _normal((5, 5, 64, 64), 0.05, 2),
+    "b2": np.zeros(64, np.float32),
+    "w1": _normal((2304, 192), 0.04, 3),
+    "w2": _normal((192, 10), 0.07, 4),
+}
 
 
 def cnn() -> Pair:

@@ -1,6 +1,6 @@
 """What training costs beside the steps: checkpoints against `cp`, saves in the background, Adam beside plain JAX.
 
-    python benchmarks/training.py --rounds=5 --json
+python benchmarks/training.py --rounds=5 --json
 """
 
 from __future__ import annotations
@@ -116,10 +116,16 @@ def checkpoints(folder: str, rounds: int) -> Iterator[Result]:
     session.close()
     gigabyte = {name: f"{took:.2f} s" for name, took in best.items()}
     for name in ("save", "restore"):
-        yield Result(f"{name} 1 GB: {gigabyte[name]}, cp {gigabyte['cp']}", "of cp's rate", best["cp"] / best[name],
-                     0.5, True)  # fmt: skip
-    yield Result(f"save 1 GB: {gigabyte['save']}, cp and sync {gigabyte['cp, sync']}", "of their rate",
-                 best["cp, sync"] / best["save"], 0.5, True)  # fmt: skip
+        yield Result(
+            f"{name} 1 GB: {gigabyte[name]}, cp {gigabyte['cp']}", "of cp's rate", best["cp"] / best[name], 0.5, True
+        )
+    yield Result(
+        f"save 1 GB: {gigabyte['save']}, cp and sync {gigabyte['cp, sync']}",
+        "of their rate",
+        best["cp, sync"] / best["save"],
+        0.5,
+        True,
+    )
     yield Result("memory that a save takes", "of the model", sorted(memory)[len(memory) // 2] / GIGABYTE, 0.1)
 
 
@@ -234,8 +240,14 @@ def main() -> None:
     """Measures, and prints a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--rounds", type=int, default=5, choices=range(1, 51), metavar="1..50",
-                        help="how many rounds to take the best of")  # fmt: skip
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=5,
+        choices=range(1, 51),
+        metavar="1..50",
+        help="how many rounds to take the best of",
+    )
     options = parser.parse_args()
     start = time.perf_counter()
     folder = tempfile.mkdtemp(prefix="penstock-bench-")

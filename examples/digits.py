@@ -1,6 +1,6 @@
 """Trains a small network to read handwritten digits, in one process.
 
-    python examples/digits.py --steps=600 --batch_size=100 --learning_rate=0.002
+python examples/digits.py --steps=600 --batch_size=100 --learning_rate=0.002
 """
 
 import time

@@ -28,8 +28,12 @@ tf.flags.DEFINE_integer("task_index", 0, "Which one of them it is.", lower_bound
 tf.flags.DEFINE_integer("steps", 400, "How many steps to train.", lower_bound=1)
 tf.flags.DEFINE_integer("batch_size", 50, "How many images each worker takes in a step.", lower_bound=1)
 tf.flags.DEFINE_float("learning_rate", 0.002, "The step size of Adam.")
-tf.flags.DEFINE_string("train_dir", None, "Where checkpoints, event files and the plot go; by default a new directory. "
-                       "Training carries on from the last checkpoint there.")  # fmt: skip
+tf.flags.DEFINE_string(
+    "train_dir",
+    None,
+    "Where checkpoints, event files and the plot go; by default a new directory. "
+    "Training carries on from the last checkpoint there.",
+)
 FLAGS = tf.flags.FLAGS
 
 

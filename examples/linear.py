@@ -1,6 +1,6 @@
 """A first program: finds the line that points were scattered around.
 
-    python examples/linear.py
+python examples/linear.py
 """
 
 import numpy as np

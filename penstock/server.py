@@ -39,11 +39,14 @@ from penstock.worker.worker import Route, Worker
 SWITCH_SECS = 1e-4  # after which a thread makes way for another one of its process
 
 _defs = make_messages(
-    "penstock/server_def.proto", "penstock.server",
-    {"ServerDef": "tensorboard.ClusterDef cluster; string job_name; int32 task_index; "
-     "tensorboard.ConfigProto default_session_config; string protocol; int32 port"},
+    "penstock/server_def.proto",
+    "penstock.server",
+    {
+        "ServerDef": "tensorboard.ClusterDef cluster; string job_name; int32 task_index; "
+        "tensorboard.ConfigProto default_session_config; string protocol; int32 port"
+    },
     imports=[config_pb2.DESCRIPTOR, *config_pb2.DESCRIPTOR.dependencies],
-)  # fmt: skip
+)
 ServerDef: Any = _defs["ServerDef"]
 
 _in_process: dict[str, Server] = {}  # by address: servers of this process need no socket between them
@@ -128,10 +131,12 @@ class Server:
         self.credentials = credentials or Credentials.from_environment()
         if definition.protocol == "grpc+tls" and self.credentials is None:
             raise FailedPreconditionError(
-                None, None, f"The protocol 'grpc+tls' was asked for, and there are no credentials: {address} would "
+                None,
+                None,
+                f"The protocol 'grpc+tls' was asked for, and there are no credentials: {address} would "
                 "serve plain text. Make some with `penstock credentials create DIR` and set "
                 f"{ENVIRONMENT_VARIABLE}=DIR for every task, or ask for 'grpc'.",
-            )  # fmt: skip
+            )
         require_safe(address, self.credentials, insecure)
         _give_way_to_none()
         self.started = time.time()
@@ -243,9 +248,11 @@ class Server:
             require_port(address, task)
         if self.name not in addresses:
             raise InvalidArgumentError(
-                None, None, f"The session's cluster_def has no {self.name}, which is what the server at {self.address} "
+                None,
+                None,
+                f"The session's cluster_def has no {self.name}, which is what the server at {self.address} "
                 f"was started as. It has {', '.join(addresses)}.",
-            )  # fmt: skip
+            )
         self._addresses.update(addresses)
 
     def _route(self, task: str) -> Route:
@@ -263,9 +270,12 @@ class Server:
     def get_status(self, request: Any) -> Any:
         """Who this task is, and what it holds."""
         status = messages["Status"](
-            task=self.name, incarnation=self.incarnation, cluster=self.cluster.as_cluster_def(),
-            uptime=time.time() - self.started, clock=time.monotonic(),
-        )  # fmt: skip
+            task=self.name,
+            incarnation=self.incarnation,
+            cluster=self.cluster.as_cluster_def(),
+            uptime=time.time() - self.started,
+            clock=time.monotonic(),
+        )
         if self._listener is not None:
             status.channel_port, status.unix_name = self._listener.port, self._listener.unix_name
         fill_status(status, self.worker, self.links, request.details)
@@ -371,10 +381,11 @@ def connect_to(
     address = target.removeprefix("grpc://")
     if address == target:
         raise NotFoundError(
-            None, None,
+            None,
+            None,
             f"No session factory registered for the target '{target}'. A local session has the target '', one of a "
             "cluster 'grpc://host:port'.",
-        )  # fmt: skip
+        )
     require_port(address, f"The target '{target}'")
     brought = ClusterSpec(cluster_def) if cluster_def is not None and cluster_def.job else None
     near = server_at(address)

@@ -108,8 +108,9 @@ class BaseSession:
         self._check_open()
         return [
             DeviceAttributes(d.name, d.device_type, d.memory_limit_bytes, d.incarnation)
-            for task in self._master.tasks.all(self._deadline()) for d in task.devices
-        ]  # fmt: skip
+            for task in self._master.tasks.all(self._deadline())
+            for d in task.devices
+        ]
 
     # Running
 

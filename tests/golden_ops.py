@@ -28,11 +28,25 @@ MODES: list[str] = INDEX["static_shape_modes"]
 # different ways, and where large terms cancel out no error is small beside the result.
 SUMS_OF_PRODUCTS = {
     *(f"tf.{name}" for name in ("matmul", "einsum", "tensordot", "linalg.matvec")),
-    *(f"tf.nn.{name}" for name in (
-        "conv1d", "conv2d", "conv3d", "convolution", "atrous_conv2d", "depthwise_conv2d", "depthwise_conv2d_native",
-        "separable_conv2d", "conv2d_transpose", "conv3d_transpose", "conv2d_backprop_input", "conv2d_backprop_filter",
-        "xw_plus_b")),
-}  # fmt: skip
+    *(
+        f"tf.nn.{name}"
+        for name in (
+            "conv1d",
+            "conv2d",
+            "conv3d",
+            "convolution",
+            "atrous_conv2d",
+            "depthwise_conv2d",
+            "depthwise_conv2d_native",
+            "separable_conv2d",
+            "conv2d_transpose",
+            "conv3d_transpose",
+            "conv2d_backprop_input",
+            "conv2d_backprop_filter",
+            "xw_plus_b",
+        )
+    ),
+}
 
 # Functions of cases with subnormal numbers. TensorFlow takes these for 0 on a CPU, as XLA does; on a GPU they count.
 OF_SUBNORMALS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"math/math_log_3": np.log}

@@ -55,9 +55,17 @@ AT = np.arange(40).reshape(1, 4, 5, 2)[:, 1::2, 1:4:2]  # where the maxima of a 
 POOL_INPUTS = {"ksize": np.array([1, 2, 2, 1], np.int32), "strides": np.array([1, 2, 2, 1], np.int32)}
 MATRIX = R((2, 3, 3), make=spd)
 COMPLEX = {"Tcomplex": tf.complex128}
-FUSED = {"x": R((2, 2, 2, 3)), "scale": R((3,)), "offset": R((3,)), "mean": np.zeros(0, np.float32),
-         "variance": np.zeros(0, np.float32), "T": tf.float32, "_wrt": ["x", "scale", "offset"], "_outputs": [0],
-         "_tolerance": 2e-2}  # fmt: skip
+FUSED = {
+    "x": R((2, 2, 2, 3)),
+    "scale": R((3,)),
+    "offset": R((3,)),
+    "mean": np.zeros(0, np.float32),
+    "variance": np.zeros(0, np.float32),
+    "T": tf.float32,
+    "_wrt": ["x", "scale", "offset"],
+    "_outputs": [0],
+    "_tolerance": 2e-2,
+}
 
 # Op type: inputs and attrs by name. "_wrt": the inputs to differentiate by, where there is no gradient for others.
 # "_outputs": the outputs to differentiate. "_symmetric": the inputs stay symmetric. "_step" and "_tolerance".
@@ -112,24 +120,47 @@ CASES: dict[str, dict[str, Any]] = {
     "BroadcastTo": {"shape": np.array([4, 2, 3], np.int32)},
     "Fill": {"dims": np.array([2, 2], np.int32), "value": R(())},
     "Slice": {"begin": np.array([0, 1], np.int32), "size": np.array([2, 2], np.int32)},
-    "StridedSlice": {"begin": np.array([0, 0], np.int32), "end": np.array([2, 3], np.int32),
-                     "strides": np.array([1, 2], np.int32)},
-    "StridedSliceGrad": {"shape": np.array([2, 3], np.int32), "begin": np.array([0, 0], np.int32),
-                         "end": np.array([2, 3], np.int32), "strides": np.array([1, 2], np.int32), "dy": R((2, 2))},
+    "StridedSlice": {
+        "begin": np.array([0, 0], np.int32),
+        "end": np.array([2, 3], np.int32),
+        "strides": np.array([1, 2], np.int32),
+    },
+    "StridedSliceGrad": {
+        "shape": np.array([2, 3], np.int32),
+        "begin": np.array([0, 0], np.int32),
+        "end": np.array([2, 3], np.int32),
+        "strides": np.array([1, 2], np.int32),
+        "dy": R((2, 2)),
+    },
     "MatrixBandPart": {"input": R((3, 3)), "num_lower": np.int64(1), "num_upper": np.int64(0)},
     "Diag": {"diagonal": R((3,))},
     "DiagPart": {"input": R((3, 3))},
     "MatrixSetDiag": {"diagonal": R((2,))},
-    "BatchToSpaceND": {"input": R((4, 2, 2, 1)), "block_shape": np.array([2, 2], np.int32),
-                       "crops": np.array([[0, 1], [0, 0]], np.int32)},
-    "SpaceToBatchND": {"input": R((1, 3, 4, 1)), "block_shape": np.array([2, 2], np.int32),
-                       "paddings": np.array([[0, 1], [0, 0]], np.int32)},
+    "BatchToSpaceND": {
+        "input": R((4, 2, 2, 1)),
+        "block_shape": np.array([2, 2], np.int32),
+        "crops": np.array([[0, 1], [0, 0]], np.int32),
+    },
+    "SpaceToBatchND": {
+        "input": R((1, 3, 4, 1)),
+        "block_shape": np.array([2, 2], np.int32),
+        "paddings": np.array([[0, 1], [0, 0]], np.int32),
+    },
     "DepthToSpace": {"input": R((1, 2, 2, 4)), "block_size": 2},
     "SpaceToDepth": {"input": R((1, 2, 4, 1)), "block_size": 2},
-    "ExtractImagePatches": {"images": IMAGE, "ksizes": [1, 2, 2, 1], "strides": [1, 1, 2, 1], "rates": [1, 1, 1, 1],
-                            "padding": "SAME"},
-    "ExtractVolumePatches": {"input": VOLUME, "ksizes": [1, 2, 2, 1, 1], "strides": [1, 1, 2, 1, 1],
-                             "padding": "VALID"},
+    "ExtractImagePatches": {
+        "images": IMAGE,
+        "ksizes": [1, 2, 2, 1],
+        "strides": [1, 1, 2, 1],
+        "rates": [1, 1, 1, 1],
+        "padding": "SAME",
+    },
+    "ExtractVolumePatches": {
+        "input": VOLUME,
+        "ksizes": [1, 2, 2, 1, 1],
+        "strides": [1, 1, 2, 1, 1],
+        "padding": "VALID",
+    },
     # Gathering
     "Gather": {"indices": np.array([1, 1, 0], np.int32)},
     "GatherV2": {"indices": np.array([1, 1, 0], np.int32), "axis": np.int32(1)},
@@ -150,60 +181,126 @@ CASES: dict[str, dict[str, Any]] = {
     "TopKGrad": {"indices": np.array([[0, 2], [1, 0]], np.int32), "dy": R((2, 2))},
     "NthElement": {"n": np.int32(1)},
     # Reductions
-    **{name: {"reduction_indices": np.array([1], np.int32)} for name in
-       ("Sum", "Mean", "Prod", "Max", "Min", "EuclideanNorm")},
+    **{
+        name: {"reduction_indices": np.array([1], np.int32)}
+        for name in ("Sum", "Mean", "Prod", "Max", "Min", "EuclideanNorm")
+    },
     **{name: {"axis": np.int32(1)} for name in ("Cumsum", "Cumprod", "CumulativeLogsumexp")},
     **{name: SEGMENTS for name in ("SegmentSum", "SegmentMean", "SegmentProd", "SegmentMax", "SegmentMin")},
-    "SegmentExtremeGrad": {**SEGMENTS, "data": np.arange(12.0).reshape(4, 3), "dy": R((3, 3)),
-                           "extreme": np.arange(12.0).reshape(4, 3)[[1, 2, 3]], "_wrt": ["dy"]},
+    "SegmentExtremeGrad": {
+        **SEGMENTS,
+        "data": np.arange(12.0).reshape(4, 3),
+        "dy": R((3, 3)),
+        "extreme": np.arange(12.0).reshape(4, 3)[[1, 2, 3]],
+        "_wrt": ["dy"],
+    },
     "SegmentProdGrad": {**SEGMENTS, "dy": R((3, 3))},
     **{f"SparseSegment{kind}": SPARSE_SEGMENTS for kind in ("Sum", "Mean", "SqrtN")},
-    **{f"SparseSegment{kind}WithNumSegments": {**SPARSE_SEGMENTS, "num_segments": np.int32(3)}
-       for kind in ("Sum", "Mean", "SqrtN")},
-    **{f"SparseSegment{kind}Grad": {"grad": R((2, 3)), "indices": np.array([3, 1, 1], np.int32),
-                                    "segment_ids": np.array([0, 0, 1], np.int32), "output_dim0": np.int32(4)}
-       for kind in ("Sum", "Mean", "SqrtN")},
+    **{
+        f"SparseSegment{kind}WithNumSegments": {**SPARSE_SEGMENTS, "num_segments": np.int32(3)}
+        for kind in ("Sum", "Mean", "SqrtN")
+    },
+    **{
+        f"SparseSegment{kind}Grad": {
+            "grad": R((2, 3)),
+            "indices": np.array([3, 1, 1], np.int32),
+            "segment_ids": np.array([0, 0, 1], np.int32),
+            "output_dim0": np.int32(4),
+        }
+        for kind in ("Sum", "Mean", "SqrtN")
+    },
     **{f"UnsortedSegment{kind}": UNSORTED for kind in ("Sum", "Prod", "Max", "Min")},
     # Losses
     "SparseSoftmaxCrossEntropyWithLogits": {"labels": np.array([2, 0], np.int32), "_outputs": [0]},
     "SoftmaxCrossEntropyWithLogits": {"labels": R(make=lambda x: x / x.sum(-1, keepdims=True)), "_outputs": [0]},
-    "CTCLoss": {"inputs": R((4, 1, 3)), "labels_indices": np.array([[0, 0], [0, 1]], np.int64),
-                "labels_values": np.array([0, 1], np.int32), "sequence_length": np.array([4], np.int32),
-                "T": tf.float64, "_outputs": [0]},
+    "CTCLoss": {
+        "inputs": R((4, 1, 3)),
+        "labels_indices": np.array([[0, 0], [0, 1]], np.int64),
+        "labels_values": np.array([0, 1], np.int32),
+        "sequence_length": np.array([4], np.int32),
+        "T": tf.float64,
+        "_outputs": [0],
+    },
     # Convolutions and pools
     "Conv2D": {"input": IMAGE, "filter": FILTER, **CONV},
-    "Conv2DBackpropInput": {"input_sizes": np.array([1, 4, 5, 2], np.int32), "filter": FILTER,
-                            "out_backprop": R((1, 2, 5, 2)), **CONV},
-    "Conv2DBackpropFilter": {"input": IMAGE, "filter_sizes": np.array([2, 3, 2, 2], np.int32),
-                             "out_backprop": R((1, 2, 5, 2)), **CONV},
+    "Conv2DBackpropInput": {
+        "input_sizes": np.array([1, 4, 5, 2], np.int32),
+        "filter": FILTER,
+        "out_backprop": R((1, 2, 5, 2)),
+        **CONV,
+    },
+    "Conv2DBackpropFilter": {
+        "input": IMAGE,
+        "filter_sizes": np.array([2, 3, 2, 2], np.int32),
+        "out_backprop": R((1, 2, 5, 2)),
+        **CONV,
+    },
     "Conv2DBackpropInputV2": {"input": fixed(1, 4, 5, 2), "filter": FILTER, "out_backprop": R((1, 2, 5, 2)), **CONV},
     "Conv2DBackpropFilterV2": {"input": IMAGE, "filter": fixed(2, 3, 2, 2), "out_backprop": R((1, 2, 5, 2)), **CONV},
     "DepthwiseConv2dNative": {"input": IMAGE, "filter": FILTER, **CONV1},
-    "DepthwiseConv2dNativeBackpropInput": {"input_sizes": np.array([1, 4, 5, 2], np.int32), "filter": FILTER,
-                                           "out_backprop": R((1, 3, 3, 4)), **CONV1},
-    "DepthwiseConv2dNativeBackpropFilter": {"input": IMAGE, "filter_sizes": np.array([2, 3, 2, 2], np.int32),
-                                            "out_backprop": R((1, 3, 3, 4)), **CONV1},
+    "DepthwiseConv2dNativeBackpropInput": {
+        "input_sizes": np.array([1, 4, 5, 2], np.int32),
+        "filter": FILTER,
+        "out_backprop": R((1, 3, 3, 4)),
+        **CONV1,
+    },
+    "DepthwiseConv2dNativeBackpropFilter": {
+        "input": IMAGE,
+        "filter_sizes": np.array([2, 3, 2, 2], np.int32),
+        "out_backprop": R((1, 3, 3, 4)),
+        **CONV1,
+    },
     "Conv3D": {"input": VOLUME, "filter": FILTER3D, **CONV3D},
-    "Conv3DBackpropInput": {"input": fixed(1, 3, 4, 3, 2), "filter": FILTER3D, "out_backprop": R((1, 2, 3, 2, 2)),
-                            **CONV3D},
-    "Conv3DBackpropFilter": {"input": VOLUME, "filter": fixed(2, 2, 2, 2, 2), "out_backprop": R((1, 2, 3, 2, 2)),
-                             **CONV3D},
-    "Conv3DBackpropInputV2": {"input_sizes": np.array([1, 3, 4, 3, 2], np.int32), "filter": FILTER3D,
-                              "out_backprop": R((1, 2, 3, 2, 2)), **CONV3D},
-    "Conv3DBackpropFilterV2": {"input": VOLUME, "filter_sizes": np.array([2, 2, 2, 2, 2], np.int32),
-                               "out_backprop": R((1, 2, 3, 2, 2)), **CONV3D},
+    "Conv3DBackpropInput": {
+        "input": fixed(1, 3, 4, 3, 2),
+        "filter": FILTER3D,
+        "out_backprop": R((1, 2, 3, 2, 2)),
+        **CONV3D,
+    },
+    "Conv3DBackpropFilter": {
+        "input": VOLUME,
+        "filter": fixed(2, 2, 2, 2, 2),
+        "out_backprop": R((1, 2, 3, 2, 2)),
+        **CONV3D,
+    },
+    "Conv3DBackpropInputV2": {
+        "input_sizes": np.array([1, 3, 4, 3, 2], np.int32),
+        "filter": FILTER3D,
+        "out_backprop": R((1, 2, 3, 2, 2)),
+        **CONV3D,
+    },
+    "Conv3DBackpropFilterV2": {
+        "input": VOLUME,
+        "filter_sizes": np.array([2, 2, 2, 2, 2], np.int32),
+        "out_backprop": R((1, 2, 3, 2, 2)),
+        **CONV3D,
+    },
     "Dilation2D": {"input": IMAGE, "filter": R((2, 2, 2)), **CONV1, "rates": [1, 1, 1, 1]},
-    "Dilation2DBackpropInput": {"input": fixed(1, 4, 5, 2), "filter": fixed(2, 2, 2), "out_backprop": R((1, 3, 4, 2)),
-                                **CONV1, "rates": [1, 1, 1, 1]},
-    "Dilation2DBackpropFilter": {"input": fixed(1, 4, 5, 2), "filter": fixed(2, 2, 2), "out_backprop": R((1, 3, 4, 2)),
-                                 **CONV1, "rates": [1, 1, 1, 1]},
+    "Dilation2DBackpropInput": {
+        "input": fixed(1, 4, 5, 2),
+        "filter": fixed(2, 2, 2),
+        "out_backprop": R((1, 3, 4, 2)),
+        **CONV1,
+        "rates": [1, 1, 1, 1],
+    },
+    "Dilation2DBackpropFilter": {
+        "input": fixed(1, 4, 5, 2),
+        "filter": fixed(2, 2, 2),
+        "out_backprop": R((1, 3, 4, 2)),
+        **CONV1,
+        "rates": [1, 1, 1, 1],
+    },
     "AvgPool": {"value": IMAGE, **POOL},
     "AvgPoolGrad": {"orig_input_shape": np.array([1, 4, 5, 2], np.int32), "grad": R((1, 2, 2, 2)), **POOL},
     "AvgPool3D": {"input": VOLUME, **POOL3D},
     "AvgPool3DGrad": {"orig_input_shape": np.array([1, 3, 4, 3, 2], np.int32), "grad": R((1, 2, 3, 2, 2)), **POOL3D},
     "MaxPool": {"input": IMAGE, **POOL},
-    "MaxPoolV2": {"input": IMAGE, "ksize": np.array([1, 2, 2, 1], np.int32),
-                  "strides": np.array([1, 2, 2, 1], np.int32), "padding": "VALID"},
+    "MaxPoolV2": {
+        "input": IMAGE,
+        "ksize": np.array([1, 2, 2, 1], np.int32),
+        "strides": np.array([1, 2, 2, 1], np.int32),
+        "padding": "VALID",
+    },
     "MaxPool3D": {"input": R((1, 3, 4, 3, 2), 1.0, 40.0), **POOL3D},
     "MaxPoolGrad": {**POOLED, "grad": R((1, 2, 2, 2)), **POOL, "_wrt": ["grad"]},
     "MaxPoolGradV2": {**POOLED, "grad": R((1, 2, 2, 2)), **POOL_INPUTS, "padding": "VALID"},
@@ -214,8 +311,16 @@ CASES: dict[str, dict[str, Any]] = {
     "MaxPoolGradWithArgmax": {"input": fixed(1, 4, 5, 2), "grad": R((1, 2, 2, 2)), "argmax": AT, **POOL},
     "MaxPoolGradGradWithArgmax": {"input": fixed(1, 4, 5, 2), "grad": R((1, 4, 5, 2)), "argmax": AT, **POOL},
     "MaxPoolWithArgmax": {"input": IMAGE, **POOL},
-    **{f"Fractional{kind}Pool": {"value": R((1, 5, 5, 2)), "pooling_ratio": [1.0, 1.5, 1.4, 1.0], "deterministic": True,
-                                 "seed": 3, "seed2": 4} for kind in ("Avg", "Max")},
+    **{
+        f"Fractional{kind}Pool": {
+            "value": R((1, 5, 5, 2)),
+            "pooling_ratio": [1.0, 1.5, 1.4, 1.0],
+            "deterministic": True,
+            "seed": 3,
+            "seed2": 4,
+        }
+        for kind in ("Avg", "Max")
+    },
     # Norms
     "LRN": {"input": R((1, 2, 2, 4)), "depth_radius": 1, "T": tf.float32},
     "FusedBatchNorm": FUSED,
@@ -223,8 +328,14 @@ CASES: dict[str, dict[str, Any]] = {
     "FusedBatchNormV2": {**FUSED, "U": tf.float32},
     "FusedBatchNormV3": {**FUSED, "U": tf.float32},
     "BatchNormWithGlobalNormalization": {
-        "t": R((1, 2, 2, 3)), "m": R((3,)), "v": R((3,)), "beta": R((3,)), "gamma": R((3,)), "variance_epsilon": 0.01,
-        "scale_after_normalization": True},
+        "t": R((1, 2, 2, 3)),
+        "m": R((3,)),
+        "v": R((3,)),
+        "beta": R((3,)),
+        "gamma": R((3,)),
+        "variance_epsilon": 0.01,
+        "scale_after_normalization": True,
+    },
     # Images
     "ResizeBilinear": {"images": IMAGE, "size": np.array([3, 7], np.int32), "T": tf.float32},
     "ResizeBicubic": {"images": IMAGE, "size": np.array([3, 7], np.int32), "T": tf.float32},
@@ -232,25 +343,57 @@ CASES: dict[str, dict[str, Any]] = {
     "ResizeNearestNeighborGrad": {"grads": IMAGE, "size": np.array([3, 7], np.int32)},
     "ResizeBilinearGrad": {"grads": R((1, 3, 7, 2)), "original_image": fixed(1, 4, 5, 2)},
     "ResizeBicubicGrad": {"grads": R((1, 3, 7, 2)), "original_image": fixed(1, 4, 5, 2)},
-    "CropAndResize": {"image": IMAGE, "boxes": R((2, 4), 0, 0.01, lambda x: x + BOXES), "T": tf.float32,
-                      "box_ind": np.array([0, 0], np.int32), "crop_size": np.array([3, 3], np.int32)},
-    "CropAndResizeGradBoxes": {"grads": R((2, 3, 3, 2)), "image": fixed(1, 4, 5, 2), "T": tf.float32,
-                               "boxes": BOXES, "box_ind": np.array([0, 0], np.int32)},
-    "CropAndResizeGradImage": {"grads": R((2, 3, 3, 2)), "boxes": BOXES,
-                               "box_ind": np.array([0, 0], np.int32), "image_size": np.array([1, 4, 5, 2], np.int32),
-                               "T": tf.float32},
+    "CropAndResize": {
+        "image": IMAGE,
+        "boxes": R((2, 4), 0, 0.01, lambda x: x + BOXES),
+        "T": tf.float32,
+        "box_ind": np.array([0, 0], np.int32),
+        "crop_size": np.array([3, 3], np.int32),
+    },
+    "CropAndResizeGradBoxes": {
+        "grads": R((2, 3, 3, 2)),
+        "image": fixed(1, 4, 5, 2),
+        "T": tf.float32,
+        "boxes": BOXES,
+        "box_ind": np.array([0, 0], np.int32),
+    },
+    "CropAndResizeGradImage": {
+        "grads": R((2, 3, 3, 2)),
+        "boxes": BOXES,
+        "box_ind": np.array([0, 0], np.int32),
+        "image_size": np.array([1, 4, 5, 2], np.int32),
+        "T": tf.float32,
+    },
     "RGBToHSV": {"images": R((2, 3))},
     # Fourier transforms
     **{name: {"input": R((2, 3, 4)), **COMPLEX} for name in ("FFT", "FFT2D", "FFT3D", "IFFT", "IFFT2D", "IFFT3D")},
-    **{f"RFFT{d}": {"input": R((2, 3, 4)), "fft_length": np.array(n, np.int32), "Treal": tf.float64, **COMPLEX}
-       for d, n in (("", [4]), ("2D", [3, 4]), ("3D", [2, 3, 4]))},
-    **{f"IRFFT{d}": {"input": R((2, 3, 3)), "fft_length": np.array(n, np.int32), "Treal": tf.float64, **COMPLEX}
-       for d, n in (("", [4]), ("2D", [3, 4]), ("3D", [2, 3, 4]))},
+    **{
+        f"RFFT{d}": {"input": R((2, 3, 4)), "fft_length": np.array(n, np.int32), "Treal": tf.float64, **COMPLEX}
+        for d, n in (("", [4]), ("2D", [3, 4]), ("3D", [2, 3, 4]))
+    },
+    **{
+        f"IRFFT{d}": {"input": R((2, 3, 3)), "fft_length": np.array(n, np.int32), "Treal": tf.float64, **COMPLEX}
+        for d, n in (("", [4]), ("2D", [3, 4]), ("3D", [2, 3, 4]))
+    },
     # Linear algebra
-    **{name: {"input": MATRIX} for name in
-       ("MatrixInverse", "MatrixDeterminant", "LogMatrixDeterminant", "MatrixExponential", "MatrixSquareRoot", "Qr")},
-    "MatrixDiagV3": {"diagonal": R((2, 3)), "k": np.int32(0), "num_rows": np.int32(-1), "num_cols": np.int32(-1),
-                     "padding_value": np.float64(0)},
+    **{
+        name: {"input": MATRIX}
+        for name in (
+            "MatrixInverse",
+            "MatrixDeterminant",
+            "LogMatrixDeterminant",
+            "MatrixExponential",
+            "MatrixSquareRoot",
+            "Qr",
+        )
+    },
+    "MatrixDiagV3": {
+        "diagonal": R((2, 3)),
+        "k": np.int32(0),
+        "num_rows": np.int32(-1),
+        "num_cols": np.int32(-1),
+        "padding_value": np.float64(0),
+    },
     "MatrixDiagPartV3": {"input": R((2, 3, 3)), "k": np.array([-1, 0], np.int32), "padding_value": np.float64(0)},
     "MatrixSetDiagV3": {"input": R((2, 3, 3)), "diagonal": R((2, 3)), "k": np.int32(0)},
     "Cholesky": {"input": MATRIX, "_symmetric": True},
@@ -258,27 +401,62 @@ CASES: dict[str, dict[str, Any]] = {
     "Svd": {"input": R((3, 2)), "_outputs": [0]},
     "MatrixSolve": {"matrix": MATRIX, "rhs": R((2, 3, 2))},
     "MatrixTriangularSolve": {"matrix": R((3, 3), make=lower), "rhs": R((3, 2))},
-    "MatrixSolveLs": {"matrix": R((4, 2)), "rhs": R((4, 1)), "l2_regularizer": np.float64(0.1),
-                      "_wrt": ["matrix", "rhs"]},
+    "MatrixSolveLs": {
+        "matrix": R((4, 2)),
+        "rhs": R((4, 1)),
+        "l2_regularizer": np.float64(0.1),
+        "_wrt": ["matrix", "rhs"],
+    },
     "TridiagonalSolve": {"diagonals": R((3, 4), make=lambda x: x + [[0], [2], [0]]), "rhs": R((4, 2))},
     # Sparse tensors
     "SparseReorder": {"input_indices": SPARSE[[2, 0, 1]], "input_values": R((3,)), "input_shape": np.array([2, 3])},
-    "SparseSlice": {"indices": SPARSE, "values": R((3,)), "shape": np.array([2, 3]), "start": np.array([1, 0]),
-                    "size": np.array([1, 3])},
-    **{f"SparseDenseCwise{kind}": {"sp_indices": SPARSE, "sp_values": R((3,)), "sp_shape": np.array([2, 3]),
-                                   "dense": R((2, 3))} for kind in ("Add", "Mul", "Div")},
+    "SparseSlice": {
+        "indices": SPARSE,
+        "values": R((3,)),
+        "shape": np.array([2, 3]),
+        "start": np.array([1, 0]),
+        "size": np.array([1, 3]),
+    },
+    **{
+        f"SparseDenseCwise{kind}": {
+            "sp_indices": SPARSE,
+            "sp_values": R((3,)),
+            "sp_shape": np.array([2, 3]),
+            "dense": R((2, 3)),
+        }
+        for kind in ("Add", "Mul", "Div")
+    },
     "SparseTensorDenseAdd": {"a_indices": SPARSE, "a_values": R((3,)), "a_shape": np.array([2, 3]), "b": R((2, 3))},
     "SparseTensorDenseMatMul": {"a_indices": SPARSE, "a_values": R((3,)), "a_shape": np.array([2, 3]), "b": R((3, 2))},
-    "SparseToDense": {"sparse_indices": SPARSE, "output_shape": np.array([2, 3]), "sparse_values": R((3,)),
-                      "default_value": R(())},
-    "SparseAdd": {"a_indices": SPARSE, "a_values": R((3,)), "a_shape": np.array([2, 3]), "b_indices": SPARSE[1:],
-                  "b_values": R((2,)), "b_shape": np.array([2, 3]), "thresh": np.float64(0)},
-    "SparseReduceSum": {"input_indices": SPARSE, "input_values": R((3,)), "input_shape": np.array([2, 3]),
-                        "reduction_axes": np.array([0], np.int32)},
+    "SparseToDense": {
+        "sparse_indices": SPARSE,
+        "output_shape": np.array([2, 3]),
+        "sparse_values": R((3,)),
+        "default_value": R(()),
+    },
+    "SparseAdd": {
+        "a_indices": SPARSE,
+        "a_values": R((3,)),
+        "a_shape": np.array([2, 3]),
+        "b_indices": SPARSE[1:],
+        "b_values": R((2,)),
+        "b_shape": np.array([2, 3]),
+        "thresh": np.float64(0),
+    },
+    "SparseReduceSum": {
+        "input_indices": SPARSE,
+        "input_values": R((3,)),
+        "input_shape": np.array([2, 3]),
+        "reduction_axes": np.array([0], np.int32),
+    },
     "SparseSoftmax": {"sp_indices": SPARSE, "sp_values": R((3,)), "sp_shape": np.array([2, 3])},
-    "SparseFillEmptyRows": {"indices": SPARSE[:1], "values": R((1,)), "dense_shape": np.array([2, 3]),
-                            "default_value": R(())},
-}  # fmt: skip
+    "SparseFillEmptyRows": {
+        "indices": SPARSE[:1],
+        "values": R((1,)),
+        "dense_shape": np.array([2, 3]),
+        "default_value": R(()),
+    },
+}
 
 
 def _branches(x: Any) -> Any:

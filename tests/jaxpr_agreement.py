@@ -15,8 +15,13 @@ from penstock.jaxprs.numpy_program import NumpyProgram
 jax.config.update("jax_enable_x64", True)
 
 TOLERANCE = {
-    "float64": 1e-12, "complex128": 1e-12, "float32": 2e-6, "complex64": 5e-6, "float16": 2e-3, "bfloat16": 2e-2,
-}  # fmt: skip
+    "float64": 1e-12,
+    "complex128": 1e-12,
+    "float32": 2e-6,
+    "complex64": 5e-6,
+    "float16": 2e-3,
+    "bfloat16": 2e-2,
+}
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 

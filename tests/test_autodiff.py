@@ -53,8 +53,9 @@ def test_a_training_graph_is_tensorflows(model: str) -> None:
     def described(nodes: Any) -> list[Any]:
         return [
             (n.name, n.op, list(n.input), n.device, {k: str(v) for k, v in n.attr.items() if k[:5] != "_has_"})
-            for n in nodes if n.name.startswith("gradients/")
-        ]  # fmt: skip
+            for n in nodes
+            if n.name.startswith("gradients/")
+        ]
 
     assert described(actual) == described(expected)
 

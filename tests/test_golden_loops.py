@@ -16,9 +16,20 @@ ROWS = {row["id"]: row for row in load("loops/loops.json")["cases"]}
 SECOND = "a second derivative, which TensorFlow refuses: test_second_derivatives"
 BETTER: dict[str, tuple[str, Any]] = {
     **dict.fromkeys(
-        ("while_second_0", "while_second_1", "while_second_2", "while_second_3", "nested2_second", "while_hessian",
-         "map_fn_second", "scan_second", "while_grad_norm_penalty", "cond_in_while_second",
-         "map_fn_second_capture_nested", "ta_second_derivative"),
+        (
+            "while_second_0",
+            "while_second_1",
+            "while_second_2",
+            "while_second_3",
+            "nested2_second",
+            "while_hessian",
+            "map_fn_second",
+            "scan_second",
+            "while_grad_norm_penalty",
+            "cond_in_while_second",
+            "map_fn_second_capture_nested",
+            "ta_second_derivative",
+        ),
         (SECOND, None),
     ),
     "map_fn_empty": ("the gradient of no elements has no elements", [None, None, 0.0]),
@@ -27,17 +38,22 @@ BETTER: dict[str, tuple[str, Any]] = {
     "ta_clear_after_read": ("a TensorArray is a value: it can be read twice", [None, [[1.0, 2.0], [1.0, 2.0]]]),
     "feed_captured_intermediate_while": (
         "TensorFlow replaces x * x by another node and then ignores what is fed for it",
-        [[57.0, 5.0, 120.0, 26.0, 5.0], [321.0, 11.0, 348.0, 62.0, 11.0], [32.0, 0.0, 100.0, 21.0, 5.0],
-         [5.0, 5.0, 24.0, 6.0, 1.0]],
+        [
+            [57.0, 5.0, 120.0, 26.0, 5.0],
+            [321.0, 11.0, 348.0, 62.0, 11.0],
+            [32.0, 0.0, 100.0, 21.0, 5.0],
+            [5.0, 5.0, 24.0, 6.0, 1.0],
+        ],
     ),
     "feed_captured_map_fn": ("the same", None),
     "feed_tensor_inside_cond": (
-        "tensors inside a branch cannot be fed", [[False, False], *["InaccessibleTensorError"] * 2, "ValueError"],
+        "tensors inside a branch cannot be fed",
+        [[False, False], *["InaccessibleTensorError"] * 2, "ValueError"],
     ),
     "map_fn_no_dtype": ("refused when the graph is built, not when it runs", ["TypeError", [[1, 2]]]),
     "while_dtype_change": ("refused when the graph is built, not when it runs", "TypeError"),
     "map_fn_random_seeded": ("the numbers are others than TensorFlow's: test_random_numbers_in_a_loop", None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
@@ -92,7 +108,7 @@ DIFFERENTIABLE_TWICE = {
     "scan": lambda x, w: tf.scan(lambda a, e: tf.tanh(a * e) * tf.reduce_sum(w), x),
     "TensorArray": _written,
     "norm of a gradient": _penalty,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE_TWICE)

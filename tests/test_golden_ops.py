@@ -23,11 +23,14 @@ DIFFERENT: dict[str, dict[str, str]] = {
     ("aspect", "name"),
     [
         pytest.param(
-            aspect, name, id=f"{aspect}-{name}",
+            aspect,
+            name,
+            id=f"{aspect}-{name}",
             marks=[pytest.mark.xfail(strict=True, reason=DIFFERENT[aspect][name])] if name in DIFFERENT[aspect] else [],
         )
-        for aspect in ASPECTS for name in cases_with(aspect)
+        for aspect in ASPECTS
+        for name in cases_with(aspect)
     ],
-)  # fmt: skip
+)
 def test_as_tensorflow(aspect: str, name: str) -> None:
     ASPECTS[aspect](CASES[name])

@@ -1,6 +1,6 @@
 """Regenerates penstock/data_files/digits.npz from scikit-learn, which only this script needs.
 
-    pip install scikit-learn && python tools/make_digits.py
+pip install scikit-learn && python tools/make_digits.py
 """
 
 from __future__ import annotations

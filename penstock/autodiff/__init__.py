@@ -7,12 +7,7 @@ conditionals and loops: another conditional, another loop, over bodies that `bod
 from penstock.autodiff.branches import if_gradient
 from penstock.autodiff.custom import custom_gradient, grad_pass_through
 from penstock.autodiff.loops import while_gradient
-from penstock.autodiff.registry import (
-    NoGradient,
-    NotDifferentiable,
-    RegisterGradient,
-    get_gradient_function,
-)
+from penstock.autodiff.registry import NoGradient, NotDifferentiable, RegisterGradient, get_gradient_function
 from penstock.autodiff.walk import AggregationMethod, UnconnectedGradients, gradients, hessians
 from penstock.ops.engine.if_while import if_op, while_op
 

@@ -73,9 +73,13 @@ class _BranchGradients:
         types = [t.dtype.base_dtype for t in functions[0].outputs]
         with get_default_graph().colocate_with(self.operation):
             results = if_op(
-                self.operation.input_list[0], captured, then_branch=functions[0], else_branch=functions[1], Tout=types,
+                self.operation.input_list[0],
+                captured,
+                then_branch=functions[0],
+                else_branch=functions[1],
+                Tout=types,
                 _forward=self.operation.name,
-            )  # fmt: skip
+            )
         return {i: self._result(i, results[at:], of_rows) for i, (at, of_rows) in places.items()}
 
     def _result(self, position: int, results: list[Tensor], of_rows: bool) -> Any:

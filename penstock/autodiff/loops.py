@@ -74,9 +74,11 @@ class ForwardLoop:
         tested = cond.graph.parameter(dtype, shape, "added")
         parameter: Tensor = body.graph.parameter(dtype, shape, "added")
         operation.attrs = {
-            **operation.attrs, "T": (*operation.attrs["T"], dtype),
-            "cond": cond.with_more([tested]), "body": body.with_more([parameter], [parameter]),
-        }  # fmt: skip
+            **operation.attrs,
+            "T": (*operation.attrs["T"], dtype),
+            "cond": cond.with_more([tested]),
+            "body": body.with_more([parameter], [parameter]),
+        }
         operation.input_list.append(start)
         start.consumer_list.append(operation)
         add_result(operation, parameter)
@@ -263,9 +265,13 @@ class _LoopGradient:
         step.outputs += step.inputs[len(own) :]  # what is captured passes through
         with self.graph.colocate_with(forward):
             results: list[Tensor] = while_op(
-                [*start, *captured], cond=test, body=step, _counter=0, _forward=forward.name,
+                [*start, *captured],
+                cond=test,
+                body=step,
+                _counter=0,
+                _forward=forward.name,
                 parallel_iterations=forward.attrs["parallel_iterations"],
-            )  # fmt: skip
+            )
         node = results[0].op
         node.graph.differentiated[node] = ForwardLoop(node, self.graph_tensor(self.loop.bound))
         return results

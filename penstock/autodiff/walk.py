@@ -70,8 +70,9 @@ def gradients(
         walk.run_outwards(y_tensors, walk.initial(y_tensors, given), x_tensors, stops)
         found = [walk.gradient_of(x) for x in x_tensors]
     if unconnected is UnconnectedGradients.ZERO:
-        return [_zeros_for(x, given_x) if g is None else g
-                for x, given_x, g in zip(x_tensors, x_list, found, strict=True)]  # fmt: skip
+        return [
+            _zeros_for(x, given_x) if g is None else g for x, given_x, g in zip(x_tensors, x_list, found, strict=True)
+        ]
     return found
 
 
@@ -129,11 +130,13 @@ class Walk:
                 _check_grad_type(y, grad)
                 if isinstance(grad, IndexedSlices):
                     shape = grad.dense_shape
-                    grads.append(IndexedSlices(
-                        passthrough.identity(grad.values, name=f"grad_ys_{i}_values"),
-                        passthrough.identity(grad.indices, name=f"grad_ys_{i}_indices"),
-                        None if shape is None else passthrough.identity(shape, name=f"grad_ys_{i}_shape"),
-                    ))  # fmt: skip
+                    grads.append(
+                        IndexedSlices(
+                            passthrough.identity(grad.values, name=f"grad_ys_{i}_values"),
+                            passthrough.identity(grad.indices, name=f"grad_ys_{i}_indices"),
+                            None if shape is None else passthrough.identity(shape, name=f"grad_ys_{i}_shape"),
+                        )
+                    )
                 else:
                     grads.append(passthrough.identity(grad, name=f"grad_ys_{i}"))
         return grads

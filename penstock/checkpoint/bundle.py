@@ -107,9 +107,12 @@ class BundleWriter:
             files.write(self._file, plain, total.add)
             checksum, size = total.value, len(plain)
         entry = BundleEntryProto(
-            dtype=dtype.as_datatype_enum, shape=_shape_proto(value.shape), offset=self._offset, size=size,
+            dtype=dtype.as_datatype_enum,
+            shape=_shape_proto(value.shape),
+            offset=self._offset,
+            size=size,
             crc32c=crc.mask(checksum),
-        )  # fmt: skip
+        )
         self._offset += size
         return entry
 
@@ -196,9 +199,10 @@ class BundleReader:
             raw = table.decode(files.read(self._where), self._where)
         except NotFoundError as error:
             raise NotFoundError(
-                None, None,
+                None,
+                None,
                 f"Unsuccessful TensorSliceReader constructor: Failed to find any matching files for {prefix}",
-            ) from error  # fmt: skip
+            ) from error
         header = self._parse(BundleHeaderProto, raw.pop(b"", b""), "the header")
         if header.endianness != 0 or header.version.min_consumer > _PRODUCER or header.num_shards < 1:
             raise DataLossError(
@@ -358,5 +362,3 @@ def _read_strings(data: bytes, shape: tuple[int, ...], expected: int) -> np.ndar
         result[i] = data[at : at + length]
         at += length
     return result.reshape(shape)
-
-

@@ -10,13 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO
 
-from penstock.errors import (
-    NotFoundError,
-    OpError,
-    PermissionDeniedError,
-    ResourceExhaustedError,
-    UnknownError,
-)
+from penstock.errors import NotFoundError, OpError, PermissionDeniedError, ResourceExhaustedError, UnknownError
 
 _CHUNK = 1 << 22  # bytes: written and read so many at a time
 _BUFFER = 1 << 20  # bytes: what is smaller is gathered first
@@ -65,9 +59,11 @@ def read_into(file: BinaryIO, target: Any, meanwhile: Callable[[memoryview], Non
 
 
 def _in_turns(
-    transfer: Callable[[memoryview], None], pieces: list[memoryview], meanwhile: Callable[[memoryview], None] | None,
+    transfer: Callable[[memoryview], None],
+    pieces: list[memoryview],
+    meanwhile: Callable[[memoryview], None] | None,
     behind: int,
-) -> None:  # fmt: skip
+) -> None:
     """Transfers each piece, and calls `meanwhile` with the one that came so many pieces before it, both at once."""
     if meanwhile is None or len(pieces) < 2:
         for piece in pieces:

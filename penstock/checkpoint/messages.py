@@ -28,9 +28,11 @@ _MESSAGES = {
 }
 
 _classes = make_messages(
-    "penstock/checkpoint.proto", "penstock.checkpoint", _MESSAGES,
+    "penstock/checkpoint.proto",
+    "penstock.checkpoint",
+    _MESSAGES,
     imports=[tensor_shape_pb2.DESCRIPTOR, versions_pb2.DESCRIPTOR],
-)  # fmt: skip
+)
 BundleHeaderProto: Any = _classes["BundleHeaderProto"]
 BundleEntryProto: Any = _classes["BundleEntryProto"]
 TensorSliceProto: Any = _classes["TensorSliceProto"]

@@ -53,8 +53,7 @@ class Slice:
         """What two slices of one tensor have in common, or None."""
         starts = tuple(map(max, self.starts, other.starts))
         ends = [
-            min(a + n, b + m)
-            for a, n, b, m in zip(self.starts, self.lengths, other.starts, other.lengths, strict=True)
+            min(a + n, b + m) for a, n, b, m in zip(self.starts, self.lengths, other.starts, other.lengths, strict=True)
         ]
         if any(start >= end for start, end in zip(starts, ends, strict=True)):
             return None

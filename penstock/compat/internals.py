@@ -14,17 +14,34 @@ _CONTRIB = f"{_FACE}.contrib"
 
 # What TensorFlow has in one module of array ops and in one of mathematical ops.
 _ARRAY = (
-    "penstock.ops.array.creation", "penstock.ops.array.passthrough", "penstock.ops.array.reshaping",
-    "penstock.ops.array.joining", "penstock.ops.array.arranging", "penstock.ops.array.slicing",
-    "penstock.ops.array.gathering", "penstock.ops.array.selection", "penstock.ops.linalg.diag",
-    "penstock.ops.array.indexing", "penstock.ops.math.segments", "penstock.ops.sparse.segments",
-)  # fmt: skip
+    "penstock.ops.array.creation",
+    "penstock.ops.array.passthrough",
+    "penstock.ops.array.reshaping",
+    "penstock.ops.array.joining",
+    "penstock.ops.array.arranging",
+    "penstock.ops.array.slicing",
+    "penstock.ops.array.gathering",
+    "penstock.ops.array.selection",
+    "penstock.ops.linalg.diag",
+    "penstock.ops.array.indexing",
+    "penstock.ops.math.segments",
+    "penstock.ops.sparse.segments",
+)
 _MATH = (
-    "penstock.ops.math.arithmetic", "penstock.ops.math.unary", "penstock.ops.math.compare", "penstock.ops.math.casting",
-    "penstock.ops.math.reduce", "penstock.ops.array.ranges", "penstock.ops.linalg.matmul", "penstock.ops.math.clip",
-    "penstock.ops.math.special", "penstock.ops.math.bitwise", "penstock.ops.math.cumulative",
-    "penstock.ops.array.indexed_slices", "penstock.ops.math.histogram",
-)  # fmt: skip
+    "penstock.ops.math.arithmetic",
+    "penstock.ops.math.unary",
+    "penstock.ops.math.compare",
+    "penstock.ops.math.casting",
+    "penstock.ops.math.reduce",
+    "penstock.ops.array.ranges",
+    "penstock.ops.linalg.matmul",
+    "penstock.ops.math.clip",
+    "penstock.ops.math.special",
+    "penstock.ops.math.bitwise",
+    "penstock.ops.math.cumulative",
+    "penstock.ops.array.indexed_slices",
+    "penstock.ops.math.histogram",
+)
 
 # A whole folder of TensorFlow that is a folder of another package.
 FOLDERS: Final[dict[str, str]] = {
@@ -86,8 +103,14 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.framework.indexed_slices": (_FACE, "penstock.graph.indexed_slices"),
     "python.framework.meta_graph": (_TRAIN,),
     "python.framework.ops": (
-        _FACE, "penstock.graph.graph", "penstock.graph.collections", "penstock.graph.scopes", "penstock.graph.sessions",
-        "penstock.graph.operation", "penstock.graph.indexed_slices", "penstock.autodiff",
+        _FACE,
+        "penstock.graph.graph",
+        "penstock.graph.collections",
+        "penstock.graph.scopes",
+        "penstock.graph.sessions",
+        "penstock.graph.operation",
+        "penstock.graph.indexed_slices",
+        "penstock.autodiff",
     ),
     "python.framework.random_seed": (_FACE,),
     "python.framework.smart_cond": ("penstock.ops.control.flow",),
@@ -112,7 +135,10 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.clip_ops": (_FACE,),
     "python.ops.control_flow_ops": (_FACE, "penstock.ops.control.grouping", "penstock.ops.control.flow"),
     "python.ops.data_flow_ops": (
-        _FACE, "penstock.ops.queue.queues", "penstock.ops.queue.staging", "penstock.ops.io.record_input",
+        _FACE,
+        "penstock.ops.queue.queues",
+        "penstock.ops.queue.staging",
+        "penstock.ops.io.record_input",
     ),
     "python.ops.distributions": (f"{_FACE}.distributions",),
     "python.ops.distributions.bernoulli": (f"{_FACE}.distributions",),
@@ -141,7 +167,10 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.linalg_ops": (_FACE, f"{_FACE}.linalg"),
     "python.ops.logging_ops": (_FACE, f"{_FACE}.summary"),
     "python.ops.lookup_ops": (
-        _FACE, f"{_FACE}.lookup", "penstock.ops.lookup.static", "penstock.ops.lookup.vocabulary",
+        _FACE,
+        f"{_FACE}.lookup",
+        "penstock.ops.lookup.static",
+        "penstock.ops.lookup.vocabulary",
         "penstock.ops.lookup.mutable",
     ),
     "python.ops.losses.losses": (f"{_FACE}.losses",),

@@ -24,9 +24,14 @@ _YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523,
 
 
 def random_hsv_in_yiq(
-    image: Any, max_delta_hue: float = 0, lower_saturation: float = 1, upper_saturation: float = 1,
-    lower_value: float = 1, upper_value: float = 1, seed: int | None = None,
-) -> Tensor:  # fmt: skip
+    image: Any,
+    max_delta_hue: float = 0,
+    lower_saturation: float = 1,
+    upper_saturation: float = 1,
+    lower_value: float = 1,
+    upper_value: float = 1,
+    seed: int | None = None,
+) -> Tensor:
     """`image` with its hue turned, and saturation and value scaled, by random amounts within these limits.
 
     >>> image = distort_image_ops.random_hsv_in_yiq(image, 0.2, 0.5, 1.5)
@@ -42,9 +47,11 @@ def random_hsv_in_yiq(
 
     with name_scope(None, "random_hsv_in_yiq", [image]):
         return adjust_hsv_in_yiq(
-            image, drawn(-max_delta_hue, max_delta_hue), drawn(lower_saturation, upper_saturation),
+            image,
+            drawn(-max_delta_hue, max_delta_hue),
+            drawn(lower_saturation, upper_saturation),
             drawn(lower_value, upper_value),
-        )  # fmt: skip
+        )
 
 
 def adjust_hsv_in_yiq(

@@ -137,9 +137,7 @@ class HParams:
         """Sets values from a JSON object."""
         return self.override_from_dict(json.loads(values_json))
 
-    def to_json(
-        self, indent: int | None = None, separators: Any = None, sort_keys: bool = False
-    ) -> str:
+    def to_json(self, indent: int | None = None, separators: Any = None, sort_keys: bool = False) -> str:
         """The values as a JSON object; functions, which JSON has none of, are left out."""
         values = {k: v for k, v in self.values().items() if not callable(v)}
         return json.dumps(values, indent=indent, separators=separators, sort_keys=sort_keys)

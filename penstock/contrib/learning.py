@@ -39,15 +39,33 @@ def train_step(sess: Any, train_op: Any, global_step: Any, train_step_kwargs: di
 
 
 def train(
-    train_op: Any, logdir: str | None, train_step_fn: Callable[..., Any] = train_step,
-    train_step_kwargs: Any = _DEFAULT, log_every_n_steps: int = 1, graph: Graph | None = None, master: str = "",
-    is_chief: bool = True, global_step: Any = None, number_of_steps: int | None = None, init_op: Any = _DEFAULT,
-    init_feed_dict: Any = None, local_init_op: Any = _DEFAULT, init_fn: Any = None, ready_op: Any = _DEFAULT,
-    summary_op: Any = _DEFAULT, save_summaries_secs: float = 600, summary_writer: Any = _DEFAULT,
-    startup_delay_steps: int = 0, saver: Any = None, save_interval_secs: float = 600, sync_optimizer: Any = None,
-    session_config: Any = None, session_wrapper: Any = None, trace_every_n_steps: int | None = None,
+    train_op: Any,
+    logdir: str | None,
+    train_step_fn: Callable[..., Any] = train_step,
+    train_step_kwargs: Any = _DEFAULT,
+    log_every_n_steps: int = 1,
+    graph: Graph | None = None,
+    master: str = "",
+    is_chief: bool = True,
+    global_step: Any = None,
+    number_of_steps: int | None = None,
+    init_op: Any = _DEFAULT,
+    init_feed_dict: Any = None,
+    local_init_op: Any = _DEFAULT,
+    init_fn: Any = None,
+    ready_op: Any = _DEFAULT,
+    summary_op: Any = _DEFAULT,
+    save_summaries_secs: float = 600,
+    summary_writer: Any = _DEFAULT,
+    startup_delay_steps: int = 0,
+    saver: Any = None,
+    save_interval_secs: float = 600,
+    sync_optimizer: Any = None,
+    session_config: Any = None,
+    session_wrapper: Any = None,
+    trace_every_n_steps: int | None = None,
     ignore_live_threads: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """Trains until `number_of_steps`, the end of the data, or a request to stop; gives the last loss.
 
     Saves checkpoints and summaries to `logdir`, and goes on from the last checkpoint there.
@@ -93,10 +111,18 @@ def train(
     if logdir is None:
         settings.update(summary_op=None, summary_writer=None)
     supervisor = Supervisor(
-        graph=graph, is_chief=is_chief, logdir=logdir, init_op=init_op, init_feed_dict=init_feed_dict,
-        local_init_op=local_init_op, global_step=step, init_fn=init_fn, save_summaries_secs=save_summaries_secs,
-        save_model_secs=save_interval_secs, **settings,
-    )  # fmt: skip
+        graph=graph,
+        is_chief=is_chief,
+        logdir=logdir,
+        init_op=init_op,
+        init_feed_dict=init_feed_dict,
+        local_init_op=local_init_op,
+        global_step=step,
+        init_fn=init_fn,
+        save_summaries_secs=save_summaries_secs,
+        save_model_secs=save_interval_secs,
+        **settings,
+    )
     with supervisor.managed_session(master, start_standard_services=False, config=session_config) as sess:
         if session_wrapper is not None:
             sess = session_wrapper(sess)

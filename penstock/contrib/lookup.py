@@ -27,22 +27,44 @@ from penstock.ops.lookup.vocabulary import (
 )
 
 __all__ = [
-    "FastHashSpec", "HashTable", "HasherSpec", "IdTableWithHashBuckets", "InitializableLookupTableBase",
-    "KeyValueTensorInitializer", "LookupInterface", "MutableDenseHashTable", "MutableHashTable", "StrongHashSpec",
-    "TableInitializerBase", "TextFileIdTableInitializer", "TextFileIndex", "TextFileInitializer",
-    "TextFileStringTableInitializer", "index_table_from_file", "index_table_from_tensor", "index_to_string",
-    "index_to_string_table_from_file", "index_to_string_table_from_tensor", "string_to_index",
-    "string_to_index_table_from_file", "string_to_index_table_from_tensor",
-]  # fmt: skip
+    "FastHashSpec",
+    "HashTable",
+    "HasherSpec",
+    "IdTableWithHashBuckets",
+    "InitializableLookupTableBase",
+    "KeyValueTensorInitializer",
+    "LookupInterface",
+    "MutableDenseHashTable",
+    "MutableHashTable",
+    "StrongHashSpec",
+    "TableInitializerBase",
+    "TextFileIdTableInitializer",
+    "TextFileIndex",
+    "TextFileInitializer",
+    "TextFileStringTableInitializer",
+    "index_table_from_file",
+    "index_table_from_tensor",
+    "index_to_string",
+    "index_to_string_table_from_file",
+    "index_to_string_table_from_tensor",
+    "string_to_index",
+    "string_to_index_table_from_file",
+    "string_to_index_table_from_tensor",
+]
 
 
 class MutableHashTable(mutable.MutableHashTable):
     """A table that steps change: `tf.contrib.lookup.MutableHashTable(tf.string, tf.int64, -1)`."""
 
     def __init__(
-        self, key_dtype: Any, value_dtype: Any, default_value: Any, shared_name: str | None = None,
-        name: str = "MutableHashTable", checkpoint: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        key_dtype: Any,
+        value_dtype: Any,
+        default_value: Any,
+        shared_name: str | None = None,
+        name: str = "MutableHashTable",
+        checkpoint: bool = True,
+    ) -> None:
         super().__init__(key_dtype, value_dtype, default_value, name, checkpoint, shared_name)
 
 
@@ -50,24 +72,40 @@ class MutableDenseHashTable(mutable.DenseHashTable):
     """A MutableHashTable that cannot hold `empty_key` and `deleted_key`."""
 
     def __init__(
-        self, key_dtype: Any, value_dtype: Any, default_value: Any, empty_key: Any, deleted_key: Any,
-        initial_num_buckets: int | None = None, shared_name: str | None = None, name: str = "MutableDenseHashTable",
+        self,
+        key_dtype: Any,
+        value_dtype: Any,
+        default_value: Any,
+        empty_key: Any,
+        deleted_key: Any,
+        initial_num_buckets: int | None = None,
+        shared_name: str | None = None,
+        name: str = "MutableDenseHashTable",
         checkpoint: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
-            key_dtype, value_dtype, default_value, empty_key, deleted_key, initial_num_buckets, name, checkpoint,
+            key_dtype,
+            value_dtype,
+            default_value,
+            empty_key,
+            deleted_key,
+            initial_num_buckets,
+            name,
+            checkpoint,
             shared_name,
-        )  # fmt: skip
+        )
 
 
 def index_table_from_tensor(
-    mapping: Any, num_oov_buckets: int = 0, default_value: int = -1, hasher_spec: HasherSpec = FastHashSpec,
-    dtype: Any = dt.string, name: str | None = None,
-) -> LookupInterface:  # fmt: skip
+    mapping: Any,
+    num_oov_buckets: int = 0,
+    default_value: int = -1,
+    hasher_spec: HasherSpec = FastHashSpec,
+    dtype: Any = dt.string,
+    name: str | None = None,
+) -> LookupInterface:
     """From the elements of a vector to their numbers: `tf.contrib.lookup.index_table_from_tensor(["a", "b"])`."""
-    return vocabulary.index_table_from_tensor(
-        mapping, num_oov_buckets, default_value, hasher_spec, dtype, name
-    )
+    return vocabulary.index_table_from_tensor(mapping, num_oov_buckets, default_value, hasher_spec, dtype, name)
 
 
 def index_to_string_table_from_tensor(mapping: Any, default_value: Any = "UNK", name: str | None = None) -> HashTable:
@@ -76,9 +114,13 @@ def index_to_string_table_from_tensor(mapping: Any, default_value: Any = "UNK", 
 
 
 def string_to_index_table_from_file(
-    vocabulary_file: Any = None, num_oov_buckets: int = 0, vocab_size: int | None = None, default_value: int = -1,
-    hasher_spec: HasherSpec = FastHashSpec, name: str | None = None,
-) -> LookupInterface:  # fmt: skip
+    vocabulary_file: Any = None,
+    num_oov_buckets: int = 0,
+    vocab_size: int | None = None,
+    default_value: int = -1,
+    hasher_spec: HasherSpec = FastHashSpec,
+    name: str | None = None,
+) -> LookupInterface:
     """The old name of `index_table_from_file`."""
     return index_table_from_file(
         vocabulary_file, num_oov_buckets, vocab_size, default_value, hasher_spec, dt.string, name
@@ -86,9 +128,12 @@ def string_to_index_table_from_file(
 
 
 def string_to_index_table_from_tensor(
-    mapping: Any, num_oov_buckets: int = 0, default_value: int = -1, hasher_spec: HasherSpec = FastHashSpec,
+    mapping: Any,
+    num_oov_buckets: int = 0,
+    default_value: int = -1,
+    hasher_spec: HasherSpec = FastHashSpec,
     name: str | None = None,
-) -> LookupInterface:  # fmt: skip
+) -> LookupInterface:
     """The old name of `index_table_from_tensor`."""
     return index_table_from_tensor(mapping, num_oov_buckets, default_value, hasher_spec, dt.string, name)
 

@@ -48,9 +48,12 @@ def absolute_difference(predictions: Any, labels: Any = None, weights: Any = 1.0
 
 
 def sigmoid_cross_entropy(
-    logits: Any, multi_class_labels: Any = None, weights: Any = 1.0, label_smoothing: float = 0,
+    logits: Any,
+    multi_class_labels: Any = None,
+    weights: Any = 1.0,
+    label_smoothing: float = 0,
     scope: str | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """`tf.losses.sigmoid_cross_entropy` with logits first."""
     with name_scope(scope, "sigmoid_cross_entropy_loss", [logits, multi_class_labels, weights]) as scope:
         return collected_losses.sigmoid_cross_entropy(multi_class_labels, logits, weights, label_smoothing, scope)
@@ -99,9 +102,13 @@ def mean_pairwise_squared_error(
 
 
 def cosine_distance(
-    predictions: Any, labels: Any = None, axis: int | None = None, weights: Any = 1.0, scope: str | None = None,
+    predictions: Any,
+    labels: Any = None,
+    axis: int | None = None,
+    weights: Any = 1.0,
+    scope: str | None = None,
     dim: int | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """`tf.losses.cosine_distance` with predictions first."""
     at = dim if axis is None else axis
     return collected_losses.cosine_distance(labels, predictions, axis=at, weights=weights, scope=scope)

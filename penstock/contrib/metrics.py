@@ -26,13 +26,23 @@ def accuracy(predictions: Any, labels: Any, weights: Any = None, name: str | Non
 
 def _predictions_first(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def streaming(
-        predictions: Any, labels: Any, weights: Any = None, metrics_collections: Any = None,
-        updates_collections: Any = None, name: str | None = None, **settings: Any,
-    ) -> Any:  # fmt: skip
+        predictions: Any,
+        labels: Any,
+        weights: Any = None,
+        metrics_collections: Any = None,
+        updates_collections: Any = None,
+        name: str | None = None,
+        **settings: Any,
+    ) -> Any:
         return function(
-            labels, predictions, weights=weights, metrics_collections=metrics_collections,
-            updates_collections=updates_collections, name=name, **settings,
-        )  # fmt: skip
+            labels,
+            predictions,
+            weights=weights,
+            metrics_collections=metrics_collections,
+            updates_collections=updates_collections,
+            name=name,
+            **settings,
+        )
 
     streaming.__name__ = streaming.__qualname__ = name
     streaming.__doc__ = f"`tf.metrics.{function.__name__}` with predictions first."
@@ -58,13 +68,16 @@ streaming_percentage_less = means.percentage_below
 
 
 def streaming_mean_iou(
-    predictions: Any, labels: Any, num_classes: int, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Any:  # fmt: skip
+    predictions: Any,
+    labels: Any,
+    num_classes: int,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Any:
     """`tf.metrics.mean_iou` with predictions first."""
-    return means.mean_iou(
-        labels, predictions, num_classes, weights, metrics_collections, updates_collections, name
-    )
+    return means.mean_iou(labels, predictions, num_classes, weights, metrics_collections, updates_collections, name)
 
 
 def aggregate_metrics(*value_update_tuples: Any) -> tuple[list[Any], list[Any]]:

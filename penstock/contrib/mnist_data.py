@@ -148,8 +148,9 @@ def read_data_sets(
         logging.warning(
             "No MNIST files in '%s' (%s, ...) and penstock downloads nothing: using the 1,797 digits that come with "
             "it, enlarged to 28 by 28: 1,500 to train and validate, 297 to test.",
-            train_dir, _FILES["train"][0] + ".gz",
-        )  # fmt: skip
+            train_dir,
+            _FILES["train"][0] + ".gz",
+        )
         train, test = _shipped()
         validation_size = min(validation_size, len(train[0]) // 10)
     elif not all(paths):
@@ -229,7 +230,11 @@ def _read(file: Any, path: str, magic: int) -> np.ndarray:
 def _shipped() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """The digits of penstock in MNIST's form: three pixels for each, and a margin of two."""
     return tuple(  # type: ignore[return-value]
-        (np.pad(np.rint(images * 255).astype(np.uint8).repeat(3, 1).repeat(3, 2), ((0, 0), (2, 2), (2, 2)))[..., None],
-         labels.astype(np.uint8))
+        (
+            np.pad(np.rint(images * 255).astype(np.uint8).repeat(3, 1).repeat(3, 2), ((0, 0), (2, 2), (2, 2)))[
+                ..., None
+            ],
+            labels.astype(np.uint8),
+        )
         for images, labels in load_digits()
-    )  # fmt: skip
+    )

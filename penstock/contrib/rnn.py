@@ -73,9 +73,8 @@ class EmbeddingWrapper(_Around):
     """
 
     def __init__(
-        self, cell: Any, embedding_classes: int, embedding_size: int, initializer: Any = None,
-        reuse: bool | None = None,
-    ) -> None:  # fmt: skip
+        self, cell: Any, embedding_classes: int, embedding_size: int, initializer: Any = None, reuse: bool | None = None
+    ) -> None:
         super().__init__(cell, reuse)
         if embedding_classes <= 0 or embedding_size <= 0:
             raise ValueError(
@@ -130,9 +129,7 @@ class OutputProjectionWrapper(_Around):
 class HighwayWrapper(CellWrapper):
     """A cell whose outputs are mixed with its inputs by a learnt gate (Srivastava et al. 2015)."""
 
-    def __init__(
-        self, cell: Any, couple_carry_transform_gates: bool = True, carry_bias_init: float = 1.0
-    ) -> None:
+    def __init__(self, cell: Any, couple_carry_transform_gates: bool = True, carry_bias_init: float = 1.0) -> None:
         super().__init__(cell)
         self._coupled, self._carry_bias = couple_carry_transform_gates, carry_bias_init
 
@@ -158,9 +155,15 @@ class AttentionCellWrapper(_Around):
     """Attention over the last `attn_length` outputs of a cell (Bahdanau et al. 2014)."""
 
     def __init__(
-        self, cell: Any, attn_length: int, attn_size: int | None = None, attn_vec_size: int | None = None,
-        input_size: int | None = None, state_is_tuple: bool = True, reuse: bool | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        cell: Any,
+        attn_length: int,
+        attn_size: int | None = None,
+        attn_vec_size: int | None = None,
+        input_size: int | None = None,
+        state_is_tuple: bool = True,
+        reuse: bool | None = None,
+    ) -> None:
         super().__init__(cell, reuse)
         if nest.is_nested(cell.state_size) and not state_is_tuple:
             raise ValueError(f"Cell returns tuple of states, but state_is_tuple is not set. State: {cell.state_size}")
@@ -229,9 +232,15 @@ def _checked_stack(cells_fw: Any, cells_bw: Any, states_fw: Any, states_bw: Any)
 
 
 def stack_bidirectional_rnn(
-    cells_fw: Any, cells_bw: Any, inputs: Any, initial_states_fw: Any = None, initial_states_bw: Any = None,
-    dtype: Any = None, sequence_length: Any = None, scope: Any = None,
-) -> Any:  # fmt: skip
+    cells_fw: Any,
+    cells_bw: Any,
+    inputs: Any,
+    initial_states_fw: Any = None,
+    initial_states_bw: Any = None,
+    dtype: Any = None,
+    sequence_length: Any = None,
+    scope: Any = None,
+) -> Any:
     """Several bidirectional layers over a list of inputs; each sees the joined outputs of the one before."""
     starts = _checked_stack(cells_fw, cells_bw, initial_states_fw, initial_states_bw)
     fw, bw = [], []
@@ -247,10 +256,18 @@ def stack_bidirectional_rnn(
 
 
 def stack_bidirectional_dynamic_rnn(
-    cells_fw: Any, cells_bw: Any, inputs: Any, initial_states_fw: Any = None, initial_states_bw: Any = None,
-    dtype: Any = None, sequence_length: Any = None, parallel_iterations: int | None = None, time_major: bool = False,
-    scope: Any = None, swap_memory: bool = False,
-) -> Any:  # fmt: skip
+    cells_fw: Any,
+    cells_bw: Any,
+    inputs: Any,
+    initial_states_fw: Any = None,
+    initial_states_bw: Any = None,
+    dtype: Any = None,
+    sequence_length: Any = None,
+    parallel_iterations: int | None = None,
+    time_major: bool = False,
+    scope: Any = None,
+    swap_memory: bool = False,
+) -> Any:
     """Several bidirectional layers over time; each sees the joined outputs of the one before.
 
     >>> outputs, fw, bw = tf.contrib.rnn.stack_bidirectional_dynamic_rnn(cells_fw, cells_bw, x, dtype=tf.float32)
@@ -261,9 +278,8 @@ def stack_bidirectional_dynamic_rnn(
         for i, (start_fw, start_bw) in enumerate(starts):
             with variable_scope(f"cell_{i}"):
                 outputs, (state_fw, state_bw) = bidirectional_dynamic_rnn(
-                    cells_fw[i], cells_bw[i], inputs, sequence_length, start_fw, start_bw, dtype,
-                    time_major=time_major,
-                )  # fmt: skip
+                    cells_fw[i], cells_bw[i], inputs, sequence_length, start_fw, start_bw, dtype, time_major=time_major
+                )
                 inputs = concat(outputs, 2)
             fw.append(state_fw)
             bw.append(state_bw)

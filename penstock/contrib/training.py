@@ -38,11 +38,18 @@ def clip_gradient_norms_fn(max_norm: float) -> Any:
 
 
 def create_train_op(
-    total_loss: Any, optimizer: Any, global_step: Any = _USE_GLOBAL_STEP, update_ops: Any = None,
-    variables_to_train: Any = None, transform_grads_fn: Any = None, summarize_gradients: bool = False,
-    gate_gradients: int = Optimizer.GATE_OP, aggregation_method: Any = None,
-    colocate_gradients_with_ops: bool = False, check_numerics: bool = True,
-) -> Any:  # fmt: skip
+    total_loss: Any,
+    optimizer: Any,
+    global_step: Any = _USE_GLOBAL_STEP,
+    update_ops: Any = None,
+    variables_to_train: Any = None,
+    transform_grads_fn: Any = None,
+    summarize_gradients: bool = False,
+    gate_gradients: int = Optimizer.GATE_OP,
+    aggregation_method: Any = None,
+    colocate_gradients_with_ops: bool = False,
+    check_numerics: bool = True,
+) -> Any:
     """A tensor that trains when it is run, and gives the loss; the updates in UPDATE_OPS run first.
 
     >>> train = tf.contrib.training.create_train_op(loss, tf.train.AdamOptimizer())
@@ -61,9 +68,12 @@ def create_train_op(
     if not variables:
         raise ValueError("create_train_op: there are no variables to train.")
     gradients = optimizer.compute_gradients(
-        total_loss, variables, gate_gradients=gate_gradients, aggregation_method=aggregation_method,
+        total_loss,
+        variables,
+        gate_gradients=gate_gradients,
+        aggregation_method=aggregation_method,
         colocate_gradients_with_ops=colocate_gradients_with_ops,
-    )  # fmt: skip
+    )
     if transform_grads_fn:
         gradients = transform_grads_fn(gradients)
     if summarize_gradients:
@@ -81,11 +91,19 @@ def create_train_op(
 
 
 def slim_train_op(
-    total_loss: Any, optimizer: Any, global_step: Any = _USE_GLOBAL_STEP, update_ops: Any = None,
-    variables_to_train: Any = None, clip_gradient_norm: float = 0, summarize_gradients: bool = False,
-    gate_gradients: int = Optimizer.GATE_OP, aggregation_method: Any = None,
-    colocate_gradients_with_ops: bool = False, gradient_multipliers: Any = None, check_numerics: bool = True,
-) -> Any:  # fmt: skip
+    total_loss: Any,
+    optimizer: Any,
+    global_step: Any = _USE_GLOBAL_STEP,
+    update_ops: Any = None,
+    variables_to_train: Any = None,
+    clip_gradient_norm: float = 0,
+    summarize_gradients: bool = False,
+    gate_gradients: int = Optimizer.GATE_OP,
+    aggregation_method: Any = None,
+    colocate_gradients_with_ops: bool = False,
+    gradient_multipliers: Any = None,
+    check_numerics: bool = True,
+) -> Any:
     """`create_train_op` with clipping and multipliers of gradients.
 
     >>> train = slim.learning.create_train_op(loss, optimizer, clip_gradient_norm=4.0)
@@ -97,6 +115,15 @@ def slim_train_op(
         return clip_gradient_norms(gradients, clip_gradient_norm) if clip_gradient_norm > 0 else gradients
 
     return create_train_op(
-        total_loss, optimizer, global_step, update_ops, variables_to_train, transformed, summarize_gradients,
-        gate_gradients, aggregation_method, colocate_gradients_with_ops, check_numerics,
-    )  # fmt: skip
+        total_loss,
+        optimizer,
+        global_step,
+        update_ops,
+        variables_to_train,
+        transformed,
+        summarize_gradients,
+        gate_gradients,
+        aggregation_method,
+        colocate_gradients_with_ops,
+        check_numerics,
+    )

@@ -26,11 +26,21 @@ from penstock.variables.variable import Variable
 
 @add_arg_scope
 def variable(
-    name: str, shape: Any = None, dtype: Any = None, initializer: Any = None, regularizer: Any = None,
-    trainable: bool = True, collections: Any = None, caching_device: Any = None, device: Any = None,
-    partitioner: Any = None, custom_getter: Callable[..., Any] | None = None, use_resource: bool | None = None,
-    synchronization: Any = None, aggregation: Any = None,
-) -> Any:  # fmt: skip
+    name: str,
+    shape: Any = None,
+    dtype: Any = None,
+    initializer: Any = None,
+    regularizer: Any = None,
+    trainable: bool = True,
+    collections: Any = None,
+    caching_device: Any = None,
+    device: Any = None,
+    partitioner: Any = None,
+    custom_getter: Callable[..., Any] | None = None,
+    use_resource: bool | None = None,
+    synchronization: Any = None,
+    aggregation: Any = None,
+) -> Any:
     """`get_variable` on a device, through a getter of one's own: `slim.variable("w", shape=[10], device="/cpu:0")`."""
     keys = list(dict.fromkeys([GraphKeys.GLOBAL_VARIABLES] if collections is None else collections))
     getter: Callable[..., Any] = get_variable
@@ -39,27 +49,57 @@ def variable(
         getter, settings["reuse"] = custom_getter, get_variable_scope().reuse
     with device_scope(device or ""):
         return getter(
-            name, shape=shape, dtype=dtype, initializer=initializer, regularizer=regularizer, trainable=trainable,
-            collections=keys, caching_device=caching_device, partitioner=partitioner, use_resource=use_resource,
-            synchronization=synchronization, aggregation=aggregation, **settings,
-        )  # fmt: skip
+            name,
+            shape=shape,
+            dtype=dtype,
+            initializer=initializer,
+            regularizer=regularizer,
+            trainable=trainable,
+            collections=keys,
+            caching_device=caching_device,
+            partitioner=partitioner,
+            use_resource=use_resource,
+            synchronization=synchronization,
+            aggregation=aggregation,
+            **settings,
+        )
 
 
 @add_arg_scope
 def model_variable(
-    name: str, shape: Any = None, dtype: Any = dt.float32, initializer: Any = None, regularizer: Any = None,
-    trainable: bool = True, collections: Any = None, caching_device: Any = None, device: Any = None,
-    partitioner: Any = None, custom_getter: Callable[..., Any] | None = None, use_resource: bool | None = None,
-    synchronization: Any = None, aggregation: Any = None,
-) -> Any:  # fmt: skip
+    name: str,
+    shape: Any = None,
+    dtype: Any = dt.float32,
+    initializer: Any = None,
+    regularizer: Any = None,
+    trainable: bool = True,
+    collections: Any = None,
+    caching_device: Any = None,
+    device: Any = None,
+    partitioner: Any = None,
+    custom_getter: Callable[..., Any] | None = None,
+    use_resource: bool | None = None,
+    synchronization: Any = None,
+    aggregation: Any = None,
+) -> Any:
     """A `variable` that is also in MODEL_VARIABLES: `slim.model_variable("weights", shape=[10, 10])`."""
     keys = [*(collections or ()), GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES]
     return variable(
-        name, shape=shape, dtype=dtype, initializer=initializer, regularizer=regularizer, trainable=trainable,
-        collections=keys, caching_device=caching_device, device=device, partitioner=partitioner,
-        custom_getter=custom_getter, use_resource=use_resource, synchronization=synchronization,
+        name,
+        shape=shape,
+        dtype=dtype,
+        initializer=initializer,
+        regularizer=regularizer,
+        trainable=trainable,
+        collections=keys,
+        caching_device=caching_device,
+        device=device,
+        partitioner=partitioner,
+        custom_getter=custom_getter,
+        use_resource=use_resource,
+        synchronization=synchronization,
         aggregation=aggregation,
-    )  # fmt: skip
+    )
 
 
 def local_variable(
@@ -67,9 +107,13 @@ def local_variable(
 ) -> Any:
     """A variable of this process: in LOCAL_VARIABLES, not trained, not saved."""
     return Variable(
-        initial_value, trainable=False, collections=[GraphKeys.LOCAL_VARIABLES], validate_shape=validate_shape,
-        name=name, use_resource=use_resource,
-    )  # fmt: skip
+        initial_value,
+        trainable=False,
+        collections=[GraphKeys.LOCAL_VARIABLES],
+        validate_shape=validate_shape,
+        name=name,
+        use_resource=use_resource,
+    )
 
 
 global_variable = variable
@@ -82,9 +126,8 @@ def add_model_variable(var: Any) -> None:
 
 
 def get_variables(
-    scope: str | VariableScope | None = None, suffix: str | None = None,
-    collection: str = GraphKeys.GLOBAL_VARIABLES,
-) -> list[Any]:  # fmt: skip
+    scope: str | VariableScope | None = None, suffix: str | None = None, collection: str = GraphKeys.GLOBAL_VARIABLES
+) -> list[Any]:
     """The variables of a collection, filtered by scope and by the end of their names.
 
     >>> tf.contrib.framework.get_variables("conv1", suffix="weights")
@@ -242,9 +285,13 @@ class VariableDeviceChooser:
     """A device function that puts variables on parameter servers in turn: `with tf.device(chooser):`."""
 
     def __init__(
-        self, num_tasks: int = 0, job_name: str = "ps", device_type: str = "CPU", device_index: int = 0,
+        self,
+        num_tasks: int = 0,
+        job_name: str = "ps",
+        device_type: str = "CPU",
+        device_index: int = 0,
         replica: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._tasks, self._job, self._type, self._index = num_tasks, job_name, device_type, device_index
         self._replica, self._next = replica, 0
 

@@ -22,10 +22,11 @@ def _stack(arrays: Sequence[Any], component: int) -> Any:
     for i, array in enumerate(arrays):
         if array.shape != shape:
             raise InvalidArgumentError(
-                None, None,
+                None,
+                None,
                 f"Cannot batch tensors with different shapes in component {component}. First element had shape "
                 f"{list(shape)} and element {i} had shape {list(array.shape)}.",
-            )  # fmt: skip
+            )
     batch = np.empty((len(arrays), *shape), first.dtype)
     for i, array in enumerate(arrays):
         batch[i, ...] = array
@@ -59,10 +60,11 @@ def _padded(arrays: Sequence[Any], shape: Sequence[int], value: Any, component: 
     for array in arrays:
         if array.ndim != len(shape):
             raise InvalidArgumentError(
-                None, None,
+                None,
+                None,
                 f"All elements in a batch must have the same rank as the padded shape for component {component}: "
                 f"expected rank {len(shape)} but got element with rank {array.ndim}.",
-            )  # fmt: skip
+            )
     sizes = [max(a.shape[d] for a in arrays) for d in range(len(shape))]
     for d, wanted in enumerate(shape):
         if wanted >= 0:
@@ -82,7 +84,8 @@ def _padded(arrays: Sequence[Any], shape: Sequence[int], value: Any, component: 
 
 def _too_long(found: Sequence[int], shape: Sequence[int], component: int) -> InvalidArgumentError:
     return InvalidArgumentError(
-        None, None,
+        None,
+        None,
         f"Attempted to pad to a smaller size than the input element: component {component} has shape {list(found)}, "
         f"the padded shape is {list(shape)}.",
-    )  # fmt: skip
+    )

@@ -36,27 +36,51 @@ class CsvDataset(Dataset):
     """
 
     def __init__(
-        self, filenames: Any, record_defaults: Sequence[Any], compression_type: Any = None, buffer_size: Any = None,
-        header: bool = False, field_delim: str = ",", use_quote_delim: bool = True, na_value: str = "",
+        self,
+        filenames: Any,
+        record_defaults: Sequence[Any],
+        compression_type: Any = None,
+        buffer_size: Any = None,
+        header: bool = False,
+        field_delim: str = ",",
+        use_quote_delim: bool = True,
+        na_value: str = "",
         select_cols: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         defaults = [_default(d) for d in record_defaults]
         dataset = as_paths(filenames).flat_map(
             lambda path: TextLineDataset(path, compression_type, buffer_size).skip(int(header))
         )
-        rows = dataset.map(lambda line: tuple(
-            decode_csv(line, defaults, field_delim, use_quote_delim, na_value=na_value, select_cols=select_cols)
-        ))  # fmt: skip
+        rows = dataset.map(
+            lambda line: tuple(
+                decode_csv(line, defaults, field_delim, use_quote_delim, na_value=na_value, select_cols=select_cols)
+            )
+        )
         super().__init__(rows._variant_tensor, rows.element_spec)
 
 
 def make_csv_dataset(
-    file_pattern: Any, batch_size: int, column_names: Any = None, column_defaults: Any = None, label_name: Any = None,
-    select_columns: Any = None, field_delim: str = ",", use_quote_delim: bool = True, na_value: str = "",
-    header: bool = True, num_epochs: Any = None, shuffle: bool = True, shuffle_buffer_size: int = 10000,
-    shuffle_seed: Any = None, prefetch_buffer_size: Any = None, num_parallel_reads: Any = None, sloppy: bool = False,
-    num_rows_for_inference: int | None = 100, compression_type: Any = None, ignore_errors: bool = False,
-) -> Dataset:  # fmt: skip
+    file_pattern: Any,
+    batch_size: int,
+    column_names: Any = None,
+    column_defaults: Any = None,
+    label_name: Any = None,
+    select_columns: Any = None,
+    field_delim: str = ",",
+    use_quote_delim: bool = True,
+    na_value: str = "",
+    header: bool = True,
+    num_epochs: Any = None,
+    shuffle: bool = True,
+    shuffle_buffer_size: int = 10000,
+    shuffle_seed: Any = None,
+    prefetch_buffer_size: Any = None,
+    num_parallel_reads: Any = None,
+    sloppy: bool = False,
+    num_rows_for_inference: int | None = 100,
+    compression_type: Any = None,
+    ignore_errors: bool = False,
+) -> Dataset:
     """Batches of CSV rows as dicts by column, and the label apart if it is named.
 
     >>> tf.data.experimental.make_csv_dataset("train-*.csv", 32, label_name="price", num_epochs=1)
@@ -85,9 +109,15 @@ def make_csv_dataset(
 
     def rows(path: Any) -> Dataset:
         return CsvDataset(
-            path, column_defaults, compression_type, header=header, field_delim=field_delim,
-            use_quote_delim=use_quote_delim, na_value=na_value, select_cols=chosen,
-        )  # fmt: skip
+            path,
+            column_defaults,
+            compression_type,
+            header=header,
+            field_delim=field_delim,
+            use_quote_delim=use_quote_delim,
+            na_value=na_value,
+            select_cols=chosen,
+        )
 
     dataset = Dataset.from_tensor_slices(np.array(paths, object))
     if shuffle:
@@ -147,11 +177,22 @@ def parse_example_dataset(features: dict[str, Any], num_parallel_calls: int = 1)
 
 
 def make_batched_features_dataset(
-    file_pattern: Any, batch_size: int, features: dict[str, Any], reader: Any = TFRecordDataset, label_key: Any = None,
-    reader_args: Any = None, num_epochs: Any = None, shuffle: bool = True, shuffle_buffer_size: int = 10000,
-    shuffle_seed: Any = None, prefetch_buffer_size: Any = None, reader_num_threads: int = 1,
-    parser_num_threads: int = 2, sloppy_ordering: bool = False, drop_final_batch: bool = False,
-) -> Dataset:  # fmt: skip
+    file_pattern: Any,
+    batch_size: int,
+    features: dict[str, Any],
+    reader: Any = TFRecordDataset,
+    label_key: Any = None,
+    reader_args: Any = None,
+    num_epochs: Any = None,
+    shuffle: bool = True,
+    shuffle_buffer_size: int = 10000,
+    shuffle_seed: Any = None,
+    prefetch_buffer_size: Any = None,
+    reader_num_threads: int = 1,
+    parser_num_threads: int = 2,
+    sloppy_ordering: bool = False,
+    drop_final_batch: bool = False,
+) -> Dataset:
     """Batches of parsed Examples as dicts: `make_batched_features_dataset("train-*", 32, features, num_epochs=1)`."""
     dataset = Dataset.list_files(file_pattern, shuffle, shuffle_seed)
     dataset = dataset.apply(

@@ -112,18 +112,20 @@ class Dataset:
             ) from error
         with device("CPU:0"):
             handle = iterator_ops.one_shot_iterator(
-                dataset_factory=factory, output_types=structure.types_of(self._spec),
+                dataset_factory=factory,
+                output_types=structure.types_of(self._spec),
                 output_shapes=structure.shapes_of(self._spec),
-            )  # fmt: skip
+            )
         return iterator.Iterator(handle, None, None, None, spec=self._spec)
 
     def make_initializable_iterator(self, shared_name: str | None = None) -> iterator.Iterator:
         """An iterator whose `initializer` must be run first, and may be run again."""
         with device("CPU:0"):
             handle = iterator_ops.iterator_v2(
-                shared_name=shared_name or "", output_types=structure.types_of(self._spec),
+                shared_name=shared_name or "",
+                output_types=structure.types_of(self._spec),
                 output_shapes=structure.shapes_of(self._spec),
-            )  # fmt: skip
+            )
             initializer = iterator_ops.make_iterator(self._variant_tensor, handle)
         return iterator.Iterator(handle, initializer, None, None, spec=self._spec)
 
@@ -185,9 +187,10 @@ class Dataset:
                 raise TypeError(f"Dataset.zip takes a dataset or a nest of datasets, received {wrong}.")
         spec = structure.pack(datasets, [d.element_spec for d in flat])
         variant = transform_ops.zip_dataset(
-            [d._variant_tensor for d in flat], output_types=structure.types_of(spec),
+            [d._variant_tensor for d in flat],
+            output_types=structure.types_of(spec),
             output_shapes=structure.shapes_of(spec),
-        )  # fmt: skip
+        )
         return Dataset(variant, spec)
 
     @staticmethod
@@ -228,9 +231,12 @@ class Dataset:
         return self._made(transform_ops.flat_map_dataset, traced.captured, f=traced.function, spec=spec)
 
     def interleave(
-        self, map_func: Callable[..., Any], cycle_length: Any = AUTOTUNE, block_length: Any = 1,
+        self,
+        map_func: Callable[..., Any],
+        cycle_length: Any = AUTOTUNE,
+        block_length: Any = 1,
         num_parallel_calls: Any = None,
-    ) -> Dataset:  # fmt: skip
+    ) -> Dataset:
         """As `flat_map`, but takes turns between `cycle_length` datasets: `names.interleave(TFRecordDataset, 4)`."""
         traced, spec = self._datasets(map_func, "Dataset.interleave")
         inputs = [as_int64(cycle_length, "cycle_length"), as_int64(block_length, "block_length")]
@@ -260,9 +266,13 @@ class Dataset:
             state, tensors = _normalized(initial_state)
         traced = _settled(lambda spec: trace(reduce_func, "Dataset.reduce", spec, self._spec_argument()), state)
         results = iterator_ops.reduce_dataset(
-            self._variant_tensor, tensors, traced.captured, f=traced.function,
-            output_types=structure.types_of(traced.spec), output_shapes=structure.shapes_of(traced.spec),
-        )  # fmt: skip
+            self._variant_tensor,
+            tensors,
+            traced.captured,
+            f=traced.function,
+            output_types=structure.types_of(traced.spec),
+            output_shapes=structure.shapes_of(traced.spec),
+        )
         return structure.from_tensors(traced.spec, results)
 
     def _spec_argument(self) -> Any:

@@ -13,9 +13,15 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Operation, Tensor
 
 __all__ = [
-    "INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY", "TFRecordWriter", "cardinality", "from_variant",
-    "get_single_element", "get_structure", "to_variant",
-]  # fmt: skip
+    "INFINITE_CARDINALITY",
+    "UNKNOWN_CARDINALITY",
+    "TFRecordWriter",
+    "cardinality",
+    "from_variant",
+    "get_single_element",
+    "get_structure",
+    "to_variant",
+]
 
 
 def get_single_element(dataset: Dataset) -> Any:
@@ -61,7 +67,5 @@ class TFRecordWriter:
         """The operation that writes it."""
         if dataset.output_types != dt.string or not dataset.output_shapes.is_compatible_with(()):
             raise TypeError(f"TFRecordWriter takes a dataset of scalar strings, received one of {dataset!r}.")
-        node: Operation = iterator_ops.dataset_to_tf_record(
-            dataset._variant_tensor, self._filename, self._compression
-        )
+        node: Operation = iterator_ops.dataset_to_tf_record(dataset._variant_tensor, self._filename, self._compression)
         return node

@@ -94,7 +94,13 @@ def generator_tensor(
     proceed = trace(advance, "Dataset.from_generator_next", state)
     finish = trace(lambda n: shaped(py_func(running.finish, [n], dt.int64), ()), "Dataset.from_generator_end", state)
     variant = source_ops.generator_dataset(
-        start.captured, proceed.captured, finish.captured, init_func=start.function, next_func=proceed.function,
-        finalize_func=finish.function, output_types=types, output_shapes=structure.shapes_of(spec),
-    )  # fmt: skip
+        start.captured,
+        proceed.captured,
+        finish.captured,
+        init_func=start.function,
+        next_func=proceed.function,
+        finalize_func=finish.function,
+        output_types=types,
+        output_shapes=structure.shapes_of(spec),
+    )
     return variant, spec

@@ -25,9 +25,15 @@ class Iterator:
     """
 
     def __init__(
-        self, iterator_resource: Tensor, initializer: Operation | None, output_types: Any, output_shapes: Any,
-        output_classes: Any = None, *, spec: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        iterator_resource: Tensor,
+        initializer: Operation | None,
+        output_types: Any,
+        output_shapes: Any,
+        output_classes: Any = None,
+        *,
+        spec: Any = None,
+    ) -> None:
         self._iterator_resource = iterator_resource
         self._initializer = initializer
         self._spec = structure.from_legacy(output_types, output_shapes, output_classes) if spec is None else spec
@@ -48,9 +54,10 @@ class Iterator:
         spec = structure.from_legacy(output_types, output_shapes, output_classes)
         with device("CPU:0"):
             handle = iterator_ops.iterator_v2(
-                shared_name=shared_name or "", output_types=structure.types_of(spec),
+                shared_name=shared_name or "",
+                output_types=structure.types_of(spec),
                 output_shapes=structure.shapes_of(spec),
-            )  # fmt: skip
+            )
         return Iterator(handle, None, None, None, spec=spec)
 
     @staticmethod
@@ -100,9 +107,11 @@ class Iterator:
             )
         with device("CPU:0"):
             tensors = iterator_ops.iterator_get_next(
-                self._iterator_resource, output_types=structure.types_of(self._spec),
-                output_shapes=structure.shapes_of(self._spec), name=name,
-            )  # fmt: skip
+                self._iterator_resource,
+                output_types=structure.types_of(self._spec),
+                output_shapes=structure.shapes_of(self._spec),
+                name=name,
+            )
         return structure.from_tensors(self._spec, tensors)
 
     def string_handle(self, name: str | None = None) -> Tensor:

@@ -73,10 +73,11 @@ class IteratorState:
         pipeline = self._pipeline
         if pipeline is None:
             raise FailedPreconditionError(
-                None, None,
+                None,
+                None,
                 "GetNext() failed because the iterator has not been initialized. Ensure that you have run the "
                 "initializer operation for this iterator before getting the next element.",
-            )  # fmt: skip
+            )
         try:
             return pipeline.next(step)
         except StopIteration:
@@ -109,17 +110,27 @@ def check_element(element: Element, dtypes: Sequence[DType], wanted: Sequence[Te
 
 @op("IteratorV2", "-> handle: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
 def iterator_v2(
-    *, shared_name: str = "", container: str = "", output_types: list[DType], output_shapes: list[TensorShape],
+    *,
+    shared_name: str = "",
+    container: str = "",
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
     resource: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     return as_handle(resource(lambda name: IteratorState(name, output_types, output_shapes)))
 
 
 @op("OneShotIterator", "-> handle: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
 def one_shot_iterator(
-    *, dataset_factory: Function, output_types: list[DType], output_shapes: list[TensorShape], container: str = "",
-    shared_name: str = "", resource: Any, functions: Any,
-) -> Any:  # fmt: skip
+    *,
+    dataset_factory: Function,
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
+    container: str = "",
+    shared_name: str = "",
+    resource: Any,
+    functions: Any,
+) -> Any:
     iterator = resource(lambda name: IteratorState(name, output_types, output_shapes))
     if not iterator.is_initialized:
         iterator.initialize_once(dataset_factory, functions)
@@ -131,14 +142,26 @@ def make_iterator(dataset: Any, iterator: Any, *, functions: Any) -> None:
     behind(iterator).initialize(behind(dataset), functions)
 
 
-@op("IteratorToStringHandle", "resource -> string_handle: string", host=True, stateful=True, no_gradient=True,
-    shape=shapes.scalar)  # fmt: skip
+@op(
+    "IteratorToStringHandle",
+    "resource -> string_handle: string",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+)
 def iterator_to_string_handle(resource_handle: Any) -> Any:
     return np.array(behind(resource_handle).handle.encode(), object)
 
 
-@op("IteratorFromStringHandleV2", "string -> resource_handle: resource", host=True, stateful=True, no_gradient=True,
-    shape=shapes.scalar)  # fmt: skip
+@op(
+    "IteratorFromStringHandleV2",
+    "string -> resource_handle: resource",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+)
 def iterator_from_string_handle(
     string_handle: Any, *, output_types: list[DType] = _NO_TYPES, output_shapes: list[TensorShape] = _NO_SHAPES
 ) -> Any:
@@ -149,10 +172,11 @@ def iterator_from_string_handle(
         raise NotFoundError(None, None, f"No iterator in this process has the string handle {text[:200]!r}.")
     if output_types and tuple(output_types) != found.dtypes:
         raise InvalidArgumentError(
-            None, None,
+            None,
+            None,
             f"The iterator of this handle gives ({', '.join(d.name for d in found.dtypes)}), but "
             f"({', '.join(d.name for d in output_types)}) was expected.",
-        )  # fmt: skip
+        )
     return as_handle(found)
 
 
@@ -160,8 +184,15 @@ def _declared(op: Operation) -> list[TensorShape]:
     return list(op.attrs["output_shapes"])
 
 
-@op("IteratorGetNext", "resource -> components: list(output_types)", host=True, stateful=True, blocking=True,
-    no_gradient=True, shape=_declared)  # fmt: skip
+@op(
+    "IteratorGetNext",
+    "resource -> components: list(output_types)",
+    host=True,
+    stateful=True,
+    blocking=True,
+    no_gradient=True,
+    shape=_declared,
+)
 def iterator_get_next(iterator: Any, *, output_types: list[DType], output_shapes: list[TensorShape], ctx: Any) -> Any:
     element = behind(iterator).get_next(ctx)
     check_element(element, output_types, output_shapes)
@@ -171,13 +202,27 @@ def iterator_get_next(iterator: Any, *, output_types: list[DType], output_shapes
 # Without an iterator
 
 
-@op("ReduceDataset", "variant, list(Tstate), list(Targuments) -> components: list(output_types)", host=True,
-    stateful=True, blocking=True, no_gradient=True, shape=_declared)  # fmt: skip
+@op(
+    "ReduceDataset",
+    "variant, list(Tstate), list(Targuments) -> components: list(output_types)",
+    host=True,
+    stateful=True,
+    blocking=True,
+    no_gradient=True,
+    shape=_declared,
+)
 def reduce_dataset(
-    input_dataset: Any, initial_state: list[Any], other_arguments: list[Any], *, f: Function,
-    output_types: list[DType], output_shapes: list[TensorShape], use_inter_op_parallelism: bool = True, ctx: Any,
+    input_dataset: Any,
+    initial_state: list[Any],
+    other_arguments: list[Any],
+    *,
+    f: Function,
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
+    use_inter_op_parallelism: bool = True,
+    ctx: Any,
     functions: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     pipeline = Pipeline(behind(input_dataset), functions)
     function = pipeline.function(Closure(f, tuple(other_arguments)))
     state = list(map(as_array, initial_state))
@@ -192,8 +237,15 @@ def reduce_dataset(
         pipeline.close()
 
 
-@op("DatasetToSingleElement", "variant -> components: list(output_types)", host=True, stateful=True, blocking=True,
-    no_gradient=True, shape=_declared)  # fmt: skip
+@op(
+    "DatasetToSingleElement",
+    "variant -> components: list(output_types)",
+    host=True,
+    stateful=True,
+    blocking=True,
+    no_gradient=True,
+    shape=_declared,
+)
 def dataset_to_single_element(
     dataset: Any, *, output_types: list[DType], output_shapes: list[TensorShape], ctx: Any, functions: Any
 ) -> Any:

@@ -191,9 +191,13 @@ def _padded(node: nodes.PaddedBatched, pipeline: Pipeline, scope: Scope) -> Iter
 
 class Batch(Iterator[Element]):
     def __init__(
-        self, elements: Iterator[Any], size: int, drop_remainder: bool, join: Callable[[list[Any]], Element],
+        self,
+        elements: Iterator[Any],
+        size: int,
+        drop_remainder: bool,
+        join: Callable[[list[Any]], Element],
         scope: Scope,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._input, self._size, self._drop_remainder = elements, size, drop_remainder
         self._join, self._scope = join, scope
 

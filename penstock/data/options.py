@@ -6,20 +6,40 @@ from typing import Any
 
 _FIELDS = {
     "options": (
-        "experimental_deterministic", "experimental_distribute", "experimental_external_state_policy",
-        "experimental_optimization", "experimental_slack", "experimental_stateful_whitelist", "experimental_stats",
-        "experimental_threading", "experimental_autotune", "experimental_numa_aware",
+        "experimental_deterministic",
+        "experimental_distribute",
+        "experimental_external_state_policy",
+        "experimental_optimization",
+        "experimental_slack",
+        "experimental_stateful_whitelist",
+        "experimental_stats",
+        "experimental_threading",
+        "experimental_autotune",
+        "experimental_numa_aware",
     ),
     "distribute": ("auto_shard", "auto_shard_policy", "num_devices"),
     "optimization": (
-        "apply_default_optimizations", "autotune", "autotune_algorithm", "autotune_buffers", "autotune_cpu_budget",
-        "filter_fusion", "filter_with_random_uniform_fusion", "hoist_random_uniform", "map_and_batch_fusion",
-        "map_and_filter_fusion", "map_fusion", "map_parallelization", "map_vectorization", "noop_elimination",
-        "parallel_batch", "reorder_data_discarding_ops", "shuffle_and_repeat_fusion",
+        "apply_default_optimizations",
+        "autotune",
+        "autotune_algorithm",
+        "autotune_buffers",
+        "autotune_cpu_budget",
+        "filter_fusion",
+        "filter_with_random_uniform_fusion",
+        "hoist_random_uniform",
+        "map_and_batch_fusion",
+        "map_and_filter_fusion",
+        "map_fusion",
+        "map_parallelization",
+        "map_vectorization",
+        "noop_elimination",
+        "parallel_batch",
+        "reorder_data_discarding_ops",
+        "shuffle_and_repeat_fusion",
     ),
     "threading": ("max_intra_op_parallelism", "private_threadpool_size"),
     "stats": ("aggregator", "prefix", "counter_prefix", "latency_all_edges"),
-}  # fmt: skip
+}
 
 
 class _Settings:

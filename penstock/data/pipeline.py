@@ -313,9 +313,13 @@ class InParallel(Iterator[Element]):
     """`function` of the elements, several at a time, in their order."""
 
     def __init__(
-        self, pipeline: Pipeline, scope: Scope, make: Callable[[Scope], Iterator[Any]],
-        function: Callable[[Any], Element], parallel: int,
-    ) -> None:  # fmt: skip
+        self,
+        pipeline: Pipeline,
+        scope: Scope,
+        make: Callable[[Scope], Iterator[Any]],
+        function: Callable[[Any], Element],
+        parallel: int,
+    ) -> None:
         self._crew = _Callers(pipeline, make, function, workers(parallel))
         self._scope = scope
         weakref.finalize(self, self._crew.stop).atexit = False

@@ -32,9 +32,11 @@ class _FileDataset(Dataset):
             variant = paths._made(transform_ops.flat_map_dataset, traced.captured, **attrs)._variant_tensor
         else:
             numbers = (
-                as_int64(num_parallel_reads, "cycle_length"), as_int64(1, "block_length"),
-                as_int64(-1, "buffer_output_elements"), as_int64(-1, "prefetch_input_elements"),
-            )  # fmt: skip
+                as_int64(num_parallel_reads, "cycle_length"),
+                as_int64(1, "block_length"),
+                as_int64(-1, "buffer_output_elements"),
+                as_int64(-1, "prefetch_input_elements"),
+            )
             op = transform_ops.legacy_parallel_interleave_dataset
             variant = paths._made(op, traced.captured, *numbers, **attrs)._variant_tensor
         super().__init__(variant, _RECORD)
@@ -72,17 +74,24 @@ class FixedLengthRecordDataset(_FileDataset):
     """Records of one length: `tf.data.FixedLengthRecordDataset(images, 28 * 28, header_bytes=16)`."""
 
     def __init__(
-        self, filenames: Any, record_bytes: Any, header_bytes: Any = None, footer_bytes: Any = None,
-        buffer_size: Any = None, compression_type: Any = None, num_parallel_reads: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        filenames: Any,
+        record_bytes: Any,
+        header_bytes: Any = None,
+        footer_bytes: Any = None,
+        buffer_size: Any = None,
+        compression_type: Any = None,
+        num_parallel_reads: Any = None,
+    ) -> None:
         def read(path: Tensor) -> Tensor:
             found: Tensor = source_ops.fixed_length_record_dataset(
-                path, as_int64(header_bytes, "header_bytes", 0), as_int64(record_bytes, "record_bytes"),
-                as_int64(footer_bytes, "footer_bytes", 0), as_int64(buffer_size, "buffer_size", _BUFFER),
+                path,
+                as_int64(header_bytes, "header_bytes", 0),
+                as_int64(record_bytes, "record_bytes"),
+                as_int64(footer_bytes, "footer_bytes", 0),
+                as_int64(buffer_size, "buffer_size", _BUFFER),
                 _compression(compression_type),
-            )  # fmt: skip
+            )
             return found
 
         super().__init__(filenames, read, num_parallel_reads)
-
-

@@ -82,29 +82,48 @@ def tf_record_dataset(filenames: Any, compression_type: Any, buffer_size: Any) -
     return as_handle(nodes.Records(flattened(filenames), text(compression_type)))
 
 
-@op("FixedLengthRecordDatasetV2", "string, int64, int64, int64, int64, string -> handle: variant", host=True,
-    no_gradient=True, shape=shapes.scalar)  # fmt: skip
+@op(
+    "FixedLengthRecordDatasetV2",
+    "string, int64, int64, int64, int64, string -> handle: variant",
+    host=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+)
 def fixed_length_record_dataset(
     filenames: Any, header_bytes: Any, record_bytes: Any, footer_bytes: Any, buffer_size: Any, compression_type: Any
 ) -> Any:
     header, size, footer = number(header_bytes), number(record_bytes), number(footer_bytes)
     if header < 0 or footer < 0 or size <= 0:
         raise InvalidArgumentError(
-            None, None,
+            None,
+            None,
             f"record_bytes must be positive, header_bytes and footer_bytes not negative; received {size}, {header} "
             f"and {footer}.",
-        )  # fmt: skip
+        )
     return as_handle(nodes.FixedLengthRecords(flattened(filenames), header, size, footer, text(compression_type)))
 
 
-@op("GeneratorDataset", "list(Tinit_func_args), list(Tnext_func_args), list(Tfinalize_func_args) -> handle: variant",
-    host=True, no_gradient=True, shape=shapes.scalar)  # fmt: skip
+@op(
+    "GeneratorDataset",
+    "list(Tinit_func_args), list(Tnext_func_args), list(Tfinalize_func_args) -> handle: variant",
+    host=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+)
 def generator_dataset(
-    init_func_other_args: list[Any], next_func_other_args: list[Any], finalize_func_other_args: list[Any], *,
-    init_func: Function, next_func: Function, finalize_func: Function, Tinit_func_args: list[DType],
-    Tnext_func_args: list[DType], Tfinalize_func_args: list[DType], output_types: list[DType],
+    init_func_other_args: list[Any],
+    next_func_other_args: list[Any],
+    finalize_func_other_args: list[Any],
+    *,
+    init_func: Function,
+    next_func: Function,
+    finalize_func: Function,
+    Tinit_func_args: list[DType],
+    Tnext_func_args: list[DType],
+    Tfinalize_func_args: list[DType],
+    output_types: list[DType],
     output_shapes: list[TensorShape],
-) -> Any:  # fmt: skip
+) -> Any:
     start = nodes.Closure(init_func, tuple(init_func_other_args))
     advance = nodes.Closure(next_func, tuple(next_func_other_args))
     finish = nodes.Closure(finalize_func, tuple(finalize_func_other_args))

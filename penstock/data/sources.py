@@ -101,10 +101,11 @@ def fixed_length_records(node: FixedLengthRecords) -> Iterator[Element]:
                     break
             if len(held) != node.footer:
                 raise InvalidArgumentError(
-                    None, None,
+                    None,
+                    None,
                     f"Excess bytes at the end of '{path}': the body must be a multiple of the record length "
                     f"{node.size}, {len(held) - node.footer} bytes are left over.",
-                )  # fmt: skip
+                )
 
 
 class Generator(Iterator[Element]):
@@ -142,5 +143,3 @@ def flattened(paths: Any) -> tuple[str, ...]:
     """Names of files as a tensor holds them, as text."""
     names = np.asarray(paths, object).reshape(-1)
     return tuple(n.decode("utf-8", "surrogateescape") if isinstance(n, bytes) else str(n) for n in names)
-
-

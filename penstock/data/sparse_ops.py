@@ -26,8 +26,14 @@ class Sparse:
         self.parts = parts
 
 
-@op("_PackSparse", "int64, T, int64 -> handle: variant", host=True, no_gradient=True, shape=shapes.scalar,
-    default_name="PackSparse")  # fmt: skip
+@op(
+    "_PackSparse",
+    "int64, T, int64 -> handle: variant",
+    host=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+    default_name="PackSparse",
+)
 def pack_sparse(indices: Any, values: Any, dense_shape: Any) -> Any:
     return as_handle(Sparse(np.asarray(indices), values, np.asarray(dense_shape)))
 
@@ -36,8 +42,14 @@ def _part_shapes(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((None, None)), TensorShape.of((None,)), TensorShape.of((None,))]
 
 
-@op("_UnpackSparse", "variant -> indices: int64, values: dtype, dense_shape: int64", host=True, no_gradient=True,
-    shape=_part_shapes, default_name="UnpackSparse")  # fmt: skip
+@op(
+    "_UnpackSparse",
+    "variant -> indices: int64, values: dtype, dense_shape: int64",
+    host=True,
+    no_gradient=True,
+    shape=_part_shapes,
+    default_name="UnpackSparse",
+)
 def unpack_sparse(handle: Any, *, dtype: DType) -> Any:
     return _joined(handle, dtype)
 

@@ -173,10 +173,13 @@ def from_legacy(types: Any, shapes: Any = None, classes: Any = None) -> Any:
     else:
         found = [as_shape(s) for s in _flatten_up_to(types, shapes)]
     kinds = [Tensor] * len(leaves) if classes is None else _flatten_up_to(types, classes)
-    return pack(types, [
-        (SparseTensorSpec if kind is SparseTensor else TensorSpec)(shape, dtype)
-        for dtype, shape, kind in zip(leaves, found, kinds, strict=True)
-    ])  # fmt: skip
+    return pack(
+        types,
+        [
+            (SparseTensorSpec if kind is SparseTensor else TensorSpec)(shape, dtype)
+            for dtype, shape, kind in zip(leaves, found, kinds, strict=True)
+        ],
+    )
 
 
 def _flatten_up_to(form: Any, value: Any) -> list[Any]:

@@ -36,18 +36,31 @@ def _closure(function: Function, captured: list[Any]) -> nodes.Closure:
 
 @op("MapDataset", "variant, list(Targuments) -> handle: variant", **_OPTIONS)
 def map_dataset(
-    input_dataset: Any, other_arguments: list[Any], *, f: Function, output_types: list[DType],
-    output_shapes: list[TensorShape], use_inter_op_parallelism: bool = True, preserve_cardinality: bool = False,
-) -> Any:  # fmt: skip
+    input_dataset: Any,
+    other_arguments: list[Any],
+    *,
+    f: Function,
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
+    use_inter_op_parallelism: bool = True,
+    preserve_cardinality: bool = False,
+) -> Any:
     return as_handle(nodes.Mapped(behind(input_dataset), _closure(f, other_arguments)))
 
 
 @op("ParallelMapDatasetV2", "variant, list(Targuments), int64 -> handle: variant", **_OPTIONS)
 def parallel_map_dataset(
-    input_dataset: Any, other_arguments: list[Any], num_parallel_calls: Any, *, f: Function,
-    output_types: list[DType], output_shapes: list[TensorShape], use_inter_op_parallelism: bool = True,
-    deterministic: str = "default", preserve_cardinality: bool = False,
-) -> Any:  # fmt: skip
+    input_dataset: Any,
+    other_arguments: list[Any],
+    num_parallel_calls: Any,
+    *,
+    f: Function,
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
+    use_inter_op_parallelism: bool = True,
+    deterministic: str = "default",
+    preserve_cardinality: bool = False,
+) -> Any:
     parallel = _positive(num_parallel_calls, "num_parallel_calls", least=-1)
     if not parallel:
         raise InvalidArgumentError(None, None, "num_parallel_calls must be greater than zero, received 0.")
@@ -56,9 +69,13 @@ def parallel_map_dataset(
 
 @op("FlatMapDataset", "variant, list(Targuments) -> handle: variant", **_OPTIONS)
 def flat_map_dataset(
-    input_dataset: Any, other_arguments: list[Any], *, f: Function, output_types: list[DType],
+    input_dataset: Any,
+    other_arguments: list[Any],
+    *,
+    f: Function,
+    output_types: list[DType],
     output_shapes: list[TensorShape],
-) -> Any:  # fmt: skip
+) -> Any:
     return as_handle(nodes.FlatMapped(behind(input_dataset), _closure(f, other_arguments)))
 
 
@@ -66,35 +83,58 @@ def _interleaved(dataset: Any, closure: nodes.Closure, cycle: Any, block: Any, a
     cycle_length = number(cycle)
     if cycle_length != -1:
         _positive(cycle, "cycle_length")
-    return as_handle(
-        nodes.Interleaved(behind(dataset), closure, cycle_length, _positive(block, "block_length"), ahead)
-    )
+    return as_handle(nodes.Interleaved(behind(dataset), closure, cycle_length, _positive(block, "block_length"), ahead))
 
 
 @op("InterleaveDataset", "variant, list(Targuments), int64, int64 -> handle: variant", **_OPTIONS)
 def interleave_dataset(
-    input_dataset: Any, other_arguments: list[Any], cycle_length: Any, block_length: Any, *, f: Function,
-    output_types: list[DType], output_shapes: list[TensorShape],
-) -> Any:  # fmt: skip
+    input_dataset: Any,
+    other_arguments: list[Any],
+    cycle_length: Any,
+    block_length: Any,
+    *,
+    f: Function,
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
+) -> Any:
     return _interleaved(input_dataset, _closure(f, other_arguments), cycle_length, block_length, 0)
 
 
 @op("ParallelInterleaveDatasetV2", "variant, list(Targuments), int64, int64, int64 -> handle: variant", **_OPTIONS)
 def parallel_interleave_dataset(
-    input_dataset: Any, other_arguments: list[Any], cycle_length: Any, block_length: Any, num_parallel_calls: Any, *,
-    f: Function, output_types: list[DType], output_shapes: list[TensorShape], sloppy: bool = False,
-) -> Any:  # fmt: skip
+    input_dataset: Any,
+    other_arguments: list[Any],
+    cycle_length: Any,
+    block_length: Any,
+    num_parallel_calls: Any,
+    *,
+    f: Function,
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
+    sloppy: bool = False,
+) -> Any:
     ahead = max(16, 2 * number(block_length))
     return _interleaved(input_dataset, _closure(f, other_arguments), cycle_length, block_length, ahead)
 
 
-@op("LegacyParallelInterleaveDatasetV2",
-    "variant, list(Targuments), int64, int64, int64, int64 -> handle: variant", **_OPTIONS)  # fmt: skip
+@op(
+    "LegacyParallelInterleaveDatasetV2",
+    "variant, list(Targuments), int64, int64, int64, int64 -> handle: variant",
+    **_OPTIONS,
+)
 def legacy_parallel_interleave_dataset(
-    input_dataset: Any, other_arguments: list[Any], cycle_length: Any, block_length: Any, buffer_output_elements: Any,
-    prefetch_input_elements: Any, *, f: Function, deterministic: str = "default", output_types: list[DType],
+    input_dataset: Any,
+    other_arguments: list[Any],
+    cycle_length: Any,
+    block_length: Any,
+    buffer_output_elements: Any,
+    prefetch_input_elements: Any,
+    *,
+    f: Function,
+    deterministic: str = "default",
+    output_types: list[DType],
     output_shapes: list[TensorShape],
-) -> Any:  # fmt: skip
+) -> Any:
     wanted = number(buffer_output_elements)
     ahead = max(16, 2 * number(block_length)) if wanted < 0 else max(1, wanted)
     return _interleaved(input_dataset, _closure(f, other_arguments), cycle_length, block_length, ahead)
@@ -102,48 +142,83 @@ def legacy_parallel_interleave_dataset(
 
 @op("FilterDataset", "variant, list(Targuments) -> handle: variant", **_OPTIONS)
 def filter_dataset(
-    input_dataset: Any, other_arguments: list[Any], *, predicate: Function, output_types: list[DType],
+    input_dataset: Any,
+    other_arguments: list[Any],
+    *,
+    predicate: Function,
+    output_types: list[DType],
     output_shapes: list[TensorShape],
-) -> Any:  # fmt: skip
+) -> Any:
     return as_handle(nodes.Filtered(behind(input_dataset), _closure(predicate, other_arguments)))
 
 
 @op("TakeWhileDataset", "variant, list(Targuments) -> handle: variant", **_OPTIONS)
 def take_while_dataset(
-    input_dataset: Any, other_arguments: list[Any], *, predicate: Function, output_types: list[DType],
+    input_dataset: Any,
+    other_arguments: list[Any],
+    *,
+    predicate: Function,
+    output_types: list[DType],
     output_shapes: list[TensorShape],
-) -> Any:  # fmt: skip
+) -> Any:
     return as_handle(nodes.TakenWhile(behind(input_dataset), _closure(predicate, other_arguments)))
 
 
 @op("ScanDataset", "variant, list(Tstate), list(Targuments) -> handle: variant", **_OPTIONS)
 def scan_dataset(
-    input_dataset: Any, initial_state: list[Any], other_arguments: list[Any], *, f: Function,
-    output_types: list[DType], output_shapes: list[TensorShape], preserve_cardinality: bool = False,
-) -> Any:  # fmt: skip
+    input_dataset: Any,
+    initial_state: list[Any],
+    other_arguments: list[Any],
+    *,
+    f: Function,
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
+    preserve_cardinality: bool = False,
+) -> Any:
     return as_handle(nodes.Scanned(behind(input_dataset), _closure(f, other_arguments), tuple(initial_state)))
 
 
-@op("GroupByWindowDataset",
+@op(
+    "GroupByWindowDataset",
     "variant, list(Tkey_func_other_arguments), list(Treduce_func_other_arguments), "
-    "list(Twindow_size_func_other_arguments) -> handle: variant", **_OPTIONS)  # fmt: skip
+    "list(Twindow_size_func_other_arguments) -> handle: variant",
+    **_OPTIONS,
+)
 def group_by_window_dataset(
-    input_dataset: Any, key_func_other_arguments: list[Any], reduce_func_other_arguments: list[Any],
-    window_size_func_other_arguments: list[Any], *, key_func: Function, reduce_func: Function,
-    window_size_func: Function, output_types: list[DType], output_shapes: list[TensorShape],
-) -> Any:  # fmt: skip
-    return as_handle(nodes.GroupedByWindow(
-        behind(input_dataset), _closure(key_func, key_func_other_arguments),
-        _closure(reduce_func, reduce_func_other_arguments),
-        _closure(window_size_func, window_size_func_other_arguments),
-    ))  # fmt: skip
+    input_dataset: Any,
+    key_func_other_arguments: list[Any],
+    reduce_func_other_arguments: list[Any],
+    window_size_func_other_arguments: list[Any],
+    *,
+    key_func: Function,
+    reduce_func: Function,
+    window_size_func: Function,
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
+) -> Any:
+    return as_handle(
+        nodes.GroupedByWindow(
+            behind(input_dataset),
+            _closure(key_func, key_func_other_arguments),
+            _closure(reduce_func, reduce_func_other_arguments),
+            _closure(window_size_func, window_size_func_other_arguments),
+        )
+    )
 
 
 @op("MapAndBatchDataset", "variant, list(Targuments), int64, int64, bool -> handle: variant", **_OPTIONS)
 def map_and_batch_dataset(
-    input_dataset: Any, other_arguments: list[Any], batch_size: Any, num_parallel_calls: Any, drop_remainder: Any, *,
-    f: Function, output_types: list[DType], output_shapes: list[TensorShape], preserve_cardinality: bool = False,
-) -> Any:  # fmt: skip
+    input_dataset: Any,
+    other_arguments: list[Any],
+    batch_size: Any,
+    num_parallel_calls: Any,
+    drop_remainder: Any,
+    *,
+    f: Function,
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
+    preserve_cardinality: bool = False,
+) -> Any:
     parallel = number(num_parallel_calls)
     mapped = nodes.Mapped(behind(input_dataset), _closure(f, other_arguments), 0 if parallel == 1 else parallel)
     return as_handle(nodes.Batched(mapped, _positive(batch_size, "batch_size"), bool(drop_remainder)))
@@ -154,24 +229,37 @@ def map_and_batch_dataset(
 
 @op("BatchDatasetV2", "variant, int64, bool -> handle: variant", **_OPTIONS)
 def batch_dataset(
-    input_dataset: Any, batch_size: Any, drop_remainder: Any, *, parallel_copy: bool = False,
-    output_types: list[DType], output_shapes: list[TensorShape],
-) -> Any:  # fmt: skip
-    return as_handle(
-        nodes.Batched(behind(input_dataset), _positive(batch_size, "Batch size"), bool(drop_remainder))
-    )
+    input_dataset: Any,
+    batch_size: Any,
+    drop_remainder: Any,
+    *,
+    parallel_copy: bool = False,
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
+) -> Any:
+    return as_handle(nodes.Batched(behind(input_dataset), _positive(batch_size, "Batch size"), bool(drop_remainder)))
 
 
 @op("PaddedBatchDatasetV2", "variant, int64, N*int64, list(Toutput_types), bool -> handle: variant", **_OPTIONS)
 def padded_batch_dataset(
-    input_dataset: Any, batch_size: Any, padded_shapes: list[Any], padding_values: list[Any], drop_remainder: Any, *,
-    parallel_copy: bool = False, Toutput_types: list[DType], output_shapes: list[TensorShape], N: int,
-) -> Any:  # fmt: skip
+    input_dataset: Any,
+    batch_size: Any,
+    padded_shapes: list[Any],
+    padding_values: list[Any],
+    drop_remainder: Any,
+    *,
+    parallel_copy: bool = False,
+    Toutput_types: list[DType],
+    output_shapes: list[TensorShape],
+    N: int,
+) -> Any:
     wanted = tuple(tuple(int(d) for d in np.asarray(s).reshape(-1)) for s in padded_shapes)
     values = tuple(np.asarray(v, object if isinstance(v, (bytes, str)) else None)[()] for v in padding_values)
-    return as_handle(nodes.PaddedBatched(
-        behind(input_dataset), _positive(batch_size, "Batch size"), wanted, values, bool(drop_remainder)
-    ))  # fmt: skip
+    return as_handle(
+        nodes.PaddedBatched(
+            behind(input_dataset), _positive(batch_size, "Batch size"), wanted, values, bool(drop_remainder)
+        )
+    )
 
 
 @op("UnbatchDataset", "variant -> handle: variant", **_OPTIONS)
@@ -181,13 +269,24 @@ def unbatch_dataset(input_dataset: Any, *, output_types: list[DType], output_sha
 
 @op("WindowDataset", "variant, int64, int64, int64, bool -> handle: variant", **_OPTIONS)
 def window_dataset(
-    input_dataset: Any, size: Any, shift: Any, stride: Any, drop_remainder: Any, *, output_types: list[DType],
+    input_dataset: Any,
+    size: Any,
+    shift: Any,
+    stride: Any,
+    drop_remainder: Any,
+    *,
+    output_types: list[DType],
     output_shapes: list[TensorShape],
-) -> Any:  # fmt: skip
-    return as_handle(nodes.Windowed(
-        behind(input_dataset), _positive(size, "Window size"), _positive(shift, "Window shift"),
-        _positive(stride, "Window stride"), bool(drop_remainder),
-    ))  # fmt: skip
+) -> Any:
+    return as_handle(
+        nodes.Windowed(
+            behind(input_dataset),
+            _positive(size, "Window size"),
+            _positive(shift, "Window shift"),
+            _positive(stride, "Window stride"),
+            bool(drop_remainder),
+        )
+    )
 
 
 # Order and number
@@ -195,20 +294,31 @@ def window_dataset(
 
 @op("ShuffleDataset", "variant, int64, int64, int64 -> handle: variant", **_OPTIONS)
 def shuffle_dataset(
-    input_dataset: Any, buffer_size: Any, seed: Any, seed2: Any, *, reshuffle_each_iteration: bool = True,
-    output_types: list[DType], output_shapes: list[TensorShape],
-) -> Any:  # fmt: skip
+    input_dataset: Any,
+    buffer_size: Any,
+    seed: Any,
+    seed2: Any,
+    *,
+    reshuffle_each_iteration: bool = True,
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
+) -> Any:
     size = _positive(buffer_size, "buffer_size")
-    return as_handle(
-        nodes.Shuffled(behind(input_dataset), size, number(seed), number(seed2), reshuffle_each_iteration)
-    )
+    return as_handle(nodes.Shuffled(behind(input_dataset), size, number(seed), number(seed2), reshuffle_each_iteration))
 
 
 @op("ShuffleAndRepeatDataset", "variant, int64, int64, int64, int64 -> handle: variant", **_OPTIONS)
 def shuffle_and_repeat_dataset(
-    input_dataset: Any, buffer_size: Any, seed: Any, seed2: Any, count: Any, *, output_types: list[DType],
-    output_shapes: list[TensorShape], reshuffle_each_iteration: bool = True,
-) -> Any:  # fmt: skip
+    input_dataset: Any,
+    buffer_size: Any,
+    seed: Any,
+    seed2: Any,
+    count: Any,
+    *,
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
+    reshuffle_each_iteration: bool = True,
+) -> Any:
     size = _positive(buffer_size, "buffer_size")
     shuffled = nodes.Shuffled(behind(input_dataset), size, number(seed), number(seed2), reshuffle_each_iteration)
     return as_handle(nodes.Repeated(shuffled, number(count)))
@@ -217,9 +327,7 @@ def shuffle_and_repeat_dataset(
 def _counting(name: str, count: str, make: Any) -> OpDef:
     """An op with a dataset and a number."""
 
-    def kernel(
-        input_dataset: Any, count: Any, *, output_types: list[DType], output_shapes: list[TensorShape]
-    ) -> Any:
+    def kernel(input_dataset: Any, count: Any, *, output_types: list[DType], output_shapes: list[TensorShape]) -> Any:
         return as_handle(make(behind(input_dataset), number(count)))
 
     kernel.__doc__ = count
@@ -233,9 +341,14 @@ skip_dataset = _counting("SkipDataset", "All but the first ones; -1: none.", nod
 
 @op("ShardDataset", "variant, int64, int64 -> handle: variant", **_OPTIONS)
 def shard_dataset(
-    input_dataset: Any, num_shards: Any, index: Any, *, require_non_empty: bool = False, output_types: list[DType],
+    input_dataset: Any,
+    num_shards: Any,
+    index: Any,
+    *,
+    require_non_empty: bool = False,
+    output_types: list[DType],
     output_shapes: list[TensorShape],
-) -> Any:  # fmt: skip
+) -> Any:
     count, which = number(num_shards), number(index)
     if not 0 <= which < count:
         raise InvalidArgumentError(
@@ -253,9 +366,13 @@ def cache_dataset(
 
 @op("PrefetchDataset", "variant, int64 -> handle: variant", **_OPTIONS)
 def prefetch_dataset(
-    input_dataset: Any, buffer_size: Any, *, output_types: list[DType], output_shapes: list[TensorShape],
+    input_dataset: Any,
+    buffer_size: Any,
+    *,
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
     slack_period: int = 0,
-) -> Any:  # fmt: skip
+) -> Any:
     return as_handle(nodes.Prefetched(behind(input_dataset), _positive(buffer_size, "buffer_size", least=-1)))
 
 
@@ -288,7 +405,12 @@ def concatenate_dataset(
 
 @op("DirectedInterleaveDataset", "variant, N*variant -> handle: variant", **_OPTIONS)
 def directed_interleave_dataset(
-    selector_input_dataset: Any, data_input_datasets: list[Any], *, output_types: list[DType],
-    output_shapes: list[TensorShape], N: int, stop_on_empty_dataset: bool = False,
-) -> Any:  # fmt: skip
+    selector_input_dataset: Any,
+    data_input_datasets: list[Any],
+    *,
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
+    N: int,
+    stop_on_empty_dataset: bool = False,
+) -> Any:
     return as_handle(nodes.Selected(behind(selector_input_dataset), tuple(map(behind, data_input_datasets))))

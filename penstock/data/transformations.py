@@ -33,9 +33,12 @@ def shuffle_and_repeat(buffer_size: Any, count: Any = None, seed: Any = None) ->
 
 
 def map_and_batch(
-    map_func: Callable[..., Any], batch_size: Any, num_parallel_batches: Any = None, drop_remainder: Any = False,
+    map_func: Callable[..., Any],
+    batch_size: Any,
+    num_parallel_batches: Any = None,
+    drop_remainder: Any = False,
     num_parallel_calls: Any = None,
-) -> Transformation:  # fmt: skip
+) -> Transformation:
     """`map` and then `batch`: `dataset.apply(tf.data.experimental.map_and_batch(parse, 32, num_parallel_calls=4))`."""
     if num_parallel_batches is not None and num_parallel_calls is not None:
         raise ValueError("map_and_batch: num_parallel_batches and num_parallel_calls cannot both be given.")
@@ -58,18 +61,27 @@ def map_and_batch_with_legacy_function(*args: Any, **kwargs: Any) -> Transformat
 
 
 def parallel_interleave(
-    map_func: Callable[..., Any], cycle_length: Any, block_length: Any = 1, sloppy: Any = False,
-    buffer_output_elements: Any = None, prefetch_input_elements: Any = None,
-) -> Transformation:  # fmt: skip
+    map_func: Callable[..., Any],
+    cycle_length: Any,
+    block_length: Any = 1,
+    sloppy: Any = False,
+    buffer_output_elements: Any = None,
+    prefetch_input_elements: Any = None,
+) -> Transformation:
     """`interleave` with a thread per open dataset: `apply(parallel_interleave(TFRecordDataset, cycle_length=4))`."""
 
     def apply(dataset: Dataset) -> Dataset:
         traced, spec = dataset._datasets(map_func, "parallel_interleave")
         return dataset._made(
-            transform_ops.legacy_parallel_interleave_dataset, traced.captured, as_int64(cycle_length, "cycle_length"),
-            as_int64(block_length, "block_length"), as_int64(buffer_output_elements, "buffer_output_elements", -1),
-            as_int64(prefetch_input_elements, "prefetch_input_elements", -1), f=traced.function, spec=spec,
-        )  # fmt: skip
+            transform_ops.legacy_parallel_interleave_dataset,
+            traced.captured,
+            as_int64(cycle_length, "cycle_length"),
+            as_int64(block_length, "block_length"),
+            as_int64(buffer_output_elements, "buffer_output_elements", -1),
+            as_int64(prefetch_input_elements, "prefetch_input_elements", -1),
+            f=traced.function,
+            spec=spec,
+        )
 
     return apply
 
@@ -164,9 +176,11 @@ def take_while(predicate: Callable[..., Any]) -> Transformation:
 
 
 def group_by_window(
-    key_func: Callable[..., Any], reduce_func: Callable[..., Any], window_size: Any = None,
+    key_func: Callable[..., Any],
+    reduce_func: Callable[..., Any],
+    window_size: Any = None,
     window_size_func: Callable[..., Any] | None = None,
-) -> Transformation:  # fmt: skip
+) -> Transformation:
     """Collects `window_size` elements with the same key and goes on with the dataset that `reduce_func` makes of them.
 
     >>> dataset.apply(tf.data.experimental.group_by_window(key, lambda key, window: window.batch(32), 32))
@@ -185,18 +199,29 @@ def group_by_window(
         if not isinstance(reduce.spec, DatasetSpec):
             raise TypeError(f"`reduce_func` must return a `Dataset` object, received {reduce.result!r:.100}.")
         return dataset._made(
-            transform_ops.group_by_window_dataset, key.captured, reduce.captured, size.captured, key_func=key.function,
-            reduce_func=reduce.function, window_size_func=size.function, spec=reduce.spec.element_spec,
-        )  # fmt: skip
+            transform_ops.group_by_window_dataset,
+            key.captured,
+            reduce.captured,
+            size.captured,
+            key_func=key.function,
+            reduce_func=reduce.function,
+            window_size_func=size.function,
+            spec=reduce.spec.element_spec,
+        )
 
     return apply
 
 
 def bucket_by_sequence_length(
-    element_length_func: Callable[..., Any], bucket_boundaries: Sequence[int], bucket_batch_sizes: Sequence[int],
-    padded_shapes: Any = None, padding_values: Any = None, pad_to_bucket_boundary: bool = False,
-    no_padding: bool = False, drop_remainder: bool = False,
-) -> Transformation:  # fmt: skip
+    element_length_func: Callable[..., Any],
+    bucket_boundaries: Sequence[int],
+    bucket_batch_sizes: Sequence[int],
+    padded_shapes: Any = None,
+    padding_values: Any = None,
+    pad_to_bucket_boundary: bool = False,
+    no_padding: bool = False,
+    drop_remainder: bool = False,
+) -> Transformation:
     """Padded batches of elements of similar length.
 
     >>> dataset.apply(tf.data.experimental.bucket_by_sequence_length(lambda x: tf.size(x), [10, 20], [32, 16, 8]))
@@ -221,9 +246,10 @@ def bucket_by_sequence_length(
         if pad_to_bucket_boundary:
             limits = np.array([*(b - 1 for b in bucket_boundaries), -1], np.int64)
             boundary = gathering.gather(convert_to_tensor(limits), number)
-            shapes = structure.pack(window.element_spec, [
-                _to_boundary(s, boundary) for s in structure.flatten_up_to(window.element_spec, shapes)
-            ])  # fmt: skip
+            shapes = structure.pack(
+                window.element_spec,
+                [_to_boundary(s, boundary) for s in structure.flatten_up_to(window.element_spec, shapes)],
+            )
         return window.padded_batch(count, shapes, padding_values, drop_remainder)
 
     return group_by_window(key, batch, window_size_func=size)
@@ -271,9 +297,11 @@ def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -
         leaves.append(column[0].with_shape(shape))
     spec = structure.pack(first.element_spec, leaves)
     variant = transform_ops.directed_interleave_dataset(
-        choice_dataset._variant_tensor, [d._variant_tensor for d in datasets], output_types=structure.types_of(spec),
+        choice_dataset._variant_tensor,
+        [d._variant_tensor for d in datasets],
+        output_types=structure.types_of(spec),
         output_shapes=structure.shapes_of(spec),
-    )  # fmt: skip
+    )
     return Dataset(variant, spec)
 
 

@@ -43,7 +43,7 @@ _GAPS: Final[dict[str, str]] = {
         "the tasks with `penstock launch`; tf.train.SyncReplicasOptimizer makes the training synchronous."
     ),
     r"compat\.v2": "penstock has the API of TensorFlow 1.x only: use tf.compat.v1, which is `penstock.v1`.",
-}  # fmt: skip
+}
 _ROOTS = re.compile(r"(penstock\.v1|tensorflow)\.(compat\.v1\.)?")
 
 

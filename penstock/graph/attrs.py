@@ -20,9 +20,15 @@ from penstock.graph.tensor_proto import array_from_proto, tensor_proto
 MAX_OUTPUTS = 65536  # of one node
 
 _FIELD = {
-    "string": "s", "int": "i", "float": "f", "bool": "b", "type": "type", "shape": "shape", "tensor": "tensor",
+    "string": "s",
+    "int": "i",
+    "float": "f",
+    "bool": "b",
+    "type": "type",
+    "shape": "shape",
+    "tensor": "tensor",
     "func": "func",
-}  # fmt: skip
+}
 _KIND = {field: kind for kind, field in _FIELD.items()}
 
 
@@ -68,9 +74,15 @@ def kind_of(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"list({kind_of(value[0]) if value else 'int'})"
     kinds: tuple[tuple[Any, str], ...] = (
-        (bool, "bool"), ((int, np.integer), "int"), ((float, np.floating), "float"), ((str, bytes), "string"),
-        (DType, "type"), (TensorShape, "shape"), (np.ndarray, "tensor"), ((Function, Call), "func"),
-    )  # fmt: skip
+        (bool, "bool"),
+        ((int, np.integer), "int"),
+        ((float, np.floating), "float"),
+        ((str, bytes), "string"),
+        (DType, "type"),
+        (TensorShape, "shape"),
+        (np.ndarray, "tensor"),
+        ((Function, Call), "func"),
+    )
     for types, kind in kinds:
         if isinstance(value, types):
             return kind
@@ -148,8 +160,6 @@ def declared_attrs(name: str, op_def: OpDef, given: Any, functions: Any, depth: 
     return attrs
 
 
-
-
 def attr_from_proto(value: AttrValue, attr: AttrDef | None = None, functions: Any = None, depth: int = 0) -> Any:
     """The value of an attr; ValueError where the AttrValue is not of the declared kind or not allowed.
 
@@ -179,9 +189,7 @@ def _check_allowed(attr: AttrDef, values: Sequence[Any]) -> None:
         for value in values:
             if value.base_dtype not in attr.allowed:
                 names = ", ".join(d.name for d in attr.allowed)
-                raise ValueError(
-                    f"The attr '{attr.name}' must be one of {names}, received {value.name}."
-                )
+                raise ValueError(f"The attr '{attr.name}' must be one of {names}, received {value.name}.")
 
 
 def _undeclared(value: AttrValue, functions: Any) -> Any:

@@ -103,9 +103,7 @@ def _convert_input(op_def: OpDef, arg: ArgDef, value: Any, attrs: dict[str, Any]
             attrs[arg.type_attr] = tensor.dtype.base_dtype
         return [tensor]
     if not isinstance(value, (list, tuple)):
-        raise TypeError(
-            f"Expected list for '{arg.name}' argument to '{op_def.name}' Op, not {value!r}."
-        )
+        raise TypeError(f"Expected list for '{arg.name}' argument to '{op_def.name}' Op, not {value!r}.")
     if arg.type_list_attr:
         given = attrs.get(arg.type_list_attr)
         wanted: list[DType | None] = [None] * len(value) if given is None else [as_dtype(d) for d in given]
@@ -133,9 +131,7 @@ def _convert_input(op_def: OpDef, arg: ArgDef, value: Any, attrs: dict[str, Any]
     return tensors
 
 
-def _to_tensor(
-    op_def: OpDef, arg: ArgDef, value: Any, dtype: DType | None, name: str, before: list[Tensor]
-) -> Tensor:
+def _to_tensor(op_def: OpDef, arg: ArgDef, value: Any, dtype: DType | None, name: str, before: list[Tensor]) -> Tensor:
     if value is None:
         raise ValueError(f"{op_def.name}: None is not supported as the input '{arg.name}'.")
     if arg.is_ref:

@@ -67,9 +67,7 @@ def require_in_range(indices: Any, limit: int, what: str = "indices", message: s
             where = np.argwhere((indices < 0) | (indices >= limit))[0].tolist()
             if message:
                 raise InvalidArgumentError(None, None, message.format(indices[tuple(where)]))
-            raise InvalidArgumentError(
-                None, None, f"{what}{where} = {indices[tuple(where)]} is not in [0, {limit})"
-            )
+            raise InvalidArgumentError(None, None, f"{what}{where} = {indices[tuple(where)]} is not in [0, {limit})")
         return
     if _state.ignored or _state.recorder is None or indices.size == 0:
         return

@@ -93,12 +93,7 @@ class DeviceSpecV2:
     _fields: _Fields
 
     def __init__(
-        self,
-        job: Any = None,
-        replica: Any = None,
-        task: Any = None,
-        device_type: Any = None,
-        device_index: Any = None,
+        self, job: Any = None, replica: Any = None, task: Any = None, device_type: Any = None, device_index: Any = None
     ) -> None:
         self._fields = _Fields(
             None if job is None else str(job),

@@ -16,9 +16,13 @@ _REF_VARIABLES = frozenset(("Variable", "VariableV2", "AutoReloadVariable"))
 _PASSES_ON = frozenset(("Identity", *CONTROL_FLOW))
 # Op types with bodies: the attr with the types of what the bodies are given, and how many inputs come before that.
 _WITH_BODIES = {
-    "If": ("Tin", 1), "StatelessIf": ("Tin", 1), "While": ("T", 0), "StatelessWhile": ("T", 0),
-    "PartitionedCall": ("Tin", 0), "StatefulPartitionedCall": ("Tin", 0),
-}  # fmt: skip
+    "If": ("Tin", 1),
+    "StatelessIf": ("Tin", 1),
+    "While": ("T", 0),
+    "StatelessWhile": ("T", 0),
+    "PartitionedCall": ("Tin", 0),
+    "StatefulPartitionedCall": ("Tin", 0),
+}
 
 
 def convert_variables_to_constants(

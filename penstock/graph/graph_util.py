@@ -10,9 +10,19 @@ from penstock.graph.shape import TensorShape
 
 # What keeps TensorFlow on the CPU with pin_variables_on_cpu: it names the old ops only.
 _PINNED = frozenset(
-    ("Assign", "AssignAdd", "AssignSub", "Queue", "ScatterAdd", "ScatterSub", "ScatterUpdate", "TruncatedNormal",
-     "Variable", "VariableV2")
-)  # fmt: skip
+    (
+        "Assign",
+        "AssignAdd",
+        "AssignSub",
+        "Queue",
+        "ScatterAdd",
+        "ScatterSub",
+        "ScatterUpdate",
+        "TruncatedNormal",
+        "Variable",
+        "VariableV2",
+    )
+)
 
 
 def source_of(text: str) -> str:

@@ -123,5 +123,8 @@ def inline(importer: Importer, library: Bodies, node: NodeDef) -> Operation:
     waits += [op for op in body.made.values() if op.op_def.writes or (op.op_def.stateful and not op.outputs)]
     types = tuple(t.dtype.base_dtype for t in outputs)
     with graph.control_dependencies(list(dict.fromkeys(waits))):
-        return importer.add_op(node, node.name, op_of("IdentityN"), outputs, {"T": types}) if outputs else (
-            importer.add_op(node, node.name, op_of("NoOp"), [], {}))  # fmt: skip
+        return (
+            importer.add_op(node, node.name, op_of("IdentityN"), outputs, {"T": types})
+            if outputs
+            else (importer.add_op(node, node.name, op_of("NoOp"), [], {}))
+        )

@@ -38,9 +38,12 @@ def add_conditional(importer: Importer, cond: Cond) -> dict[str, Operation]:
         if tensor.dtype.base_dtype != wanted:
             raise ValueError(f"Node '{merge[0]}' (Merge) joins {wanted.name} and {tensor.dtype.base_dtype.name}.")
     attrs = {
-        "Tcond": predicate.dtype.base_dtype, "Tin": tuple(t.dtype.base_dtype for t in captured), "Tout": types,
-        "then_branch": functions[0], "else_branch": functions[1],
-    }  # fmt: skip
+        "Tcond": predicate.dtype.base_dtype,
+        "Tin": tuple(t.dtype.base_dtype for t in captured),
+        "Tout": types,
+        "then_branch": functions[0],
+        "else_branch": functions[1],
+    }
     node = importer.add_op(cond, cond.name, op_of("If"), [predicate, *captured], attrs)
     named = {merge: node.outputs[i] for i, (merge, _, _) in enumerate(cond.outputs) if merge}
     return {cond.name: node, **_named(importer, cond, named)}
@@ -67,9 +70,11 @@ def add_loop(importer: Importer, loop: Loop) -> dict[str, Operation]:
     body.outputs += body.inputs[len(start) :]  # what is captured passes through
     inputs = [*start, *captured]
     attrs = {
-        "T": tuple(t.dtype.base_dtype for t in inputs), "cond": test, "body": body,
+        "T": tuple(t.dtype.base_dtype for t in inputs),
+        "cond": test,
+        "body": body,
         "parallel_iterations": loop.parallel_iterations,
-    }  # fmt: skip
+    }
     node = importer.add_op(loop, loop.name, op_of("While"), inputs, attrs)
     named = {name: node.outputs[i] for i, v in enumerate(loop.variables) for name in v.exits}
     return {loop.name: node, **_named(importer, loop, named)}

@@ -281,9 +281,7 @@ def _use_shapes(op: Operation, value: AttrValue) -> None:
 def _check_inputs(name: str, op_def: OpDef, attrs: dict[str, Any], inputs: list[Tensor]) -> None:
     expected = sum(output_count(arg, attrs) for arg in op_def.inputs)
     if expected != len(inputs):
-        raise ValueError(
-            f"Node '{name}' ({op_def.name}) takes {expected} inputs, received {len(inputs)}."
-        )
+        raise ValueError(f"Node '{name}' ({op_def.name}) takes {expected} inputs, received {len(inputs)}.")
     rest = iter(enumerate(inputs))
     for arg in op_def.inputs:
         for j in range(output_count(arg, attrs)):

@@ -48,8 +48,12 @@ def _by_tracing(op: Operation) -> list[TensorShape]:
         return unknown
     specs = tuple((t.dtype.base_dtype, t.shape._dims) for t in op.input_list)
     attrs = {k: v for k, v in op.attrs.items() if k in op.op_def.wants}
-    key = (op.op_def.name, specs, tuple((i, v.tobytes(), v.shape) for i, v in static.items() if v is not None),
-           tuple((k, repr(v)) for k, v in attrs.items()))  # fmt: skip
+    key = (
+        op.op_def.name,
+        specs,
+        tuple((i, v.tobytes(), v.shape) for i, v in static.items() if v is not None),
+        tuple((k, repr(v)) for k, v in attrs.items()),
+    )
     if key not in _CACHE:
         _CACHE[key] = _probe(op, specs, static, attrs)
     return [TensorShape.of(dims) for dims in _CACHE[key]]

@@ -115,9 +115,7 @@ def map_structure(func: Callable[..., Any], *structures: Any, **options: Any) ->
     return pack_sequence_as(structures[0], [func(*leaves) for leaves in columns], expand_composites)
 
 
-def assert_same_structure(
-    nest1: Any, nest2: Any, check_types: bool = True, expand_composites: bool = False
-) -> None:
+def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True, expand_composites: bool = False) -> None:
     """Raises ValueError unless both have one form, and TypeError unless they are of the same types.
 
     >>> tf.nest.assert_same_structure({"a": (1, 2)}, {"a": ("x", "y")})

@@ -26,9 +26,12 @@ def op_proto(op_def: OpDef) -> Any:
 
 def _arg(arg: ArgDef) -> Any:
     proto = op_def_pb2.OpDef.ArgDef(
-        name=arg.name, type_attr=arg.type_attr, number_attr=arg.number_attr, type_list_attr=arg.type_list_attr,
+        name=arg.name,
+        type_attr=arg.type_attr,
+        number_attr=arg.number_attr,
+        type_list_attr=arg.type_list_attr,
         is_ref=arg.is_ref,
-    )  # fmt: skip
+    )
     if arg.type is not None:
         proto.type = arg.type.as_datatype_enum
     return proto

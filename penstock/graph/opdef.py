@@ -295,13 +295,29 @@ def op(
                     default = getattr(allowed_types, "default", None) or MISSING
                     attrs[attr] = AttrDef(attr, kind, default, tuple(allowed_types))
         opdef = OpDef(
-            name, inputs, outputs, attrs, kernel,
-            shape=shape, grad=grad, no_gradient=no_gradient, host=host,
-            stateful=stateful or bool(writes) or random, numpy=numpy,
-            static=tuple(static.split()), writes=tuple(writes.split()), overwrites=overwrites, random=random,
-            control_flow=control_flow, blocking=blocking, gives_way=gives_way, takes_variables=takes_variables,
-            default_name=default_name or name, static_of=static_of, wants=frozenset(wants),
-        )  # fmt: skip
+            name,
+            inputs,
+            outputs,
+            attrs,
+            kernel,
+            shape=shape,
+            grad=grad,
+            no_gradient=no_gradient,
+            host=host,
+            stateful=stateful or bool(writes) or random,
+            numpy=numpy,
+            static=tuple(static.split()),
+            writes=tuple(writes.split()),
+            overwrites=overwrites,
+            random=random,
+            control_flow=control_flow,
+            blocking=blocking,
+            gives_way=gives_way,
+            takes_variables=takes_variables,
+            default_name=default_name or name,
+            static_of=static_of,
+            wants=frozenset(wants),
+        )
         assert name not in _REGISTRY, f"{name} is declared twice"
         _REGISTRY[name] = opdef
         return opdef

@@ -22,10 +22,39 @@ from penstock.graph.tensor_proto import tensor_proto
 
 # Which dunder methods a Tensor has; `ops` fills them in with `overload`, since operators are ops.
 OPERATORS = (
-    "add", "radd", "sub", "rsub", "mul", "rmul", "div", "rdiv", "truediv", "rtruediv", "floordiv", "rfloordiv",
-    "mod", "rmod", "pow", "rpow", "matmul", "rmatmul", "lt", "le", "gt", "ge", "and", "rand", "or", "ror", "xor",
-    "rxor", "neg", "invert", "abs", "getitem",
-)  # fmt: skip
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "div",
+    "rdiv",
+    "truediv",
+    "rtruediv",
+    "floordiv",
+    "rfloordiv",
+    "mod",
+    "rmod",
+    "pow",
+    "rpow",
+    "matmul",
+    "rmatmul",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "and",
+    "rand",
+    "or",
+    "ror",
+    "xor",
+    "rxor",
+    "neg",
+    "invert",
+    "abs",
+    "getitem",
+)
 
 
 class Tensor:

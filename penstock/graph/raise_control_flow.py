@@ -225,9 +225,13 @@ class _Raiser(Contexts):
         body, more = self.region(inside, self.ancestors(after, inside, stop), moved)
         first = next(e for v in variables for e in v.exits)
         result = Loop(
-            self._fresh(f"{first}/While"), variables, self._tensor(*self.data[conditions[0]][0], moved), test, body,
+            self._fresh(f"{first}/While"),
+            variables,
+            self._tensor(*self.data[conditions[0]][0], moved),
+            test,
+            body,
             device=self.nodes[first].device,
-        )  # fmt: skip
+        )
         result.parallel_iterations = next(
             (max(1, self.nodes[n].attr["parallel_iterations"].i) for n in members if self.op(n) in ENTER), 10
         )
@@ -241,9 +245,7 @@ class _Raiser(Contexts):
 
     # Conditionals
 
-    def conditionals(
-        self, where: Context, merges: list[str], needed: set[str], moved: dict[str, str]
-    ) -> list[Cond]:
+    def conditionals(self, where: Context, merges: list[str], needed: set[str], moved: dict[str, str]) -> list[Cond]:
         """The conditionals that `merges` are the results of: those that share work are results of the same."""
         if not merges:
             return []

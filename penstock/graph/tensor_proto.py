@@ -42,14 +42,35 @@ _FIELDS: dict[DType, tuple[str, Any]] = {
 }
 _BITS = (dtypes.float16, dtypes.bfloat16)
 _FLOAT8 = (
-    dtypes.float8_e5m2, dtypes.float8_e4m3fn, dtypes.float8_e4m3fnuz, dtypes.float8_e4m3b11fnuz, dtypes.float8_e5m2fnuz,
-)  # fmt: skip
+    dtypes.float8_e5m2,
+    dtypes.float8_e4m3fn,
+    dtypes.float8_e4m3fnuz,
+    dtypes.float8_e4m3b11fnuz,
+    dtypes.float8_e5m2fnuz,
+)
 # Several values of these types are written as raw bytes; of the others one by one.
-_AS_CONTENT = frozenset((
-    *_FLOAT8, dtypes.bfloat16, dtypes.float16, dtypes.float32, dtypes.float64, dtypes.int8, dtypes.int16, dtypes.int32,
-    dtypes.int64, dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64, dtypes.qint8, dtypes.quint8, dtypes.qint16,
-    dtypes.quint16, dtypes.qint32,
-))  # fmt: skip
+_AS_CONTENT = frozenset(
+    (
+        *_FLOAT8,
+        dtypes.bfloat16,
+        dtypes.float16,
+        dtypes.float32,
+        dtypes.float64,
+        dtypes.int8,
+        dtypes.int16,
+        dtypes.int32,
+        dtypes.int64,
+        dtypes.uint8,
+        dtypes.uint16,
+        dtypes.uint32,
+        dtypes.uint64,
+        dtypes.qint8,
+        dtypes.quint8,
+        dtypes.qint16,
+        dtypes.quint16,
+        dtypes.qint32,
+    )
+)
 
 
 def tensor_proto(array: np.ndarray, dtype: DType) -> TensorProto:

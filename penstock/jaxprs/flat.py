@@ -28,9 +28,17 @@ CALLS = {
 }
 # Primitives whose results are their operands, one for one.
 _IDENTITIES = {
-    "copy", "copy_p", "device_put", "name", "optimization_barrier", "pvary", "sharding_constraint", "stop_gradient",
-    "layout_constraint", "reshard",
-}  # fmt: skip
+    "copy",
+    "copy_p",
+    "device_put",
+    "name",
+    "optimization_barrier",
+    "pvary",
+    "sharding_constraint",
+    "stop_gradient",
+    "layout_constraint",
+    "reshard",
+}
 
 
 class Value:

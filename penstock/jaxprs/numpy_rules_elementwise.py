@@ -24,18 +24,52 @@ from penstock.jaxprs.numpy_rules import (
 
 # Primitives that are a ufunc, for all types that jax has them for.
 _UFUNCS = {
-    "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply,
-    "max": np.maximum, "min": np.minimum, "neg": np.negative, "abs": np.absolute, "square": np.square,
-    "floor": np.floor, "ceil": np.ceil, "is_finite": np.isfinite, "nextafter": np.nextafter,
-    "exp": np.exp, "exp2": np.exp2, "log": np.log, "expm1": np.expm1, "log1p": np.log1p,
-    "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
-    "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
-    "atan2": np.arctan2, "sqrt": np.sqrt, "cbrt": np.cbrt,
-    "eq": np.equal, "ne": np.not_equal, "ge": np.greater_equal, "gt": np.greater, "le": np.less_equal, "lt": np.less,
-    "not": np.invert, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "add": np.add,
+    "add_any": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "neg": np.negative,
+    "abs": np.absolute,
+    "square": np.square,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "is_finite": np.isfinite,
+    "nextafter": np.nextafter,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "log": np.log,
+    "expm1": np.expm1,
+    "log1p": np.log1p,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "tanh": np.tanh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "atan2": np.arctan2,
+    "sqrt": np.sqrt,
+    "cbrt": np.cbrt,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "ge": np.greater_equal,
+    "gt": np.greater,
+    "le": np.less_equal,
+    "lt": np.less,
+    "not": np.invert,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
     # NumPy shifts out all bits where a count is negative or too large, as XLA does.
     "shift_left": np.left_shift,
-}  # fmt: skip
+}
 
 
 def _ufunc(kernel: np.ufunc) -> Rule:
@@ -203,8 +237,12 @@ def _in_total_order(compare: np.ufunc) -> Rule:
     return Rule(build, NEW, broadcasts=True, overwrites=False)
 
 
-RULES.update({name: _in_total_order(compare) for name, compare in
-              {"eq_to": np.equal, "le_to": np.less_equal, "lt_to": np.less}.items()})  # fmt: skip
+RULES.update(
+    {
+        name: _in_total_order(compare)
+        for name, compare in {"eq_to": np.equal, "le_to": np.less_equal, "lt_to": np.less}.items()
+    }
+)
 
 
 @elementwise("clamp")
@@ -343,9 +381,11 @@ def bitcast_convert_type(site: Site) -> Kernel:
 
 # Exponent and mantissa bits of the types that NumPy rounds to.
 _PRECISIONS = {
-    (11, 52): np.dtype(np.float64), (8, 23): np.dtype(np.float32), (5, 10): np.dtype(np.float16),
+    (11, 52): np.dtype(np.float64),
+    (8, 23): np.dtype(np.float32),
+    (5, 10): np.dtype(np.float16),
     (8, 7): np.dtype(ml_dtypes.bfloat16),
-}  # fmt: skip
+}
 
 
 @elementwise("reduce_precision")

@@ -21,9 +21,15 @@ class _Windows:
     """
 
     def __init__(
-        self, operand: tuple[int, ...], indices: tuple[int, ...], window: tuple[int, ...], index_map: tuple[int, ...],
-        batching: tuple[int, ...], index_batching: tuple[int, ...], clip: bool,
-    ) -> None:  # fmt: skip
+        self,
+        operand: tuple[int, ...],
+        indices: tuple[int, ...],
+        window: tuple[int, ...],
+        index_map: tuple[int, ...],
+        batching: tuple[int, ...],
+        index_batching: tuple[int, ...],
+        clip: bool,
+    ) -> None:
         self.operand, self.window = operand, window
         self.index_map, self.clip = index_map, clip
         self.batch = indices[:-1]
@@ -101,9 +107,14 @@ def gather(site: Site) -> Kernel:
     used = tuple(size if axis in indexed else sizes[axis] for axis, size in enumerate(operand))
     cut = tuple(slice(0, size) for size in used) if used != operand else None
     windows = _Windows(
-        used, indices, sizes, numbers.start_index_map, numbers.operand_batching_dims,
-        numbers.start_indices_batching_dims, clip=mode != GatherScatterMode.FILL_OR_DROP,
-    )  # fmt: skip
+        used,
+        indices,
+        sizes,
+        numbers.start_index_map,
+        numbers.operand_batching_dims,
+        numbers.start_indices_batching_dims,
+        clip=mode != GatherScatterMode.FILL_OR_DROP,
+    )
     # The result as computed: batch, then window dimensions of several elements, then whole ones. Window dimensions of
     # one element are put in by the last reshape.
     kept = [axis for axis in range(len(operand)) if axis not in removed]
@@ -185,9 +196,14 @@ def _scatter(site: Site, ufunc: np.ufunc | None) -> Overwriting:
     # A dimension that windows cover only in part is indexed, by zeros.
     partial = tuple(axis for axis in kept if axis not in index_map and window[axis] != operand[axis])
     windows = _Windows(
-        operand, (*indices[:-1], indices[-1] + len(partial)), window, (*index_map, *partial),
-        numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, clip=mode == GatherScatterMode.CLIP,
-    )  # fmt: skip
+        operand,
+        (*indices[:-1], indices[-1] + len(partial)),
+        window,
+        (*index_map, *partial),
+        numbers.operand_batching_dims,
+        numbers.scatter_indices_batching_dims,
+        clip=mode == GatherScatterMode.CLIP,
+    )
     batch_axes = [axis for axis in range(len(updates)) if axis not in numbers.update_window_dims]
     order = (*batch_axes, *(update_axis[a] for a in (*windows.indexed, *windows.whole) if a in update_axis))
     width = windows.table[1]

@@ -14,8 +14,11 @@ from penstock.jaxprs.numpy_rules import Kernel, Site, rule
 
 def _per_matrix(site: Site, function: Callable[..., tuple[Any, ...]], ranks: tuple[int, ...]) -> Kernel:
     """`function`, of arrays of the last `ranks` dimensions of the operands, for each element of the batch."""
-    if any(site.dtype(operand).name not in ("float32", "float64", "complex64", "complex128")
-           for operand in range(len(ranks)) if site.dtype(operand).kind not in "iu"):  # fmt: skip
+    if any(
+        site.dtype(operand).name not in ("float32", "float64", "complex64", "complex128")
+        for operand in range(len(ranks))
+        if site.dtype(operand).kind not in "iu"
+    ):
         raise site.no_rule(f"type {site.dtype()}")
     results = [(site.out_shape(position), site.out_dtype(position)) for position in range(len(site.node.outputs))]
     batch = site.shape(0)[: site.ndim(0) - ranks[0]]

@@ -11,9 +11,16 @@ from penstock.jaxprs.numpy_rules import NEW, RULES, Kernel, Rule, Site, rule, wi
 from penstock.jaxprs.numpy_rules_elementwise import elementwise, in_wider_type
 
 _FUNCTIONS = {
-    "erf": "erf", "erfc": "erfc", "erf_inv": "erfinv", "igamma": "gammainc", "igammac": "gammaincc",
-    "regularized_incomplete_beta": "betainc", "bessel_i0e": "i0e", "bessel_i1e": "i1e", "zeta": "zeta",
-}  # fmt: skip
+    "erf": "erf",
+    "erfc": "erfc",
+    "erf_inv": "erfinv",
+    "igamma": "gammainc",
+    "igammac": "gammaincc",
+    "regularized_incomplete_beta": "betainc",
+    "bessel_i0e": "i0e",
+    "bessel_i1e": "i1e",
+    "zeta": "zeta",
+}
 
 
 def _of_scipy(name: str) -> Rule:

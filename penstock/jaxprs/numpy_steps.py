@@ -11,9 +11,14 @@ Step = Callable[[list[Any]], None]
 
 
 def make_step(
-    kernel: Kernel | Overwriting, inputs: Sequence[int], outputs: Sequence[int], *,
-    several: bool, into: int | None, drops: Sequence[int],
-) -> Step:  # fmt: skip
+    kernel: Kernel | Overwriting,
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    *,
+    several: bool,
+    into: int | None,
+    drops: Sequence[int],
+) -> Step:
     """A step that calls `kernel` and empties the slots `drops`; its result goes into the array of operand `into`."""
     if isinstance(kernel, Overwriting):
         kernel = kernel.keeping if into is None else kernel.into_first

@@ -10,17 +10,7 @@ from jax import lax
 from jax.lax import GatherScatterMode
 
 from penstock.jaxprs.dims import Dim, is_symbolic
-from penstock.jaxprs.padding_frame import (
-    Array,
-    Frame,
-    Padded,
-    bind,
-    largest,
-    no_rule,
-    resized,
-    rule,
-    smallest,
-)
+from penstock.jaxprs.padding_frame import Array, Frame, Padded, bind, largest, no_rule, resized, rule, smallest
 
 
 def _never_clamped(frame: Frame, whole: Dim, part: Dim) -> bool:

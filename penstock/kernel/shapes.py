@@ -44,8 +44,11 @@ def broadcast_pair(a: TensorShape, b: TensorShape) -> TensorShape:
     try:
         return broadcast_shape(a, b)
     except ValueError:
-        x, y = next((x, y) for x, y in zip(reversed(a._dims or ()), reversed(b._dims or ()), strict=False)
-                    if None not in (x, y) and x != y and 1 not in (x, y))  # fmt: skip
+        x, y = next(
+            (x, y)
+            for x, y in zip(reversed(a._dims or ()), reversed(b._dims or ()), strict=False)
+            if None not in (x, y) and x != y and 1 not in (x, y)
+        )
         raise ValueError(f"Dimensions must be equal, but are {x} and {y}") from None
 
 

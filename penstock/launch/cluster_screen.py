@@ -17,9 +17,13 @@ BAR = 40  # characters of the longest bar
 def screen(view: ClusterView, limit: int = 20) -> RenderableType:
     """Tasks, what they compiled, variables (`limit` of them, the largest), what else they hold, and staleness."""
     parts = [
-        _tasks(view), _work(view), _compilations(view), _variables(view, limit), _resources(view, limit),
+        _tasks(view),
+        _work(view),
+        _compilations(view),
+        _variables(view, limit),
+        _resources(view, limit),
         *_staleness(view),
-    ]  # fmt: skip
+    ]
     shown: list[RenderableType] = []
     for part in parts:
         if part is not None:
@@ -36,9 +40,14 @@ def _tasks(view: ClusterView) -> RenderableType:
             problems.append(_text(f"{task.task} does not answer: {task.problem}", "red"))
             continue
         table.add_row(
-            _text(task.task, "bold"), _text(task.address), f"{task.incarnation:016x}"[:8], duration(task.uptime),
-            _text(" ".join(task.devices)), str(len(task.sessions)), str(task.graphs),
-        )  # fmt: skip
+            _text(task.task, "bold"),
+            _text(task.address),
+            f"{task.incarnation:016x}"[:8],
+            duration(task.uptime),
+            _text(" ".join(task.devices)),
+            str(len(task.sessions)),
+            str(task.graphs),
+        )
     return Group(table, *problems)
 
 
@@ -49,10 +58,14 @@ def _work(view: ClusterView) -> RenderableType | None:
     table = _table("task", ">steps", ">steps/s", ">ms/step", ">failed", ">sent/s", ">received/s")
     for task in answered:
         table.add_row(
-            _text(task.task, "bold"), f"{task.steps:,}", _number(task.steps_per_second),
-            _number(task.milliseconds_per_step), Text(f"{task.failed_steps:,}", "red" if task.failed_steps else ""),
-            _bytes_or_none(task.bytes_sent_per_second), _bytes_or_none(task.bytes_received_per_second),
-        )  # fmt: skip
+            _text(task.task, "bold"),
+            f"{task.steps:,}",
+            _number(task.steps_per_second),
+            _number(task.milliseconds_per_step),
+            Text(f"{task.failed_steps:,}", "red" if task.failed_steps else ""),
+            _bytes_or_none(task.bytes_sent_per_second),
+            _bytes_or_none(task.bytes_received_per_second),
+        )
     return table
 
 
@@ -63,18 +76,19 @@ def _compilations(view: ClusterView) -> RenderableType | None:
     table = _table("task", ">compiled", ">took", ">last minute", ">took", ">from disk")
     for task in tasks:
         table.add_row(
-            _text(task.task, "bold"), f"{task.compilations:,}", f"{task.compile_seconds:.1f} s",
-            f"{task.compilations_last_minute:,}", f"{task.compile_seconds_last_minute:.1f} s",
+            _text(task.task, "bold"),
+            f"{task.compilations:,}",
+            f"{task.compile_seconds:.1f} s",
+            f"{task.compilations_last_minute:,}",
+            f"{task.compile_seconds_last_minute:.1f} s",
             f"{task.loaded_programs:,}",
-        )  # fmt: skip
+        )
     longest = sorted(((t, c) for t in tasks for c in t.compiled_segments), key=lambda pair: -pair[1].seconds)
     if not longest:
         return table
     segments = _table("task", "segment", ">compiled", ">took")
     for task, compiled in longest[:LONGEST]:
-        segments.add_row(
-            _text(task.task), _text(compiled.segment), f"{compiled.count:,}", f"{compiled.seconds:.1f} s"
-        )  # fmt: skip
+        segments.add_row(_text(task.task), _text(compiled.segment), f"{compiled.count:,}", f"{compiled.seconds:.1f} s")
     return Group(table, Text(""), segments)
 
 

@@ -124,28 +124,45 @@ def _task(task: Task, address: str, before: Sample | None, now: Sample) -> TaskV
     same = before is not None and not isinstance(before, str) and before.incarnation == now.incarnation
     steps, sent, received = _rates(before, now) if same else (None, None, None)
     variables = [
-        VariableView(v.name, v.container, v.device.rpartition("/device:")[2], v.dtype,
-                     tuple(None if n < 0 else n for n in v.shape), v.bytes)
+        VariableView(
+            v.name,
+            v.container,
+            v.device.rpartition("/device:")[2],
+            v.dtype,
+            tuple(None if n < 0 else n for n in v.shape),
+            v.bytes,
+        )
         for v in now.variables
-    ]  # fmt: skip
+    ]
     return TaskView(
-        str(task), address, "", now.incarnation, now.uptime,
+        str(task),
+        address,
+        "",
+        now.incarnation,
+        now.uptime,
         devices=tuple(d.name.rpartition("/device:")[2] for d in now.devices),
-        steps=now.steps, failed_steps=now.failed_steps, updates=now.updates,
-        steps_per_second=steps, bytes_sent_per_second=sent, bytes_received_per_second=received,
+        steps=now.steps,
+        failed_steps=now.failed_steps,
+        updates=now.updates,
+        steps_per_second=steps,
+        bytes_sent_per_second=sent,
+        bytes_received_per_second=received,
         milliseconds_per_step=_work(before if same else None, now),
-        sessions=tuple(s.name for s in now.sessions), graphs=sum(s.graphs for s in now.sessions),
+        sessions=tuple(s.name for s in now.sessions),
+        graphs=sum(s.graphs for s in now.sessions),
         variables=tuple(sorted(variables, key=lambda v: (-v.bytes, v.name))),
         resources=tuple(
             ResourceView(r.name, r.container, r.kind, *(None if n < 0 else n for n in (r.size, r.capacity)))
             for r in sorted(now.resources, key=lambda r: (r.kind, r.name))
         ),
-        compilations=now.compiled.count, compile_seconds=now.compiled.seconds,
+        compilations=now.compiled.count,
+        compile_seconds=now.compiled.seconds,
         compilations_last_minute=now.compiled_last_minute.count,
-        compile_seconds_last_minute=now.compiled_last_minute.seconds, loaded_programs=now.loaded_programs,
+        compile_seconds_last_minute=now.compiled_last_minute.seconds,
+        loaded_programs=now.loaded_programs,
         compiled_segments=tuple(CompiledView(c.segment, c.count, c.seconds) for c in now.compiled_segments),
         staleness=tuple(sorted((s.updates, s.count) for s in now.staleness)),
-    )  # fmt: skip
+    )
 
 
 def _rates(before: Sample, now: Sample) -> tuple[float | None, float | None, float | None]:

@@ -1,6 +1,6 @@
 """`penstock credentials`: what tasks on several machines need to trust each other.
 
-    penstock credentials create job_credentials --host ps0.example.org --days 30
+penstock credentials create job_credentials --host ps0.example.org --days 30
 """
 
 from __future__ import annotations

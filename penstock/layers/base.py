@@ -212,12 +212,18 @@ class Layer:
             self._current_scope = scope
             with name_scope(self._name_scope()):
                 variable = get_variable(
-                    name, [] if shape is None else shape, dtype=as_dtype(dtype or self.dtype or dt.float32),
+                    name,
+                    [] if shape is None else shape,
+                    dtype=as_dtype(dtype or self.dtype or dt.float32),
                     initializer=initializer_named(scope.initializer if initializer is None else initializer),
-                    trainable=trains, constraint=constraint, partitioner=partitioner, collections=collections,
-                    use_resource=use_resource or scope.use_resource, synchronization=synchronization,
+                    trainable=trains,
+                    constraint=constraint,
+                    partitioner=partitioner,
+                    collections=collections,
+                    use_resource=use_resource or scope.use_resource,
+                    synchronization=synchronization,
                     aggregation=aggregation,
-                )  # fmt: skip
+                )
                 parts = list(variable) if isinstance(variable, PartitionedVariable) else [variable]
                 if regularizer and not any(id(part) in before for part in parts):
                     for part in parts:

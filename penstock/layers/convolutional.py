@@ -29,12 +29,27 @@ class Conv(Layer):
     """A convolution over `rank` axes: what Conv1D, Conv2D and Conv3D have in common."""
 
     def __init__(
-        self, rank: int, filters: int, kernel_size: Any, strides: Any = 1, padding: str = "valid",
-        data_format: str | None = None, dilation_rate: Any = 1, activation: Any = None, use_bias: bool = True,
-        kernel_initializer: Any = None, bias_initializer: Any = _ZEROS, kernel_regularizer: Any = None,
-        bias_regularizer: Any = None, activity_regularizer: Any = None, kernel_constraint: Any = None,
-        bias_constraint: Any = None, trainable: bool = True, name: Any = None, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        rank: int,
+        filters: int,
+        kernel_size: Any,
+        strides: Any = 1,
+        padding: str = "valid",
+        data_format: str | None = None,
+        dilation_rate: Any = 1,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = None,
+        bias_initializer: Any = _ZEROS,
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        trainable: bool = True,
+        name: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(trainable, name, activity_regularizer=activity_regularizer, **kwargs)
         self.rank, self.filters = rank, None if filters is None else int(filters)
         self.kernel_size = sizes(kernel_size, rank, "kernel_size")
@@ -73,34 +88,49 @@ class Conv(Layer):
 
     def _make_kernel(self, name: str, shape: list[Any]) -> Any:
         return self.add_weight(
-            name, shape, initializer=self.kernel_initializer, regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint, trainable=True,
-        )  # fmt: skip
+            name,
+            shape,
+            initializer=self.kernel_initializer,
+            regularizer=self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+            trainable=True,
+        )
 
     def _make_bias(self) -> None:
         if self.use_bias:
             self.bias = self.add_weight(
-                "bias", [self.filters], initializer=self.bias_initializer, regularizer=self.bias_regularizer,
-                constraint=self.bias_constraint, trainable=True,
-            )  # fmt: skip
+                "bias",
+                [self.filters],
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                constraint=self.bias_constraint,
+                trainable=True,
+            )
 
     def call(self, inputs: Any) -> Any:
         layout, padding = layout_of(self.data_format, self.rank), self.padding.upper()
         if self.rank == 3:
             outputs = op_named("Conv3D")(
-                inputs, self.kernel, strides=around(self.strides, self.data_format), padding=padding,
-                data_format=layout, dilations=around(self.dilation_rate, self.data_format), name="Conv3D",
-            )  # fmt: skip
+                inputs,
+                self.kernel,
+                strides=around(self.strides, self.data_format),
+                padding=padding,
+                data_format=layout,
+                dilations=around(self.dilation_rate, self.data_format),
+                name="Conv3D",
+            )
         elif max(self.dilation_rate) > 1:
             names = {1: "conv1d", 2: "Conv2D"}
             outputs = dilated.convolution(
-                inputs, self.kernel, padding, dilation_rate=self.dilation_rate, data_format=layout,
+                inputs,
+                self.kernel,
+                padding,
+                dilation_rate=self.dilation_rate,
+                data_format=layout,
                 name=names[self.rank],
-            )  # fmt: skip
-        elif self.rank == 2:
-            outputs = conv.conv2d(
-                inputs, self.kernel, self.strides, padding, data_format=layout, name="Conv2D"
             )
+        elif self.rank == 2:
+            outputs = conv.conv2d(inputs, self.kernel, self.strides, padding, data_format=layout, name="Conv2D")
         else:
             outputs = conv.conv1d(inputs, self.kernel, self.strides[0], padding, data_format=layout)
         return self.finish(outputs)
@@ -135,54 +165,141 @@ class Conv1D(Conv):
     """A convolution along sequences: `tf.layers.Conv1D(32, 3)(sequences)`."""
 
     def __init__(
-        self, filters: int, kernel_size: Any, strides: Any = 1, padding: str = "valid",
-        data_format: str | None = "channels_last", dilation_rate: Any = 1, activation: Any = None,
-        use_bias: bool = True, kernel_initializer: Any = None, bias_initializer: Any = _ZEROS,
-        kernel_regularizer: Any = None, bias_regularizer: Any = None, activity_regularizer: Any = None,
-        kernel_constraint: Any = None, bias_constraint: Any = None, trainable: bool = True, name: Any = None,
+        self,
+        filters: int,
+        kernel_size: Any,
+        strides: Any = 1,
+        padding: str = "valid",
+        data_format: str | None = "channels_last",
+        dilation_rate: Any = 1,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = None,
+        bias_initializer: Any = _ZEROS,
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        trainable: bool = True,
+        name: Any = None,
         **kwargs: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
-            1, filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias,
-            kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
-            kernel_constraint, bias_constraint, trainable, name, **kwargs,
-        )  # fmt: skip
+            1,
+            filters,
+            kernel_size,
+            strides,
+            padding,
+            data_format,
+            dilation_rate,
+            activation,
+            use_bias,
+            kernel_initializer,
+            bias_initializer,
+            kernel_regularizer,
+            bias_regularizer,
+            activity_regularizer,
+            kernel_constraint,
+            bias_constraint,
+            trainable,
+            name,
+            **kwargs,
+        )
 
 
 class Conv2D(Conv):
     """A convolution over images: `tf.layers.Conv2D(32, 5, padding="same")(images)`."""
 
     def __init__(
-        self, filters: int, kernel_size: Any, strides: Any = (1, 1), padding: str = "valid",
-        data_format: str | None = "channels_last", dilation_rate: Any = (1, 1), activation: Any = None,
-        use_bias: bool = True, kernel_initializer: Any = None, bias_initializer: Any = _ZEROS,
-        kernel_regularizer: Any = None, bias_regularizer: Any = None, activity_regularizer: Any = None,
-        kernel_constraint: Any = None, bias_constraint: Any = None, trainable: bool = True, name: Any = None,
+        self,
+        filters: int,
+        kernel_size: Any,
+        strides: Any = (1, 1),
+        padding: str = "valid",
+        data_format: str | None = "channels_last",
+        dilation_rate: Any = (1, 1),
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = None,
+        bias_initializer: Any = _ZEROS,
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        trainable: bool = True,
+        name: Any = None,
         **kwargs: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
-            2, filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias,
-            kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
-            kernel_constraint, bias_constraint, trainable, name, **kwargs,
-        )  # fmt: skip
+            2,
+            filters,
+            kernel_size,
+            strides,
+            padding,
+            data_format,
+            dilation_rate,
+            activation,
+            use_bias,
+            kernel_initializer,
+            bias_initializer,
+            kernel_regularizer,
+            bias_regularizer,
+            activity_regularizer,
+            kernel_constraint,
+            bias_constraint,
+            trainable,
+            name,
+            **kwargs,
+        )
 
 
 class Conv3D(Conv):
     """A convolution over volumes: `tf.layers.Conv3D(32, 3)(volumes)`."""
 
     def __init__(
-        self, filters: int, kernel_size: Any, strides: Any = (1, 1, 1), padding: str = "valid",
-        data_format: str | None = "channels_last", dilation_rate: Any = (1, 1, 1), activation: Any = None,
-        use_bias: bool = True, kernel_initializer: Any = None, bias_initializer: Any = _ZEROS,
-        kernel_regularizer: Any = None, bias_regularizer: Any = None, activity_regularizer: Any = None,
-        kernel_constraint: Any = None, bias_constraint: Any = None, trainable: bool = True, name: Any = None,
+        self,
+        filters: int,
+        kernel_size: Any,
+        strides: Any = (1, 1, 1),
+        padding: str = "valid",
+        data_format: str | None = "channels_last",
+        dilation_rate: Any = (1, 1, 1),
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = None,
+        bias_initializer: Any = _ZEROS,
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        trainable: bool = True,
+        name: Any = None,
         **kwargs: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
-            3, filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias,
-            kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
-            kernel_constraint, bias_constraint, trainable, name, **kwargs,
-        )  # fmt: skip
+            3,
+            filters,
+            kernel_size,
+            strides,
+            padding,
+            data_format,
+            dilation_rate,
+            activation,
+            use_bias,
+            kernel_initializer,
+            bias_initializer,
+            kernel_regularizer,
+            bias_regularizer,
+            activity_regularizer,
+            kernel_constraint,
+            bias_constraint,
+            trainable,
+            name,
+            **kwargs,
+        )
 
 
 class _Transposed(Conv):
@@ -208,9 +325,14 @@ class _Transposed(Conv):
             outputs = conv.conv2d_transpose(inputs, self.kernel, shape, strides, padding, layout)
         else:
             outputs = op_named("Conv3DBackpropInputV2")(
-                shape, self.kernel, inputs, strides=around(self.strides, self.data_format), padding=padding,
-                data_format=layout, name="conv3d_transpose",
-            )  # fmt: skip
+                shape,
+                self.kernel,
+                inputs,
+                strides=around(self.strides, self.data_format),
+                padding=padding,
+                data_format=layout,
+                name="conv3d_transpose",
+            )
         outputs.set_shape(self.compute_output_shape(inputs.shape))
         return self.finish(outputs)
 
@@ -224,34 +346,92 @@ class Conv2DTranspose(_Transposed):
     """The transpose of a Conv2D, which makes images larger: `tf.layers.Conv2DTranspose(32, 5, strides=2)(images)`."""
 
     def __init__(
-        self, filters: int, kernel_size: Any, strides: Any = (1, 1), padding: str = "valid",
-        data_format: str | None = "channels_last", activation: Any = None, use_bias: bool = True,
-        kernel_initializer: Any = None, bias_initializer: Any = _ZEROS, kernel_regularizer: Any = None,
-        bias_regularizer: Any = None, activity_regularizer: Any = None, kernel_constraint: Any = None,
-        bias_constraint: Any = None, trainable: bool = True, name: Any = None, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        filters: int,
+        kernel_size: Any,
+        strides: Any = (1, 1),
+        padding: str = "valid",
+        data_format: str | None = "channels_last",
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = None,
+        bias_initializer: Any = _ZEROS,
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        trainable: bool = True,
+        name: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
-            2, filters, kernel_size, strides, padding, data_format, 1, activation, use_bias, kernel_initializer,
-            bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
-            bias_constraint, trainable, name, **kwargs,
-        )  # fmt: skip
+            2,
+            filters,
+            kernel_size,
+            strides,
+            padding,
+            data_format,
+            1,
+            activation,
+            use_bias,
+            kernel_initializer,
+            bias_initializer,
+            kernel_regularizer,
+            bias_regularizer,
+            activity_regularizer,
+            kernel_constraint,
+            bias_constraint,
+            trainable,
+            name,
+            **kwargs,
+        )
 
 
 class Conv3DTranspose(_Transposed):
     """The transpose of a Conv3D: `tf.layers.Conv3DTranspose(32, 3, strides=2)(volumes)`."""
 
     def __init__(
-        self, filters: int, kernel_size: Any, strides: Any = (1, 1, 1), padding: str = "valid",
-        data_format: str | None = "channels_last", activation: Any = None, use_bias: bool = True,
-        kernel_initializer: Any = None, bias_initializer: Any = _ZEROS, kernel_regularizer: Any = None,
-        bias_regularizer: Any = None, activity_regularizer: Any = None, kernel_constraint: Any = None,
-        bias_constraint: Any = None, trainable: bool = True, name: Any = None, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        filters: int,
+        kernel_size: Any,
+        strides: Any = (1, 1, 1),
+        padding: str = "valid",
+        data_format: str | None = "channels_last",
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = None,
+        bias_initializer: Any = _ZEROS,
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        trainable: bool = True,
+        name: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
-            3, filters, kernel_size, strides, padding, data_format, 1, activation, use_bias, kernel_initializer,
-            bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
-            bias_constraint, trainable, name, **kwargs,
-        )  # fmt: skip
+            3,
+            filters,
+            kernel_size,
+            strides,
+            padding,
+            data_format,
+            1,
+            activation,
+            use_bias,
+            kernel_initializer,
+            bias_initializer,
+            kernel_regularizer,
+            bias_regularizer,
+            activity_regularizer,
+            kernel_constraint,
+            bias_constraint,
+            trainable,
+            name,
+            **kwargs,
+        )
 
 
 conv1d = functional(Conv1D)

@@ -16,9 +16,14 @@ class InputSpec:
     """
 
     def __init__(
-        self, dtype: Any = None, shape: Any = None, ndim: int | None = None, max_ndim: int | None = None,
-        min_ndim: int | None = None, axes: dict[int, int | None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        dtype: Any = None,
+        shape: Any = None,
+        ndim: int | None = None,
+        max_ndim: int | None = None,
+        min_ndim: int | None = None,
+        axes: dict[int, int | None] | None = None,
+    ) -> None:
         self.dtype = None if dtype is None else as_dtype(dtype).name
         self.shape = None if shape is None else as_shape(shape)
         self.ndim = ndim if self.shape is None else self.shape.rank

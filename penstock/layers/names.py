@@ -9,17 +9,28 @@ from penstock.ops.nn import activation, layer_parts
 from penstock.variables import initializers
 
 _ACTIVATIONS: dict[str, Any] = {
-    "elu": activation.elu, "linear": lambda x: x, "relu": activation.relu, "selu": activation.selu,
-    "sigmoid": unary.sigmoid, "softmax": layer_parts.softmax,
-    "softplus": activation.softplus, "softsign": activation.softsign,
+    "elu": activation.elu,
+    "linear": lambda x: x,
+    "relu": activation.relu,
+    "selu": activation.selu,
+    "sigmoid": unary.sigmoid,
+    "softmax": layer_parts.softmax,
+    "softplus": activation.softplus,
+    "softsign": activation.softsign,
     "tanh": unary.tanh,
-}  # fmt: skip
+}
 _INITIALIZERS: dict[str, Any] = {
-    "glorot_normal": initializers.GlorotNormal, "glorot_uniform": initializers.GlorotUniform,
-    "he_normal": initializers.HeNormal, "he_uniform": initializers.HeUniform, "ones": initializers.Ones,
-    "lecun_normal": initializers.LecunNormal, "lecun_uniform": initializers.LecunUniform,
-    "orthogonal": initializers.Orthogonal, "identity": initializers.Identity, "zeros": initializers.Zeros,
-}  # fmt: skip
+    "glorot_normal": initializers.GlorotNormal,
+    "glorot_uniform": initializers.GlorotUniform,
+    "he_normal": initializers.HeNormal,
+    "he_uniform": initializers.HeUniform,
+    "ones": initializers.Ones,
+    "lecun_normal": initializers.LecunNormal,
+    "lecun_uniform": initializers.LecunUniform,
+    "orthogonal": initializers.Orthogonal,
+    "identity": initializers.Identity,
+    "zeros": initializers.Zeros,
+}
 
 
 def _named(what: str, name: str, known: dict[str, Any]) -> Any:

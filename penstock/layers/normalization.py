@@ -41,13 +41,30 @@ class BatchNormalization(Layer):
     """
 
     def __init__(
-        self, axis: Any = -1, momentum: Any = 0.99, epsilon: float = 1e-3, center: bool = True, scale: bool = True,
-        beta_initializer: Any = _ZEROS, gamma_initializer: Any = _ONES, moving_mean_initializer: Any = _ZEROS,
-        moving_variance_initializer: Any = _ONES, beta_regularizer: Any = None, gamma_regularizer: Any = None,
-        beta_constraint: Any = None, gamma_constraint: Any = None, renorm: bool = False, renorm_clipping: Any = None,
-        renorm_momentum: float = 0.99, fused: bool | None = None, trainable: bool = True,
-        virtual_batch_size: int | None = None, adjustment: Any = None, name: Any = None, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        axis: Any = -1,
+        momentum: Any = 0.99,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: Any = _ZEROS,
+        gamma_initializer: Any = _ONES,
+        moving_mean_initializer: Any = _ZEROS,
+        moving_variance_initializer: Any = _ONES,
+        beta_regularizer: Any = None,
+        gamma_regularizer: Any = None,
+        beta_constraint: Any = None,
+        gamma_constraint: Any = None,
+        renorm: bool = False,
+        renorm_clipping: Any = None,
+        renorm_momentum: float = 0.99,
+        fused: bool | None = None,
+        trainable: bool = True,
+        virtual_batch_size: int | None = None,
+        adjustment: Any = None,
+        name: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(trainable, name, **kwargs)
         for what, asked in (("renorm", renorm), ("virtual_batch_size", virtual_batch_size), ("adjustment", adjustment)):
             if asked:
@@ -104,9 +121,14 @@ class BatchNormalization(Layer):
         self._scope.set_partitioner(None)  # averages are assigned to as a whole
         try:
             return self.add_weight(
-                name, shape, dtype, initializer, trainable=False, synchronization=VariableSynchronization.ON_READ,
+                name,
+                shape,
+                dtype,
+                initializer,
+                trainable=False,
+                synchronization=VariableSynchronization.ON_READ,
                 aggregation=VariableAggregation.MEAN,
-            )  # fmt: skip
+            )
         finally:
             self._scope.set_partitioner(partitioner)
 
@@ -129,9 +151,15 @@ class BatchNormalization(Layer):
 
         def by_averages() -> Any:
             return fused_batch_norm(
-                inputs, gamma, beta, mean=averages[0], variance=averages[1], epsilon=self.epsilon, is_training=False,
+                inputs,
+                gamma,
+                beta,
+                mean=averages[0],
+                variance=averages[1],
+                epsilon=self.epsilon,
+                is_training=False,
                 data_format=self._data_format,
-            )  # fmt: skip
+            )
 
         outputs, mean, variance = smart_cond(training, by_batch, by_averages)
         if trains is None:
@@ -177,9 +205,7 @@ class BatchNormalization(Layer):
         mean, variance = casting.cast(mean, kind), casting.cast(variance, kind)
         offset = None if offset is None else casting.cast(offset, kind)
         scale = None if scale is None else casting.cast(scale, kind)
-        outputs = normalization.batch_normalization(
-            inputs, spread(mean), spread(variance), offset, scale, self.epsilon
-        )
+        outputs = normalization.batch_normalization(inputs, spread(mean), spread(variance), offset, scale, self.epsilon)
         outputs.set_shape(inputs.shape)
         return outputs
 
@@ -204,19 +230,55 @@ def _moved_if(training: Any, average: Any, value: Any, momentum: float) -> Any:
 
 
 def batch_normalization(
-    inputs: Any, axis: Any = -1, momentum: Any = 0.99, epsilon: float = 1e-3, center: bool = True, scale: bool = True,
-    beta_initializer: Any = _ZEROS, gamma_initializer: Any = _ONES, moving_mean_initializer: Any = _ZEROS,
-    moving_variance_initializer: Any = _ONES, beta_regularizer: Any = None, gamma_regularizer: Any = None,
-    beta_constraint: Any = None, gamma_constraint: Any = None, training: Any = False, trainable: bool = True,
-    name: str | None = None, reuse: Any = None, renorm: bool = False, renorm_clipping: Any = None,
-    renorm_momentum: float = 0.99, fused: bool | None = None, virtual_batch_size: int | None = None,
+    inputs: Any,
+    axis: Any = -1,
+    momentum: Any = 0.99,
+    epsilon: float = 1e-3,
+    center: bool = True,
+    scale: bool = True,
+    beta_initializer: Any = _ZEROS,
+    gamma_initializer: Any = _ONES,
+    moving_mean_initializer: Any = _ZEROS,
+    moving_variance_initializer: Any = _ONES,
+    beta_regularizer: Any = None,
+    gamma_regularizer: Any = None,
+    beta_constraint: Any = None,
+    gamma_constraint: Any = None,
+    training: Any = False,
+    trainable: bool = True,
+    name: str | None = None,
+    reuse: Any = None,
+    renorm: bool = False,
+    renorm_clipping: Any = None,
+    renorm_momentum: float = 0.99,
+    fused: bool | None = None,
+    virtual_batch_size: int | None = None,
     adjustment: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """`BatchNormalization` applied to `inputs` once: `tf.layers.batch_normalization(x, training=is_training)`."""
     layer = BatchNormalization(
-        axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer, moving_mean_initializer,
-        moving_variance_initializer, beta_regularizer, gamma_regularizer, beta_constraint, gamma_constraint, renorm,
-        renorm_clipping, renorm_momentum, fused, trainable, virtual_batch_size, adjustment, name, _reuse=reuse,
+        axis,
+        momentum,
+        epsilon,
+        center,
+        scale,
+        beta_initializer,
+        gamma_initializer,
+        moving_mean_initializer,
+        moving_variance_initializer,
+        beta_regularizer,
+        gamma_regularizer,
+        beta_constraint,
+        gamma_constraint,
+        renorm,
+        renorm_clipping,
+        renorm_momentum,
+        fused,
+        trainable,
+        virtual_batch_size,
+        adjustment,
+        name,
+        _reuse=reuse,
         _scope=name,
-    )  # fmt: skip
+    )
     return layer.apply(inputs, training=training)

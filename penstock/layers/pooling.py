@@ -17,9 +17,14 @@ class _Pooling(Layer):
     kind = "MaxPool"
 
     def __init__(
-        self, pool_size: Any, strides: Any, padding: str = "valid", data_format: str | None = "channels_last",
-        name: Any = None, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        pool_size: Any,
+        strides: Any,
+        padding: str = "valid",
+        data_format: str | None = "channels_last",
+        name: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(name=name, **kwargs)
         self.pool_size = sizes(pool_size, self.rank, "pool_size")
         self.strides = self.pool_size if strides is None else sizes(strides, self.rank, "strides")

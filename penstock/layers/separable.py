@@ -16,17 +16,52 @@ _ZEROS = Zeros()
 
 class _Separable(Conv):
     def __init__(
-        self, rank: int, filters: int, kernel_size: Any, strides: Any, padding: str, data_format: str | None,
-        dilation_rate: Any, depth_multiplier: int, activation: Any, use_bias: bool, depthwise_initializer: Any,
-        pointwise_initializer: Any, bias_initializer: Any, depthwise_regularizer: Any, pointwise_regularizer: Any,
-        bias_regularizer: Any, activity_regularizer: Any, depthwise_constraint: Any, pointwise_constraint: Any,
-        bias_constraint: Any, trainable: bool, name: Any, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        rank: int,
+        filters: int,
+        kernel_size: Any,
+        strides: Any,
+        padding: str,
+        data_format: str | None,
+        dilation_rate: Any,
+        depth_multiplier: int,
+        activation: Any,
+        use_bias: bool,
+        depthwise_initializer: Any,
+        pointwise_initializer: Any,
+        bias_initializer: Any,
+        depthwise_regularizer: Any,
+        pointwise_regularizer: Any,
+        bias_regularizer: Any,
+        activity_regularizer: Any,
+        depthwise_constraint: Any,
+        pointwise_constraint: Any,
+        bias_constraint: Any,
+        trainable: bool,
+        name: Any,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
-            rank, filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias, None,
-            bias_initializer, None, bias_regularizer, activity_regularizer, None, bias_constraint, trainable, name,
+            rank,
+            filters,
+            kernel_size,
+            strides,
+            padding,
+            data_format,
+            dilation_rate,
+            activation,
+            use_bias,
+            None,
+            bias_initializer,
+            None,
+            bias_regularizer,
+            activity_regularizer,
+            None,
+            bias_constraint,
+            trainable,
+            name,
             **kwargs,
-        )  # fmt: skip
+        )
         self.depth_multiplier = depth_multiplier
         self.depthwise_initializer, self.pointwise_initializer = depthwise_initializer, pointwise_initializer
         self.depthwise_regularizer, self.pointwise_regularizer = depthwise_regularizer, pointwise_regularizer
@@ -37,15 +72,21 @@ class _Separable(Conv):
     def build(self, input_shape: Any) -> None:
         channels = self.channels_in(input_shape)
         self.depthwise_kernel = self.add_weight(
-            "depthwise_kernel", [*self.kernel_size, channels, self.depth_multiplier],
-            initializer=self.depthwise_initializer, regularizer=self.depthwise_regularizer,
-            constraint=self.depthwise_constraint, trainable=True,
-        )  # fmt: skip
+            "depthwise_kernel",
+            [*self.kernel_size, channels, self.depth_multiplier],
+            initializer=self.depthwise_initializer,
+            regularizer=self.depthwise_regularizer,
+            constraint=self.depthwise_constraint,
+            trainable=True,
+        )
         self.pointwise_kernel = self.add_weight(
-            "pointwise_kernel", [1] * self.rank + [self.depth_multiplier * channels, self.filters],
-            initializer=self.pointwise_initializer, regularizer=self.pointwise_regularizer,
-            constraint=self.pointwise_constraint, trainable=True,
-        )  # fmt: skip
+            "pointwise_kernel",
+            [1] * self.rank + [self.depth_multiplier * channels, self.filters],
+            initializer=self.pointwise_initializer,
+            regularizer=self.pointwise_regularizer,
+            constraint=self.pointwise_constraint,
+            trainable=True,
+        )
         self._make_bias()
         self.built = True
 
@@ -54,9 +95,14 @@ class _Separable(Conv):
         if self.rank == 2:
             strides = around(self.strides, self.data_format)
             outputs = ops.separable_conv2d(
-                inputs, self.depthwise_kernel, self.pointwise_kernel, strides, padding, rate=self.dilation_rate,
+                inputs,
+                self.depthwise_kernel,
+                self.pointwise_kernel,
+                strides,
+                padding,
+                rate=self.dilation_rate,
                 data_format=layout,
-            )  # fmt: skip
+            )
             return self.finish(outputs)
         # Sequences are images of height 1.
         axis = 1 if self.data_format == "channels_last" else 2
@@ -77,40 +123,110 @@ class SeparableConv1D(_Separable):
     """A separable convolution along sequences: `tf.layers.SeparableConv1D(32, 3)(sequences)`."""
 
     def __init__(
-        self, filters: int, kernel_size: Any, strides: Any = 1, padding: str = "valid",
-        data_format: str | None = "channels_last", dilation_rate: Any = 1, depth_multiplier: int = 1,
-        activation: Any = None, use_bias: bool = True, depthwise_initializer: Any = None,
-        pointwise_initializer: Any = None, bias_initializer: Any = _ZEROS, depthwise_regularizer: Any = None,
-        pointwise_regularizer: Any = None, bias_regularizer: Any = None, activity_regularizer: Any = None,
-        depthwise_constraint: Any = None, pointwise_constraint: Any = None, bias_constraint: Any = None,
-        trainable: bool = True, name: Any = None, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        filters: int,
+        kernel_size: Any,
+        strides: Any = 1,
+        padding: str = "valid",
+        data_format: str | None = "channels_last",
+        dilation_rate: Any = 1,
+        depth_multiplier: int = 1,
+        activation: Any = None,
+        use_bias: bool = True,
+        depthwise_initializer: Any = None,
+        pointwise_initializer: Any = None,
+        bias_initializer: Any = _ZEROS,
+        depthwise_regularizer: Any = None,
+        pointwise_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        depthwise_constraint: Any = None,
+        pointwise_constraint: Any = None,
+        bias_constraint: Any = None,
+        trainable: bool = True,
+        name: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
-            1, filters, kernel_size, strides, padding, data_format, dilation_rate, depth_multiplier, activation,
-            use_bias, depthwise_initializer, pointwise_initializer, bias_initializer, depthwise_regularizer,
-            pointwise_regularizer, bias_regularizer, activity_regularizer, depthwise_constraint, pointwise_constraint,
-            bias_constraint, trainable, name, **kwargs,
-        )  # fmt: skip
+            1,
+            filters,
+            kernel_size,
+            strides,
+            padding,
+            data_format,
+            dilation_rate,
+            depth_multiplier,
+            activation,
+            use_bias,
+            depthwise_initializer,
+            pointwise_initializer,
+            bias_initializer,
+            depthwise_regularizer,
+            pointwise_regularizer,
+            bias_regularizer,
+            activity_regularizer,
+            depthwise_constraint,
+            pointwise_constraint,
+            bias_constraint,
+            trainable,
+            name,
+            **kwargs,
+        )
 
 
 class SeparableConv2D(_Separable):
     """A separable convolution over images: `tf.layers.SeparableConv2D(32, 3)(images)`."""
 
     def __init__(
-        self, filters: int, kernel_size: Any, strides: Any = (1, 1), padding: str = "valid",
-        data_format: str | None = "channels_last", dilation_rate: Any = (1, 1), depth_multiplier: int = 1,
-        activation: Any = None, use_bias: bool = True, depthwise_initializer: Any = None,
-        pointwise_initializer: Any = None, bias_initializer: Any = _ZEROS, depthwise_regularizer: Any = None,
-        pointwise_regularizer: Any = None, bias_regularizer: Any = None, activity_regularizer: Any = None,
-        depthwise_constraint: Any = None, pointwise_constraint: Any = None, bias_constraint: Any = None,
-        trainable: bool = True, name: Any = None, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        filters: int,
+        kernel_size: Any,
+        strides: Any = (1, 1),
+        padding: str = "valid",
+        data_format: str | None = "channels_last",
+        dilation_rate: Any = (1, 1),
+        depth_multiplier: int = 1,
+        activation: Any = None,
+        use_bias: bool = True,
+        depthwise_initializer: Any = None,
+        pointwise_initializer: Any = None,
+        bias_initializer: Any = _ZEROS,
+        depthwise_regularizer: Any = None,
+        pointwise_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        depthwise_constraint: Any = None,
+        pointwise_constraint: Any = None,
+        bias_constraint: Any = None,
+        trainable: bool = True,
+        name: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
-            2, filters, kernel_size, strides, padding, data_format, dilation_rate, depth_multiplier, activation,
-            use_bias, depthwise_initializer, pointwise_initializer, bias_initializer, depthwise_regularizer,
-            pointwise_regularizer, bias_regularizer, activity_regularizer, depthwise_constraint, pointwise_constraint,
-            bias_constraint, trainable, name, **kwargs,
-        )  # fmt: skip
+            2,
+            filters,
+            kernel_size,
+            strides,
+            padding,
+            data_format,
+            dilation_rate,
+            depth_multiplier,
+            activation,
+            use_bias,
+            depthwise_initializer,
+            pointwise_initializer,
+            bias_initializer,
+            depthwise_regularizer,
+            pointwise_regularizer,
+            bias_regularizer,
+            activity_regularizer,
+            depthwise_constraint,
+            pointwise_constraint,
+            bias_constraint,
+            trainable,
+            name,
+            **kwargs,
+        )
 
 
 separable_conv1d = functional(SeparableConv1D)

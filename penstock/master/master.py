@@ -91,9 +91,14 @@ class Master:
     # Signatures
 
     def signature(
-        self, feeds: tuple[Tensor, ...], fetches: tuple[Tensor, ...], targets: tuple[Operation, ...], mutations: int,
-        done: frozenset[Operation] = frozenset(), deadline: float | None = None,
-    ) -> Signature:  # fmt: skip
+        self,
+        feeds: tuple[Tensor, ...],
+        fetches: tuple[Tensor, ...],
+        targets: tuple[Operation, ...],
+        mutations: int,
+        done: frozenset[Operation] = frozenset(),
+        deadline: float | None = None,
+    ) -> Signature:
         """The compiled form of a signature; all graph work happens here, once.
 
         The operations in `done` have run in an earlier piece of a partial run. It may have to wait for tasks:
@@ -116,9 +121,13 @@ class Master:
 
     @without_collecting()
     def _compile(
-        self, feeds: Sequence[Tensor], fetches: Sequence[Tensor], targets: Sequence[Operation],
-        done: frozenset[Operation], deadline: float | None,
-    ) -> Signature:  # fmt: skip
+        self,
+        feeds: Sequence[Tensor],
+        fetches: Sequence[Tensor],
+        targets: Sequence[Operation],
+        done: frozenset[Operation],
+        deadline: float | None,
+    ) -> Signature:
         self.compilations += 1
         subgraph = optimize(prune(feeds, fetches, targets, done))
         tasks = self.tasks
@@ -140,9 +149,13 @@ class Master:
     # Steps
 
     def run(
-        self, signature: Signature, fed: Sequence[Any], timeout: float | None = None, trace: bool = False,
+        self,
+        signature: Signature,
+        fed: Sequence[Any],
+        timeout: float | None = None,
+        trace: bool = False,
         times: int = 1,
-    ) -> tuple[list[Any], Step, list[bytes]]:  # fmt: skip
+    ) -> tuple[list[Any], Step, list[bytes]]:
         """Runs one step in all tasks. Returns what is fetched, the step, and what other tasks have traced.
 
         A step that is all in one other task may be run up to `times` times there before it answers.

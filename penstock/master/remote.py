@@ -106,8 +106,12 @@ class RemoteTask:
         def say(why: str, seconds: float) -> None:
             logging.warning(
                 "Waiting for %s at %s: %s (for %.0f s; gives up after %.0f s).",
-                self.name, self.address, why, seconds, timeout,
-            )  # fmt: skip
+                self.name,
+                self.address,
+                why,
+                seconds,
+                timeout,
+            )
 
         try:
             began = time.monotonic()
@@ -120,14 +124,18 @@ class RemoteTask:
             ) from error
         if status.task != self.name:
             raise AbortedError(
-                None, None, f"At {self.address} there is {status.task} where the cluster has {self.name}: do all tasks "
+                None,
+                None,
+                f"At {self.address} there is {status.task} where the cluster has {self.name}: do all tasks "
                 "have the same ClusterSpec?",
-            )  # fmt: skip
+            )
         if self._incarnation and status.incarnation != self._incarnation:
             raise AbortedError(
-                None, None, f"{self.name} has been restarted, and what it held is lost: make a new session, and "
+                None,
+                None,
+                f"{self.name} has been restarted, and what it held is lost: make a new session, and "
                 "restore or initialise the variables.",
-            )  # fmt: skip
+            )
         link = self._links.open(self.address, status)
         self._incarnation = status.incarnation
         self.devices = list(status.devices)

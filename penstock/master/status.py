@@ -18,9 +18,11 @@ def fill_status(status: Any, worker: Worker, links: Links, details: bool) -> Non
     """Writes the devices of a task, and with `details` what it has done and holds, into a Status message."""
     for device in worker.devices:
         status.devices.add(
-            name=device.name, device_type=device.device_type, memory_limit_bytes=device.memory_limit_bytes,
+            name=device.name,
+            device_type=device.device_type,
+            memory_limit_bytes=device.memory_limit_bytes,
             incarnation=device.incarnation,
-        )  # fmt: skip
+        )
     if not details:
         return
     counters = worker.counters
@@ -64,9 +66,13 @@ def _add_variable(status: Any, container: str, name: str, variable: Variable, de
     declared = variable.shape.as_list() if variable.shape.rank is not None else []
     shape = declared if value is None else value.shape
     status.variables.add(
-        name=name, container=container, device=device.name, dtype=variable.dtype.base_dtype.name,
-        shape=[-1 if n is None else n for n in shape], bytes=0 if value is None else int(value.nbytes),
-    )  # fmt: skip
+        name=name,
+        container=container,
+        device=device.name,
+        dtype=variable.dtype.base_dtype.name,
+        shape=[-1 if n is None else n for n in shape],
+        bytes=0 if value is None else int(value.nbytes),
+    )
 
 
 def _add_resource(status: Any, container: str, name: str, resource: Any) -> None:
@@ -76,6 +82,9 @@ def _add_resource(status: Any, container: str, name: str, resource: Any) -> None
     """
     size = getattr(resource, "size", None)
     status.resources.add(
-        name=name, container=container, kind=getattr(resource, "kind", type(resource).__name__.lstrip("_")),
-        size=-1 if size is None else size(), capacity=getattr(resource, "capacity", -1),
-    )  # fmt: skip
+        name=name,
+        container=container,
+        kind=getattr(resource, "kind", type(resource).__name__.lstrip("_")),
+        size=-1 if size is None else size(),
+        capacity=getattr(resource, "capacity", -1),
+    )

@@ -35,9 +35,16 @@ def _cases(kind: str, labels: Any, predictions: Any, weights: Any, label: bool, 
 
 
 def _counted(
-    kind: str, label: bool, prediction: bool, labels: Any, predictions: Any, weights: Any, metrics_collections: Any,
-    updates_collections: Any, name: str | None,
-) -> Metric:  # fmt: skip
+    kind: str,
+    label: bool,
+    prediction: bool,
+    labels: Any,
+    predictions: Any,
+    weights: Any,
+    metrics_collections: Any,
+    updates_collections: Any,
+    name: str | None,
+) -> Metric:
     with variable_scope(name, kind, [predictions, labels, weights]):
         predictions, labels = casting.cast(predictions, dt.bool), casting.cast(labels, dt.bool)
         labels, predictions, weights = fitted(labels, predictions, weights)
@@ -47,9 +54,13 @@ def _counted(
 
 
 def true_positives(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The number of right positive predictions so far: `tf.metrics.true_positives(labels, predictions)`."""
     return _counted(
         "true_positives", True, True, labels, predictions, weights, metrics_collections, updates_collections, name
@@ -57,9 +68,13 @@ def true_positives(
 
 
 def true_negatives(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The number of right negative predictions so far: `tf.metrics.true_negatives(labels, predictions)`."""
     return _counted(
         "true_negatives", False, False, labels, predictions, weights, metrics_collections, updates_collections, name
@@ -67,9 +82,13 @@ def true_negatives(
 
 
 def false_positives(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The number of wrong positive predictions so far: `tf.metrics.false_positives(labels, predictions)`."""
     return _counted(
         "false_positives", False, True, labels, predictions, weights, metrics_collections, updates_collections, name
@@ -77,9 +96,13 @@ def false_positives(
 
 
 def false_negatives(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The number of wrong negative predictions so far: `tf.metrics.false_negatives(labels, predictions)`."""
     return _counted(
         "false_negatives", True, False, labels, predictions, weights, metrics_collections, updates_collections, name
@@ -91,9 +114,15 @@ def _share(part: Any, rest: Any, name: str) -> Tensor:
 
 
 def _share_of_positives(
-    default_name: str, rest: tuple[str, bool, bool], labels: Any, predictions: Any, weights: Any,
-    metrics_collections: Any, updates_collections: Any, name: str | None,
-) -> Metric:  # fmt: skip
+    default_name: str,
+    rest: tuple[str, bool, bool],
+    labels: Any,
+    predictions: Any,
+    weights: Any,
+    metrics_collections: Any,
+    updates_collections: Any,
+    name: str | None,
+) -> Metric:
     """The true positives among themselves and the `rest` (its name, its label and its prediction)."""
     with variable_scope(name, default_name, [predictions, labels, weights]):
         predictions, labels = casting.cast(predictions, dt.bool), casting.cast(labels, dt.bool)
@@ -106,22 +135,42 @@ def _share_of_positives(
 
 
 def precision(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The share of positive predictions that were right: `tf.metrics.precision(labels, predictions)`."""
     return _share_of_positives(
-        "precision", ("false_positives", False, True), labels, predictions, weights,
-        metrics_collections, updates_collections, name,
-    )  # fmt: skip
+        "precision",
+        ("false_positives", False, True),
+        labels,
+        predictions,
+        weights,
+        metrics_collections,
+        updates_collections,
+        name,
+    )
 
 
 def recall(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The share of positive labels that were found: `tf.metrics.recall(labels, predictions)`."""
     return _share_of_positives(
-        "recall", ("false_negatives", True, False), labels, predictions, weights,
-        metrics_collections, updates_collections, name,
-    )  # fmt: skip
+        "recall",
+        ("false_negatives", True, False),
+        labels,
+        predictions,
+        weights,
+        metrics_collections,
+        updates_collections,
+        name,
+    )

@@ -76,9 +76,12 @@ def fitted(labels: Any, predictions: Any, weights: Any) -> tuple[Tensor, Tensor,
 
 
 def mean(
-    values: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    values: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
     name: str | None = None,
-) -> Metric:  # fmt: skip
+) -> Metric:
     """The (weighted) mean of all values so far.
 
     >>> loss_so_far, update = tf.metrics.mean(loss)
@@ -102,9 +105,13 @@ def mean(
 
 
 def accuracy(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """How often `predictions` have been equal to `labels`.
 
     >>> accuracy, update = tf.metrics.accuracy(labels, tf.argmax(logits, 1))
@@ -117,9 +124,13 @@ def accuracy(
 
 
 def mean_squared_error(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The mean of squared differences so far: `tf.metrics.mean_squared_error(y, predictions)`."""
     labels, predictions, weights = fitted(labels, predictions, weights)
     error = arithmetic.squared_difference(labels, predictions)
@@ -127,9 +138,13 @@ def mean_squared_error(
 
 
 def mean_absolute_error(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The mean of absolute differences so far: `tf.metrics.mean_absolute_error(y, predictions)`."""
     labels, predictions, weights = fitted(labels, predictions, weights)
     error = unary.abs(arithmetic.subtract(predictions, labels, name="sub"))
@@ -137,18 +152,27 @@ def mean_absolute_error(
 
 
 def root_mean_squared_error(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The root of the mean of squared differences so far: `tf.metrics.root_mean_squared_error(y, predictions)`."""
     squares, update = mean_squared_error(labels, predictions, weights, None, None, name or "root_mean_squared_error")
     return collected(unary.sqrt(squares), unary.sqrt(update), metrics_collections, updates_collections)
 
 
 def mean_relative_error(
-    labels: Any, predictions: Any, normalizer: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    normalizer: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The mean of absolute differences over `normalizer`, where that is not 0.
 
     >>> tf.metrics.mean_relative_error(y, predictions, normalizer=y)
@@ -166,9 +190,14 @@ def mean_relative_error(
 
 
 def mean_cosine_distance(
-    labels: Any, predictions: Any, dim: int, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    dim: int,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """1 less the mean of the products of vectors (along `dim`), which should be of length 1.
 
     >>> tf.metrics.mean_cosine_distance(labels, predictions, dim=1)
@@ -182,18 +211,25 @@ def mean_cosine_distance(
 
 
 def percentage_below(
-    values: Any, threshold: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    values: Any,
+    threshold: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The share of values less than `threshold`: `tf.metrics.percentage_below(errors, 0.5)`."""
     is_below = casting.cast(compare.less(values, threshold), dt.float32)
     return mean(is_below, weights, metrics_collections, updates_collections, name or "percentage_below_threshold")
 
 
 def mean_tensor(
-    values: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    values: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
     name: str | None = None,
-) -> Metric:  # fmt: skip
+) -> Metric:
     """The (weighted) mean of each element so far: `tf.metrics.mean_tensor(values)` has the shape of `values`."""
     with variable_scope(name, "mean", [values, weights]):
         values = casting.cast(values, dt.float32)
@@ -218,9 +254,14 @@ def _flat(tensor: Any) -> Any:
 
 
 def mean_per_class_accuracy(
-    labels: Any, predictions: Any, num_classes: int, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    num_classes: int,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The mean over classes of how often each was right; the update gives the accuracy of each class.
 
     >>> tf.metrics.mean_per_class_accuracy(labels, predictions, num_classes=10)
@@ -246,9 +287,14 @@ def mean_per_class_accuracy(
 
 
 def mean_iou(
-    labels: Any, predictions: Any, num_classes: int, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    num_classes: int,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The mean over classes of intersection over union; the update gives the confusion matrix.
 
     >>> tf.metrics.mean_iou(labels, predictions, num_classes=21)

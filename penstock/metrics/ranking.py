@@ -83,9 +83,17 @@ def _streamed(name: str, number: Any) -> tuple[Any, Any]:
 
 
 def _share_at_k(
-    kind: str, rest: str, labels: Any, predictions_idx: Any, k: Any, class_id: int | None, weights: Any,
-    metrics_collections: Any, updates_collections: Any, name: str | None,
-) -> Metric:  # fmt: skip
+    kind: str,
+    rest: str,
+    labels: Any,
+    predictions_idx: Any,
+    k: Any,
+    class_id: int | None,
+    weights: Any,
+    metrics_collections: Any,
+    updates_collections: Any,
+    name: str | None,
+) -> Metric:
     with name_scope(name, _at_k(kind, k, class_id), [predictions_idx, weights]) as scope:
         top = casting.cast(predictions_idx, dt.int64)
         known, chosen = _labels(labels, top), _Classes(top, creation.ones_like(top, dtype=dt.bool))
@@ -100,46 +108,84 @@ def _share_at_k(
 
 
 def recall_at_top_k(
-    labels: Any, predictions_idx: Any, k: Any = None, class_id: int | None = None, weights: Any = None,
-    metrics_collections: Any = None, updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions_idx: Any,
+    k: Any = None,
+    class_id: int | None = None,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The share of labels that were among the predicted classes: `tf.metrics.recall_at_top_k(labels, classes)`."""
     return _share_at_k(
-        "recall", "false_negative", labels, predictions_idx, k, class_id, weights, metrics_collections,
-        updates_collections, name,
-    )  # fmt: skip
+        "recall",
+        "false_negative",
+        labels,
+        predictions_idx,
+        k,
+        class_id,
+        weights,
+        metrics_collections,
+        updates_collections,
+        name,
+    )
 
 
 def precision_at_top_k(
-    labels: Any, predictions_idx: Any, k: Any = None, class_id: int | None = None, weights: Any = None,
-    metrics_collections: Any = None, updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions_idx: Any,
+    k: Any = None,
+    class_id: int | None = None,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The share of predicted classes that were among the labels: `tf.metrics.precision_at_top_k(labels, classes)`."""
     return _share_at_k(
-        "precision", "false_positive", labels, predictions_idx, k, class_id, weights, metrics_collections,
-        updates_collections, name,
-    )  # fmt: skip
+        "precision",
+        "false_positive",
+        labels,
+        predictions_idx,
+        k,
+        class_id,
+        weights,
+        metrics_collections,
+        updates_collections,
+        name,
+    )
 
 
 def recall_at_k(
-    labels: Any, predictions: Any, k: int, class_id: int | None = None, weights: Any = None,
-    metrics_collections: Any = None, updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    k: int,
+    class_id: int | None = None,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The share of labels among the `k` classes with the highest scores.
 
     >>> tf.metrics.recall_at_k(labels, logits, 5)
     """
     with name_scope(name, _at_k("recall", k, class_id), [predictions, weights]) as scope:
         _, top = layer_parts.top_k(predictions, k)
-        return recall_at_top_k(
-            labels, top, k, class_id, weights, metrics_collections, updates_collections, name=scope
-        )
+        return recall_at_top_k(labels, top, k, class_id, weights, metrics_collections, updates_collections, name=scope)
 
 
 def precision_at_k(
-    labels: Any, predictions: Any, k: int, class_id: int | None = None, weights: Any = None,
-    metrics_collections: Any = None, updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    k: int,
+    class_id: int | None = None,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The share of right ones among the `k` classes with the highest scores.
 
     >>> tf.metrics.precision_at_k(labels, logits, 5)
@@ -152,9 +198,14 @@ def precision_at_k(
 
 
 def average_precision_at_k(
-    labels: Any, predictions: Any, k: int, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    k: int,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The mean over examples of the precision at each of the first `k` ranks that holds a label.
 
     >>> tf.metrics.average_precision_at_k(labels, logits, 5)
@@ -206,18 +257,27 @@ def _average_precision(known: _Classes, top: Any, k: int) -> Tensor:
 
 
 def sparse_precision_at_k(
-    labels: Any, predictions: Any, k: int, class_id: int | None = None, weights: Any = None,
-    metrics_collections: Any = None, updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    k: int,
+    class_id: int | None = None,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """`precision_at_k` under its old name."""
-    return precision_at_k(
-        labels, predictions, k, class_id, weights, metrics_collections, updates_collections, name
-    )
+    return precision_at_k(labels, predictions, k, class_id, weights, metrics_collections, updates_collections, name)
 
 
 def sparse_average_precision_at_k(
-    labels: Any, predictions: Any, k: int, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    k: int,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """`average_precision_at_k` under its old name."""
     return average_precision_at_k(labels, predictions, k, weights, metrics_collections, updates_collections, name)

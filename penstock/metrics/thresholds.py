@@ -22,9 +22,11 @@ _EPSILON = 1e-7
 
 # The name of the variable, and which label and prediction are counted in it.
 _CASES: dict[str, tuple[str, bool, bool]] = {
-    "tp": ("true_positives", True, True), "fn": ("false_negatives", True, False),
-    "tn": ("true_negatives", False, False), "fp": ("false_positives", False, True),
-}  # fmt: skip
+    "tp": ("true_positives", True, True),
+    "fn": ("false_negatives", True, False),
+    "tn": ("true_negatives", False, False),
+    "fp": ("false_positives", False, True),
+}
 
 
 def _counts(
@@ -78,9 +80,15 @@ def _spread(count: int) -> list[float]:
 
 
 def _one_case(
-    case: str, labels: Any, predictions: Any, thresholds: Any, weights: Any, metrics_collections: Any,
-    updates_collections: Any, name: str | None,
-) -> Metric:  # fmt: skip
+    case: str,
+    labels: Any,
+    predictions: Any,
+    thresholds: Any,
+    weights: Any,
+    metrics_collections: Any,
+    updates_collections: Any,
+    name: str | None,
+) -> Metric:
     with variable_scope(name, _CASES[case][0], [predictions, labels, weights]):
         values, updates = _counts(labels, predictions, thresholds, weights, (case,))
         value = passthrough.identity(values[case])
@@ -88,49 +96,68 @@ def _one_case(
 
 
 def true_positives_at_thresholds(
-    labels: Any, predictions: Any, thresholds: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    thresholds: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The number of true positives at each threshold: `tf.metrics.true_positives_at_thresholds(y, p, [0.5])`."""
-    return _one_case(
-        "tp", labels, predictions, thresholds, weights, metrics_collections, updates_collections, name
-    )
+    return _one_case("tp", labels, predictions, thresholds, weights, metrics_collections, updates_collections, name)
 
 
 def true_negatives_at_thresholds(
-    labels: Any, predictions: Any, thresholds: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    thresholds: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The number of true negatives at each threshold: `tf.metrics.true_negatives_at_thresholds(y, p, [0.5])`."""
-    return _one_case(
-        "tn", labels, predictions, thresholds, weights, metrics_collections, updates_collections, name
-    )
+    return _one_case("tn", labels, predictions, thresholds, weights, metrics_collections, updates_collections, name)
 
 
 def false_positives_at_thresholds(
-    labels: Any, predictions: Any, thresholds: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    thresholds: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The number of false positives at each threshold: `tf.metrics.false_positives_at_thresholds(y, p, [0.5])`."""
-    return _one_case(
-        "fp", labels, predictions, thresholds, weights, metrics_collections, updates_collections, name
-    )
+    return _one_case("fp", labels, predictions, thresholds, weights, metrics_collections, updates_collections, name)
 
 
 def false_negatives_at_thresholds(
-    labels: Any, predictions: Any, thresholds: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    thresholds: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The number of false negatives at each threshold: `tf.metrics.false_negatives_at_thresholds(y, p, [0.5])`."""
-    return _one_case(
-        "fn", labels, predictions, thresholds, weights, metrics_collections, updates_collections, name
-    )
+    return _one_case("fn", labels, predictions, thresholds, weights, metrics_collections, updates_collections, name)
 
 
 def _share_at_thresholds(
-    kind: str, rest: str, labels: Any, predictions: Any, thresholds: Any, weights: Any, metrics_collections: Any,
-    updates_collections: Any, name: str | None,
-) -> Metric:  # fmt: skip
+    kind: str,
+    rest: str,
+    labels: Any,
+    predictions: Any,
+    thresholds: Any,
+    weights: Any,
+    metrics_collections: Any,
+    updates_collections: Any,
+    name: str | None,
+) -> Metric:
     """The true positives among themselves and the `rest`, at each threshold."""
     with variable_scope(name, f"{kind}_at_thresholds", [predictions, labels, weights]):
         values, updates = _counts(labels, predictions, thresholds, weights, ("tp", rest))
@@ -142,9 +169,14 @@ def _share_at_thresholds(
 
 
 def precision_at_thresholds(
-    labels: Any, predictions: Any, thresholds: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    thresholds: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The precision at each threshold: `tf.metrics.precision_at_thresholds(labels, probabilities, [0.3, 0.5])`."""
     return _share_at_thresholds(
         "precision", "fp", labels, predictions, thresholds, weights, metrics_collections, updates_collections, name
@@ -152,9 +184,14 @@ def precision_at_thresholds(
 
 
 def recall_at_thresholds(
-    labels: Any, predictions: Any, thresholds: Any, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    thresholds: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The recall at each threshold: `tf.metrics.recall_at_thresholds(labels, probabilities, [0.3, 0.5])`."""
     return _share_at_thresholds(
         "recall", "fn", labels, predictions, thresholds, weights, metrics_collections, updates_collections, name
@@ -165,10 +202,17 @@ _METHODS = ("trapezoidal", "careful_interpolation", "minoring", "majoring")
 
 
 def auc(
-    labels: Any, predictions: Any, weights: Any = None, num_thresholds: int = 200, metrics_collections: Any = None,
-    updates_collections: Any = None, curve: str = "ROC", name: str | None = None,
-    summation_method: str = "trapezoidal", thresholds: Any = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    num_thresholds: int = 200,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    curve: str = "ROC",
+    name: str | None = None,
+    summation_method: str = "trapezoidal",
+    thresholds: Any = None,
+) -> Metric:
     """The area under the curve of true against false positive rate, or of precision against recall (curve="PR").
 
     >>> area, update = tf.metrics.auc(labels, probabilities)
@@ -188,9 +232,7 @@ def auc(
         areas = []
         for counts, suffix in ((values, "value"), (updates, "update_op")):
             exact = {case: convert_to_tensor(count) for case, count in counts.items()}
-            areas.append(
-                _interpolated_area(**exact) if careful else _area(curve, summation_method, suffix, **exact)
-            )
+            areas.append(_interpolated_area(**exact) if careful else _area(curve, summation_method, suffix, **exact))
         return collected(areas[0], areas[1], metrics_collections, updates_collections)
 
 
@@ -237,9 +279,18 @@ def _interpolated_area(*, tp: Any, fn: Any, tn: Any, fp: Any) -> Tensor:
 
 
 def _where_closest(
-    default_name: str, wanted: float, what: str, at: Callable[..., Any], labels: Any, predictions: Any, weights: Any,
-    num_thresholds: int, metrics_collections: Any, updates_collections: Any, name: str | None,
-) -> Metric:  # fmt: skip
+    default_name: str,
+    wanted: float,
+    what: str,
+    at: Callable[..., Any],
+    labels: Any,
+    predictions: Any,
+    weights: Any,
+    num_thresholds: int,
+    metrics_collections: Any,
+    updates_collections: Any,
+    name: str | None,
+) -> Metric:
     if wanted < 0 or wanted > 1:
         raise ValueError(f"`{what}` must be in the range [0, 1]. Currently, `{what}` is {wanted}.")
     with variable_scope(name, default_name, [labels, predictions, weights]):
@@ -267,28 +318,58 @@ def _specificity(sensitivity: float, name: str, *, tp: Any, fn: Any, tn: Any, fp
 
 
 def sensitivity_at_specificity(
-    labels: Any, predictions: Any, specificity: float, weights: Any = None, num_thresholds: int = 200,
-    metrics_collections: Any = None, updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    specificity: float,
+    weights: Any = None,
+    num_thresholds: int = 200,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The recall at the threshold where the true negative rate is closest to `specificity`.
 
     >>> tf.metrics.sensitivity_at_specificity(labels, probabilities, 0.9)
     """
     return _where_closest(
-        "sensitivity_at_specificity", specificity, "specificity", _sensitivity, labels, predictions, weights,
-        num_thresholds, metrics_collections, updates_collections, name,
-    )  # fmt: skip
+        "sensitivity_at_specificity",
+        specificity,
+        "specificity",
+        _sensitivity,
+        labels,
+        predictions,
+        weights,
+        num_thresholds,
+        metrics_collections,
+        updates_collections,
+        name,
+    )
 
 
 def specificity_at_sensitivity(
-    labels: Any, predictions: Any, sensitivity: float, weights: Any = None, num_thresholds: int = 200,
-    metrics_collections: Any = None, updates_collections: Any = None, name: str | None = None,
-) -> Metric:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    sensitivity: float,
+    weights: Any = None,
+    num_thresholds: int = 200,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
     """The true negative rate at the threshold where the recall is closest to `sensitivity`.
 
     >>> tf.metrics.specificity_at_sensitivity(labels, probabilities, 0.9)
     """
     return _where_closest(
-        "specificity_at_sensitivity", sensitivity, "sensitivity", _specificity, labels, predictions, weights,
-        num_thresholds, metrics_collections, updates_collections, name,
-    )  # fmt: skip
+        "specificity_at_sensitivity",
+        sensitivity,
+        "sensitivity",
+        _specificity,
+        labels,
+        predictions,
+        weights,
+        num_thresholds,
+        metrics_collections,
+        updates_collections,
+        name,
+    )

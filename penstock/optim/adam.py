@@ -76,9 +76,13 @@ class AdamOptimizer(Optimizer):
     def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Any:
         m, v = self.get_slot(handle, "m"), self.get_slot(handle, "v")
         return apply_adam.resource(
-            handle.handle, m.handle, v.handle, *self._settings(grad.dtype.base_dtype), grad,
+            handle.handle,
+            m.handle,
+            v.handle,
+            *self._settings(grad.dtype.base_dtype),
+            grad,
             use_locking=self._use_locking,
-        )  # fmt: skip
+        )
 
     def _apply_sparse(self, grad: IndexedSlices, var: Any) -> Any:
         def add(slot: Any, indices: Any, rows: Any) -> Any:

@@ -220,9 +220,16 @@ def noisy_linear_cosine_decay(
     """
     with name_scope(name, "NoisyLinearCosineDecay"):
         rate, step, steps, variance, fading, periods, alpha_t, beta_t = _inputs(
-            "noisy_linear_cosine_decay", learning_rate, global_step, decay_steps, initial_variance, variance_decay,
-            num_periods, alpha, beta,
-        )  # fmt: skip
+            "noisy_linear_cosine_decay",
+            learning_rate,
+            global_step,
+            decay_steps,
+            initial_variance,
+            variance_decay,
+            num_periods,
+            alpha,
+            beta,
+        )
         line, wave = _line_and_wave(step, steps, periods)
         noise: Any = random_normal(line.shape, dtype=rate.dtype) * sqrt(variance / pow(1.0 + step, fading))
         return multiply(rate, (alpha_t + line + noise) * wave + beta_t)

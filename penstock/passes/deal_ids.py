@@ -15,13 +15,22 @@ from penstock.graph.dtype import int32
 from penstock.ops.nn.embedding import deal_ids as deal_ids_op
 from penstock.passes.ir import Edge, Node, Subgraph, rewritten, with_inputs, without_unused
 
-_ARITHMETIC = frozenset((
-    "Cast", "FloorDiv", "FloorMod", "Less", "Maximum", "Range", "Reshape", "Select", "Size", "Sub",
-))  # fmt: skip
-_TAKES_PLACES = frozenset((
-    "Gather", "GatherV2", "UnsortedSegmentSum", "SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN",
-    "SparseSegmentSumGrad", "SparseSegmentMeanGrad", "SparseSegmentSqrtNGrad",
-))  # fmt: skip
+_ARITHMETIC = frozenset(
+    ("Cast", "FloorDiv", "FloorMod", "Less", "Maximum", "Range", "Reshape", "Select", "Size", "Sub")
+)
+_TAKES_PLACES = frozenset(
+    (
+        "Gather",
+        "GatherV2",
+        "UnsortedSegmentSum",
+        "SparseSegmentSum",
+        "SparseSegmentMean",
+        "SparseSegmentSqrtN",
+        "SparseSegmentSumGrad",
+        "SparseSegmentMeanGrad",
+        "SparseSegmentSqrtNGrad",
+    )
+)
 _Uses = dict[Node, list[tuple[Node, int, int]]]  # of a node: (consumer, its input, our output)
 
 
@@ -67,10 +76,15 @@ def _one_op(found: _Dealt) -> Node:
     unique, count = found.unique, found.rows.attrs["num_partitions"]
     kind = unique.attrs["T"]
     return Node(
-        unique.name, deal_ids_op, {"T": kind, "N": count, "table_rows": found.table_rows},
-        (kind, int32, *[kind] * count, *[int32] * count), list(unique.inputs), list(unique.controls), unique.device,
+        unique.name,
+        deal_ids_op,
+        {"T": kind, "N": count, "table_rows": found.table_rows},
+        (kind, int32, *[kind] * count, *[int32] * count),
+        list(unique.inputs),
+        list(unique.controls),
+        unique.device,
         unique.order,
-    )  # fmt: skip
+    )
 
 
 def _matched(rows: Node, uses: _Uses, shown: set[Node]) -> _Dealt | None:
@@ -106,10 +120,11 @@ def _are_places(source: Node, output: int, uses: _Uses) -> bool:
     """Tells if an output is only used to pick rows, or to add to them."""
     takers = [(node, i) for node, i, index in uses[source] if index == output]
     return all(
-        node.op.name in ("Shape", "Size") or (node.op.name in _TAKES_PLACES and i == 1)
+        node.op.name in ("Shape", "Size")
+        or (node.op.name in _TAKES_PLACES and i == 1)
         or (node.op.name == "Reshape" and i == 0 and _are_places(node, 0, uses))
         for node, i in takers
-    )  # fmt: skip
+    )
 
 
 def _strategy(rows: Node) -> tuple[Edge | None, int]:
@@ -129,10 +144,11 @@ def _strategy(rows: Node) -> tuple[Edge | None, int]:
         return None, 0
     before, extra = _with_number(late, "Sub")
     is_div = (
-        before == flat and _with_number(choice[0], "Less") == (shard, extra)
+        before == flat
+        and _with_number(choice[0], "Less") == (shard, extra)
         and _with_number(choice[1], "FloorMod") == (flat, longer)
         and _with_number(choice[2], "FloorMod") == (late, each)
-    )  # fmt: skip
+    )
     return (flat, each * count + extra) if is_div and 0 <= extra < count else (None, 0)
 
 

@@ -113,9 +113,7 @@ class Replacements(dict[Node, Node]):
         """A subgraph of `nodes` that takes and gives what `subgraph` does."""
         get = self.get
         fetches = [(get(n, n), i) for n, i in subgraph.fetches]
-        return Subgraph(
-            nodes, [get(n, n) for n in subgraph.feeds], fetches, [get(n, n) for n in subgraph.targets]
-        )
+        return Subgraph(nodes, [get(n, n) for n in subgraph.feeds], fetches, [get(n, n) for n in subgraph.targets])
 
 
 def with_inputs(node: Node, inputs: list[Edge]) -> Node:

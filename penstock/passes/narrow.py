@@ -50,9 +50,12 @@ def _conditional(operation: Operation, used: set[int]) -> Narrowed:
     needed = {i for f in (then_branch, else_branch) for o in outputs for i in f.dependencies()[o]}
     inputs = tuple(sorted(needed))
     attrs = {
-        **operation.attrs, "Tin": _at(operation.attrs["Tin"], inputs), "Tout": _at(operation.attrs["Tout"], outputs),
-        "then_branch": then_branch.narrowed(inputs, outputs), "else_branch": else_branch.narrowed(inputs, outputs),
-    }  # fmt: skip
+        **operation.attrs,
+        "Tin": _at(operation.attrs["Tin"], inputs),
+        "Tout": _at(operation.attrs["Tout"], outputs),
+        "then_branch": then_branch.narrowed(inputs, outputs),
+        "else_branch": else_branch.narrowed(inputs, outputs),
+    }
     return Narrowed((0, *(1 + i for i in inputs)), outputs, attrs)
 
 
@@ -67,9 +70,11 @@ def _loop(operation: Operation, used: set[int]) -> Narrowed:
         fresh = {i for o in fresh for i in needs[o]} - kept
     variables = tuple(sorted(kept))
     attrs = {
-        **operation.attrs, "T": _at(operation.attrs["T"], variables), "cond": cond.narrowed(variables, (0,)),
+        **operation.attrs,
+        "T": _at(operation.attrs["T"], variables),
+        "cond": cond.narrowed(variables, (0,)),
         "body": body.narrowed(variables, variables),
-    }  # fmt: skip
+    }
     return Narrowed(variables, variables, attrs)
 
 

@@ -67,6 +67,9 @@ def _first_like(node: Node, seen: dict[Any, Node]) -> Node:
 
 
 def _attrs(node: Node) -> Any:
-    attrs = tuple((k, v if isinstance(v, (int, str, float)) else repr(v)) for k, v in node.attrs.items()
-                  if not (k.startswith("_") or isinstance(v, np.ndarray)))  # fmt: skip
+    attrs = tuple(
+        (k, v if isinstance(v, (int, str, float)) else repr(v))
+        for k, v in node.attrs.items()
+        if not (k.startswith("_") or isinstance(v, np.ndarray))
+    )
     return tuple(node.attrs.get("_class", ())), attrs

@@ -116,21 +116,38 @@ class Cut:
         """The Recv on `device` for a value of another task, or for the token of a control edge."""
         value: Edge = (source, index)
         if index < 0:
-            token = Node(f"{source.name}/_token", const, {"dtype": dt.int32, "value": np.zeros((), np.int32)},
-                         (dt.int32,), device=source.device, order=source.order)  # fmt: skip
+            token = Node(
+                f"{source.name}/_token",
+                const,
+                {"dtype": dt.int32, "value": np.zeros((), np.int32)},
+                (dt.int32,),
+                device=source.device,
+                order=source.order,
+            )
             self._add(token)
             value = (token, 0)
         dtype = value[0].dtypes[value[1]].base_dtype
         name = f"{source.name}:{index}" if index >= 0 else f"^{source.name}"
         both = {"tensor_name": name, "key": next(self._keys), "repeated": self._repeated}
         self._add(
-            Node(f"{source.name}/_send_{index}", send, {"T": dtype, "recv_task": task_of(device), **both}, (),
-                 [value], [source] if index < 0 else [], source.device, source.order)
-        )  # fmt: skip
+            Node(
+                f"{source.name}/_send_{index}",
+                send,
+                {"T": dtype, "recv_task": task_of(device), **both},
+                (),
+                [value],
+                [source] if index < 0 else [],
+                source.device,
+                source.order,
+            )
+        )
         received = {
-            "tensor_type": dtype, "send_task": task_of(source.device), "wave": self._waves[id(source)] + 1,
-            "ragged": source in self._ragged and index >= 0, **both,
-        }  # fmt: skip
+            "tensor_type": dtype,
+            "send_task": task_of(source.device),
+            "wave": self._waves[id(source)] + 1,
+            "ragged": source in self._ragged and index >= 0,
+            **both,
+        }
         return Node(f"{source.name}/_recv_{index}", recv, received, (dtype,), device=device, order=source.order)
 
 

@@ -120,10 +120,11 @@ def _choose(nodes: list[Node], specs: Sequence[DeviceSpecV2], base: DeviceSpecV2
     given = all(n.op.name == "_Arg" for n in nodes)
     if host and not given and wish.device_type not in (None, "CPU") and not soft and candidates:
         raise InvalidArgumentError(
-            None, asking.name,
+            None,
+            asking.name,
             f"Cannot assign a device for operation {asking.name}: {nodes[0].op.name} runs on the CPU only, but "
             f"{asking.device} was asked for. Ask for a CPU, or set allow_soft_placement.",
-        )  # fmt: skip
+        )
     if (not candidates or host) and soft:
         # A tower for a GPU that is not there goes to one that is.
         kinds = ("CPU",) if host else (wish.device_type, "CPU")
@@ -131,11 +132,12 @@ def _choose(nodes: list[Node], specs: Sequence[DeviceSpecV2], base: DeviceSpecV2
         candidates = next(filter(None, found), [])
     if not candidates:
         raise InvalidArgumentError(
-            None, asking.name,
+            None,
+            asking.name,
             f"Cannot assign a device for operation {asking.name}: it was explicitly assigned to {asking.device} but "
             f"available devices are [ {', '.join(s.to_string() for s in specs)} ]. Make sure the device specification "
             "refers to a valid device.",
-        )  # fmt: skip
+        )
     same_task = [s for s in candidates if (s.job, s.task) == (base.job, base.task)] or candidates
     if host:
         same_task = [s for s in same_task if s.device_type == "CPU"] or same_task
@@ -159,10 +161,11 @@ def _wish(nodes: list[Node], soft: bool) -> tuple[DeviceSpecV2, Node]:
             continue
         if any(not (part.startswith("device") and soft) for part in conflicts):
             raise InvalidArgumentError(
-                None, node.name,
+                None,
+                node.name,
                 f"Cannot colocate nodes '{node.name}' and '{asking.name}': they ask for {node.device} and "
                 f"{asking.device}.",
-            )  # fmt: skip
+            )
         wish = spec.make_merged_spec(wish)
         asking = node
     return wish, asking

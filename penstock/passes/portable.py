@@ -122,10 +122,11 @@ def _growing(functions: dict[str, Function]) -> Any:
 
 def _python_only(name: str, device: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        None, name,
+        None,
+        name,
         f"Node '{name}' calls a Python function, and Python functions run only in the process that made them: it "
         f"cannot run on '{device}'. Place it on the task of the session, or use ops of the graph instead.",
-    )  # fmt: skip
+    )
 
 
 # Reading
@@ -215,10 +216,11 @@ class _Reader(Functions):
         # Passes append to the names of nodes.
         if max(len(name), len(proto.device)) > 2 * MAX_NAME or len(proto.attr) > MAX_ATTRS:
             raise InvalidArgumentError(
-                None, name[:100],
+                None,
+                name[:100],
                 f"Node '{name[:100]}' has a name of {len(name)} characters, a device of {len(proto.device)} and "
                 f"{len(proto.attr)} attrs; at most {2 * MAX_NAME}, {2 * MAX_NAME} and {MAX_ATTRS} are allowed.",
-            )  # fmt: skip
+            )
         try:
             _check_tensors(proto.attr)
             attrs = declared_attrs(name, op_def, proto.attr, self)

@@ -132,10 +132,11 @@ def _node(operation: Operation, form: Narrowed | None) -> Node:
     if op_def.name == "Placeholder":
         dtype = operation.attrs["dtype"].name
         raise InvalidArgumentError(
-            None, operation,
+            None,
+            operation,
             f"You must feed a value for placeholder tensor '{operation.name}' with dtype {dtype} and shape "
             f"{operation.outputs[0].shape}",
-        )  # fmt: skip
+        )
     dtypes = tuple([t.dtype for t in operation.outputs])
     attrs = operation.attrs
     if form is not None:

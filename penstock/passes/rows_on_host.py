@@ -15,14 +15,23 @@ from penstock.graph.dtype import DType
 from penstock.passes.ir import Node, Subgraph, reads_variable, rewritten, sources_of
 
 # Host ops that give as many elements as the values say.
-_RAGGED = frozenset((
-    "_DealIds", "DynamicPartition", "ListDiff", "SparseFillEmptyRows", "StringSplit", "Unique", "UniqueV2",
-    "UniqueWithCounts", "Where",
-))  # fmt: skip
+_RAGGED = frozenset(
+    (
+        "_DealIds",
+        "DynamicPartition",
+        "ListDiff",
+        "SparseFillEmptyRows",
+        "StringSplit",
+        "Unique",
+        "UniqueV2",
+        "UniqueWithCounts",
+        "Where",
+    )
+)
 _PICKS = {"Gather": 1, "GatherV2": 1, "ResourceGather": 1}  # which input decides how many rows
-_MOVES = frozenset((
-    "Cast", "ConcatV2", "ExpandDims", "Identity", "Pack", "Reshape", "Shape", "Size", "Squeeze", "StridedSlice",
-))  # fmt: skip
+_MOVES = frozenset(
+    ("Cast", "ConcatV2", "ExpandDims", "Identity", "Pack", "Reshape", "Shape", "Size", "Squeeze", "StridedSlice")
+)
 
 
 def ragged_nodes(nodes: Iterable[Node]) -> set[Node]:
@@ -97,10 +106,12 @@ def _row_updates(subgraph: Subgraph) -> set[Node]:
     One by one they begin as soon as their rows are there, and NumPy needs half the time of compiled code.
     """
     found = {
-        node for node in subgraph.nodes
-        if node.op.row_rule is not None and "CPU" in node.device
+        node
+        for node in subgraph.nodes
+        if node.op.row_rule is not None
+        and "CPU" in node.device
         and node.inputs[node.op.input_index("indices")][0].op.host
-    }  # fmt: skip
+    }
     if not found:
         return found
     users: dict[Node, list[Node]] = defaultdict(list)

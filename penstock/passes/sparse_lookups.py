@@ -12,16 +12,12 @@ from penstock.graph.opdef import op_of
 from penstock.passes.ir import Edge, Node, Subgraph, reads_variable
 
 # Which op gives the same from gathered rows.
-_OF_ROWS = {
-    "SparseSegmentSum": "SegmentSum",
-    "SparseSegmentMean": "SegmentMean",
-    "SparseSegmentSqrtN": "SegmentSqrtN",
-}
+_OF_ROWS = {"SparseSegmentSum": "SegmentSum", "SparseSegmentMean": "SegmentMean", "SparseSegmentSqrtN": "SegmentSqrtN"}
 _GATHERS = ("Gather", "GatherV2")
 # What takes a variable and changes nothing.
-_HARMLESS = frozenset((
-    "Identity", "ReadVariableOp", "ResourceGather", "VariableShape", "VarIsInitializedOp", "IsVariableInitialized",
-))  # fmt: skip
+_HARMLESS = frozenset(
+    ("Identity", "ReadVariableOp", "ResourceGather", "VariableShape", "VarIsInitializedOp", "IsVariableInitialized")
+)
 
 
 def gather_before_segments(subgraph: Subgraph) -> Subgraph:
@@ -58,9 +54,15 @@ def _picks_rows(node: Node) -> bool:
 def _rows_of(node: Node) -> Node:
     attrs = {"Tparams": node.attrs["T"], "Tindices": node.attrs["Tidx"], "validate_indices": True}
     return Node(
-        node.name, op_of("Gather"), attrs, (node.attrs["T"],), node.inputs[:2], list(node.controls), node.device,
+        node.name,
+        op_of("Gather"),
+        attrs,
+        (node.attrs["T"],),
+        node.inputs[:2],
+        list(node.controls),
+        node.device,
         node.order,
-    )  # fmt: skip
+    )
 
 
 def _pair(gather: Node) -> tuple[int, int]:
@@ -77,9 +79,15 @@ def _with_own_reads(nodes: list[Node], gathers: list[Node], subgraph: Subgraph) 
         if not _only_changed_after(gather, read.inputs[0], nodes):
             continue
         own = Node(
-            read.name, read.op, read.attrs, read.dtypes, list(read.inputs), [*read.controls, indices], read.device,
+            read.name,
+            read.op,
+            read.attrs,
+            read.dtypes,
+            list(read.inputs),
+            [*read.controls, indices],
+            read.device,
             read.order,
-        )  # fmt: skip
+        )
         before[id(gather)] = own
         gather.inputs[0] = (own, 0)
     result: list[Node] = []

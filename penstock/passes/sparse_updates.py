@@ -18,10 +18,26 @@ from penstock.passes.partition import task_of
 _SUMMED = "_summed"  # the attr of an update whose rows were summed in the task that sent them
 
 # What may happen to the sums on their way: each row by itself.
-_ROW_BY_ROW = frozenset((
-    "Abs", "Add", "AddV2", "Cast", "Identity", "Maximum", "Minimum", "Mul", "Neg", "Pow", "RealDiv", "Rsqrt", "Sign",
-    "Sqrt", "Square", "Sub",
-))  # fmt: skip
+_ROW_BY_ROW = frozenset(
+    (
+        "Abs",
+        "Add",
+        "AddV2",
+        "Cast",
+        "Identity",
+        "Maximum",
+        "Minimum",
+        "Mul",
+        "Neg",
+        "Pow",
+        "RealDiv",
+        "Rsqrt",
+        "Sign",
+        "Sqrt",
+        "Square",
+        "Sub",
+    )
+)
 
 
 def fuse_sparse_updates(subgraph: Subgraph) -> Subgraph:
@@ -65,9 +81,12 @@ def _with_sums(subgraph: Subgraph, place: Callable[[Node], str | None], on_host:
 
 
 def _fused(
-    unique: Node, uses: dict[int, list[tuple[Node, int, int]]], kept: set[int], place: Callable[[Node], str | None],
+    unique: Node,
+    uses: dict[int, list[tuple[Node, int, int]]],
+    kept: set[int],
+    place: Callable[[Node], str | None],
     on_host: bool,
-) -> dict[int, Node | None]:  # fmt: skip
+) -> dict[int, Node | None]:
     """What stands in for the nodes that sum duplicates, None for nothing; empty where they must stay."""
     sums = [(node, i) for node, i, output in uses[id(unique)] if output == 1]
     shapes = [node for node, _, output in uses[id(unique)] if output == 0 and node.op.name == "Shape"]
@@ -78,10 +97,13 @@ def _fused(
         return {}
     count = total.inputs[2][0]
     if (
-        count.op.name != "StridedSlice" or count.inputs[0][0] is not shape or count.attrs["shrink_axis_mask"] != 1
-        or [n for n, *_ in uses[id(shape)]] != [count] or [n for n, *_ in uses[id(count)]] != [total]
+        count.op.name != "StridedSlice"
+        or count.inputs[0][0] is not shape
+        or count.attrs["shrink_axis_mask"] != 1
+        or [n for n, *_ in uses[id(shape)]] != [count]
+        or [n for n, *_ in uses[id(count)]] != [total]
         or any(id(n) in kept for n in (unique, shape, count, total))
-    ):  # fmt: skip
+    ):
         return {}
     updates = _updates_reached(total, uses, kept)
     if updates is None or any(
@@ -97,11 +119,15 @@ def _fused(
     elsewhere = on_host
     on_host = on_host or ("CPU" in device and all(source.op.host for source, _ in (values, indices)))
     fused = Node(
-        total.name, sum_duplicate_rows_on_host if on_host else sum_duplicate_rows, types,
-        (types["T"], types["Tindices"]), [values, indices],
+        total.name,
+        sum_duplicate_rows_on_host if on_host else sum_duplicate_rows,
+        types,
+        (types["T"], types["Tindices"]),
+        [values, indices],
         list(dict.fromkeys([*unique.controls, *shape.controls, *count.controls, *total.controls])),
-        device, total.order,
-    )  # fmt: skip
+        device,
+        total.order,
+    )
     for node, i, _ in uses[id(total)]:
         node.inputs[i] = (fused, 0)
     for node in updates:

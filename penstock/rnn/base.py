@@ -265,10 +265,16 @@ class RNNCell:
     ) -> Any:
         """A variable of this cell, for use in `build`."""
         return get_variable(
-            name, shape=shape, dtype=dtype or self._own_dtype or "float32", initializer=initializer,
-            regularizer=regularizer, trainable=self.trainable if trainable is None else trainable and self.trainable,
-            constraint=constraint, use_resource=use_resource, partitioner=partitioner,
-        )  # fmt: skip
+            name,
+            shape=shape,
+            dtype=dtype or self._own_dtype or "float32",
+            initializer=initializer,
+            regularizer=regularizer,
+            trainable=self.trainable if trainable is None else trainable and self.trainable,
+            constraint=constraint,
+            use_resource=use_resource,
+            partitioner=partitioner,
+        )
 
     add_weight = add_variable
 

@@ -28,14 +28,25 @@ class LSTMBlockCell(LSTMCell):
     """
 
     def __init__(
-        self, num_units: int, forget_bias: float = 1.0, cell_clip: float | None = None, use_peephole: bool = False,
-        dtype: Any = None, reuse: bool | None = None, name: str = "lstm_cell",
-    ) -> None:  # fmt: skip
+        self,
+        num_units: int,
+        forget_bias: float = 1.0,
+        cell_clip: float | None = None,
+        use_peephole: bool = False,
+        dtype: Any = None,
+        reuse: bool | None = None,
+        name: str = "lstm_cell",
+    ) -> None:
         clip = cell_clip if cell_clip is not None and cell_clip > 0 else None
         super().__init__(
-            num_units, use_peepholes=use_peephole, cell_clip=clip, forget_bias=forget_bias, reuse=reuse, name=name,
+            num_units,
+            use_peepholes=use_peephole,
+            cell_clip=clip,
+            forget_bias=forget_bias,
+            reuse=reuse,
+            name=name,
             dtype=dtype,
-        )  # fmt: skip
+        )
 
     def build(self, inputs_shape: Any) -> None:
         """Makes kernel and bias, and the weights of peepholes where there are any."""
@@ -55,9 +66,12 @@ class GRUBlockCellV2(GRUCell):
     _names = ("gates/kernel", "gates/bias", "candidate/kernel", "candidate/bias")
 
     def __init__(
-        self, num_units: int | None = None, cell_size: int | None = None, reuse: bool | None = None,
+        self,
+        num_units: int | None = None,
+        cell_size: int | None = None,
+        reuse: bool | None = None,
         name: str = "gru_cell",
-    ) -> None:  # fmt: skip
+    ) -> None:
         size = num_units or cell_size
         if size is None:
             raise ValueError(f"{type(self).__name__}: num_units is required.")
@@ -142,9 +156,15 @@ class LSTMBlockFusedCell(LSTMBlockCell):
     """
 
     def __init__(
-        self, num_units: int, forget_bias: float = 1.0, cell_clip: float | None = None, use_peephole: bool = False,
-        reuse: bool | None = None, dtype: Any = None, name: str = "lstm_fused_cell",
-    ) -> None:  # fmt: skip
+        self,
+        num_units: int,
+        forget_bias: float = 1.0,
+        cell_clip: float | None = None,
+        use_peephole: bool = False,
+        reuse: bool | None = None,
+        dtype: Any = None,
+        name: str = "lstm_fused_cell",
+    ) -> None:
         super().__init__(num_units, forget_bias, cell_clip, use_peephole, dtype, reuse, name)
 
     @property
@@ -199,10 +219,18 @@ class LayerNormBasicLSTMCell(RNNCell):
     """
 
     def __init__(
-        self, num_units: int, forget_bias: float = 1.0, input_size: Any = None, activation: Any = tanh,
-        layer_norm: bool = True, norm_gain: float = 1.0, norm_shift: float = 0.0, dropout_keep_prob: Any = 1.0,
-        dropout_prob_seed: int | None = None, reuse: bool | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        num_units: int,
+        forget_bias: float = 1.0,
+        input_size: Any = None,
+        activation: Any = tanh,
+        layer_norm: bool = True,
+        norm_gain: float = 1.0,
+        norm_shift: float = 0.0,
+        dropout_keep_prob: Any = 1.0,
+        dropout_prob_seed: int | None = None,
+        reuse: bool | None = None,
+    ) -> None:
         super().__init__(_reuse=reuse)
         self._num_units, self._forget_bias, self._activation = num_units, forget_bias, activation
         self._layer_norm, self._gain, self._shift = layer_norm, norm_gain, norm_shift
@@ -233,9 +261,7 @@ class LayerNormBasicLSTMCell(RNNCell):
         units = self._num_units
         product = matmul(joined, get_variable(KERNEL, [joined.shape.as_list()[-1], 4 * units], joined.dtype))
         if not self._layer_norm:
-            product = bias_add(
-                product, get_variable(BIAS, [4 * units], product.dtype, initializer=zeros_initializer())
-            )
+            product = bias_add(product, get_variable(BIAS, [4 * units], product.dtype, initializer=zeros_initializer()))
         i, j, f, o = split(product, 4, 1)
         names = ("input", "transform", "forget", "output")
         i, j, f, o = (self._norm(v, n) for v, n in zip((i, j, f, o), names, strict=True))

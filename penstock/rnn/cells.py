@@ -63,9 +63,14 @@ class BasicRNNCell(LayerRNNCell):
     """
 
     def __init__(
-        self, num_units: int, activation: Any = None, reuse: bool | None = None, name: str | None = None,
-        dtype: Any = None, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        num_units: int,
+        activation: Any = None,
+        reuse: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(_reuse=reuse, name=name, dtype=dtype, **kwargs)
         self._num_units = num_units
         self._activation = activation_function(activation)
@@ -98,9 +103,16 @@ class GRUCell(LayerRNNCell):
     """
 
     def __init__(
-        self, num_units: int, activation: Any = None, reuse: bool | None = None, kernel_initializer: Any = None,
-        bias_initializer: Any = None, name: str | None = None, dtype: Any = None, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        num_units: int,
+        activation: Any = None,
+        reuse: bool | None = None,
+        kernel_initializer: Any = None,
+        bias_initializer: Any = None,
+        name: str | None = None,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(_reuse=reuse, name=name, dtype=dtype, **kwargs)
         self._num_units = num_units
         self._activation = activation_function(activation)
@@ -160,9 +172,16 @@ class BasicLSTMCell(_LSTM):
     """
 
     def __init__(
-        self, num_units: int, forget_bias: float = 1.0, state_is_tuple: bool = True, activation: Any = None,
-        reuse: bool | None = None, name: str | None = None, dtype: Any = None, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        num_units: int,
+        forget_bias: float = 1.0,
+        state_is_tuple: bool = True,
+        activation: Any = None,
+        reuse: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(_reuse=reuse, name=name, dtype=dtype, **kwargs)
         self._num_units, self._forget_bias = num_units, forget_bias
         self._state_is_tuple = state_is_tuple
@@ -200,11 +219,23 @@ class LSTMCell(_LSTM):
     """
 
     def __init__(
-        self, num_units: int, use_peepholes: bool = False, cell_clip: float | None = None, initializer: Any = None,
-        num_proj: int | None = None, proj_clip: float | None = None, num_unit_shards: int | None = None,
-        num_proj_shards: int | None = None, forget_bias: float = 1.0, state_is_tuple: bool = True,
-        activation: Any = None, reuse: bool | None = None, name: str | None = None, dtype: Any = None, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        num_units: int,
+        use_peepholes: bool = False,
+        cell_clip: float | None = None,
+        initializer: Any = None,
+        num_proj: int | None = None,
+        proj_clip: float | None = None,
+        num_unit_shards: int | None = None,
+        num_proj_shards: int | None = None,
+        forget_bias: float = 1.0,
+        state_is_tuple: bool = True,
+        activation: Any = None,
+        reuse: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(_reuse=reuse, name=name, dtype=dtype, **kwargs)
         self._num_units, self._num_proj = num_units, num_proj
         self._use_peepholes, self._initializer, self._forget_bias = use_peepholes, initializer, forget_bias
@@ -236,9 +267,11 @@ class LSTMCell(_LSTM):
             )
         if self._num_proj:
             self._projection = self.add_variable(
-                f"projection/{KERNEL}", shape=[units, self._num_proj], initializer=self._initializer,
+                f"projection/{KERNEL}",
+                shape=[units, self._num_proj],
+                initializer=self._initializer,
                 partitioner=_shards(self._proj_shards),
-            )  # fmt: skip
+            )
         self.built = True
 
     def call(self, inputs: Any, state: Any) -> Any:

@@ -121,9 +121,7 @@ def _over_time(
     for tensor in flat:
         known = tensor.shape
         if known.rank is None or not all(d is not None for d in known.as_list()[2:]):
-            raise ValueError(
-                "Input size (depth of inputs) must be accessible via shape inference, but saw value None."
-            )
+            raise ValueError("Input size (depth of inputs) must be accessible via shape inference, but saw value None.")
         if known.rank < 2:
             raise ValueError(f"inputs must have time and batch as their first dimensions, received shape {known}.")
         if steps is not None and known.as_list()[0] not in (None, steps):
@@ -133,18 +131,14 @@ def _over_time(
     state = nest.map_structure(lambda s: s if isinstance(s, TensorArray) else convert_to_tensor(s), state)
     first = next((t for t in nest.flatten(state) if isinstance(t, Tensor)), flat[0])
     types = nest.flatten(dtype) if nest.is_nested(dtype) else [dtype or first.dtype.base_dtype] * len(sizes)
-    zero = [] if lengths is None else [
-        zeros(with_batch(batch_size, s), t) for s, t in zip(sizes, types, strict=True)
-    ]  # fmt: skip
+    zero = [] if lengths is None else [zeros(with_batch(batch_size, s), t) for s, t in zip(sizes, types, strict=True)]
     time = constant(0, dtype=dt.int32, name="time")
     with name_scope("dynamic_rnn"):
         written = [
             TensorArray(t, size=count, element_shape=static_shape(batch_size, s), name=f"output_{i}")
             for i, (s, t) in enumerate(zip(sizes, types, strict=True))
         ]
-        read = [
-            TensorArray(t.dtype.base_dtype, size=count, name=f"input_{i}").unstack(t) for i, t in enumerate(flat)
-        ]
+        read = [TensorArray(t.dtype.base_dtype, size=count, name=f"input_{i}").unstack(t) for i, t in enumerate(flat)]
     bound = count if lengths is None else minimum(count, maximum(1, reduce_max(lengths)))
 
     def step(time: Tensor, written: list[TensorArray], state: Any) -> Any:
@@ -163,9 +157,12 @@ def _over_time(
         return add(time, 1), written, new_state
 
     _, written, final = while_loop(
-        lambda time, *_: less(time, bound), step, (time, written, state), maximum_iterations=count,
+        lambda time, *_: less(time, bound),
+        step,
+        (time, written, state),
+        maximum_iterations=count,
         return_same_structure=True,
-    )  # fmt: skip
+    )
     outputs = []
     for array, size in zip(written, sizes, strict=True):
         output = array.stack()
@@ -208,9 +205,14 @@ def bidirectional_dynamic_rnn(
         with variable_scope("bw") as bw_scope:
             reversed_inputs = nest.map_structure(lambda i: backwards(convert_to_tensor(i)), inputs)
             bw, bw_state = dynamic_rnn(
-                cell_bw, reversed_inputs, sequence_length, initial_state_bw, dtype, time_major=time_major,
+                cell_bw,
+                reversed_inputs,
+                sequence_length,
+                initial_state_bw,
+                dtype,
+                time_major=time_major,
                 scope=bw_scope,
-            )  # fmt: skip
+            )
     return (fw, nest.map_structure(backwards, bw)), (fw_state, bw_state)
 
 
@@ -247,10 +249,15 @@ def raw_rnn(
             leaves = nest.flatten(structure)
             sizes = [e.shape if e.shape.is_fully_defined() else shape(e) for e in leaves]
             types = [e.dtype.base_dtype for e in leaves]
-        arrays = nest.pack_sequence_as(structure, [
-            TensorArray(t, size=0, dynamic_size=True, element_shape=static_shape(batch_size, s), name=f"rnn_output_{i}")
-            for i, (t, s) in enumerate(zip(types, sizes, strict=True))
-        ])  # fmt: skip
+        arrays = nest.pack_sequence_as(
+            structure,
+            [
+                TensorArray(
+                    t, size=0, dynamic_size=True, element_shape=static_shape(batch_size, s), name=f"rnn_output_{i}"
+                )
+                for i, (t, s) in enumerate(zip(types, sizes, strict=True))
+            ],
+        )
         zero = nest.pack_sequence_as(
             structure, [zeros(with_batch(batch_size, s), t) for t, s in zip(types, sizes, strict=True)]
         )
@@ -279,5 +286,3 @@ def raw_rnn(
         )
         arrays, final, carried = result[-3:]
         return arrays, final, None if loop_state is None else carried
-
-

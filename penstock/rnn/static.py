@@ -20,12 +20,7 @@ from penstock.variables.scope import variable_scope
 
 
 def static_rnn(
-    cell: Any,
-    inputs: Any,
-    initial_state: Any = None,
-    dtype: Any = None,
-    sequence_length: Any = None,
-    scope: Any = None,
+    cell: Any, inputs: Any, initial_state: Any = None, dtype: Any = None, sequence_length: Any = None, scope: Any = None
 ) -> Any:
     """Runs `cell` over a list of inputs; returns the list of outputs and the last state.
 

@@ -73,9 +73,7 @@ class MultiRNNCell(RNNCell):
             states = list(state)
         else:
             starts = [sum(c.state_size for c in self._cells[:i]) for i in range(len(self._cells))]
-            states = [
-                slice_of(state, [0, at], [-1, c.state_size]) for at, c in zip(starts, self._cells, strict=True)
-            ]
+            states = [slice_of(state, [0, at], [-1, c.state_size]) for at, c in zip(starts, self._cells, strict=True)]
         after = []
         for i, (cell, before) in enumerate(zip(self._cells, states, strict=True)):
             with variable_scope(f"cell_{i}"):
@@ -155,10 +153,18 @@ class DropoutWrapper(CellWrapper):
     """
 
     def __init__(
-        self, cell: Any, input_keep_prob: Any = 1.0, output_keep_prob: Any = 1.0, state_keep_prob: Any = 1.0,
-        variational_recurrent: bool = False, input_size: Any = None, dtype: Any = None, seed: int | None = None,
-        dropout_state_filter_visitor: Any = None, **_: Any,
-    ) -> None:  # fmt: skip
+        self,
+        cell: Any,
+        input_keep_prob: Any = 1.0,
+        output_keep_prob: Any = 1.0,
+        state_keep_prob: Any = 1.0,
+        variational_recurrent: bool = False,
+        input_size: Any = None,
+        dtype: Any = None,
+        seed: int | None = None,
+        dropout_state_filter_visitor: Any = None,
+        **_: Any,
+    ) -> None:
         super().__init__(cell)
         if dropout_state_filter_visitor is not None and not callable(dropout_state_filter_visitor):
             raise TypeError("dropout_state_filter_visitor must be callable")
@@ -273,5 +279,3 @@ class DeviceWrapper(CellWrapper):
         """The step on the device."""
         with device(self._device):
             return step(inputs, state)
-
-

@@ -63,14 +63,20 @@ def update_checkpoint_state(
             for path in (model_checkpoint_path, *(all_model_checkpoint_paths or ()))
         )
         state = generate_checkpoint_state_proto(
-            os.path.abspath(save_dir), model_checkpoint_path, all_paths, all_model_checkpoint_timestamps,
+            os.path.abspath(save_dir),
+            model_checkpoint_path,
+            all_paths,
+            all_model_checkpoint_timestamps,
             last_preserved_timestamp,
-        )  # fmt: skip
+        )
     else:
         state = generate_checkpoint_state_proto(
-            save_dir, model_checkpoint_path, all_model_checkpoint_paths, all_model_checkpoint_timestamps,
+            save_dir,
+            model_checkpoint_path,
+            all_model_checkpoint_paths,
+            all_model_checkpoint_timestamps,
             last_preserved_timestamp,
-        )  # fmt: skip
+        )
     if target == state.model_checkpoint_path:
         raise RuntimeError(f"The checkpoint '{target}' has the name of the file that lists checkpoints.")
     files.write_whole(target, text_format.MessageToString(state).encode())

@@ -98,8 +98,12 @@ def init_from_checkpoint(ckpt_dir_or_file: Any, assignment_map: Mapping[str, Any
             _check(name, parts, stored, ckpt_dir_or_file)
             for part in parts:
                 _initialize_from(part, path, name)
-            logging.info("Initialize variable %s from checkpoint %s with %s",
-                         ",".join(part.name for part in parts), ckpt_dir_or_file, name)  # fmt: skip
+            logging.info(
+                "Initialize variable %s from checkpoint %s with %s",
+                ",".join(part.name for part in parts),
+                ckpt_dir_or_file,
+                name,
+            )
 
 
 def warm_start(
@@ -136,9 +140,7 @@ def warm_start(
     unknown = sorted(renamed.keys() - grouped.keys())
     if unknown:
         raise ValueError(f"warm_start: var_name_to_prev_var_name has names of no variable to warm-start: {unknown}.")
-    init_from_checkpoint(
-        ckpt_to_initialize_from, [(renamed.get(name, name), parts) for name, parts in grouped.items()]
-    )
+    init_from_checkpoint(ckpt_to_initialize_from, [(renamed.get(name, name), parts) for name, parts in grouped.items()])
 
 
 def _pairs(key: str, target: Any) -> list[tuple[str, Any]]:

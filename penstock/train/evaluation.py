@@ -80,9 +80,13 @@ def get_or_create_eval_step() -> Any:
     if found:
         return found[0]
     return get_variable(
-        "eval_step", shape=[], dtype=dt.int64, initializer=zeros_initializer(), trainable=False,
+        "eval_step",
+        shape=[],
+        dtype=dt.int64,
+        initializer=zeros_initializer(),
+        trainable=False,
         collections=[GraphKeys.LOCAL_VARIABLES, GraphKeys.EVAL_STEP],
-    )  # fmt: skip
+    )
 
 
 class StopAfterNEvalsHook(SessionRunHook):
@@ -147,9 +151,13 @@ class _Evaluation:
     """The graph of an evaluation, made once, and run for any number of checkpoints."""
 
     def __init__(
-        self, scaffold: Scaffold | None, eval_ops: Any, final_ops: Any, final_ops_feed_dict: Any,
+        self,
+        scaffold: Scaffold | None,
+        eval_ops: Any,
+        final_ops: Any,
+        final_ops_feed_dict: Any,
         hooks: Sequence[SessionRunHook] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         step = get_or_create_eval_step()
         self._eval_ops = eval_ops
         self._hooks = list(hooks or [])

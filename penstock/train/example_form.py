@@ -24,8 +24,10 @@ class ExampleForm:
 
     def kinds(self, given: Any) -> list[tuple[Any, Any] | None]:
         """Type and rank of each sparse tensor, None for each dense one."""
-        return [(item.dtype, item.dense_shape.shape[0]) if isinstance(item, SparseTensor) else None
-                for item in self.items(given)]  # fmt: skip
+        return [
+            (item.dtype, item.dense_shape.shape[0]) if isinstance(item, SparseTensor) else None
+            for item in self.items(given)
+        ]
 
     def items(self, given: Any) -> list[Any]:
         """The tensors of an example in order."""

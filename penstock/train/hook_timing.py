@@ -102,8 +102,10 @@ def wait_for_step(session: Any, global_step: Any, wanted: int, coord: Coordinato
             said = waited
             logging.info(
                 "Waiting for global step %d before starting training. Current step is %d (for %.0f s).",
-                wanted, step, waited,
-            )  # fmt: skip
+                wanted,
+                step,
+                waited,
+            )
         if coord.wait_for_stop(_LOOK_EVERY):
             return False
     return True

@@ -104,9 +104,7 @@ def string_input_producer(
         with control_dependencies([Assert(greater(size(names), 0), [message])]):
             names = identity(names)
         fullness = f"fraction_of_{capacity}_full"
-        return input_producer(
-            names, [], num_epochs, shuffle, seed, capacity, shared_name, fullness, scope, cancel_op
-        )
+        return input_producer(names, [], num_epochs, shuffle, seed, capacity, shared_name, fullness, scope, cancel_op)
 
 
 def range_input_producer(
@@ -182,10 +180,20 @@ def _enqueue_ops(queue: Any, lists: Sequence[Sequence[Tensor]], count: int, enqu
 
 
 def _batched(
-    lists: Sequence[Any], batch_size: Any, threads: int, enqueue_many: bool, shapes: Any, dynamic_pad: bool,
-    allow_smaller: bool, shared_name: str | None, name: str | None, default: str, keep: Any,
-    make_queue: Callable[..., Any], fullness: Callable[[Any], tuple[str, Any]],
-) -> Any:  # fmt: skip
+    lists: Sequence[Any],
+    batch_size: Any,
+    threads: int,
+    enqueue_many: bool,
+    shapes: Any,
+    dynamic_pad: bool,
+    allow_smaller: bool,
+    shared_name: str | None,
+    name: str | None,
+    default: str,
+    keep: Any,
+    make_queue: Callable[..., Any],
+    fullness: Callable[[Any], tuple[str, Any]],
+) -> Any:
     form = ExampleForm(lists[0], enqueue_many)
     with name_scope(name, default, [t for each in lists for t in form.items(each)]) as scope:
         flat = [form.flat(each) for each in lists]
@@ -248,9 +256,18 @@ def batch(
     >>> images, labels = tf.train.batch([image, label], batch_size=32, num_threads=4)
     """
     return maybe_batch(
-        tensors, None, batch_size, num_threads, capacity, enqueue_many, shapes, dynamic_pad,
-        allow_smaller_final_batch, shared_name, name,
-    )  # fmt: skip
+        tensors,
+        None,
+        batch_size,
+        num_threads,
+        capacity,
+        enqueue_many,
+        shapes,
+        dynamic_pad,
+        allow_smaller_final_batch,
+        shared_name,
+        name,
+    )
 
 
 def maybe_batch(
@@ -268,9 +285,19 @@ def maybe_batch(
 ) -> Any:
     """Batches of those examples for which `keep_input` is true."""
     return _batched(
-        [tensors], batch_size, num_threads, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name,
-        name, "batch", keep_input, *_fifo(capacity),
-    )  # fmt: skip
+        [tensors],
+        batch_size,
+        num_threads,
+        enqueue_many,
+        shapes,
+        dynamic_pad,
+        allow_smaller_final_batch,
+        shared_name,
+        name,
+        "batch",
+        keep_input,
+        *_fifo(capacity),
+    )
 
 
 def batch_join(
@@ -286,9 +313,17 @@ def batch_join(
 ) -> Any:
     """Batches of examples of several sources, each with a thread of its own."""
     return maybe_batch_join(
-        tensors_list, None, batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch,
-        shared_name, name,
-    )  # fmt: skip
+        tensors_list,
+        None,
+        batch_size,
+        capacity,
+        enqueue_many,
+        shapes,
+        dynamic_pad,
+        allow_smaller_final_batch,
+        shared_name,
+        name,
+    )
 
 
 def maybe_batch_join(
@@ -305,9 +340,19 @@ def maybe_batch_join(
 ) -> Any:
     """Batches of those examples of several sources for which `keep_input` is true."""
     return _batched(
-        list(tensors_list), batch_size, 1, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name,
-        name, "batch_join", keep_input, *_fifo(capacity),
-    )  # fmt: skip
+        list(tensors_list),
+        batch_size,
+        1,
+        enqueue_many,
+        shapes,
+        dynamic_pad,
+        allow_smaller_final_batch,
+        shared_name,
+        name,
+        "batch_join",
+        keep_input,
+        *_fifo(capacity),
+    )
 
 
 def shuffle_batch(
@@ -328,9 +373,19 @@ def shuffle_batch(
     >>> images, labels = tf.train.shuffle_batch([image, label], 32, capacity=2000, min_after_dequeue=1000)
     """
     return maybe_shuffle_batch(
-        tensors, batch_size, capacity, min_after_dequeue, None, num_threads, seed, enqueue_many, shapes,
-        allow_smaller_final_batch, shared_name, name,
-    )  # fmt: skip
+        tensors,
+        batch_size,
+        capacity,
+        min_after_dequeue,
+        None,
+        num_threads,
+        seed,
+        enqueue_many,
+        shapes,
+        allow_smaller_final_batch,
+        shared_name,
+        name,
+    )
 
 
 def maybe_shuffle_batch(
@@ -349,9 +404,19 @@ def maybe_shuffle_batch(
 ) -> Any:
     """Batches in random order of those examples for which `keep_input` is true."""
     return _batched(
-        [tensors], batch_size, num_threads, enqueue_many, shapes, False, allow_smaller_final_batch, shared_name, name,
-        "shuffle_batch", keep_input, *_shuffled(capacity, min_after_dequeue, seed),
-    )  # fmt: skip
+        [tensors],
+        batch_size,
+        num_threads,
+        enqueue_many,
+        shapes,
+        False,
+        allow_smaller_final_batch,
+        shared_name,
+        name,
+        "shuffle_batch",
+        keep_input,
+        *_shuffled(capacity, min_after_dequeue, seed),
+    )
 
 
 def shuffle_batch_join(
@@ -368,9 +433,18 @@ def shuffle_batch_join(
 ) -> Any:
     """Batches in random order of examples of several sources."""
     return maybe_shuffle_batch_join(
-        tensors_list, batch_size, capacity, min_after_dequeue, None, seed, enqueue_many, shapes,
-        allow_smaller_final_batch, shared_name, name,
-    )  # fmt: skip
+        tensors_list,
+        batch_size,
+        capacity,
+        min_after_dequeue,
+        None,
+        seed,
+        enqueue_many,
+        shapes,
+        allow_smaller_final_batch,
+        shared_name,
+        name,
+    )
 
 
 def maybe_shuffle_batch_join(
@@ -388,9 +462,19 @@ def maybe_shuffle_batch_join(
 ) -> Any:
     """Batches in random order of those examples of several sources for which `keep_input` is true."""
     return _batched(
-        list(tensors_list), batch_size, 1, enqueue_many, shapes, False, allow_smaller_final_batch, shared_name, name,
-        "shuffle_batch_join", keep_input, *_shuffled(capacity, min_after_dequeue, seed),
-    )  # fmt: skip
+        list(tensors_list),
+        batch_size,
+        1,
+        enqueue_many,
+        shapes,
+        False,
+        allow_smaller_final_batch,
+        shared_name,
+        name,
+        "shuffle_batch_join",
+        keep_input,
+        *_shuffled(capacity, min_after_dequeue, seed),
+    )
 
 
 def match_filenames_once(pattern: Any, name: str | None = None) -> Variable:
@@ -401,6 +485,5 @@ def match_filenames_once(pattern: Any, name: str | None = None) -> Variable:
     with name_scope(name, "matching_filenames", [pattern]) as scope:
         found = matching_files(pattern)
         return Variable(
-            found, trainable=False, name=scope, validate_shape=False,
-            collections=[GraphKeys.LOCAL_VARIABLES],
-        )  # fmt: skip
+            found, trainable=False, name=scope, validate_shape=False, collections=[GraphKeys.LOCAL_VARIABLES]
+        )

@@ -24,10 +24,17 @@ from penstock.graph.operation import Tensor
 from penstock.train.queue_runner import QueueRunner
 from penstock.variables.variable import Variable
 
-_OF_VARIABLES = frozenset((
-    GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES, GraphKeys.MODEL_VARIABLES, GraphKeys.TRAINABLE_VARIABLES,
-    GraphKeys.MOVING_AVERAGE_VARIABLES, GraphKeys.METRIC_VARIABLES, GraphKeys.GLOBAL_STEP,
-))  # fmt: skip
+_OF_VARIABLES = frozenset(
+    (
+        GraphKeys.GLOBAL_VARIABLES,
+        GraphKeys.LOCAL_VARIABLES,
+        GraphKeys.MODEL_VARIABLES,
+        GraphKeys.TRAINABLE_VARIABLES,
+        GraphKeys.MOVING_AVERAGE_VARIABLES,
+        GraphKeys.METRIC_VARIABLES,
+        GraphKeys.GLOBAL_STEP,
+    )
+)
 
 for _key in _OF_VARIABLES:
     register_proto_function(_key, variable_pb2.VariableDef, Variable.to_proto, Variable.from_proto)

@@ -51,9 +51,12 @@ class _MonitoredSession:
         """Makes the inner part of the chain, anew after each failure."""
 
         def __init__(
-            self, session_creator: SessionCreator, hooks: list[SessionRunHook], stop_grace_period_secs: float,
+            self,
+            session_creator: SessionCreator,
+            hooks: list[SessionRunHook],
+            stop_grace_period_secs: float,
             recovers: bool,
-        ) -> None:  # fmt: skip
+        ) -> None:
             self._session_creator = session_creator
             self._hooks = hooks
             self._stop_grace_period_secs = stop_grace_period_secs
@@ -189,9 +192,12 @@ class SingularMonitoredSession(_MonitoredSession):
         checkpoint_filename_with_path: str | None = None,
     ) -> None:
         creator = ChiefSessionCreator(
-            scaffold=scaffold, master=master, config=config, checkpoint_dir=checkpoint_dir,
+            scaffold=scaffold,
+            master=master,
+            config=config,
+            checkpoint_dir=checkpoint_dir,
             checkpoint_filename_with_path=checkpoint_filename_with_path,
-        )  # fmt: skip
+        )
         super().__init__(creator, hooks, False, stop_grace_period_secs)
 
     def raw_session(self) -> Any:
@@ -249,19 +255,22 @@ def MonitoredTrainingSession(
         if (save_summaries_steps and save_summaries_steps > 0) or (save_summaries_secs and save_summaries_secs > 0):
             all_hooks.append(
                 SummarySaverHook(
-                    save_steps=save_summaries_steps, save_secs=save_summaries_secs, scaffold=scaffold,
+                    save_steps=save_summaries_steps,
+                    save_secs=save_summaries_secs,
+                    scaffold=scaffold,
                     output_dir=summary_dir,
                 )
-            )  # fmt: skip
+            )
     if checkpoint_dir and (
         (save_checkpoint_secs and save_checkpoint_secs > 0) or (save_checkpoint_steps and save_checkpoint_steps > 0)
     ):
         all_hooks.append(
             CheckpointSaverHook(
-                checkpoint_dir, save_steps=save_checkpoint_steps, save_secs=save_checkpoint_secs, scaffold=scaffold,
+                checkpoint_dir,
+                save_steps=save_checkpoint_steps,
+                save_secs=save_checkpoint_secs,
+                scaffold=scaffold,
                 save_graph_def=save_graph_def,
             )
-        )  # fmt: skip
-    return MonitoredSession(
-        creator, [*all_hooks, *(hooks or []), *(chief_only_hooks or [])], stop_grace_period_secs
-    )
+        )
+    return MonitoredSession(creator, [*all_hooks, *(hooks or []), *(chief_only_hooks or [])], stop_grace_period_secs)

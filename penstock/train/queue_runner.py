@@ -10,12 +10,7 @@ from typing import Any
 
 from penstock import logging
 from penstock.checkpoint.messages import QueueRunnerDef
-from penstock.errors import (
-    OpError,
-    OutOfRangeError,
-    error_code_from_exception_type,
-    exception_type_from_error_code,
-)
+from penstock.errors import OpError, OutOfRangeError, error_code_from_exception_type, exception_type_from_error_code
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import control_dependencies
@@ -53,9 +48,11 @@ class QueueRunner:
         if queue is None or not enqueue_ops:
             raise ValueError("Must provide queue and enqueue_ops.")
         closed_by = (OutOfRangeError,) if queue_closed_exception_types is None else queue_closed_exception_types
-        if not isinstance(closed_by, tuple) or not closed_by or not all(
-            isinstance(kind, type) and issubclass(kind, Exception) for kind in closed_by
-        ):  # fmt: skip
+        if (
+            not isinstance(closed_by, tuple)
+            or not closed_by
+            or not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in closed_by)
+        ):
             raise TypeError(f"queue_closed_exception_types must be a tuple of exception types: {closed_by!r}.")
         self._queue = queue
         self._enqueue_ops = list(enqueue_ops)

@@ -50,8 +50,10 @@ class Patience:
             self._said = spent
             logging.warning(
                 "A task of the cluster is lost; a new session is being made (for %.0f s; gives up after %.0f s): %s",
-                spent, self._limit, error.message,
-            )  # fmt: skip
+                spent,
+                self._limit,
+                error.message,
+            )
         time.sleep(min(self._pause, self._limit))
         self._pause = min(self._pause * 1.5, _LONGEST_PAUSE)
 
@@ -123,7 +125,7 @@ class WaitLog:
                         "A step has been waiting for %.0f s. In synchronous training it ends when the gradients of "
                         "enough replicas are there and the chief has applied them: are all of them running?",
                         now - step[0],
-                    )  # fmt: skip
+                    )
 
     def close(self) -> None:
         """Ends its thread."""

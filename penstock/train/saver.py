@@ -116,10 +116,14 @@ class Saver:
             saved = self._add_sharded_save(path, saveables) if self._sharded else _add_save(path, saveables)
             restored = self._add_restore(path, saveables)
         self.saver_def = saver_pb2.SaverDef(
-            filename_tensor_name=path.name, save_tensor_name=saved.name, restore_op_name=restored.name,
-            max_to_keep=self._max_to_keep or 0, sharded=self._sharded,
-            keep_checkpoint_every_n_hours=self._keep_every_n_hours, version=saver_pb2.SaverDef.V2,
-        )  # fmt: skip
+            filename_tensor_name=path.name,
+            save_tensor_name=saved.name,
+            restore_op_name=restored.name,
+            max_to_keep=self._max_to_keep or 0,
+            sharded=self._sharded,
+            keep_checkpoint_every_n_hours=self._keep_every_n_hours,
+            version=saver_pb2.SaverDef.V2,
+        )
         self._take_settings()
 
     def _take_settings(self) -> None:
@@ -161,9 +165,11 @@ class Saver:
         specs = [spec for saveable in saveables for spec in saveable.specs]
         with device(where):
             tensors = save_restore.restore_v2(
-                path, [s.name for s in specs], [s.slice_spec for s in specs],
+                path,
+                [s.name for s in specs],
+                [s.slice_spec for s in specs],
                 dtypes=[s.dtype or s.tensor.dtype.base_dtype for s in specs],
-            )  # fmt: skip
+            )
         remaining = iter(tensors if isinstance(tensors, (list, tuple)) else [tensors])
         assigned: list[Operation] = []
         for saveable in saveables:
@@ -222,10 +228,13 @@ class Saver:
         if write_state:
             self._record(prefix)
             update_checkpoint_state(
-                directory, prefix, self.last_checkpoints, latest_filename,
+                directory,
+                prefix,
+                self.last_checkpoints,
+                latest_filename,
                 [stamp for _, stamp in self._last_checkpoints],
                 save_relative_paths=self._save_relative_paths,
-            )  # fmt: skip
+            )
             self._delete_old(meta_graph_suffix)
         return prefix
 
@@ -336,10 +345,16 @@ class Saver:
     ) -> Any:
         """Writes the graph, its collections and this saver as a MetaGraphDef."""
         return export_meta_graph(
-            filename=filename, graph=graph, saver_def=self.saver_def, collection_list=collection_list,
-            as_text=as_text, export_scope=export_scope, clear_devices=clear_devices,
-            clear_extraneous_savers=clear_extraneous_savers, strip_default_attrs=strip_default_attrs,
-        )  # fmt: skip
+            filename=filename,
+            graph=graph,
+            saver_def=self.saver_def,
+            collection_list=collection_list,
+            as_text=as_text,
+            export_scope=export_scope,
+            clear_devices=clear_devices,
+            clear_extraneous_savers=clear_extraneous_savers,
+            strip_default_attrs=strip_default_attrs,
+        )
 
 
 _NAMES = ("filename_tensor_name", "save_tensor_name", "restore_op_name")
@@ -349,9 +364,7 @@ register_proto_function(GraphKeys.SAVERS, saver_pb2.SaverDef, Saver.to_proto, Sa
 
 def _all_saveable_objects() -> list[Any]:
     graph = get_default_graph()
-    return [
-        *graph.get_collection(GraphKeys.GLOBAL_VARIABLES), *graph.get_collection(GraphKeys.SAVEABLE_OBJECTS),
-    ]  # fmt: skip
+    return [*graph.get_collection(GraphKeys.GLOBAL_VARIABLES), *graph.get_collection(GraphKeys.SAVEABLE_OBJECTS)]
 
 
 def _add_save(path: Tensor, saveables: list[SaveableObject]) -> Tensor:
@@ -382,17 +395,19 @@ def _explained(path: str) -> Iterator[None]:
         yield
     except NotFoundError as error:
         raise NotFoundError(
-            error.node_def, error.op,
+            error.node_def,
+            error.op,
             f"Restoring from checkpoint '{path}' failed: the graph has a variable that the checkpoint lacks. Restore "
             "with a Saver of the variables that it has, or check their names with tf.train.list_variables. "
             f"{error.message}",
-        ) from error  # fmt: skip
+        ) from error
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
-            error.node_def, error.op,
+            error.node_def,
+            error.op,
             f"Restoring from checkpoint '{path}' failed: a variable of the graph has another shape or type there. See "
             f"tf.train.list_variables for what it holds. {error.message}",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def import_meta_graph(

@@ -79,9 +79,10 @@ class Scaffold:
             )
         if self._ready_for_local_init_op is None:
             self._ready_for_local_init_op = self.get_or_default(
-                "ready_for_local_init_op", GraphKeys.READY_FOR_LOCAL_INIT_OP,
+                "ready_for_local_init_op",
+                GraphKeys.READY_FOR_LOCAL_INIT_OP,
                 lambda: concat([report_uninitialized_variables(global_variables()), _no_names()], 0),
-            )  # fmt: skip
+            )
         if self._local_init_op is None:
             self._local_init_op = self.get_or_default(
                 "local_init_op", GraphKeys.LOCAL_INIT_OP, Scaffold.default_local_init_op
@@ -100,7 +101,7 @@ class Scaffold:
         elements = get_default_graph().get_collection(collection_key)
         if len(elements) > 1:
             raise RuntimeError(
-                f"More than one item in the collection \"{collection_key}\". Please indicate which one to use by "
+                f'More than one item in the collection "{collection_key}". Please indicate which one to use by '
                 f"passing it to the tf.Scaffold constructor as: tf.Scaffold({arg_name}=item to use)"
             )
         if elements:

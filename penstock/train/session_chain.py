@@ -192,9 +192,7 @@ class HookedSession(WrappedSession):
         )
         results = dict(zip(keys, values, strict=True))
         for hook in self._hooks:
-            hook.after_run(
-                context, SessionRunValues(results.get(hook), options, metadata or config_pb2.RunMetadata())
-            )
+            hook.after_run(context, SessionRunValues(results.get(hook), options, metadata or config_pb2.RunMetadata()))
         self._should_stop = self._should_stop or context.stop_requested
         return results["caller"]
 

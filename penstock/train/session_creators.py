@@ -111,16 +111,10 @@ class WorkerSessionCreator(_ScaffoldedCreator):
     """
 
     def __init__(
-        self,
-        scaffold: Scaffold | None = None,
-        master: str = "",
-        config: Any = None,
-        max_wait_secs: float = 30 * 60,
+        self, scaffold: Scaffold | None = None, master: str = "", config: Any = None, max_wait_secs: float = 30 * 60
     ) -> None:
         super().__init__(scaffold, master, config)
         self._max_wait_secs = max_wait_secs
 
     def create_session(self) -> Any:
-        return self._manager().wait_for_session(
-            self._master, config=self._config, max_wait_secs=self._max_wait_secs
-        )
+        return self._manager().wait_for_session(self._master, config=self._config, max_wait_secs=self._max_wait_secs)

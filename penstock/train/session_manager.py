@@ -66,9 +66,7 @@ class SessionManager:
         try:
             if not restored:
                 if init_op is None and init_fn is None and self._local_init_op is None:
-                    raise RuntimeError(
-                        "Model is not initialized and no init_op or init_fn or local_init_op was given"
-                    )
+                    raise RuntimeError("Model is not initialized and no init_op or init_fn or local_init_op was given")
                 if init_op is not None:
                     session.run(init_op, feed_dict=init_feed_dict)
                 if init_fn is not None:
@@ -120,10 +118,15 @@ class SessionManager:
                 raise
             session.close()
         return self.prepare_session(
-            master, init_op=init_op, saver=saver, checkpoint_dir=checkpoint_dir,
-            checkpoint_filename_with_path=checkpoint_filename_with_path, config=config, init_feed_dict=init_feed_dict,
+            master,
+            init_op=init_op,
+            saver=saver,
+            checkpoint_dir=checkpoint_dir,
+            checkpoint_filename_with_path=checkpoint_filename_with_path,
+            config=config,
+            init_feed_dict=init_feed_dict,
             init_fn=init_fn,
-        )  # fmt: skip
+        )
 
     def recover_session(
         self,
@@ -177,8 +180,10 @@ class SessionManager:
                     said = now
                     tell(
                         "Waiting until the chief has initialised the model (for %.0f s; gives up after %.0f s): %s",
-                        now - began, limit, why,
-                    )  # fmt: skip
+                        now - began,
+                        limit,
+                        why,
+                    )
                 time.sleep(pause)
                 pause = min(pause * 1.5, self._recovery_wait_secs)
         except BaseException:
@@ -225,10 +230,11 @@ class SessionManager:
                 return str(state.model_checkpoint_path)
             if state is not None and latest_checkpoint(checkpoint_dir) is None and limit == 0.0:
                 raise NotFoundError(
-                    None, None,
+                    None,
+                    None,
                     f"'{checkpoint_dir}/checkpoint' names '{state.model_checkpoint_path}', which is not there. Remove "
                     "the file to begin anew.",
-                )  # fmt: skip
+                )
             if time.monotonic() >= deadline:
                 return None
             logging.info("Waiting for a checkpoint in %s", checkpoint_dir)
@@ -241,9 +247,7 @@ class SessionManager:
         ready, why = _ready(self._ready_for_local_init_op, session, "Model not ready for local init")
         if ready:
             logging.info("Running local_init_op.")
-            session.run(
-                self._local_init_op, feed_dict=self._local_init_feed_dict, options=self._local_init_run_options
-            )
+            session.run(self._local_init_op, feed_dict=self._local_init_feed_dict, options=self._local_init_run_options)
             logging.info("Done running local_init_op.")
         return ready, why
 

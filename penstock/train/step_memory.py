@@ -53,13 +53,19 @@ class StepMemory:
         if checkpoint is not None:
             logging.warning(
                 "The model is that of %s again, at step %d: at least %d steps that came after it are lost.",
-                checkpoint, now, before - now,
-            )  # fmt: skip
+                checkpoint,
+                now,
+                before - now,
+            )
             return
         why = f"no checkpoint in {self._directory} yet" if self._directory else "no checkpoint directory"
         logging.warning(
             "\n" + "*" * 80 + "\nALL TRAINING SO FAR IS LOST: at least %d steps. A parameter server came back without "
             "its variables, and there is\n%s to restore them from. The training begins anew at step %d.\n"
             "To keep what is learnt, pass checkpoint_dir to MonitoredTrainingSession, or logdir to Supervisor.\n"
-            + "*" * 80, before - now, why, now,
-        )  # fmt: skip
+            + "*"
+            * 80,
+            before - now,
+            why,
+            now,
+        )

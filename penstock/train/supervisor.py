@@ -91,10 +91,12 @@ class Supervisor:
         with self._graph.as_default():
             self._ready_op = self._op(ready_op, GraphKeys.READY_OP, report_uninitialized_variables)
             self._ready_for_local_init_op = self._op(
-                ready_for_local_init_op, GraphKeys.READY_FOR_LOCAL_INIT_OP,
-                (lambda: report_uninitialized_variables(global_variables())) if ready_op is Supervisor.USE_DEFAULT
+                ready_for_local_init_op,
+                GraphKeys.READY_FOR_LOCAL_INIT_OP,
+                (lambda: report_uninitialized_variables(global_variables()))
+                if ready_op is Supervisor.USE_DEFAULT
                 else (lambda: None),
-            )  # fmt: skip
+            )
             self._init_op = self._op(init_op, GraphKeys.INIT_OP, global_variables_initializer)
             self._local_init_op = self._op(local_init_op, GraphKeys.LOCAL_INIT_OP, _local_initializer)
             self._saver = self._op(saver, GraphKeys.SAVERS, lambda: Saver() if global_variables() else None)
@@ -139,7 +141,7 @@ class Supervisor:
                 if op.type in ("Variable", "VariableV2") and not op.device:
                     raise ValueError(
                         "When using replicas, all Variables must have their device set: "
-                        f"name: \"{op.name}\" op: \"{op.type}\""
+                        f'name: "{op.name}" op: "{op.type}"'
                     )
 
     # Sessions
@@ -192,15 +194,26 @@ class Supervisor:
             self._memory = StepMemory(self._global_step, self._logdir)
         if again or self._mark.is_there():
             session = manager.rejoin_session(
-                master, init_op=self._init_op, saver=self._saver, checkpoint_dir=self._logdir, config=config,
-                init_feed_dict=self._init_feed_dict, init_fn=self._init_fn,
-            )  # fmt: skip
+                master,
+                init_op=self._init_op,
+                saver=self._saver,
+                checkpoint_dir=self._logdir,
+                config=config,
+                init_feed_dict=self._init_feed_dict,
+                init_fn=self._init_fn,
+            )
         else:
             session = manager.prepare_session(
-                master, init_op=self._init_op, saver=self._saver, checkpoint_dir=self._logdir,
-                wait_for_checkpoint=wait_for_checkpoint, max_wait_secs=max_wait_secs, config=config,
-                init_feed_dict=self._init_feed_dict, init_fn=self._init_fn,
-            )  # fmt: skip
+                master,
+                init_op=self._init_op,
+                saver=self._saver,
+                checkpoint_dir=self._logdir,
+                wait_for_checkpoint=wait_for_checkpoint,
+                max_wait_secs=max_wait_secs,
+                config=config,
+                init_feed_dict=self._init_feed_dict,
+                init_fn=self._init_fn,
+            )
         try:
             self._mark.put()
             if self._memory is not None:

@@ -123,9 +123,12 @@ class SyncReplicasOptimizer(Optimizer):
         # A variable would go to a parameter server; beside an operation that does not, it stays with the replica.
         with colocate_with(no_op()):
             self._local_step = Variable(
-                0, trainable=False, collections=[GraphKeys.LOCAL_VARIABLES], dtype=global_step.dtype.base_dtype,
+                0,
+                trainable=False,
+                collections=[GraphKeys.LOCAL_VARIABLES],
+                dtype=global_step.dtype.base_dtype,
                 name="sync_rep_local_step",
-            )  # fmt: skip
+            )
         self.local_step_init_op = assign(self._local_step, global_step)
         self.ready_for_local_init_op = report_uninitialized_variables(global_variables())
         with name_scope(None, self._name):
@@ -387,10 +390,11 @@ class _SyncReplicasOptimizerHook(SessionRunHook):
                 session.run(self._init_tokens_op)
             except CancelledError as error:
                 raise FailedPreconditionError(
-                    None, self._init_tokens_op,
+                    None,
+                    self._init_tokens_op,
                     "The token queue 'sync_token_q' is closed: an earlier job on these parameter servers has ended. "
                     "Start them anew, or clear them by tf.Session.reset().",
-                ) from error  # fmt: skip
+                ) from error
         if self._q_runner is not None:
             self._q_runner.create_threads(session, coord=coord, daemon=True, start=True)
 

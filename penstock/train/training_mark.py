@@ -66,7 +66,7 @@ class TrainingMark:
             logging.warning(
                 "The chief of the training in %s was killed. What the parameter servers still hold of it is kept.",
                 self._directory,
-            )  # fmt: skip
+            )
         return found == self._number
 
     def put(self) -> None:

@@ -2,12 +2,7 @@
 
 from penstock.face.missing import guard as _guard
 from penstock.ops.conv.blocks import extract_image_patches
-from penstock.ops.image.boxes import (
-    crop_and_resize,
-    draw_bounding_boxes,
-    extract_glimpse,
-    extract_patches,
-)
+from penstock.ops.image.boxes import crop_and_resize, draw_bounding_boxes, extract_glimpse, extract_patches
 from penstock.ops.image.codecs import (
     adjust_jpeg_quality,
     decode_and_crop_jpeg,
@@ -65,14 +60,7 @@ from penstock.ops.image.nms import (
     non_max_suppression_padded,
     non_max_suppression_with_scores,
 )
-from penstock.ops.image.quality import (
-    image_gradients,
-    psnr,
-    sobel_edges,
-    ssim,
-    ssim_multiscale,
-    total_variation,
-)
+from penstock.ops.image.quality import image_gradients, psnr, sobel_edges, ssim, ssim_multiscale, total_variation
 from penstock.ops.image.resize import ResizeMethodV1 as ResizeMethod
 from penstock.ops.image.resize import (
     resize_area,

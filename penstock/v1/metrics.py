@@ -1,14 +1,7 @@
 """Numbers that accumulate over steps, for evaluation."""
 
 from penstock.face.missing import guard as _guard
-from penstock.metrics.cases import (
-    false_negatives,
-    false_positives,
-    precision,
-    recall,
-    true_negatives,
-    true_positives,
-)
+from penstock.metrics.cases import false_negatives, false_positives, precision, recall, true_negatives, true_positives
 from penstock.metrics.means import (
     accuracy,
     mean,

@@ -11,12 +11,7 @@ from penstock.ops.conv.conv2d import (
     conv2d_backprop_input,
     conv2d_transpose,
 )
-from penstock.ops.conv.conv3d import (
-    conv3d,
-    conv3d_backprop_filter,
-    conv3d_transpose,
-    conv_transpose,
-)
+from penstock.ops.conv.conv3d import conv3d, conv3d_backprop_filter, conv3d_transpose, conv_transpose
 from penstock.ops.conv.conv3d import conv3d_backprop_filter as conv3d_backprop_filter_v2
 from penstock.ops.conv.depthwise import (
     depthwise_conv2d,
@@ -54,12 +49,7 @@ from penstock.ops.nn.cross_entropy import (
     sparse_softmax_cross_entropy_with_logits,
     weighted_cross_entropy_with_logits,
 )
-from penstock.ops.nn.ctc import (
-    ctc_beam_search_decoder,
-    ctc_beam_search_decoder_v2,
-    ctc_greedy_decoder,
-    ctc_loss,
-)
+from penstock.ops.nn.ctc import ctc_beam_search_decoder, ctc_beam_search_decoder_v2, ctc_greedy_decoder, ctc_loss
 from penstock.ops.nn.embedding import embedding_lookup, embedding_lookup_sparse, safe_embedding_lookup_sparse
 from penstock.ops.nn.fused_batch_norm import fused_batch_norm
 from penstock.ops.nn.layer_parts import (

@@ -46,9 +46,13 @@ def create_global_step(graph: Graph | None = None) -> Any:
         raise ValueError('"global_step" already exists.')
     with graph.as_default(), graph.name_scope(None):
         return get_variable(
-            GraphKeys.GLOBAL_STEP, shape=[], dtype=dt.int64, initializer=Zeros(), trainable=False,
+            GraphKeys.GLOBAL_STEP,
+            shape=[],
+            dtype=dt.int64,
+            initializer=Zeros(),
+            trainable=False,
             collections=[GraphKeys.GLOBAL_VARIABLES, GraphKeys.GLOBAL_STEP],
-        )  # fmt: skip
+        )
 
 
 def get_or_create_global_step(graph: Graph | None = None) -> Any:

@@ -142,6 +142,10 @@ def local_variable(
 ) -> Any:
     """A variable of this process: in LOCAL_VARIABLES, not trained, not saved."""
     return Variable(
-        initial_value, trainable=False, collections=[GraphKeys.LOCAL_VARIABLES], validate_shape=validate_shape,
-        name=name, use_resource=use_resource,
-    )  # fmt: skip
+        initial_value,
+        trainable=False,
+        collections=[GraphKeys.LOCAL_VARIABLES],
+        validate_shape=validate_shape,
+        name=name,
+        use_resource=use_resource,
+    )

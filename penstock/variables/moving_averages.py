@@ -59,9 +59,13 @@ def weighted_moving_average(
         averages = []
         for part, label in ((value * weight, "value"), (weight, "weight")):
             average = get_variable(
-                f"{label}_avg", initializer=Zeros(), shape=part.get_shape(), dtype=part.dtype.base_dtype,
-                trainable=False, collections=collections,
-            )  # fmt: skip
+                f"{label}_avg",
+                initializer=Zeros(),
+                shape=part.get_shape(),
+                dtype=part.dtype.base_dtype,
+                trainable=False,
+                collections=collections,
+            )
             averages.append(assign_moving_average(average, part, decay, zero_debias=False))
         return averages[0] / averages[1] if truediv else averages[0] // averages[1]
 
@@ -78,11 +82,7 @@ class ExponentialMovingAverage:
     """
 
     def __init__(
-        self,
-        decay: Any,
-        num_updates: Any = None,
-        zero_debias: bool = False,
-        name: str = "ExponentialMovingAverage",
+        self, decay: Any, num_updates: Any = None, zero_debias: bool = False, name: str = "ExponentialMovingAverage"
     ) -> None:
         self._decay = decay
         self._num_updates = num_updates
@@ -152,6 +152,11 @@ class ExponentialMovingAverage:
 
 def _all_variables() -> list[Any]:
     graph = get_default_graph()
-    return list(dict.fromkeys([
-        *graph.get_collection(GraphKeys.GLOBAL_VARIABLES), *graph.get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES),
-    ]))  # fmt: skip
+    return list(
+        dict.fromkeys(
+            [
+                *graph.get_collection(GraphKeys.GLOBAL_VARIABLES),
+                *graph.get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES),
+            ]
+        )
+    )

@@ -127,9 +127,8 @@ class MaxSizePartitioner:
 
     def __init__(self, max_shard_bytes: int, max_shards: int | None = None, bytes_per_string: int = 16) -> None:
         _require_positive(
-            max_shard_bytes=max_shard_bytes, max_shards=max_shards or 1,
-            bytes_per_string=bytes_per_string,
-        )  # fmt: skip
+            max_shard_bytes=max_shard_bytes, max_shards=max_shards or 1, bytes_per_string=bytes_per_string
+        )
         self._bytes, self._max_shards, self._bytes_per_string = max_shard_bytes, max_shards, bytes_per_string
 
     def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:

@@ -30,9 +30,15 @@ AUTO_REUSE = _ReuseMode.AUTO_REUSE
 
 # What a scope decides for the variables made in it, unless they or an inner scope say otherwise.
 _SETTINGS = (
-    "initializer", "regularizer", "caching_device", "partitioner", "custom_getter", "dtype", "use_resource",
+    "initializer",
+    "regularizer",
+    "caching_device",
+    "partitioner",
+    "custom_getter",
+    "dtype",
+    "use_resource",
     "constraint",
-)  # fmt: skip
+)
 
 
 class VariableScope:
@@ -299,10 +305,15 @@ class variable_scope:
         self._reuse = reuse or None  # False asks for nothing: reuse is inherited
         self._own_name_scope = auxiliary_name_scope
         self._settings = {
-            "initializer": initializer, "regularizer": regularizer, "caching_device": caching_device,
-            "partitioner": partitioner, "custom_getter": custom_getter, "dtype": dtype, "use_resource": use_resource,
+            "initializer": initializer,
+            "regularizer": regularizer,
+            "caching_device": caching_device,
+            "partitioner": partitioner,
+            "custom_getter": custom_getter,
+            "dtype": dtype,
+            "use_resource": use_resource,
             "constraint": constraint,
-        }  # fmt: skip
+        }
         self._exits: list[ExitStack] = []
 
     def __enter__(self) -> VariableScope:
@@ -372,11 +383,22 @@ def get_variable(
     >>> w = tf.get_variable("w", [784, 10])
     """
     return get_variable_scope().get_variable(
-        name, shape=shape, dtype=dtype, initializer=initializer, regularizer=regularizer, trainable=trainable,
-        collections=collections, caching_device=caching_device, partitioner=partitioner, validate_shape=validate_shape,
-        use_resource=use_resource, custom_getter=custom_getter, constraint=constraint, synchronization=synchronization,
+        name,
+        shape=shape,
+        dtype=dtype,
+        initializer=initializer,
+        regularizer=regularizer,
+        trainable=trainable,
+        collections=collections,
+        caching_device=caching_device,
+        partitioner=partitioner,
+        validate_shape=validate_shape,
+        use_resource=use_resource,
+        custom_getter=custom_getter,
+        constraint=constraint,
+        synchronization=synchronization,
         aggregation=aggregation,
-    )  # fmt: skip
+    )
 
 
 def get_local_variable(
@@ -391,6 +413,12 @@ def get_local_variable(
 ) -> Any:
     """`get_variable` for a variable of this process: in LOCAL_VARIABLES, not trained, not saved."""
     return get_variable(
-        name, shape=shape, dtype=dtype, initializer=initializer, regularizer=regularizer, trainable=False,
-        collections=[*(collections or ()), GraphKeys.LOCAL_VARIABLES], **settings,
-    )  # fmt: skip
+        name,
+        shape=shape,
+        dtype=dtype,
+        initializer=initializer,
+        regularizer=regularizer,
+        trainable=False,
+        collections=[*(collections or ()), GraphKeys.LOCAL_VARIABLES],
+        **settings,
+    )

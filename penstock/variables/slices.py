@@ -46,8 +46,10 @@ class SaveSliceInfo:
             return None
         return SaveSliceInfoDef(
             full_name=strip_scope(self.full_name, export_scope),
-            full_shape=self.full_shape, var_offset=self.var_offset, var_shape=self.var_shape,
-        )  # fmt: skip
+            full_shape=self.full_shape,
+            var_offset=self.var_offset,
+            var_shape=self.var_shape,
+        )
 
 
 def strip_scope(name: str, scope: str | None) -> str:

@@ -59,9 +59,14 @@ class VariableStore:
         self.partitioned: dict[str, PartitionedVariable] = {}
 
     def get_variable(
-        self, name: str, shape: Any, dtype: Any, custom_getter: Callable[..., Any] | None, constraint: Any,
+        self,
+        name: str,
+        shape: Any,
+        dtype: Any,
+        custom_getter: Callable[..., Any] | None,
+        constraint: Any,
         **settings: Any,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """The variable of that name, through `custom_getter` if there is one."""
         if custom_getter is None:
             return self._get(name=name, shape=shape, dtype=dtype, constraint=constraint, **settings)
@@ -91,10 +96,15 @@ class VariableStore:
     ) -> Any:
         dtype = as_dtype(dtype).base_dtype
         made_with = {
-            "trainable": trainable, "collections": collections, "caching_device": caching_device,
-            "validate_shape": validate_shape, "use_resource": use_resource, "constraint": constraint,
-            "synchronization": synchronization, "aggregation": aggregation,
-        }  # fmt: skip
+            "trainable": trainable,
+            "collections": collections,
+            "caching_device": caching_device,
+            "validate_shape": validate_shape,
+            "use_resource": use_resource,
+            "constraint": constraint,
+            "synchronization": synchronization,
+            "aggregation": aggregation,
+        }
         is_scalar = isinstance(shape, (list, tuple)) and not shape
         if partitioner is not None and not is_scalar:
             if not callable(partitioner):
@@ -115,9 +125,16 @@ class VariableStore:
     # One variable
 
     def _get_single(
-        self, name: str, shape: Any, dtype: DType, initializer: Any, regularizer: Any, reuse: Any,
-        partition_info: PartitionInfo | None, made_with: dict[str, Any],
-    ) -> Variable:  # fmt: skip
+        self,
+        name: str,
+        shape: Any,
+        dtype: DType,
+        initializer: Any,
+        regularizer: Any,
+        reuse: Any,
+        partition_info: PartitionInfo | None,
+        made_with: dict[str, Any],
+    ) -> Variable:
         from_value = initializer is not None and not callable(initializer)
         if shape is not None and from_value:
             raise ValueError("If initializer is a constant, do not specify shape.")
@@ -182,9 +199,16 @@ class VariableStore:
     # Partitions
 
     def _get_partitioned(
-        self, name: str, shape: Any, dtype: DType, initializer: Any, regularizer: Any, reuse: Any, partitioner: Any,
+        self,
+        name: str,
+        shape: Any,
+        dtype: DType,
+        initializer: Any,
+        regularizer: Any,
+        reuse: Any,
+        partitioner: Any,
         made_with: dict[str, Any],
-    ) -> PartitionedVariable:  # fmt: skip
+    ) -> PartitionedVariable:
         if name in self.variables:
             raise ValueError(
                 "A partitioner was provided, but an unpartitioned version of the variable was found: "

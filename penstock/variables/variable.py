@@ -117,9 +117,22 @@ def _chained(creator: Creator, following: Creator) -> Creator:
 
 
 _POSITIONAL = (
-    "initial_value", "trainable", "collections", "validate_shape", "caching_device", "name", "variable_def", "dtype",
-    "expected_shape", "import_scope", "constraint", "use_resource", "synchronization", "aggregation", "shape",
-)  # fmt: skip
+    "initial_value",
+    "trainable",
+    "collections",
+    "validate_shape",
+    "caching_device",
+    "name",
+    "variable_def",
+    "dtype",
+    "expected_shape",
+    "import_scope",
+    "constraint",
+    "use_resource",
+    "synchronization",
+    "aggregation",
+    "shape",
+)
 
 
 class Variable(metaclass=_VariableType):

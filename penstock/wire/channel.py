@@ -149,10 +149,7 @@ class Channel:
     # Receiving
 
     def start(
-        self,
-        on_message: Callable[[Channel, Message], None],
-        on_close: Callable[[Channel, OpError], None],
-        loop: Loop,
+        self, on_message: Callable[[Channel, Message], None], on_close: Callable[[Channel, OpError], None], loop: Loop
     ) -> None:
         """Begins to hand over messages, in the thread that reads the loop."""
         self._on_message, self._on_close = on_message, on_close

@@ -173,9 +173,24 @@ _NAMES = {kind: tuple(name for name, _ in _LAYOUT[kind]) for kind in _KINDS}
 # Types that travel, by TensorFlow's numbers for them.
 _NUMPY_OF = {
     t.as_datatype_enum: np.dtype(t.as_numpy_dtype)
-    for t in (dt.float16, dt.float32, dt.float64, dt.bfloat16, dt.int8, dt.int16, dt.int32, dt.int64, dt.uint8,
-              dt.uint16, dt.uint32, dt.uint64, dt.bool, dt.complex64, dt.complex128)
-}  # fmt: skip
+    for t in (
+        dt.float16,
+        dt.float32,
+        dt.float64,
+        dt.bfloat16,
+        dt.int8,
+        dt.int16,
+        dt.int32,
+        dt.int64,
+        dt.uint8,
+        dt.uint16,
+        dt.uint32,
+        dt.uint64,
+        dt.bool,
+        dt.complex64,
+        dt.complex128,
+    )
+}
 _ENUM_OF = {numpy: enum for enum, numpy in _NUMPY_OF.items()}
 _STRING = dt.string.as_datatype_enum
 
@@ -214,10 +229,11 @@ def encode(message: Message, share: Share | None = None) -> list[Any]:
         size = _encode_tensors(message, meta, payload, share)
     if len(meta) > MAX_META or size > MAX_PAYLOAD:
         raise InvalidArgumentError(
-            None, None,
+            None,
+            None,
             f"A message of {len(meta)} + {size} bytes is too large to send: at most {MAX_META} + {MAX_PAYLOAD} bytes "
             "fit. Split the tensors, for instance with a partitioner.",
-        )  # fmt: skip
+        )
     head = HEADER.pack(MAGIC, VERSION, _KIND_OF[kind], len(meta), size)
     return [b"".join((head, meta, *payload))] if size <= 4 * _SMALL else [head + meta, *payload]
 
@@ -416,8 +432,6 @@ def decode_whole(frame: bytes) -> Message:
         raise DataLossError(None, None, f"A frame has at least {HEADER.size} bytes, received {len(frame)}.")
     kind, meta, payload = decode_header(frame)
     if len(frame) != HEADER.size + meta + payload:
-        raise DataLossError(
-            None, None, f"A frame of {HEADER.size} + {meta} + {payload} bytes has {len(frame)} bytes."
-        )
+        raise DataLossError(None, None, f"A frame of {HEADER.size} + {meta} + {payload} bytes has {len(frame)} bytes.")
     body = memoryview(frame)[HEADER.size :]
     return decode(kind, body[:meta], body[meta:])

@@ -72,9 +72,12 @@ _MESSAGES = {
 }
 
 messages = make_messages(
-    "penstock/control.proto", "penstock", _MESSAGES, {"Control": _METHODS},
+    "penstock/control.proto",
+    "penstock",
+    _MESSAGES,
+    {"Control": _METHODS},
     [cluster_pb2.DESCRIPTOR, graph_pb2.DESCRIPTOR],
-)  # fmt: skip
+)
 
 
 Watched = Callable[[Callable[[], Any]], AbstractContextManager[None]]
@@ -129,9 +132,10 @@ class ControlServer:
         except RuntimeError as error:
             self._pool.shutdown()
             raise UnavailableError(
-                None, None,
+                None,
+                None,
                 f"The server cannot listen at '{address}': {_why_not(address)}. Is another task using that port?",
-            ) from error  # fmt: skip
+            ) from error
 
     def start(self) -> None:
         """Begins to answer."""
@@ -265,9 +269,14 @@ class ControlClient:
         return self._call("GetStatus", messages["StatusRequest"](details=details), timeout)
 
     def register_graph(
-        self, session: str, client: int, graph: Any, timeout: float | None = None, watched: Watched | None = None,
+        self,
+        session: str,
+        client: int,
+        graph: Any,
+        timeout: float | None = None,
+        watched: Watched | None = None,
         cluster: Any = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Registers a partition and returns its handle; `cluster` is the ClusterDef that the session brings, if any.
 
         A large graph takes its time, so there is no limit by itself. `watched(cancel)` is a context for the time of the
@@ -291,9 +300,12 @@ class ControlClient:
 
 
 def wait_until_listening(
-    address: str, timeout: float, say: Callable[[str, float], None], every: float = 10.0,
+    address: str,
+    timeout: float,
+    say: Callable[[str, float], None],
+    every: float = 10.0,
     ended: threading.Event | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Waits until something listens at an address; `say(why_not, seconds)` is called now and then.
 
     UnavailableError after `timeout` seconds, or at once when the wait was `ended` by another thread.

@@ -180,9 +180,13 @@ class Listener:
 
 
 def connect(
-    host: str, port: int, unix_name: str, hello: Hello, credentials: Credentials | None = None,
+    host: str,
+    port: int,
+    unix_name: str,
+    hello: Hello,
+    credentials: Credentials | None = None,
     timeout: float = HANDSHAKE_SECS,
-) -> tuple[Channel, Welcome]:  # fmt: skip
+) -> tuple[Channel, Welcome]:
     """Opens a channel: over the Unix socket if it is on this host, else over TCP; with TLS if there are credentials."""
     where = f"{host}:{port}"
     sock: socket.socket | None = None

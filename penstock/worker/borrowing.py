@@ -63,9 +63,12 @@ def borrowed(array: np.ndarray) -> np.ndarray | Borrowed:
     address, item = array.ctypes.data, array.itemsize
     into = address % _BLOCK or _BLOCK
     if (
-        not array.flags.c_contiguous or array.dtype.kind not in "biufc" or array.nbytes % _BLOCK or into % item
+        not array.flags.c_contiguous
+        or array.dtype.kind not in "biufc"
+        or array.nbytes % _BLOCK
+        or into % item
         or (into == _BLOCK and address % _PAGE == 0)
-    ):  # fmt: skip
+    ):
         return array
     window = np.asarray(_Window(array, address - into, (array.nbytes + _BLOCK) // item))
     return Borrowed(window, np.int32(into // item), array.shape)

@@ -42,10 +42,16 @@ class SegmentCall:
         device = owner.context.devices[plan.device]
         self.owner = owner
         self.segment = Segment(
-            plan, owner.slot, owner.variable_node, owner.variable,
-            device.device_type.lower(), device.jax_device, owner.context.random_state, owner.feed_slots,
+            plan,
+            owner.slot,
+            owner.variable_node,
+            owner.variable,
+            device.device_type.lower(),
+            device.jax_device,
+            owner.context.random_state,
+            owner.feed_slots,
             owner.context.compilations,
-        )  # fmt: skip
+        )
         self.device = device.name
         self.name = self.segment.name
         self.in_slots = [*self.segment.in_slots, *self.segment.static_slots]
@@ -54,9 +60,7 @@ class SegmentCall:
         self._pieces: Executable | None = None
         # Lists, and what control flow kept, may come from the host in a form that only the host can deal with.
         kept = {edge for n in plan.nodes if n.op.control_flow for edge in n.inputs}
-        self._maybe_host_only = [
-            (owner.slot(e), e) for e in plan.inputs if e[0].dtypes[e[1]] is variant or e in kept
-        ]  # fmt: skip
+        self._maybe_host_only = [(owner.slot(e), e) for e in plan.inputs if e[0].dtypes[e[1]] is variant or e in kept]
         # Slices that may move on with each step, as along a text: compiled in, they have all compiled each time.
         self._movable = frozenset(n.name for n in plan.nodes if n.op.numpy and n.name in owner.cuts.specialised)
 

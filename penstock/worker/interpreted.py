@@ -109,10 +109,11 @@ class InterpretedCall(KernelCall):
             return ()
         results = result if isinstance(result, (list, tuple)) else [result]
         return [
-            value if wanted is None or (getattr(value, "dtype", None) == wanted and value.__class__ is np.ndarray)
+            value
+            if wanted is None or (getattr(value, "dtype", None) == wanted and value.__class__ is np.ndarray)
             else _typed(value, wanted)
             for value, wanted in zip(results, self._types, strict=True)
-        ]  # fmt: skip
+        ]
 
     def _write(self, results: Sequence[Any], step: Step) -> None:
         for variable, value in zip(self.changed, results, strict=True):

@@ -129,9 +129,14 @@ class _Program:
     """A kernel for NumPy, and the checks that it makes."""
 
     def __init__(
-        self, node: Node, given: Sequence[Any], absent: Sequence[bool], moving: list[tuple[Any, Any]], key: Any,
+        self,
+        node: Node,
+        given: Sequence[Any],
+        absent: Sequence[bool],
+        moving: list[tuple[Any, Any]],
+        key: Any,
         donated: Sequence[int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._checks = Checks()
         self._moving = [i for i, value in enumerate(given) if value is None and not absent[i]]
         self._fails = False

@@ -68,9 +68,11 @@ class RowUpdate:
         """Tells if all is as it should be: each index has a row of the variables' form."""
         first, indices = arguments[0], arguments[self._indices]
         form = (*indices.shape, *first.shape[1:])
-        return indices.ndim == 1 and all(a.shape == first.shape for a in arguments[: self._count]) and all(
-            arguments[i].shape == form for i, of_rows in self._given if of_rows
-        )  # fmt: skip
+        return (
+            indices.ndim == 1
+            and all(a.shape == first.shape for a in arguments[: self._count])
+            and all(arguments[i].shape == form for i, of_rows in self._given if of_rows)
+        )
 
     def run(self, arguments: list[Any], variables: Sequence[Variable], undo: list[Callable[[], None]]) -> list[Any]:
         """The new values of the variables, which are changed in place; `undo` gets what puts the old rows back."""

@@ -91,8 +91,9 @@ class Segment:
         self.random_state = random_state
         self.constants = [
             placed(n.attrs["value"], jax_device)
-            for n in plan.nodes if n.op.name == "Const" and n.attrs["value"].size > BIG_CONSTANT
-        ]  # fmt: skip
+            for n in plan.nodes
+            if n.op.name == "Const" and n.attrs["value"].size > BIG_CONSTANT
+        ]
         self.fetched: list[int] = []  # positions of the outputs that only the client wants
         self.checks = Checks()
         self.name = next((n.name for n in plan.nodes if n.op.name != "Const"), "constants")
@@ -213,9 +214,12 @@ class Segment:
             values[slot] = value
 
     def run(
-        self, compiled: Callable[..., Any], inputs: list[Any], drawn: dict[str, np.ndarray],
+        self,
+        compiled: Callable[..., Any],
+        inputs: list[Any],
+        drawn: dict[str, np.ndarray],
         sizes: Mapping[str, int] | None = None,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[Any]:
         """Calls compiled code of this segment: gives its outputs, and puts the new values of variables in place."""
         keys = self.random_state.keys(self.random, drawn) if self.random else None
         try:
@@ -246,9 +250,13 @@ class Segment:
         return compiled, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
 
     def _run(
-        self, locks: list[Any], compiled: Callable[..., Any], inputs: list[Any], keys: Any,
+        self,
+        locks: list[Any],
+        compiled: Callable[..., Any],
+        inputs: list[Any],
+        keys: Any,
         sizes: Mapping[str, int] | None,
-    ) -> tuple[Any, Any]:  # fmt: skip
+    ) -> tuple[Any, Any]:
         """Calls the compiled code with `locks` held, and puts the new values of variables in place."""
         if not locks:
             _, outputs, _, failed = self._call(compiled, [], inputs, keys)

@@ -20,8 +20,21 @@ _NOWHERE = Rendezvous()  # of steps that are in one task
 class Step:
     """What instructions of one step share: cancellation, deadline, tensors from other tasks, and what is traced."""
 
-    __slots__ = ("asked_by", "cancelled", "deadline", "drawn", "give_way", "parting", "quick", "rendezvous", "send",
-                 "timings", "undo", "wait", "waited")  # fmt: skip
+    __slots__ = (
+        "asked_by",
+        "cancelled",
+        "deadline",
+        "drawn",
+        "give_way",
+        "parting",
+        "quick",
+        "rendezvous",
+        "send",
+        "timings",
+        "undo",
+        "wait",
+        "waited",
+    )
 
     def __init__(self, cancelled: Cancellation, deadline: float | None = None, trace: bool = False) -> None:
         self.cancelled = cancelled

@@ -301,9 +301,15 @@ class Tiers:
         self._exact.add((shapes, known))
 
     def _prepare(
-        self, shapes: Shapes, known: Any, seen: _Seen, traced: Traced | None, sizes: Sizes, bounds: Bounds | None,
+        self,
+        shapes: Shapes,
+        known: Any,
+        seen: _Seen,
+        traced: Traced | None,
+        sizes: Sizes,
+        bounds: Bounds | None,
         values: list[Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Has code compiled in the background if that pays."""
         if len(self._exact) + sum(len(t.programs) for t in list(self._traced.values())) >= MANY_PROGRAMS:
             return

@@ -46,11 +46,18 @@ class Timeline:
             events.append({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": f"{device.device} Compute"}})
             for node in device.node_stats:
                 operation = node.timeline_label.partition(" = ")[2].partition("(")[0] or node.node_name
-                events.append({
-                    "name": operation, "cat": "Op", "ph": "X", "pid": pid, "tid": int(node.thread_id),
-                    "ts": int(node.all_start_micros), "dur": int(node.all_end_rel_micros),
-                    "args": {"name": node.node_name, "op": operation, "label": node.timeline_label},
-                })  # fmt: skip
+                events.append(
+                    {
+                        "name": operation,
+                        "cat": "Op",
+                        "ph": "X",
+                        "pid": pid,
+                        "tid": int(node.thread_id),
+                        "ts": int(node.all_start_micros),
+                        "dur": int(node.all_end_rel_micros),
+                        "args": {"name": node.node_name, "op": operation, "label": node.timeline_label},
+                    }
+                )
         return json.dumps({"traceEvents": events}, indent=1)
 
 

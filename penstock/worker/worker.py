@@ -141,9 +141,8 @@ class Worker:
         graph = self._graphs.get(handle)
         if graph is None:
             raise AbortedError(
-                None, None,
-                f"Graph handle {handle} is not registered on {self.name}: the session was closed or reset.",
-            )  # fmt: skip
+                None, None, f"Graph handle {handle} is not registered on {self.name}: the session was closed or reset."
+            )
         return graph
 
     # Steps
@@ -291,9 +290,20 @@ class Execution:
     """One step of one partition, on behalf of a master elsewhere."""
 
     __slots__ = (
-        "_at", "_began", "_done", "_fed", "_graph", "_let_others_at", "_number", "_seen", "_spent", "_step", "_times",
-        "_values", "_worker",
-    )  # fmt: skip
+        "_at",
+        "_began",
+        "_done",
+        "_fed",
+        "_graph",
+        "_let_others_at",
+        "_number",
+        "_seen",
+        "_spent",
+        "_step",
+        "_times",
+        "_values",
+        "_worker",
+    )
 
     def __init__(self, worker: Worker, graph: Registered, request: RunGraph, step: Step, done: Done) -> None:
         self._worker = worker

@@ -116,10 +116,16 @@ def _monitored(training: Training, server: Any, index: int, train: Any, step: An
         saver = tf.train.CheckpointSaverHook(f"{training.folder}/train", save_steps=SAVE_EVERY, listeners=[watch])
         hooks.insert(0, saver)
     with tf.train.MonitoredTrainingSession(
-        server.target, is_chief, f"{training.folder}/train", hooks=hooks,
-        save_checkpoint_secs=None, save_summaries_steps=None, save_summaries_secs=None, log_step_count_steps=None,
+        server.target,
+        is_chief,
+        f"{training.folder}/train",
+        hooks=hooks,
+        save_checkpoint_secs=None,
+        save_summaries_steps=None,
+        save_summaries_secs=None,
+        log_step_count_steps=None,
         config=_filters(server),
-    ) as session:  # fmt: skip
+    ) as session:
         while not session.should_stop():
             session.run(train)
             time.sleep(training.pauses[index])
@@ -142,9 +148,15 @@ def _supervised(training: Training, server: Any, index: int, train: Any, step: A
             return super().save(*args, **kwargs)
 
     supervisor = tf.train.Supervisor(
-        saver=Saver(), is_chief=is_chief, logdir=f"{training.folder}/train", global_step=step, save_model_secs=1,
-        save_summaries_secs=0, recovery_wait_secs=1, **settings,
-    )  # fmt: skip
+        saver=Saver(),
+        is_chief=is_chief,
+        logdir=f"{training.folder}/train",
+        global_step=step,
+        save_model_secs=1,
+        save_summaries_secs=0,
+        recovery_wait_secs=1,
+        **settings,
+    )
     session = supervisor.prepare_or_wait_for_session(server.target, config=_filters(server))
     if rule is not None and is_chief:
         supervisor.start_queue_runners(session, [runner])

@@ -68,9 +68,10 @@ def test_moving_averages_loops_and_branches(cluster: Cluster) -> None:
             go, lambda: weights[0].read_value()[:3] * 2.0, lambda: tf.assign_add(weights[1], weights[0])[:3]
         )
         _, total = tf.while_loop(
-            lambda i, _: i < 20, lambda i, t: (i + 1, t + tf.assign_add(weights[0], weights[1].read_value())[0]),
+            lambda i, _: i < 20,
+            lambda i, t: (i + 1, t + tf.assign_add(weights[0], weights[1].read_value())[0]),
             [0, 0.0],
-        )  # fmt: skip
+        )
     assert {w.device for w in weights} == {PS0, PS1}
     with tf.Session(cluster.target("worker0")) as session:
         session.run(tf.global_variables_initializer())

@@ -222,8 +222,12 @@ def test_synchronous_training_ends_with_the_data(tmp_path: Path) -> None:
         # A step takes two gradients and makes at most one of the other replica too old: it uses up to three of the
         # chief's records. How many it does use depends on who is slow.
         for records, least in (("24,6", 8), ("6,24", 2)):
-            cluster.start(*(["worker0", "worker1"] if cluster.of("ps0") else ["ps0", "worker0", "worker1"]),
-                          mode="monitored", sync=1, records=records)  # fmt: skip
+            cluster.start(
+                *(["worker0", "worker1"] if cluster.of("ps0") else ["ps0", "worker0", "worker1"]),
+                mode="monitored",
+                sync=1,
+                records=records,
+            )
             assert [cluster[w].end() for w in ("worker0", "worker1")] == [0, 0]
             assert least <= int(cluster["worker0"].wait_for(r"end step (\d+)")[1]) <= 18
             tf.Session.reset(cluster.target("ps0"), config=tf.ConfigProto(device_filters=["/job:ps"]))

@@ -50,9 +50,11 @@ class Model:
             self.total = tf.get_variable("total", initializer=tf.constant(0, tf.int64), trainable=False)
         with tf.device(worker):
             self.seen = tf.get_variable(
-                "seen", initializer=tf.constant(0, tf.int64), trainable=False,
+                "seen",
+                initializer=tf.constant(0, tf.int64),
+                trainable=False,
                 collections=[tf.GraphKeys.LOCAL_VARIABLES],
-            )  # fmt: skip
+            )
         with tf.device(worker):
             # A queue of the worker's own, whose filling needs the parameter server: it must outlive lost sessions.
             self.one = tf.constant(1.0)
@@ -173,10 +175,18 @@ def monitored(task: Task, model: Model, server: Any) -> None:
     saver = tf.train.Saver(sharded=True)
     scaffold = tf.train.Scaffold(init_fn=lambda scaffold, session: task.held("init"), saver=saver)
     with tf.train.MonitoredTrainingSession(
-        server.target, task.is_chief, task.logdir, hooks=hooks, scaffold=scaffold, save_checkpoint_steps=20,
-        save_checkpoint_secs=None, save_summaries_steps=None, save_summaries_secs=None, log_step_count_steps=None,
+        server.target,
+        task.is_chief,
+        task.logdir,
+        hooks=hooks,
+        scaffold=scaffold,
+        save_checkpoint_steps=20,
+        save_checkpoint_secs=None,
+        save_summaries_steps=None,
+        save_summaries_secs=None,
+        log_step_count_steps=None,
         config=filters(task),
-    ) as session:  # fmt: skip
+    ) as session:
 
         def save() -> None:
             def step_fn(step_context: Any) -> None:
@@ -199,9 +209,15 @@ def supervised(task: Task, model: Model, server: Any) -> None:
         settings["ready_for_local_init_op"] = rule.ready_for_local_init_op
         runner, tokens = rule.get_chief_queue_runner(), rule.get_init_tokens_op()
     supervisor = tf.train.Supervisor(
-        is_chief=task.is_chief, logdir=task.logdir, global_step=model.step, save_model_secs=1, recovery_wait_secs=1,
-        save_summaries_secs=1, init_fn=lambda session: task.held("init"), **settings,
-    )  # fmt: skip
+        is_chief=task.is_chief,
+        logdir=task.logdir,
+        global_step=model.step,
+        save_model_secs=1,
+        recovery_wait_secs=1,
+        save_summaries_secs=1,
+        init_fn=lambda session: task.held("init"),
+        **settings,
+    )
     session = supervisor.prepare_or_wait_for_session(server.target, config=filters(task))
     say(f"session at step {session.run(model.step)}")
     assert isinstance(session, tf.Session) and session.graph is tf.get_default_graph()

@@ -55,8 +55,7 @@ NAMES = {
     "contrib.learn.datasets": "load_dataset",
     "contrib.opt": "ElasticAverageCustomGetter ElasticAverageOptimizer",
     "contrib.rnn": (
-        "BasicLSTMCell DropoutWrapper LSTMBlockCell LSTMStateTuple MultiRNNCell static_bidirectional_rnn "
-        "static_rnn"
+        "BasicLSTMCell DropoutWrapper LSTMBlockCell LSTMStateTuple MultiRNNCell static_bidirectional_rnn static_rnn"
     ),
     "contrib.seq2seq": "sequence_loss",
     "contrib.slim": (

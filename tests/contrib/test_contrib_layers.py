@@ -41,17 +41,23 @@ CALLS = {
     "Conv": (lambda: layers.conv2d(images(), 4, [3, 3]), ["weights", "biases"], "Relu"),
     "conv1": (
         lambda: slim.conv2d(images(), 4, 3, normalizer_fn=slim.batch_norm, scope="conv1"),
-        ["weights", "BatchNorm/beta", "BatchNorm/moving_mean", "BatchNorm/moving_variance"], "Relu",
+        ["weights", "BatchNorm/beta", "BatchNorm/moving_mean", "BatchNorm/moving_variance"],
+        "Relu",
     ),
     "Conv2d_transpose": (
-        lambda: layers.conv2d_transpose(images(), 4, 3, stride=2, activation_fn=None), ["weights", "biases"], "BiasAdd",
+        lambda: layers.conv2d_transpose(images(), 4, 3, stride=2, activation_fn=None),
+        ["weights", "biases"],
+        "BiasAdd",
     ),
     "SeparableConv2d": (
-        lambda: layers.separable_conv2d(images(), 4, 3), ["depthwise_weights", "pointwise_weights", "biases"], "Relu",
+        lambda: layers.separable_conv2d(images(), 4, 3),
+        ["depthwise_weights", "pointwise_weights", "biases"],
+        "Relu",
     ),
     "sep": (
         lambda: slim.separable_conv2d(images(), None, 3, depth_multiplier=2, scope="sep", activation_fn=None),
-        ["depthwise_weights", "biases"], "BiasAdd",
+        ["depthwise_weights", "biases"],
+        "BiasAdd",
     ),
     "MaxPool2D": (lambda: layers.max_pool2d(images(), 2), [], "MaxPool"),
     "pool": (lambda: slim.avg_pool2d(images(), [2, 2], scope="pool"), [], "AvgPool"),
@@ -61,7 +67,7 @@ CALLS = {
     "InstanceNorm": (lambda: layers.instance_norm(images()), ["beta", "gamma"], "instancenorm/add_1"),
     "EmbedSequence": (lambda: layers.embed_sequence([[1, 2]], 10, 4), ["embeddings"], "embedding_lookup/Identity"),
     "BiasAdd": (lambda: layers.bias_add(images()), ["biases"], "BiasAdd"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -233,11 +239,14 @@ def test_initializers_and_assignment() -> None:
 
 def test_each_kind_of_layer_tells_its_own_arguments() -> None:
     expected = {
-        "conv1d": ("convolution1d", None), "conv2d": ("convolution2d", None), "conv3d": ("convolution3d", None),
+        "conv1d": ("convolution1d", None),
+        "conv2d": ("convolution2d", None),
+        "conv3d": ("convolution3d", None),
         "conv2d_transpose": ("convolution2d_transpose", "NHWC"),
         "conv3d_transpose": ("convolution3d_transpose", "NDHWC"),
-        "max_pool2d": ("max_pool2d", "NHWC"), "avg_pool3d": ("avg_pool3d", "NDHWC"),
-    }  # fmt: skip
+        "max_pool2d": ("max_pool2d", "NHWC"),
+        "avg_pool3d": ("avg_pool3d", "NDHWC"),
+    }
     for name, (full_name, data_format) in expected.items():
         layer = getattr(layers, name)
         parameters = inspect.signature(layer).parameters
@@ -263,6 +272,6 @@ def test_errors() -> None:
         (lambda: layers.layer_norm(tf.placeholder(tf.float32)), ValueError),
         (lambda: layers.l2_regularizer(-1.0), ValueError),
         (lambda: layers.optimize_loss(tf.constant(1.0), None, 0.1, "Nothing"), ValueError),
-    ):  # fmt: skip
+    ):
         with pytest.raises(kind):
             call()

@@ -61,32 +61,46 @@ def rows(count: int) -> Any:
 DATASETS: dict[str, tuple[Callable[[], Any], list[Any]]] = {
     "tensors": (lambda: D.from_tensors(([1, 2], {"a": 3.0})), [([1, 2], {"a": 3.0})]),
     "slices of a namedtuple": (lambda: D.from_tensor_slices(Point([1, 2], [3, 4])), [Point(1, 3), Point(2, 4)]),
-    "slices of a dict": (lambda: D.from_tensor_slices({"b": [1, 2], "a": ["x", "y"]}),
-                         [{"b": 1, "a": b"x"}, {"b": 2, "a": b"y"}]),
+    "slices of a dict": (
+        lambda: D.from_tensor_slices({"b": [1, 2], "a": ["x", "y"]}),
+        [{"b": 1, "a": b"x"}, {"b": 2, "a": b"y"}],
+    ),
     "range": (lambda: D.range(7, 1, -2), [7, 5, 3]),
-    "zip": (lambda: D.zip((D.range(3), (D.range(5, 9), D.from_tensors(1).repeat()))),
-            [(0, (5, 1)), (1, (6, 1)), (2, (7, 1))]),
+    "zip": (
+        lambda: D.zip((D.range(3), (D.range(5, 9), D.from_tensors(1).repeat()))),
+        [(0, (5, 1)), (1, (6, 1)), (2, (7, 1))],
+    ),
     "concatenate": (lambda: D.range(2).concatenate(D.range(5, 7)), [0, 1, 5, 6]),
     "map of a tuple": (lambda: D.zip((D.range(2), D.range(2))).map(lambda a, b: (a + 1, b - 1)), [(1, -1), (2, 0)]),
     "map of a dict": (lambda: D.from_tensor_slices({"a": [1, 2]}).map(lambda d: d["a"] * 2), [2, 4]),
     "map in parallel": (lambda: D.range(50).map(lambda n: n * n, num_parallel_calls=4), [n * n for n in range(50)]),
     "map to a list": (lambda: D.range(2).map(lambda n: [n, [n, n]]), [(0, [0, 0]), (1, [1, 1])]),
     "flat_map": (lambda: D.range(4).flat_map(lambda n: D.range(n)), [0, 0, 1, 0, 1, 2]),
-    "interleave": (lambda: D.range(1, 5).interleave(lambda n: D.from_tensors(n).repeat(6), 2, 4),
-                   [1] * 4 + [2] * 4 + [1] * 2 + [2] * 2 + [3] * 4 + [4] * 4 + [3] * 2 + [4] * 2),
-    "interleave uneven": (lambda: D.range(4).interleave(lambda n: D.range(10 * n, 11 * n), 3),
-                          [10, 20, 30, 21, 31, 32]),
-    "interleave in parallel": (lambda: D.range(4).interleave(lambda n: D.range(10 * n, 11 * n), 3, 1, 2),
-                               [10, 20, 30, 21, 31, 32]),
-    "parallel_interleave": (lambda: D.range(2).apply(X.parallel_interleave(lambda n: D.from_tensors(n).repeat(3), 2)),
-                            [0, 1, 0, 1, 0, 1]),
+    "interleave": (
+        lambda: D.range(1, 5).interleave(lambda n: D.from_tensors(n).repeat(6), 2, 4),
+        [1] * 4 + [2] * 4 + [1] * 2 + [2] * 2 + [3] * 4 + [4] * 4 + [3] * 2 + [4] * 2,
+    ),
+    "interleave uneven": (
+        lambda: D.range(4).interleave(lambda n: D.range(10 * n, 11 * n), 3),
+        [10, 20, 30, 21, 31, 32],
+    ),
+    "interleave in parallel": (
+        lambda: D.range(4).interleave(lambda n: D.range(10 * n, 11 * n), 3, 1, 2),
+        [10, 20, 30, 21, 31, 32],
+    ),
+    "parallel_interleave": (
+        lambda: D.range(2).apply(X.parallel_interleave(lambda n: D.from_tensors(n).repeat(3), 2)),
+        [0, 1, 0, 1, 0, 1],
+    ),
     "filter": (lambda: D.range(6).filter(lambda n: n % 2 < 1), [0, 2, 4]),
     "batch": (lambda: D.range(5).batch(2), [[0, 1], [2, 3], [4]]),
     "batch without remainder": (lambda: D.range(5).batch(2, drop_remainder=True), [[0, 1], [2, 3]]),
     "batch of strings": (lambda: D.from_tensor_slices(["a", "bc"]).batch(3), [[b"a", b"bc"]]),
     "padded_batch": (lambda: rows(4).padded_batch(2, [None]), [[[0], [1]], [[2, 2, 0], [3, 3, 3]]]),
-    "padded_batch to a size": (lambda: rows(3).padded_batch(3, [3], np.int64(-1)),
-                               [[[-1, -1, -1], [1, -1, -1], [2, 2, -1]]]),
+    "padded_batch to a size": (
+        lambda: rows(3).padded_batch(3, [3], np.int64(-1)),
+        [[[-1, -1, -1], [1, -1, -1], [2, 2, -1]]],
+    ),
     "unbatch": (lambda: D.range(5).batch(3).unbatch(), [0, 1, 2, 3, 4]),
     "window": (lambda: D.range(7).window(3, 2, 2).flat_map(lambda w: w.batch(3)), [[0, 2, 4], [2, 4, 6], [4, 6], [6]]),
     "repeat": (lambda: D.range(2).repeat(2), [0, 1, 0, 1]),
@@ -97,24 +111,38 @@ DATASETS: dict[str, tuple[Callable[[], Any], list[Any]]] = {
     "cache": (lambda: D.range(3).cache().repeat(2), [0, 1, 2, 0, 1, 2]),
     "prefetch": (lambda: D.range(3).prefetch(1), [0, 1, 2]),
     "enumerate": (lambda: D.from_tensor_slices([7, 8]).enumerate(3), [(3, 7), (4, 8)]),
-    "generator": (lambda: D.from_generator(lambda n: ((i, [i] * i) for i in range(n)), (tf.int32, tf.float32),
-                                           ([], [None]), args=(3,)), [(0, []), (1, [1.0]), (2, [2.0, 2.0])]),
+    "generator": (
+        lambda: D.from_generator(
+            lambda n: ((i, [i] * i) for i in range(n)), (tf.int32, tf.float32), ([], [None]), args=(3,)
+        ),
+        [(0, []), (1, [1.0]), (2, [2.0, 2.0])],
+    ),
     "generator twice": (lambda: D.from_generator(lambda: iter("ab"), tf.string).repeat(2), [b"a", b"b"] * 2),
     "map_and_batch": (lambda: D.range(5).apply(X.map_and_batch(lambda n: n + 1, 2)), [[1, 2], [3, 4], [5]]),
-    "ignore_errors": (lambda: D.from_tensor_slices([1.0, 0.0, 2.0]).map(lambda v: tf.check_numerics(1 / v, "x"))
-                      .apply(X.ignore_errors()), [1.0, 0.5]),
-    "group_by_window": (lambda: D.range(7).apply(X.group_by_window(lambda n: n % 2, lambda _, w: w.batch(3), 3)),
-                        [[0, 2, 4], [1, 3, 5], [6]]),
-    "bucket_by_sequence_length": (lambda: rows(5).apply(X.bucket_by_sequence_length(tf.size, [2, 4], [2, 2, 2])),
-                                  [[[0], [1]], [[2, 2, 0], [3, 3, 3]], [[4, 4, 4, 4]]]),
+    "ignore_errors": (
+        lambda: (
+            D.from_tensor_slices([1.0, 0.0, 2.0]).map(lambda v: tf.check_numerics(1 / v, "x")).apply(X.ignore_errors())
+        ),
+        [1.0, 0.5],
+    ),
+    "group_by_window": (
+        lambda: D.range(7).apply(X.group_by_window(lambda n: n % 2, lambda _, w: w.batch(3), 3)),
+        [[0, 2, 4], [1, 3, 5], [6]],
+    ),
+    "bucket_by_sequence_length": (
+        lambda: rows(5).apply(X.bucket_by_sequence_length(tf.size, [2, 4], [2, 2, 2])),
+        [[[0], [1]], [[2, 2, 0], [3, 3, 3]], [[4, 4, 4, 4]]],
+    ),
     "scan": (lambda: D.range(4).apply(X.scan(np.int64(10), lambda s, n: (s + n, s * n))), [0, 10, 22, 39]),
     "take_while": (lambda: D.range(9).apply(X.take_while(lambda n: n < 2)), [0, 1]),
     "unique": (lambda: D.from_tensor_slices([1, 2, 1]).apply(X.unique()), [1, 2]),
-    "choose_from_datasets": (lambda: X.choose_from_datasets([D.range(3), D.range(9, 12)],
-                                                            D.from_tensor_slices(np.int64([1, 1, 0]))), [9, 10, 0]),
+    "choose_from_datasets": (
+        lambda: X.choose_from_datasets([D.range(3), D.range(9, 12)], D.from_tensor_slices(np.int64([1, 1, 0]))),
+        [9, 10, 0],
+    ),
     "Counter": (lambda: X.Counter(5, 2).take(2), [5, 7]),
     "nothing": (lambda: D.from_tensor_slices(np.zeros((0, 3))).batch(2), []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -136,10 +164,23 @@ def test_node_names() -> None:
     dataset.make_one_shot_iterator().get_next()
     names = [op.name for op in tf.get_default_graph().get_operations()]
     assert names == [
-        "normalize_element/component_0", "normalize_element/component_1", "TensorSliceDataset", "buffer_size", "seed",
-        "seed2", "ShuffleDataset", "MapDataset", "batch_size", "drop_remainder", "BatchDatasetV2", "count",
-        "RepeatDataset", "OneShotIterator", "IteratorToStringHandle", "IteratorGetNext",
-    ]  # fmt: skip
+        "normalize_element/component_0",
+        "normalize_element/component_1",
+        "TensorSliceDataset",
+        "buffer_size",
+        "seed",
+        "seed2",
+        "ShuffleDataset",
+        "MapDataset",
+        "batch_size",
+        "drop_remainder",
+        "BatchDatasetV2",
+        "count",
+        "RepeatDataset",
+        "OneShotIterator",
+        "IteratorToStringHandle",
+        "IteratorGetNext",
+    ]
 
 
 def test_files(tmp_path: Path) -> None:
@@ -216,5 +257,7 @@ def test_batches_of_rows_are_the_batches_of_slices() -> None:
 
     assert elements(make(False)) == elements(make(True))
     slices = nodes.Slices((np.arange(3),))
-    assert isinstance(fuse(nodes.Repeated(nodes.Batched(nodes.Shuffled(slices, 2, 0, 0, True), 2, False), -1)).input,
-                      nodes.BatchedRows)  # fmt: skip
+    assert isinstance(
+        fuse(nodes.Repeated(nodes.Batched(nodes.Shuffled(slices, 2, 0, 0, True), 2, False), -1)).input,
+        nodes.BatchedRows,
+    )

@@ -132,17 +132,23 @@ ERRORS = {
     "batch_size": (lambda: D.range(3).batch(0), tf.errors.InvalidArgumentError),
     "buffer_size": (lambda: D.range(3).shuffle(0), tf.errors.InvalidArgumentError),
     "unequal shapes": (lambda: D.range(3).map(lambda n: tf.fill([n], n)).batch(3), tf.errors.InvalidArgumentError),
-    "padded too small": (lambda: D.range(5).map(lambda n: tf.fill([n], n)).padded_batch(5, [2]),
-                         tf.errors.InvalidArgumentError),
+    "padded too small": (
+        lambda: D.range(5).map(lambda n: tf.fill([n], n)).padded_batch(5, [2]),
+        tf.errors.InvalidArgumentError,
+    ),
     "no such file": (lambda: tf.data.TFRecordDataset("/no/such/file"), tf.errors.NotFoundError),
     "no match": (lambda: D.list_files("/no/such/*"), tf.errors.InvalidArgumentError),
-    "generator of another type": (lambda: D.from_generator(lambda: iter(["a"]), tf.int64),
-                                  tf.errors.InvalidArgumentError),
-    "generator of another shape": (lambda: D.from_generator(lambda: iter([[1, 2]]), tf.int64, [3]),
-                                   tf.errors.InvalidArgumentError),
+    "generator of another type": (
+        lambda: D.from_generator(lambda: iter(["a"]), tf.int64),
+        tf.errors.InvalidArgumentError,
+    ),
+    "generator of another shape": (
+        lambda: D.from_generator(lambda: iter([[1, 2]]), tf.int64, [3]),
+        tf.errors.InvalidArgumentError,
+    ),
     "generator that fails": (lambda: D.from_generator(lambda: (1 / 0 for _ in "a"), tf.int64), tf.errors.UnknownError),
     "step of a range": (lambda: D.range(0, 5, 0), tf.errors.InvalidArgumentError),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ERRORS)
@@ -252,10 +258,16 @@ def test_reduce_and_single_elements() -> None:
 def test_cardinality() -> None:
     base = D.range(10)
     counts = {
-        10: base.shuffle(3).map(lambda n: n), 3: base.batch(4), 2: base.batch(4, True), 20: base.repeat(2),
-        -1: base.repeat(), 7: base.repeat().take(7), 4: base.shard(3, 0).skip(2).concatenate(D.range(2)),
-        -2: base.filter(lambda n: n > 1), 5: D.zip((base, D.range(5))),
-    }  # fmt: skip
+        10: base.shuffle(3).map(lambda n: n),
+        3: base.batch(4),
+        2: base.batch(4, True),
+        20: base.repeat(2),
+        -1: base.repeat(),
+        7: base.repeat().take(7),
+        4: base.shard(3, 0).skip(2).concatenate(D.range(2)),
+        -2: base.filter(lambda n: n > 1),
+        5: D.zip((base, D.range(5))),
+    }
     tensors = {n: tf.data.experimental.cardinality(d) for n, d in counts.items()}
     with tf.Session() as sess:
         assert sess.run(tensors) == {n: n for n in counts}

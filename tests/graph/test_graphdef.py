@@ -102,8 +102,11 @@ def test_add_shapes_and_from_version() -> None:
         ((True, None, [2]), "dtype: DT_BOOL tensor_shape { dim { size: 2 } } bool_val: true"),
         (([True, True],), "dtype: DT_BOOL tensor_shape { dim { size: 2 } } bool_val: true bool_val: true"),
         ((1 + 2j,), "dtype: DT_COMPLEX128 tensor_shape { } dcomplex_val: 1.0 dcomplex_val: 2.0"),
-        (([1 + 2j, 3], dt.complex64), "dtype: DT_COMPLEX64 tensor_shape { dim { size: 2 } } scomplex_val: 1.0 "
-         "scomplex_val: 2.0 scomplex_val: 3.0 scomplex_val: 0.0"),
+        (
+            ([1 + 2j, 3], dt.complex64),
+            "dtype: DT_COMPLEX64 tensor_shape { dim { size: 2 } } scomplex_val: 1.0 "
+            "scomplex_val: 2.0 scomplex_val: 3.0 scomplex_val: 0.0",
+        ),
         (([1, 2], dt.float16), r'dtype: DT_HALF tensor_shape { dim { size: 2 } } tensor_content: "\000<\000@"'),
         ((5, dt.bfloat16), "dtype: DT_BFLOAT16 tensor_shape { } half_val: 16544"),
         (([1, 2], dt.bfloat16), r'dtype: DT_BFLOAT16 tensor_shape { dim { size: 2 } } tensor_content: "\200?\000@"'),
@@ -111,11 +114,13 @@ def test_add_shapes_and_from_version() -> None:
         ((5, dt.int8, [2]), "dtype: DT_INT8 tensor_shape { dim { size: 2 } } int_val: 5"),
         ((np.ones((2, 0)),), "dtype: DT_DOUBLE tensor_shape { dim { size: 2 } dim { } }"),
         ((7.0, None, [0]), "dtype: DT_FLOAT tensor_shape { dim { } }"),
-        ((np.array([(1,), (2,)], dt.qint8.as_numpy_dtype),),
-         r'dtype: DT_QINT8 tensor_shape { dim { size: 2 } } tensor_content: "\001\002"'),
+        (
+            (np.array([(1,), (2,)], dt.qint8.as_numpy_dtype),),
+            r'dtype: DT_QINT8 tensor_shape { dim { size: 2 } } tensor_content: "\001\002"',
+        ),
     ],
     ids=lambda value: None if isinstance(value, str) else str(value)[:40],
-)  # fmt: skip
+)
 def test_tensor_protos_are_as_tensorflow_writes_them(arguments: tuple[Any, ...], text: str) -> None:
     proto = make_tensor_proto(*arguments)
     assert proto == text_format.Parse(text, TensorProto())
@@ -227,10 +232,26 @@ def test_import_names_maps_and_places() -> None:
         import_graph_def(proto, name="")
         import_graph_def(proto, {"x": 3.0}, name="v")
         names = [o.name for o in graph.get_operations()]
-    assert names == ["one", "im/s", "im/x", "import/x", "import/s", "import_1/x", "import_1/s", "x", "s", "x_1", "s_1",
-                     "v/_inputs/Const", "v/s", "v/x"]  # fmt: skip
-    coloc = parse(X.replace("attr", 'device:"/job:ps/task:0" attr', 1) + S.replace(
-        'input:"%s"', 'input:"x" input:"^x" attr{key:"_class" value{list{s:"loc:@x"}}}'))  # fmt: skip
+    assert names == [
+        "one",
+        "im/s",
+        "im/x",
+        "import/x",
+        "import/s",
+        "import_1/x",
+        "import_1/s",
+        "x",
+        "s",
+        "x_1",
+        "s_1",
+        "v/_inputs/Const",
+        "v/s",
+        "v/x",
+    ]
+    coloc = parse(
+        X.replace("attr", 'device:"/job:ps/task:0" attr', 1)
+        + S.replace('input:"%s"', 'input:"x" input:"^x" attr{key:"_class" value{list{s:"loc:@x"}}}')
+    )
     with Graph().as_default() as graph, graph.device("/job:worker"):
         bar = registered("NoOp")(name="bar")  # type: ignore[misc]
         with graph.control_dependencies([bar]):

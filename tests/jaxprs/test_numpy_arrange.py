@@ -92,9 +92,11 @@ def test_logical_reductions_and_any_others() -> None:
         results += [lax.reduce_xor(i, (0, 1)), lax.cumlogsumexp(x, 1), lax.cumlogsumexp(x, 0, True)]
         results += [lax.reduce(x, np.float32(1), lambda a, b: a * b + 0, (0,))]
         results += lax.reduce(
-            (x, i), (np.float32(-np.inf), np.int32(-1)),
-            lambda a, b: (jnp.maximum(a[0], b[0]), jnp.where(a[0] >= b[0], a[1], b[1])), (1,),
-        )  # fmt: skip
+            (x, i),
+            (np.float32(-np.inf), np.int32(-1)),
+            lambda a, b: (jnp.maximum(a[0], b[0]), jnp.where(a[0] >= b[0], a[1], b[1])),
+            (1,),
+        )
         return results
 
     check(function, normal(4, 5), np.random.RandomState(0).randint(0, 64, (4, 5)).astype(np.int32))
@@ -162,8 +164,9 @@ def test_products_over_any_dimensions(data: Any) -> None:
 
 def test_products_of_another_type() -> None:
     def function(x: Any, y: Any) -> Any:
-        return lax.dot(x, y, preferred_element_type=np.int32), lax.dot(x.astype(BFLOAT16), y.astype(BFLOAT16),
-                                                                      preferred_element_type=np.float32)  # fmt: skip
+        return lax.dot(x, y, preferred_element_type=np.int32), lax.dot(
+            x.astype(BFLOAT16), y.astype(BFLOAT16), preferred_element_type=np.float32
+        )
 
     check(function, np.full((3, 4), 100, np.int8), np.full((4, 2), 100, np.int8))
 

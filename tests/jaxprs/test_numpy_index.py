@@ -138,7 +138,7 @@ def test_scattering_windows(mode: str) -> None:
 
 
 def test_gradients_of_lookups_of_any_number_of_rows() -> None:
-    n, = jax.export.symbolic_shape("n")
+    (n,) = jax.export.symbolic_shape("n")
 
     def function(table: Any, rows: Any) -> Any:
         return jnp.sum(jnp.take(table, rows, axis=0) ** 2)

@@ -171,9 +171,11 @@ OPERATIONS: list[tuple[Any, Any]] = [
     (lambda x, y: lax.dynamic_update_slice(x, y[:1], (1, 0)), lambda x, y: with_row(x, y, lambda a, b: b)),
     (lambda x, y: x.at[1].add(y[0]), lambda x, y: with_row(x, y, np.add)),
     (lambda x, y: lax.cond(jnp.sum(y) > 0, lambda x: x, jnp.cos, x), lambda x, y: x if y.sum() > 0 else np.cos(x)),
-    (lambda x, y: lax.fori_loop(0, 3, lambda i, s: jnp.cos(s) + y, x),
-     lambda x, y: np.cos(np.cos(np.cos(x) + y) + y) + y),
-]  # fmt: skip
+    (
+        lambda x, y: lax.fori_loop(0, 3, lambda i, s: jnp.cos(s) + y, x),
+        lambda x, y: np.cos(np.cos(np.cos(x) + y) + y) + y,
+    ),
+]
 
 
 @settings(max_examples=150, deadline=None)
@@ -202,7 +204,7 @@ def test_any_program_writes_only_into_what_nobody_needs(nodes: Any, outputs: lis
 
 
 def test_threads_share_a_program() -> None:
-    rows, = jax.export.symbolic_shape("rows")
+    (rows,) = jax.export.symbolic_shape("rows")
     made = program(lambda x: jnp.cumsum(jnp.sin(x) * 2, 0), jax.ShapeDtypeStruct((rows, 3), np.float32))
     failures: list[BaseException] = []
 
@@ -231,11 +233,13 @@ def loss(weights: Any, x: Any, y: Any) -> Any:
 
 def test_gradients_of_a_network_of_any_batch_size() -> None:
     weights = [normal(7, 5), normal(5), normal(5, 3, seed=1), normal(3)]
-    batch, = jax.export.symbolic_shape("batch")
+    (batch,) = jax.export.symbolic_shape("batch")
     made = program(
-        jax.value_and_grad(loss), [spec(w) for w in weights],
-        jax.ShapeDtypeStruct((batch, 7), np.float32), jax.ShapeDtypeStruct((batch,), np.int32),
-    )  # fmt: skip
+        jax.value_and_grad(loss),
+        [spec(w) for w in weights],
+        jax.ShapeDtypeStruct((batch, 7), np.float32),
+        jax.ShapeDtypeStruct((batch,), np.int32),
+    )
     for size in (1, 2, 5, 2):
         x, y = normal(size, 7), np.arange(size, dtype=np.int32) % 3
         wanted = by_jax(jax.value_and_grad(loss), weights, x, y)
@@ -256,7 +260,7 @@ def lstm_by_scan(weights: Any, inputs: Any, state: Any) -> Any:
 
 def test_gradients_of_an_lstm_by_scan_of_any_length() -> None:
     weights, state = normal(7, 16) * 0.3, normal(2, 4)
-    length, = jax.export.symbolic_shape("length")
+    (length,) = jax.export.symbolic_shape("length")
     gradient = jax.value_and_grad(lstm_by_scan, argnums=(0, 1, 2))
     made = program(gradient, spec(weights), jax.ShapeDtypeStruct((length, 2, 3), np.float32), spec(state))
     for size in (1, 4):
@@ -312,7 +316,7 @@ def test_gradients_of_an_lstm_by_while_of_any_length() -> None:
         return jnp.sum(jnp.sin(h) * c)
 
     gradient = jax.value_and_grad(loss, argnums=(0, 1, 2, 3))
-    length, = jax.export.symbolic_shape("length")
+    (length,) = jax.export.symbolic_shape("length")
     weights, h, c = normal(7, 16) * 0.3, normal(2, 4), normal(2, 4, seed=1)
     made = program(gradient, spec(weights), jax.ShapeDtypeStruct((length, 2, 3), np.float32), spec(h), spec(c))
     for size in (1, 5):

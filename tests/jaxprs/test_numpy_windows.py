@@ -24,20 +24,41 @@ CONVOLUTIONS = [
     ((2, 7, 6, 3), (3, 2, 3, 4), dict(window_strides=(1, 1), padding="SAME", dimension_numbers=IMAGES)),
     ((2, 7, 6, 3), (3, 2, 3, 4), dict(window_strides=(2, 3), padding="VALID", dimension_numbers=IMAGES)),
     ((2, 7, 6, 3), (1, 1, 3, 4), dict(window_strides=(1, 1), padding="VALID", dimension_numbers=IMAGES)),
-    ((2, 7, 6, 3), (3, 2, 3, 4), dict(window_strides=(1, 2), padding=((-1, 2), (1, 0)), rhs_dilation=(2, 1),
-                                      lhs_dilation=(1, 3), dimension_numbers=IMAGES)),
-    ((2, 7, 6, 4), (3, 2, 2, 6), dict(window_strides=(1, 1), padding="SAME", feature_group_count=2,
-                                      dimension_numbers=IMAGES)),
-    ((2, 7, 6, 4), (3, 2, 1, 8), dict(window_strides=(2, 1), padding="SAME", feature_group_count=4,
-                                      dimension_numbers=IMAGES)),
-    ((4, 7, 6, 3), (3, 2, 3, 6), dict(window_strides=(1, 1), padding="SAME", batch_group_count=2,
-                                      dimension_numbers=IMAGES)),
+    (
+        (2, 7, 6, 3),
+        (3, 2, 3, 4),
+        dict(
+            window_strides=(1, 2),
+            padding=((-1, 2), (1, 0)),
+            rhs_dilation=(2, 1),
+            lhs_dilation=(1, 3),
+            dimension_numbers=IMAGES,
+        ),
+    ),
+    (
+        (2, 7, 6, 4),
+        (3, 2, 2, 6),
+        dict(window_strides=(1, 1), padding="SAME", feature_group_count=2, dimension_numbers=IMAGES),
+    ),
+    (
+        (2, 7, 6, 4),
+        (3, 2, 1, 8),
+        dict(window_strides=(2, 1), padding="SAME", feature_group_count=4, dimension_numbers=IMAGES),
+    ),
+    (
+        (4, 7, 6, 3),
+        (3, 2, 3, 6),
+        dict(window_strides=(1, 1), padding="SAME", batch_group_count=2, dimension_numbers=IMAGES),
+    ),
     ((2, 3, 5, 6), (4, 3, 2, 2), dict(window_strides=(1, 1), padding="SAME")),
     ((2, 3, 9), (4, 3, 3), dict(window_strides=(2,), padding="SAME")),
-    ((2, 4, 4, 4, 2), (2, 2, 2, 2, 3), dict(window_strides=(1, 1, 1), padding="SAME",
-                                            dimension_numbers=("NDHWC", "DHWIO", "NDHWC"))),
+    (
+        (2, 4, 4, 4, 2),
+        (2, 2, 2, 2, 3),
+        dict(window_strides=(1, 1, 1), padding="SAME", dimension_numbers=("NDHWC", "DHWIO", "NDHWC")),
+    ),
     ((0, 7, 6, 3), (3, 2, 3, 4), dict(window_strides=(1, 1), padding="SAME", dimension_numbers=IMAGES)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16, np.float64])
@@ -53,16 +74,25 @@ def test_convolutions(dtype: Any) -> None:
 
 def test_convolutions_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.jaxprs.numpy_rules_contract._PATCHES_BYTES", 1)
-    check(lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=IMAGES, batch_group_count=2),
-          normal(6, 5, 4, 3), normal(2, 2, 3, 4), tolerance=1e-5)  # fmt: skip
+    check(
+        lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=IMAGES, batch_group_count=2),
+        normal(6, 5, 4, 3),
+        normal(2, 2, 3, 4),
+        tolerance=1e-5,
+    )
 
 
 WINDOWS = [
     dict(window_dimensions=(1, 2, 2, 1), window_strides=(1, 2, 2, 1), padding="VALID"),
     dict(window_dimensions=(1, 3, 3, 1), window_strides=(1, 2, 1, 1), padding="SAME"),
-    dict(window_dimensions=(1, 2, 3, 2), window_strides=(1, 1, 1, 1), padding=((0, 0), (1, 0), (2, 1), (0, 1)),
-         window_dilation=(1, 2, 1, 1), base_dilation=(1, 1, 2, 1)),
-]  # fmt: skip
+    dict(
+        window_dimensions=(1, 2, 3, 2),
+        window_strides=(1, 1, 1, 1),
+        padding=((0, 0), (1, 0), (2, 1), (0, 1)),
+        window_dilation=(1, 2, 1, 1),
+        base_dilation=(1, 1, 2, 1),
+    ),
+]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, BFLOAT16])
@@ -75,8 +105,14 @@ def test_windows(dtype: Any) -> None:
         results = []
         for options in WINDOWS:
             for first, combine in ((0, lax.add), (low, lax.max), (high, lax.min), (1, lax.mul)):
-                results.append(lax.reduce_window(x, jnp.asarray(first, dtype)[()] if combine is lax.mul
-                                                 else np.asarray(first, dtype), combine, **options))  # fmt: skip
+                results.append(
+                    lax.reduce_window(
+                        x,
+                        jnp.asarray(first, dtype)[()] if combine is lax.mul else np.asarray(first, dtype),
+                        combine,
+                        **options,
+                    )
+                )
         return results
 
     x = np.random.RandomState(0).randint(-3, 4, (2, 5, 6, 3)).astype(dtype)
@@ -112,7 +148,7 @@ def test_gradients_of_a_convolutional_network_of_any_batch_size() -> None:
         return -jnp.mean(jnp.sum(jax.nn.log_softmax(logits) * y, 1))
 
     weights = [normal(3, 3, 2, 4), normal(3, 3, 4, 5), normal(20, 3)]
-    n, = jax.export.symbolic_shape("n")
+    (n,) = jax.export.symbolic_shape("n")
     gradient = jax.value_and_grad(loss, argnums=(0, 1, 2))
     images, labels = jax.ShapeDtypeStruct((n, 7, 7, 2), np.float32), jax.ShapeDtypeStruct((n, 3), np.float32)
     made = program(gradient, *map(spec, weights), images, labels)
@@ -163,9 +199,17 @@ def test_linear_algebra(dtype: Any) -> None:
             for lower in (True, False):
                 for turned in (True, False):
                     right = y if left else jnp.swapaxes(y, -1, -2)
-                    results.append(lax.linalg.triangular_solve(definite, right, left_side=left, lower=lower,
-                                                               transpose_a=turned, conjugate_a=turned,
-                                                               unit_diagonal=not lower))  # fmt: skip
+                    results.append(
+                        lax.linalg.triangular_solve(
+                            definite,
+                            right,
+                            left_side=left,
+                            lower=lower,
+                            transpose_a=turned,
+                            conjugate_a=turned,
+                            unit_diagonal=not lower,
+                        )
+                    )
         vectors, values = lax.linalg.eigh(definite)
         left, kept, right = jnp.linalg.svd(y, full_matrices=False)
         # The signs of these are nobody's promise.

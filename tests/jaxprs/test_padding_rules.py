@@ -47,10 +47,7 @@ CASES: dict[str, Case] = {
     "extremes": (lambda x: (x.max(0), x.min(1), x.prod(0), jnp.argmax(x, 0), jnp.argmin(x, 1)), [("b, t", F)]),
     "integer extremes": (lambda x: (x.max(0), x.min(1), x.sum(), jnp.argmax(x), jnp.argmin(x, 0)), [("b, t", I)]),
     "all and any": (lambda x: (jnp.all(x > 0, 0), jnp.any(x, 1), x.any()), [("b, t", F)]),
-    "bitwise": (
-        lambda x: (lax.reduce_and(x, (0,)), lax.reduce_or(x, (0,)), lax.reduce_xor(x, (0,))),
-        [("b, 3", I)],
-    ),
+    "bitwise": (lambda x: (lax.reduce_and(x, (0,)), lax.reduce_or(x, (0,)), lax.reduce_xor(x, (0,))), [("b, 3", I)]),
     "general reduce": (lambda x: lax.reduce(x, np.float32(0), lambda a, b: a + b * 1.0, (0,)), [("b, 3", F)]),
     "softmax": (lambda x: (jax.nn.softmax(x, 0), jax.nn.logsumexp(x, (0, 1)), jax.nn.log_softmax(x)), [("b, t", F)]),
     "norm": (lambda x: (jnp.linalg.norm(x), x / jnp.linalg.norm(x, axis=0)), [("b, 3", F)]),
@@ -157,10 +154,7 @@ CASES: dict[str, Case] = {
     "gather columns": (lambda x, i: (x[:, i], jnp.take(x, i, axis=1, fill_value=7.0)), [("3, b + 1", F), ("t", I)]),
     "gather from the end": (lambda x, i: (x[-1 - i], x[i - 2]), [("b + 1, 3", F), ("t", I)]),
     "gather pairs": (lambda x, i: x[i, i // 2], [("b + 1, t + 1", F), ("t", I)]),
-    "gather in range": (
-        lambda x, i: x.at[i % x.shape[0]].get(mode="promise_in_bounds"),
-        [("b, 3", F), ("t", I)],
-    ),
+    "gather in range": (lambda x, i: x.at[i % x.shape[0]].get(mode="promise_in_bounds"), [("b, 3", F), ("t", I)]),
     "take_along_axis": (
         lambda x, i: (jnp.take_along_axis(x, i, 1), jnp.take_along_axis(x, i, 0)),
         [("b, t", F), ("b, t", I)],
@@ -233,10 +227,7 @@ CASES: dict[str, Case] = {
         [("b, 2", F), ("2", I)],
     ),
     "fori_loop": (lambda x: lax.fori_loop(0, x.shape[0], lambda i, a: a + x[i] * i, jnp.zeros(3)), [("b, 3", F)]),
-    "while on values": (
-        lambda x: lax.while_loop(lambda v: jnp.sum(jnp.abs(v)) > 1, lambda v: v / 2, x),
-        [("b, t", F)],
-    ),
+    "while on values": (lambda x: lax.while_loop(lambda v: jnp.sum(jnp.abs(v)) > 1, lambda v: v / 2, x), [("b, t", F)]),
     "scan of fixed length": (
         lambda x: lax.scan(lambda c, row: (c + row, c * row.sum()), jnp.zeros(x.shape[1]), x),
         [("3, b", F)],
@@ -278,10 +269,7 @@ CASES: dict[str, Case] = {
         jax.grad(lambda x: jnp.sum(_window(x, -jnp.inf, lax.max, 3, 1, (1, 1)) ** 2)),
         [("b, t, 2", F)],
     ),
-    "gradient of average": (
-        jax.grad(lambda x: jnp.sum(_window(x, 0.0, lax.add, 3, 1, (1, 1)) ** 2)),
-        [("b, t, 2", F)],
-    ),
+    "gradient of average": (jax.grad(lambda x: jnp.sum(_window(x, 0.0, lax.add, 3, 1, (1, 1)) ** 2)), [("b, t, 2", F)]),
     "convolution": (
         lambda x, w: (
             _conv1(x, w, padding="SAME"),

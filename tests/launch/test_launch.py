@@ -102,11 +102,7 @@ DECISIONS = {
     "a chief of its own is waited for, worker 0 is none then": (
         [PS, CHIEF, W0],
         {"grace": 5},
-        [
-            ((1, "ended", W0, 0), []),
-            ((1000, "time"), []),
-            ((1001, "ended", CHIEF, 0), [Terminate(PS)]),
-        ],
+        [((1, "ended", W0, 0), []), ((1000, "time"), []), ((1001, "ended", CHIEF, 0), [Terminate(PS)])],
     ),
     "an evaluator's time begins when training is over": (
         [CHIEF, W0, EVALUATOR],
@@ -305,6 +301,7 @@ def test_lines(pieces, lines):
 
 
 # ------------------------------------------------------------------------------------------------------ real clusters
+
 
 def test_each_task_is_told_its_place_by_tf_config(launch):
     text = """

@@ -41,8 +41,11 @@ def sample(clock, steps=0, busy=0.0, peers=(), incarnation=7, **kwargs):
 def rates(before, after):
     (task,) = view_of({PS: "ps0:2222"}, {} if before is None else {PS: before}, {PS: after}).tasks
     return (
-        task.steps_per_second, task.bytes_sent_per_second, task.bytes_received_per_second, task.milliseconds_per_step
-    )  # fmt: skip
+        task.steps_per_second,
+        task.bytes_sent_per_second,
+        task.bytes_received_per_second,
+        task.milliseconds_per_step,
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,11 +95,15 @@ def test_what_a_task_holds():
     ps, worker = view.tasks
     assert (worker.task, worker.problem, worker.steps_per_second) == ("worker:0", "connection refused", None)
     assert [(v.device, v.shape, v.bytes) for v in ps.variables] == [
-        ("CPU:0", (1000, 10), 40000), ("CPU:0", (10,), 40), ("CPU:0", (None, 10), 0),
-    ]  # fmt: skip
+        ("CPU:0", (1000, 10), 40000),
+        ("CPU:0", (10,), 40),
+        ("CPU:0", (None, 10), 0),
+    ]
     assert [(r.kind, r.size, r.capacity) for r in ps.resources] == [
-        ("ConditionalAccumulator", 3, None), ("FIFOQueue", 10, 10), ("Iterator", None, None),
-    ]  # fmt: skip
+        ("ConditionalAccumulator", 3, None),
+        ("FIFOQueue", 10, 10),
+        ("Iterator", None, None),
+    ]
     assert (ps.graphs, ps.sessions, ps.staleness) == (3, ("a", "b"), ((0, 90), (2, 10)))
     assert (ps.compilations, ps.compile_seconds, ps.loaded_programs) == (12, 6.5, 3)
     assert (ps.compilations_last_minute, ps.compile_seconds_last_minute) == (4, 1.25)
@@ -175,9 +182,13 @@ def cluster():
             words = tf.contrib.lookup.MutableHashTable(tf.string, tf.int64, -1, name="words")
             area = StagingArea([tf.float32], shared_name="area")
             filled = [
-                queue.enqueue_many([[1.0, 2.0, 3.0]]), shuffled.enqueue([1.0]), sums.apply_grad(1.0),
-                sums.apply_grad(2.0), words.insert(["a", "b"], tf.constant([1, 2], tf.int64)), area.put([1.0]),
-            ]  # fmt: skip
+                queue.enqueue_many([[1.0, 2.0, 3.0]]),
+                shuffled.enqueue([1.0]),
+                sums.apply_grad(1.0),
+                sums.apply_grad(2.0),
+                words.insert(["a", "b"], tf.constant([1, 2], tf.int64)),
+                area.put([1.0]),
+            ]
         with tf.device("/job:worker/task:0"):
             train = weights.assign_sub(0.1 * tf.tanh(weights))
         with tf.Session(server.target) as session:

@@ -73,9 +73,11 @@ def test_names() -> None:
         assert y.op.name == "batch_normalization/FusedBatchNormV3"
         assert plain.op.name == "bn/batchnorm/add_1"
         assert [op.name for op in tf.get_collection(tf.GraphKeys.UPDATE_OPS)] == [
-            "batch_normalization/AssignMovingAvg", "batch_normalization/AssignMovingAvg_1", "bn/AssignMovingAvg",
+            "batch_normalization/AssignMovingAvg",
+            "batch_normalization/AssignMovingAvg_1",
+            "bn/AssignMovingAvg",
             "bn/AssignMovingAvg_1",
-        ]  # fmt: skip
+        ]
         names = {op.name for op in graph.get_operations()}
         assert {"bn/moments/mean", "bn/moments/Squeeze", "bn/AssignMovingAvg/decay", "bn/batchnorm/Rsqrt"} <= names
         assert [v.name for v in tf.global_variables()][:4] == [

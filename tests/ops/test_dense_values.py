@@ -9,7 +9,6 @@ import pytest
 
 import penstock.v1 as tf
 
-# fmt: off
 ROWS: list[tuple[str, Any]] = [
     ("tf.linspace([0.0, 1.0], [1.0, 5.0], 3, axis=-1)", [[0.0, 0.5, 1.0], [1.0, 3.0, 5.0]]),
     ("tf.sort(np.array([3, 1, 2], np.uint8))", [1, 2, 3]),
@@ -44,8 +43,14 @@ ROWS: list[tuple[str, Any]] = [
     ("tf.signal.ifftshift([1, 2, 3, 4, 5], axes=[0])", [3, 4, 5, 1, 2]),
     (
         "tf.signal.linear_to_mel_weight_matrix(3, 6, 8000)",
-        [[0.0, 0.0, 0.0], [0.59038, 0.40962, 0.0], [0.0, 0.58252, 0.41748], [0.0, 0.0, 0.87872], [0.0, 0.0,
-        0.33741], [0.0, 0.0, 0.0]],
+        [
+            [0.0, 0.0, 0.0],
+            [0.59038, 0.40962, 0.0],
+            [0.0, 0.58252, 0.41748],
+            [0.0, 0.0, 0.87872],
+            [0.0, 0.0, 0.33741],
+            [0.0, 0.0, 0.0],
+        ],
     ),
     (
         "tf.quantization.fake_quant_with_min_max_vars([-9.0, 0.123, 0.77, 9.0], 0.1, 1.7, num_bits=4, "
@@ -83,7 +88,6 @@ ROWS: list[tuple[str, Any]] = [
     ("tf.space_to_batch_nd(np.zeros((0, 4, 4, 1), np.float32), [2, 2], [[0, 0], [0, 0]])", []),
     ("tf.signal.rfft(np.zeros((0, 4), np.float32))", []),
 ]
-# fmt: on
 
 
 @pytest.mark.parametrize(("expression", "wanted"), ROWS, ids=[row[0] for row in ROWS])

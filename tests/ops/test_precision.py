@@ -55,13 +55,18 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[Bilinear, Bilinear, Bilinear
     "matmul": (tf.matmul, by_einsum("ij,jk->ik"), normal(64, 300), normal(300, 48)),
     "batches": (tf.matmul, by_einsum("bij,bjk->bik"), normal(5, 32, 64), normal(5, 64, 16)),
     "einsum": (
-        lambda a, b: tf.einsum("bth,hd->btd", a, b), by_einsum("bth,hd->btd"), normal(8, 16, 64), normal(64, 32),
+        lambda a, b: tf.einsum("bth,hd->btd", a, b),
+        by_einsum("bth,hd->btd"),
+        normal(8, 16, 64),
+        normal(64, 32),
     ),
     "conv2d": (
-        lambda x, kernel: tf.nn.conv2d(x, kernel, 1, "VALID"), (convolved, images_gradient, kernel_gradient),
-        normal(4, 9, 9, 32), normal(3, 3, 32, 64),
+        lambda x, kernel: tf.nn.conv2d(x, kernel, 1, "VALID"),
+        (convolved, images_gradient, kernel_gradient),
+        normal(4, 9, 9, 32),
+        normal(3, 3, 32, 64),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PRODUCTS)

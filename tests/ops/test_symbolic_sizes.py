@@ -127,8 +127,9 @@ def _resized_images() -> Any:
 def _embeddings_in_parts() -> Any:
     ids = tf.placeholder(tf.int64, [None])
     rows = tf.placeholder(tf.int64, [None])
-    table = tf.get_variable("t", [10, 4], initializer=tf.random_normal_initializer(seed=3),
-                            partitioner=tf.fixed_size_partitioner(2))  # fmt: skip
+    table = tf.get_variable(
+        "t", [10, 4], initializer=tf.random_normal_initializer(seed=3), partitioner=tf.fixed_size_partitioner(2)
+    )
     sparse = tf.SparseTensor(tf.stack([rows, tf.zeros_like(rows)], 1), ids, [4, 1])
     mean = tf.nn.embedding_lookup_sparse(table, sparse, None, combiner="mean", partition_strategy="div")
     return _trained(tf.reduce_sum(mean**2), tf.train.AdagradOptimizer(0.1)), {
@@ -202,8 +203,9 @@ def _masked_losses() -> Any:
     kept = tf.boolean_mask(losses, mask > 0)
     huber = tf.losses.huber_loss(tf.zeros_like(x), x, weights=mask)
     return [tf.reduce_mean(kept), huber, *_trained(tf.reduce_sum(losses * mask) / tf.reduce_sum(mask))], {
-        x: _normal(6), lengths: _ids(7)
-    }  # fmt: skip
+        x: _normal(6),
+        lengths: _ids(7),
+    }
 
 
 @program
@@ -226,8 +228,9 @@ def _gathering_and_scattering() -> Any:
     first = tf.gather(x, [1, 0])
     total = tf.reduce_sum(spread * x) + tf.reduce_sum(picked)
     return [rows, picked, spread, by_batch, first, tf.gradients(total, x)[0]], {
-        x: _normal(3), ids: lambda n: _rng(n).permutation(n).astype(np.int32)
-    }  # fmt: skip
+        x: _normal(3),
+        ids: lambda n: _rng(n).permutation(n).astype(np.int32),
+    }
 
 
 @program
@@ -235,11 +238,23 @@ def _made_by_size() -> Any:
     x = tf.placeholder(tf.float32, [None, 3])
     count = tf.shape(x)[0]
     outputs = [
-        tf.fill([count, 2], 7.0), tf.range(count), tf.range(1, count * 2, 2), tf.zeros([count + 1]),
-        tf.one_hot(tf.range(count), count), tf.one_hot([0, 1], 4), tf.tile(x, [2, 2]), tf.tile(x[None], [count, 1, 1]),
-        tf.pad(x, [[1, 2], [0, 1]]), tf.eye(count), tf.shape(x), tf.size(x), tf.shape(x, out_type=tf.int64) * 2,
-        tf.broadcast_to(x[0], tf.shape(x)), tf.cast(count, tf.float32) * 0.5, tf.ones_like(x) * x,
-    ]  # fmt: skip
+        tf.fill([count, 2], 7.0),
+        tf.range(count),
+        tf.range(1, count * 2, 2),
+        tf.zeros([count + 1]),
+        tf.one_hot(tf.range(count), count),
+        tf.one_hot([0, 1], 4),
+        tf.tile(x, [2, 2]),
+        tf.tile(x[None], [count, 1, 1]),
+        tf.pad(x, [[1, 2], [0, 1]]),
+        tf.eye(count),
+        tf.shape(x),
+        tf.size(x),
+        tf.shape(x, out_type=tf.int64) * 2,
+        tf.broadcast_to(x[0], tf.shape(x)),
+        tf.cast(count, tf.float32) * 0.5,
+        tf.ones_like(x) * x,
+    ]
     return outputs, {x: _normal(3)}
 
 
@@ -256,11 +271,22 @@ def _joining_and_splitting() -> Any:
     joined = tf.concat([x, y], 0)
     halves = tf.split(x, 2, axis=1)
     first, rest = tf.split(joined, [tf.shape(x)[0], -1])
-    outputs = [joined, *halves, first, rest, tf.stack([x, x], 1), *tf.unstack(x, axis=1), tf.transpose(x),
-               tf.reshape(x, [-1, 2]), tf.reverse(x, [0]), tf.expand_dims(x, 0)]  # fmt: skip
+    outputs = [
+        joined,
+        *halves,
+        first,
+        rest,
+        tf.stack([x, x], 1),
+        *tf.unstack(x, axis=1),
+        tf.transpose(x),
+        tf.reshape(x, [-1, 2]),
+        tf.reverse(x, [0]),
+        tf.expand_dims(x, 0),
+    ]
     return [*outputs, *tf.gradients([tf.reduce_sum(o**2) for o in outputs], [x, y])], {
-        x: _normal(4), y: lambda n: _normal(4, salt=1)(n + 3)
-    }  # fmt: skip
+        x: _normal(4),
+        y: lambda n: _normal(4, salt=1)(n + 3),
+    }
 
 
 @program
@@ -280,9 +306,16 @@ def _ordering() -> Any:
     x = tf.placeholder(tf.float32, [None, 5])
     values, places = tf.nn.top_k(x, 2)
     outputs = [
-        values, places, tf.sort(x, axis=0), tf.argsort(x), tf.argmax(x, 0), tf.cumsum(x, 0), tf.cumprod(x, 1),
-        tf.cumsum(x, 0, exclusive=True, reverse=True), tf.nn.in_top_k(x, tf.zeros_like(places[:, 0]), 2),
-    ]  # fmt: skip
+        values,
+        places,
+        tf.sort(x, axis=0),
+        tf.argsort(x),
+        tf.argmax(x, 0),
+        tf.cumsum(x, 0),
+        tf.cumprod(x, 1),
+        tf.cumsum(x, 0, exclusive=True, reverse=True),
+        tf.nn.in_top_k(x, tf.zeros_like(places[:, 0]), 2),
+    ]
     return [*outputs, tf.gradients(tf.reduce_sum(values**2) + tf.reduce_sum(outputs[5] ** 2), x)[0]], {x: _normal(5)}
 
 
@@ -291,9 +324,13 @@ def _products() -> Any:
     x = tf.placeholder(tf.float32, [None, None, 4])
     square = tf.matmul(x, x, transpose_a=True)
     outputs = [
-        square, tf.matmul(x, x, adjoint_b=True), tf.einsum("bik,bjk->bij", x, x), tf.tensordot(x, x, [[0, 2]] * 2),
-        tf.linalg.diag_part(square), tf.trace(square),
-    ]  # fmt: skip
+        square,
+        tf.matmul(x, x, adjoint_b=True),
+        tf.einsum("bik,bjk->bij", x, x),
+        tf.tensordot(x, x, [[0, 2]] * 2),
+        tf.linalg.diag_part(square),
+        tf.trace(square),
+    ]
     return [*outputs, tf.gradients([tf.reduce_sum(o) for o in outputs], x)[0]], {
         x: lambda n: _rng(n).standard_normal((2, n, 4)).astype(np.float32)
     }
@@ -327,11 +364,15 @@ def _sparse_matrices() -> Any:
 def _losses_and_metrics() -> Any:
     x, y = tf.placeholder(tf.float32, [None, 3]), tf.placeholder(tf.float32, [None, 3])
     losses = [
-        tf.losses.mean_squared_error(y, x), tf.losses.absolute_difference(y, x), tf.losses.hinge_loss(y, x),
-        tf.losses.log_loss(tf.sigmoid(y), tf.sigmoid(x)), tf.losses.sigmoid_cross_entropy(tf.sigmoid(y), x),
-        tf.losses.softmax_cross_entropy(tf.nn.softmax(y), x), tf.losses.cosine_distance(y, x, axis=1),
+        tf.losses.mean_squared_error(y, x),
+        tf.losses.absolute_difference(y, x),
+        tf.losses.hinge_loss(y, x),
+        tf.losses.log_loss(tf.sigmoid(y), tf.sigmoid(x)),
+        tf.losses.sigmoid_cross_entropy(tf.sigmoid(y), x),
+        tf.losses.softmax_cross_entropy(tf.nn.softmax(y), x),
+        tf.losses.cosine_distance(y, x, axis=1),
         tf.losses.mean_squared_error(y, x, reduction=tf.losses.Reduction.NONE),
-    ]  # fmt: skip
+    ]
     _, mean = tf.metrics.mean(x)
     _, accuracy = tf.metrics.accuracy(tf.argmax(x, 1), tf.argmax(y, 1))
     grads = tf.gradients([tf.reduce_sum(loss) for loss in losses], x)

@@ -148,9 +148,12 @@ def test_one_step_is_one_segment(use_resource: bool) -> None:
 
 
 _ROW_RULES = [
-    tf.train.MomentumOptimizer(0.1, 0.9), tf.train.AdamOptimizer(0.1), tf.train.AdagradOptimizer(0.1),
-    tf.train.FtrlOptimizer(0.1), tf.train.RMSPropOptimizer(0.1, momentum=0.5),
-]  # fmt: skip
+    tf.train.MomentumOptimizer(0.1, 0.9),
+    tf.train.AdamOptimizer(0.1),
+    tf.train.AdagradOptimizer(0.1),
+    tf.train.FtrlOptimizer(0.1),
+    tf.train.RMSPropOptimizer(0.1, momentum=0.5),
+]
 
 
 @pytest.mark.parametrize("use_resource", [False, True])

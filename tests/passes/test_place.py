@@ -22,8 +22,12 @@ def test_host_ops_do_not_move_a_variable():
         v = tf.Variable([1.0, 2.0], name="v")
         with tf.colocate_with(v):
             distinct, _ = tf.unique([1, 1, 2])
-        devices = [placed([], [v.initializer]), placed([v + 1.0]), placed([distinct], [v.initializer]),
-                   placed([tf.is_variable_initialized(v)])]  # fmt: skip
+        devices = [
+            placed([], [v.initializer]),
+            placed([v + 1.0]),
+            placed([distinct], [v.initializer]),
+            placed([tf.is_variable_initialized(v)]),
+        ]
         assert {d["v"] for d in devices} == {"GPU:0"}
 
 

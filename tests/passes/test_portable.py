@@ -87,9 +87,10 @@ def loop_with_gradients(folder: str) -> Any:
     v = tf.get_variable("v", initializer=[1.5, 0.5])
     kept = tf.TensorArray(tf.float32, 3)
     _, y, kept = tf.while_loop(
-        lambda i, y, kept: i < 3, lambda i, y, kept: (i + 1, y * v + tf.random_normal([2]), kept.write(i, y)),
+        lambda i, y, kept: i < 3,
+        lambda i, y, kept: (i + 1, y * v + tf.random_normal([2]), kept.write(i, y)),
         [0, v * 1.0, kept],
-    )  # fmt: skip
+    )
     loss = tf.reduce_sum(y * y) + tf.reduce_sum(kept.stack())
     hidden = tf.nn.dynamic_rnn(tf.nn.rnn_cell.LSTMCell(3), tf.ones([2, 4, 3]), dtype=tf.float32)[0]
     train = tf.train.GradientDescentOptimizer(0.01).minimize(loss + tf.reduce_mean(hidden))
@@ -148,9 +149,16 @@ def many_types(folder: str) -> Any:
 
 
 PROGRAMS = (
-    mlp_with_adam, branches, loop_with_gradients, sparse_adagrad, partitioned, dataset, strings_and_tables, saver,
+    mlp_with_adam,
+    branches,
+    loop_with_gradients,
+    sparse_adagrad,
+    partitioned,
+    dataset,
+    strings_and_tables,
+    saver,
     many_types,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
@@ -196,11 +204,17 @@ def described(value: Any) -> Any:
         number = {id(n): i for i, n in enumerate(value.nodes)}
         nodes = [
             (
-                n.name if n.op.name != "_Arg" else "", n.op.name, described(n.attrs), n.dtypes,
-                [(number[id(s)], i) for s, i in n.inputs], [number[id(s)] for s in n.controls], n.device, n.order,
+                n.name if n.op.name != "_Arg" else "",
+                n.op.name,
+                described(n.attrs),
+                n.dtypes,
+                [(number[id(s)], i) for s, i in n.inputs],
+                [number[id(s)] for s in n.controls],
+                n.device,
+                n.order,
             )
             for n in value.nodes
-        ]  # fmt: skip
+        ]
         lists = [number[id(n)] for n in value.feeds], [number[id(n)] for n in value.targets]
         return nodes, *lists, [(number[id(n)], i) for n, i in value.fetches]
     if isinstance(value, Function):

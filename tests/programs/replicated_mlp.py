@@ -59,9 +59,7 @@ def main(_):
         more = {}
         if FLAGS.sync:
             opt = tf.train.SyncReplicasOptimizer(
-                opt,
-                replicas_to_aggregate=FLAGS.aggregate or len(worker_hosts),
-                total_num_replicas=len(worker_hosts),
+                opt, replicas_to_aggregate=FLAGS.aggregate or len(worker_hosts), total_num_replicas=len(worker_hosts)
             )
         train_op = opt.minimize(loss, global_step=global_step)
         if FLAGS.sync:
@@ -79,7 +77,7 @@ def main(_):
         summary_op=None,
         recovery_wait_secs=1,
         global_step=global_step,
-        **more
+        **more,
     )
     config = tf.ConfigProto(
         allow_soft_placement=True, device_filters=["/job:PS", "/job:worker/task:%d" % FLAGS.task_index]

@@ -37,10 +37,14 @@ with graph.as_default():
         nce_biases = tf.Variable(tf.zeros([vocabulary_size]))
     loss = tf.reduce_mean(
         tf.nn.nce_loss(
-            weights=nce_weights, biases=nce_biases, labels=train_labels, inputs=embed,
-            num_sampled=num_sampled, num_classes=vocabulary_size,
+            weights=nce_weights,
+            biases=nce_biases,
+            labels=train_labels,
+            inputs=embed,
+            num_sampled=num_sampled,
+            num_classes=vocabulary_size,
         )
-    )  # fmt: skip
+    )
     optimizer = tf.train.GradientDescentOptimizer(0.5).minimize(loss)
     norm = tf.sqrt(tf.reduce_sum(tf.square(embeddings), 1, keep_dims=True))
     normalized = embeddings / norm

@@ -70,17 +70,24 @@ CELLS = {  # cell, its scope, the step in NumPy, sizes of the state
     "lstm_peepholes": (lambda: rnn_cell.LSTMCell(UNITS, use_peepholes=True), "lstm_cell", np_lstm, LSTM_STATE),
     "lstm_projection": (
         lambda: rnn_cell.LSTMCell(UNITS, num_proj=2, cell_clip=0.5, proj_clip=0.2),
-        "lstm_cell", lambda w, x, s: np_lstm(w, x, s, 0.5, 0.2), PROJECTED,
+        "lstm_cell",
+        lambda w, x, s: np_lstm(w, x, s, 0.5, 0.2),
+        PROJECTED,
     ),
     "lstm_block": (lambda: rnn.LSTMBlockCell(UNITS, use_peephole=True), "lstm_cell", np_lstm, LSTM_STATE),
     "gru_block": (
         lambda: rnn.GRUBlockCell(UNITS),
-        "gru_cell", lambda w, x, h: np_gru(w, x, h, ("w_ru", "b_ru", "w_c", "b_c")), UNITS,
+        "gru_cell",
+        lambda w, x, h: np_gru(w, x, h, ("w_ru", "b_ru", "w_c", "b_c")),
+        UNITS,
     ),
     "layer_norm": (
-        lambda: rnn.LayerNormBasicLSTMCell(UNITS), "layer_norm_basic_lstm_cell", np_layer_norm_lstm, LSTM_STATE,
+        lambda: rnn.LayerNormBasicLSTMCell(UNITS),
+        "layer_norm_basic_lstm_cell",
+        np_layer_norm_lstm,
+        LSTM_STATE,
     ),
-}  # fmt: skip
+}
 
 
 def randomised(sess, prefix):
@@ -140,9 +147,14 @@ def test_state_as_one_tensor():
 NAMES = {
     "multi": (
         lambda: rnn_cell.MultiRNNCell([rnn_cell.DropoutWrapper(rnn_cell.GRUCell(UNITS)), rnn_cell.LSTMCell(UNITS)]),
-        ["multi_rnn_cell/cell_0/gru_cell/gates/kernel", "multi_rnn_cell/cell_0/gru_cell/gates/bias",
-         "multi_rnn_cell/cell_0/gru_cell/candidate/kernel", "multi_rnn_cell/cell_0/gru_cell/candidate/bias",
-         "multi_rnn_cell/cell_1/lstm_cell/kernel", "multi_rnn_cell/cell_1/lstm_cell/bias"],
+        [
+            "multi_rnn_cell/cell_0/gru_cell/gates/kernel",
+            "multi_rnn_cell/cell_0/gru_cell/gates/bias",
+            "multi_rnn_cell/cell_0/gru_cell/candidate/kernel",
+            "multi_rnn_cell/cell_0/gru_cell/candidate/bias",
+            "multi_rnn_cell/cell_1/lstm_cell/kernel",
+            "multi_rnn_cell/cell_1/lstm_cell/bias",
+        ],
     ),
     "named": (lambda: rnn_cell.BasicLSTMCell(UNITS, name="mine"), ["mine/kernel", "mine/bias"]),
     "residual": (
@@ -151,18 +163,37 @@ NAMES = {
     ),
     "projections": (
         lambda: rnn.OutputProjectionWrapper(rnn.InputProjectionWrapper(rnn_cell.BasicRNNCell(UNITS), 7), 2),
-        [f"output_projection_wrapper/{n}" for n in (
-            "input_projection_wrapper/kernel", "input_projection_wrapper/bias",
-            "input_projection_wrapper/basic_rnn_cell/kernel", "input_projection_wrapper/basic_rnn_cell/bias",
-            "kernel", "bias")],
+        [
+            f"output_projection_wrapper/{n}"
+            for n in (
+                "input_projection_wrapper/kernel",
+                "input_projection_wrapper/bias",
+                "input_projection_wrapper/basic_rnn_cell/kernel",
+                "input_projection_wrapper/basic_rnn_cell/bias",
+                "kernel",
+                "bias",
+            )
+        ],
     ),
     "attention": (
         lambda: rnn.AttentionCellWrapper(rnn_cell.BasicRNNCell(UNITS), 3),
-        [f"attention_cell_wrapper/{n}" for n in (
-            "kernel", "bias", "basic_rnn_cell/kernel", "basic_rnn_cell/bias", "attention/attn_w", "attention/attn_v",
-            "attention/kernel", "attention/bias", "attn_output_projection/kernel", "attn_output_projection/bias")],
+        [
+            f"attention_cell_wrapper/{n}"
+            for n in (
+                "kernel",
+                "bias",
+                "basic_rnn_cell/kernel",
+                "basic_rnn_cell/bias",
+                "attention/attn_w",
+                "attention/attn_v",
+                "attention/kernel",
+                "attention/bias",
+                "attn_output_projection/kernel",
+                "attn_output_projection/bias",
+            )
+        ],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -117,20 +117,26 @@ def test_attention(kind, sess):
 def test_attention_wrapper(sess):
     memory = tf.constant(np.random.RandomState(0).randn(BATCH, 6, 3), tf.float32)
     cell = seq2seq.AttentionWrapper(
-        tf.nn.rnn_cell.GRUCell(UNITS), seq2seq.BahdanauAttention(7, memory, [6, 5, 4]), attention_layer_size=2,
+        tf.nn.rnn_cell.GRUCell(UNITS),
+        seq2seq.BahdanauAttention(7, memory, [6, 5, 4]),
+        attention_layer_size=2,
         alignment_history=True,
-    )  # fmt: skip
+    )
     start = cell.zero_state(BATCH, tf.float32)
     inputs = tf.constant(np.random.RandomState(1).randn(BATCH, TIME, WORDS), tf.float32)
     helper = seq2seq.TrainingHelper(inputs, LENGTHS)
     outputs, state, _ = seq2seq.dynamic_decode(seq2seq.BasicDecoder(cell, helper, start))
     prefix = "decoder/attention_wrapper"
     assert {v.op.name for v in tf.global_variables()} == {
-        "memory_layer/kernel", f"{prefix}/gru_cell/gates/kernel", f"{prefix}/gru_cell/gates/bias",
-        f"{prefix}/gru_cell/candidate/kernel", f"{prefix}/gru_cell/candidate/bias",
-        f"{prefix}/bahdanau_attention/query_layer/kernel", f"{prefix}/bahdanau_attention/attention_v",
+        "memory_layer/kernel",
+        f"{prefix}/gru_cell/gates/kernel",
+        f"{prefix}/gru_cell/gates/bias",
+        f"{prefix}/gru_cell/candidate/kernel",
+        f"{prefix}/gru_cell/candidate/bias",
+        f"{prefix}/bahdanau_attention/query_layer/kernel",
+        f"{prefix}/bahdanau_attention/attention_v",
         f"{prefix}/attention_layer/kernel",
-    }  # fmt: skip
+    }
     gradients = tf.gradients(outputs.rnn_output, tf.trainable_variables())
     sess.run(tf.global_variables_initializer())
     got, history, attention, *changes = sess.run(
@@ -190,10 +196,17 @@ def test_sequence_loss(sess):
         ({"average_across_timesteps": False, "average_across_batch": False}, losses),
         ({"average_across_timesteps": False}, by_step),
         ({"average_across_batch": False}, losses.sum(1) / weights.sum(1)),
-        ({"average_across_timesteps": False, "average_across_batch": False, "sum_over_timesteps": True,
-          "sum_over_batch": True}, losses.sum() / (weights != 0).sum()),
+        (
+            {
+                "average_across_timesteps": False,
+                "average_across_batch": False,
+                "sum_over_timesteps": True,
+                "sum_over_batch": True,
+            },
+            losses.sum() / (weights != 0).sum(),
+        ),
         ({"average_across_timesteps": False, "average_across_batch": False, "sum_over_batch": True}, summed_by_step),
-    ]  # fmt: skip
+    ]
     for options, expected in table:
         got = sess.run(seq2seq.sequence_loss(logits, targets, weights, **options))
         np.testing.assert_allclose(got, expected, atol=1e-5)

@@ -121,9 +121,10 @@ def test_only_the_branch_that_is_taken_has_effects(servers: Servers, use_resourc
     go = tf.placeholder(tf.bool, [])
     with tf.device(device):
         result = tf.cond(
-            go, lambda: tf.assign_add(first, second.read_value()) + 0.5,
+            go,
+            lambda: tf.assign_add(first, second.read_value()) + 0.5,
             lambda: tf.assign_sub(second, first.read_value()) + never.read_value(),
-        )  # fmt: skip
+        )
     with tf.Session(servers.target) as session:
         session.run([first.initializer, second.initializer])
         assert session.run(result, {go: True}) == 11.5
@@ -209,9 +210,10 @@ def test_a_conditional_in_a_loop_in_a_conditional(servers: Servers, use_resource
 
         def body(i: Any, total: Any) -> Any:
             change = tf.cond(
-                tf.equal(i % 2, 0), lambda: tf.assign_add(even, i) + odd.read_value(),
+                tf.equal(i % 2, 0),
+                lambda: tf.assign_add(even, i) + odd.read_value(),
                 lambda: tf.assign_add(odd, i) + total,
-            )  # fmt: skip
+            )
             return i + 1, total + change
 
         with tf.device(WORKER):
@@ -248,10 +250,13 @@ def test_several_conditionals_that_do_not_depend_on_each_other(servers: Servers)
         for i in range(6):
             near, far = sides[i % 2], sides[1 - i % 2]
             with tf.device((PS0, PS1, WORKER)[i % 3]):
-                results.append(tf.cond(
-                    choices[i], lambda near=near, far=far: near.read_value() - far.read_value(),
-                    lambda near=near, far=far: near.read_value() * 2.0 + far.read_value(),
-                ))  # fmt: skip
+                results.append(
+                    tf.cond(
+                        choices[i],
+                        lambda near=near, far=far: near.read_value() - far.read_value(),
+                        lambda near=near, far=far: near.read_value() * 2.0 + far.read_value(),
+                    )
+                )
         return [results[3] + results[0], *results], [choices]
 
     check(servers, build, [(np.array(choice),) for choice in ([True] * 6, [False, True] * 3, [False] * 6)])
@@ -317,6 +322,7 @@ def test_a_deadline_is_heeded_in_a_loop_over_tasks(servers: Servers) -> None:
 
 def test_an_error_in_a_body_elsewhere_ends_the_step(servers: Servers) -> None:
     with tf.device(WORKER):
+
         def body(i: Any) -> Any:
             with tf.device(PS1):
                 return 10 // (3 - i) * 0 + i + 1
@@ -357,8 +363,9 @@ def test_a_queue_on_a_parameter_server_gives_what_a_branch_takes(servers: Server
     with tf.device(WORKER):
         total = tf.while_loop(
             lambda i, _: i < count,
-            lambda i, total: (i + 1, tf.cond(i > 0, lambda: total * 10 + queue.dequeue(), lambda: total)), [0, 0],
-        )[1]  # fmt: skip
+            lambda i, total: (i + 1, tf.cond(i > 0, lambda: total * 10 + queue.dequeue(), lambda: total)),
+            [0, 0],
+        )[1]
     with tf.Session(servers.target) as session:
         session.run(fill)
         assert [session.run([total, size], {count: n})[0] for n in (1, 3)] == [0, 12]
@@ -401,7 +408,7 @@ def _random_value(rng: random.Random, variables: list[Any], values: list[Any], d
             return tf.cond(some() > rng.uniform(-1, 1), lambda: some() + 0.0, lambda: some() - 0.25)
         return tf.while_loop(
             lambda i, _: i < rng.randint(0, 3), lambda i, x: (i + 1, tf.tanh(some([*values, x]) + x)), [0, some() + 0.0]
-        )[1]  # fmt: skip
+        )[1]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -422,9 +429,11 @@ def test_gradients_where_branches_read(servers: Servers, use_resource: bool) -> 
         go, x = tf.placeholder(tf.bool, []), tf.placeholder(tf.float32, [2])
         first, second = variable("a", [1.0, 2.0], PS0, use_resource), variable("b", [3.0, 4.0], PS1, use_resource)
         with tf.device(WORKER):
-            loss = tf.reduce_sum(tf.cond(
-                go, lambda: first.read_value() * x * second.read_value(), lambda: tf.square(second.read_value()) - x
-            ))  # fmt: skip
+            loss = tf.reduce_sum(
+                tf.cond(
+                    go, lambda: first.read_value() * x * second.read_value(), lambda: tf.square(second.read_value()) - x
+                )
+            )
             return [loss, tf.gradients(loss, [x])], [go, x]
 
     check(servers, build, [(choice, np.array([2.0, 5.0])) for choice in (True, False)])

@@ -25,11 +25,14 @@ def _trained(target: str, devices: Any, rule: str, use_resource: bool) -> np.nda
     with tf.Graph().as_default(), tf.device(devices):
         initial = np.random.RandomState(9).rand(ROWS, WIDTH).astype(np.float32)
         table = tf.get_variable(
-            "table", initializer=lambda shape, dtype=None, partition_info=None: tf.constant(
+            "table",
+            initializer=lambda shape, dtype=None, partition_info=None: tf.constant(
                 initial[partition_info.var_offset[0] : partition_info.var_offset[0] + shape[0]]
             ),
-            shape=[ROWS, WIDTH], partitioner=tf.fixed_size_partitioner(2), use_resource=use_resource,
-        )  # fmt: skip
+            shape=[ROWS, WIDTH],
+            partitioner=tf.fixed_size_partitioner(2),
+            use_resource=use_resource,
+        )
         ids = tf.placeholder(tf.int64, [None])
         rows = tf.nn.embedding_lookup(table, ids, partition_strategy="div")
         loss = tf.reduce_sum(tf.square(rows - 0.3))

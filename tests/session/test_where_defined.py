@@ -80,8 +80,12 @@ def test_an_error_says_where_its_op_is_defined() -> None:
 
 
 def in_loop(x: Any, w: Any) -> Any:
-    return tf.while_loop(lambda i, _: i < 2, lambda i, _: (i + 1, product(x, w)), [0, tf.ones([2, 5])],
-                         shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, None])])  # fmt: skip
+    return tf.while_loop(
+        lambda i, _: i < 2,
+        lambda i, _: (i + 1, product(x, w)),
+        [0, tf.ones([2, 5])],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, None])],
+    )
 
 
 BODIES = {

@@ -36,9 +36,10 @@ def test_reads_tensorflows_events() -> None:
 
 def _graph() -> tuple[Any, dict[str, Any]]:
     x, img, img8 = (
-        tf.placeholder(tf.float32, [20], "x"), tf.placeholder(tf.float32, [2, 4, 5, 3], "img"),
+        tf.placeholder(tf.float32, [20], "x"),
+        tf.placeholder(tf.float32, [2, 4, 5, 3], "img"),
         tf.placeholder(tf.uint8, [1, 3, 3, 1], "img8"),
-    )  # fmt: skip
+    )
     with tf.name_scope("train"):
         tf.summary.scalar("loss", tf.reduce_mean(x))
     tf.summary.scalar("sum 1", tf.reduce_sum(x))

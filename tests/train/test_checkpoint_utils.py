@@ -128,8 +128,12 @@ def test_tables(tmp_path: Path) -> None:
         session.run(put)
         path = saver.save(session, str(tmp_path / "m"))
         assert [name for name, _ in tf.train.list_variables(path)] == [
-            "MutableDenseHashTable-keys", "MutableDenseHashTable-values", "v", "words-keys", "words-values",
-        ]  # fmt: skip
+            "MutableDenseHashTable-keys",
+            "MutableDenseHashTable-values",
+            "v",
+            "words-keys",
+            "words-values",
+        ]
         session.run(words.insert(["a", "c"], tf.constant([9, 9], tf.int64)))
         saver.restore(session, path)
         found = session.run([words.lookup(tf.constant(["a", "b", "c"])), dense.lookup(number), words.size()])

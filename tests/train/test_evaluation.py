@@ -63,9 +63,14 @@ def test_for_each_checkpoint(tmp_path: Path) -> None:
                 _save(tmp_path, 1.0, 2.0)
 
     last = training.evaluate_repeatedly(
-        tmp_path, eval_ops={"v": v}, final_ops=v, hooks=[training.StopAfterNEvalsHook(2), Next()],
-        eval_interval_secs=0, max_number_of_evaluations=2, timeout=10,
-    )  # fmt: skip
+        tmp_path,
+        eval_ops={"v": v},
+        final_ops=v,
+        hooks=[training.StopAfterNEvalsHook(2), Next()],
+        eval_interval_secs=0,
+        max_number_of_evaluations=2,
+        timeout=10,
+    )
     assert seen == [1.0, 2.0] and last == 2.0
 
 

@@ -129,8 +129,9 @@ def test_padded_joined_and_kept() -> None:
     n = tf.train.range_input_producer(6, num_epochs=1, shuffle=False).dequeue()
     padded = tf.train.batch([tf.range(n)], 3, dynamic_pad=True, shapes=[[None]])
     assert [b[0].tolist() for b in _all(padded)] == [
-        [[0, 0], [0, 0], [0, 1]], [[0, 1, 2, 0, 0], [0, 1, 2, 3, 0], [0, 1, 2, 3, 4]],
-    ]  # fmt: skip
+        [[0, 0], [0, 0], [0, 1]],
+        [[0, 1, 2, 0, 0], [0, 1, 2, 3, 0], [0, 1, 2, 3, 4]],
+    ]
     with tf.Graph().as_default():
         sources = [[tf.train.range_input_producer(4, num_epochs=1, shuffle=False).dequeue()] for _ in range(2)]
         joined = _all(tf.train.batch_join(sources, 2))

@@ -64,9 +64,12 @@ def test_training_is_saved_summarised_counted_and_goes_on(tmp_path: Path) -> Non
             hooks = [tf.train.StopAtStepHook(last_step=last)]
             seen = []
             with tf.train.MonitoredTrainingSession(
-                checkpoint_dir=str(tmp_path), hooks=hooks, save_checkpoint_steps=4, save_summaries_steps=2,
+                checkpoint_dir=str(tmp_path),
+                hooks=hooks,
+                save_checkpoint_steps=4,
+                save_summaries_steps=2,
                 log_step_count_steps=3,
-            ) as session:  # fmt: skip
+            ) as session:
                 while not session.should_stop():
                     session.run(op)
                     seen.append(int(session.run(step)) if not session.should_stop() else last)
@@ -99,9 +102,10 @@ def test_a_lost_task_makes_a_new_session(tmp_path: Path, error: type[tf.errors.O
 
     log = _Log()
     with tf.train.MonitoredTrainingSession(
-        checkpoint_dir=str(tmp_path), save_checkpoint_steps=1,
+        checkpoint_dir=str(tmp_path),
+        save_checkpoint_steps=1,
         hooks=[tf.train.StopAtStepHook(last_step=8), Failing(), log],
-    ) as session:  # fmt: skip
+    ) as session:
         while not session.should_stop():
             session.run(op)
     assert log.calls.count("create") == 3 and log.calls[-1] == "end"
@@ -159,9 +163,11 @@ def test_hooks() -> None:
         return ""
 
     hooks = [
-        feed, final, tf.train.NanTensorHook(loss, fail_on_nan_loss=False),
+        feed,
+        final,
+        tf.train.NanTensorHook(loss, fail_on_nan_loss=False),
         tf.train.LoggingTensorHook({"loss": loss}, every_n_iter=1, formatter=note),
-    ]  # fmt: skip
+    ]
     with tf.train.MonitoredSession(hooks=hooks) as session:
         while not session.should_stop():
             session.run(op)

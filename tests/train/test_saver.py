@@ -96,8 +96,10 @@ def test_sharded(tmp_path: Path) -> None:
     reader = BundleReader(path)
     assert reader.names() == ["a", "b"]
     assert sorted(os.listdir(tmp_path)) == [
-        "checkpoint", *(f"m.data-{i:05d}-of-{reader.num_shards:05d}" for i in range(reader.num_shards)), "m.index",
-    ]  # fmt: skip
+        "checkpoint",
+        *(f"m.data-{i:05d}-of-{reader.num_shards:05d}" for i in range(reader.num_shards)),
+        "m.index",
+    ]
 
 
 def test_rotation(tmp_path: Path, monkeypatch: Any) -> None:

@@ -20,6 +20,7 @@ _ROWS = load("semantics/partitioners.json")["cases"]
 def test_partitioners(name: str) -> None:
     rows = [row for row in _ROWS if _group(row) == name]
     for row in rows:
+
         def partitions(row: dict = row) -> list[int]:
             make = getattr(partitioners, name)
             return make(**row["kwargs"])(shape=TensorShape(row["shape"]), dtype=row["dtype"])

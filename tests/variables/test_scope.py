@@ -50,8 +50,9 @@ def test_regularizers_are_collected() -> None:
             tf.get_variable("n", initializer=[1.0], regularizer=tf.no_regularizer)
         losses = tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)
         assert [loss.op.name for loss in losses] == [
-            "s/v/Regularizer/l2_regularizer", "s/w/Regularizer/l1_l2_regularizer",
-        ]  # fmt: skip
+            "s/v/Regularizer/l2_regularizer",
+            "s/w/Regularizer/l1_l2_regularizer",
+        ]
         session.run(tf.global_variables_initializer())
         np.testing.assert_allclose(session.run(losses), [0.25, 0.8], rtol=1e-6)
 

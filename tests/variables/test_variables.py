@@ -11,19 +11,47 @@ from penstock.errors import InvalidArgumentError
 from penstock.graph.importer import import_graph_def
 
 _ROWS = {
-    "graphdef/naming.json": ["variable_names", "variable_names_resource", "assign_names_resource",
-                             "global_step_names", "collections_api", "group_per_device",
-                             "control_dependencies_semantics"],
-    "semantics/device_nesting.json": ["function_by_type", "variable_and_its_ops", "resource_variable_and_its_ops",
-                                      "variable_scope_caching_device", "gradients_colocation"],
-    "semantics/variable_init.json": ["report_uninitialized", "init_depends_on_other_variable",
-                                     "initializer_run_order_unspecified_but_safe", "variables_initializer_structure",
-                                     "re_init_resets", "load_and_eval", "sessions_do_not_share_variables"],
-    "ops/programs.json": ["var_", "gradients_of_gather_is_indexed_slices", "moving_variables_init_order",
-                          "local_variables", "initializers_deterministic"],
-    "ops/errors.json": ["dtype_assign", "assign_shape", "variable_no_init", "variable_unknown_shape",
-                        "create_global_step_twice", "uninitialized_"],
-}  # fmt: skip
+    "graphdef/naming.json": [
+        "variable_names",
+        "variable_names_resource",
+        "assign_names_resource",
+        "global_step_names",
+        "collections_api",
+        "group_per_device",
+        "control_dependencies_semantics",
+    ],
+    "semantics/device_nesting.json": [
+        "function_by_type",
+        "variable_and_its_ops",
+        "resource_variable_and_its_ops",
+        "variable_scope_caching_device",
+        "gradients_colocation",
+    ],
+    "semantics/variable_init.json": [
+        "report_uninitialized",
+        "init_depends_on_other_variable",
+        "initializer_run_order_unspecified_but_safe",
+        "variables_initializer_structure",
+        "re_init_resets",
+        "load_and_eval",
+        "sessions_do_not_share_variables",
+    ],
+    "ops/programs.json": [
+        "var_",
+        "gradients_of_gather_is_indexed_slices",
+        "moving_variables_init_order",
+        "local_variables",
+        "initializers_deterministic",
+    ],
+    "ops/errors.json": [
+        "dtype_assign",
+        "assign_shape",
+        "variable_no_init",
+        "variable_unknown_shape",
+        "create_global_step_twice",
+        "uninitialized_",
+    ],
+}
 
 
 def _chosen() -> list[dict]:
@@ -43,10 +71,13 @@ def test_golden_program(row: dict) -> None:
 
 def _described(op: object) -> dict:
     return {
-        "type": op.type, "inputs": [t.name for t in op.inputs], "control_inputs": [c.name for c in op.control_inputs],
-        "device": op.device, "outputs": [[t.dtype.name, t.shape.as_list()] for t in op.outputs],
+        "type": op.type,
+        "inputs": [t.name for t in op.inputs],
+        "control_inputs": [c.name for c in op.control_inputs],
+        "device": op.device,
+        "outputs": [[t.dtype.name, t.shape.as_list()] for t in op.outputs],
         "colocation": [c.decode() for c in op.colocation_groups()],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("model", ["model_ref", "model_resource", "partitioned"])
@@ -122,8 +153,10 @@ def test_protos_give_the_variables_back() -> None:
         import_graph_def(graph.as_graph_def(), name="i")
         v, r, _, part = (tf.Variable.from_proto(p, import_scope="i") for p in protos)
         assert (r.trainable, part._get_save_slice_info().full_name, part._get_save_slice_info().spec) == (
-            False, "i/p", "4 2,2",
-        )  # fmt: skip
+            False,
+            "i/p",
+            "4 2,2",
+        )
         session.run([v.initializer, r.initializer, part.initializer])
         assert [session.run(x + 1.0).tolist() for x in (v, r, part)] == [[2.0, 3.0], [4.0], [2.0, 2.0]]
         assert protos[0] == tf.Variable.from_proto(protos[0], import_scope="i").to_proto(export_scope="i")

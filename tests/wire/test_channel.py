@@ -470,7 +470,7 @@ HOSTILE: dict[str, Callable[[], list[tuple[bytes, tuple[int, ...]]]]] = {
     "two tensors in one": lambda: [(frame(Segment(0, PAGE)), (sealed(PAGE),)), (tensor_in(0, 10) * 2, ())],
     "a release of nothing": lambda: [(frame(Released([0])), ())],
     "a release of what is foreign": lambda: [(frame(Released([2**64 - 1])), ())],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -38,9 +38,27 @@ from penstock.wire.codec import (
 
 relaxed = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 
-DTYPES = [np.dtype(t) for t in (
-    "f2", "f4", "f8", ml_dtypes.bfloat16, "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "c8", "c16", "O",
-)]  # fmt: skip
+DTYPES = [
+    np.dtype(t)
+    for t in (
+        "f2",
+        "f4",
+        "f8",
+        ml_dtypes.bfloat16,
+        "i1",
+        "i2",
+        "i4",
+        "i8",
+        "u1",
+        "u2",
+        "u4",
+        "u8",
+        "?",
+        "c8",
+        "c16",
+        "O",
+    )
+]
 
 
 def frame(message: Any) -> bytes:
@@ -319,10 +337,13 @@ HOSTILE = {
     ),
     "a part of a segment's number": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Released], 7, 0) + bytes(7),
     "text that is no UTF-8": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Welcome], 14, 0)
-    + struct.pack("<I", 2) + b"\xff\xff" + bytes(8),
+    + struct.pack("<I", 2)
+    + b"\xff\xff"
+    + bytes(8),
     "text longer than the frame": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Welcome], 14, 0)
-    + struct.pack("<I", 2**32 - 1) + bytes(10),
-}  # fmt: skip
+    + struct.pack("<I", 2**32 - 1)
+    + bytes(10),
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)

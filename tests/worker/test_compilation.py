@@ -120,8 +120,9 @@ def test_a_segment_tells_its_worker_what_it_compiled():
         for rows in (3, 3, 4):
             session.run(y, {x: np.ones((rows, 2))})
         assert [(c.segment, c.kind, c.shapes) for c in log.recent()] == [
-            ("product", "exact", "float32[3, 2]"), ("product", "exact", "float32[4, 2]"),
-        ]  # fmt: skip
+            ("product", "exact", "float32[3, 2]"),
+            ("product", "exact", "float32[4, 2]"),
+        ]
 
 
 def test_values_from_elsewhere_need_no_other_code(tmp_path):

@@ -24,9 +24,10 @@ STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "gather": lambda x, y: tf.gather(x, tf.range(tf.shape(x)[0]) // 2),
     "gram": lambda x, y: tf.matmul(x, tf.matmul(x, y[: tf.shape(x)[0]], transpose_a=True)) / 10.0,
     "half": lambda x, y: x[: (tf.shape(x)[0] + 1) // 2],
-    "loop": lambda x, y: tf.while_loop(
-        lambda i, v: i < tf.shape(x)[0], lambda i, v: (i + 1, v * 0.9 + x[i]), [0, tf.zeros([WIDTH])]
-    )[1] + y,
+    "loop": lambda x, y: (
+        tf.while_loop(lambda i, v: i < tf.shape(x)[0], lambda i, v: (i + 1, v * 0.9 + x[i]), [0, tf.zeros([WIDTH])])[1]
+        + y
+    ),
     "mask": lambda x, y: tf.boolean_mask(x, x[:, 0] > -0.5),
     "max": lambda x, y: tf.maximum(x, tf.reduce_max(y)),
     "noise": lambda x, y: x + tf.random_uniform(tf.shape(x), seed=3),
@@ -39,7 +40,7 @@ STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "tile": lambda x, y: tf.tile(x, [2, 1]),
     "unique": lambda x, y: tf.gather(x, tf.unique(tf.range(tf.shape(x)[0]) % 4)[0]),
     "where": lambda x, y: tf.where(x > 0, x, tf.zeros_like(x) - 0.1),
-}  # fmt: skip
+}
 
 graphs = st.lists(
     st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=6

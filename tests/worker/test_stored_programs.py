@@ -78,12 +78,19 @@ def test_equal_jaxprs_have_one_digest_and_others_do_not() -> None:
     same = [lambda x: jnp.sin(x) + 1, lambda other: jnp.sin(other) + 1]
     assert of(same[0], x) == of(same[1], x)
     others = [
-        of(same[0], x.astype(np.int32)), of(same[0], np.ones(4, np.float32)), of(lambda x: jnp.sin(x) + 2, x),
-        of(lambda x: jnp.cos(x) + 1, x), of(lambda x: x + jnp.sin(x), x), of(lambda x: x + np.arange(3), x),
-        of(lambda x: x + np.arange(3) * 2, x), of(lambda x: x.reshape(1, 3), x), of(lambda x: x.reshape(3, 1), x),
+        of(same[0], x.astype(np.int32)),
+        of(same[0], np.ones(4, np.float32)),
+        of(lambda x: jnp.sin(x) + 2, x),
+        of(lambda x: jnp.cos(x) + 1, x),
+        of(lambda x: x + jnp.sin(x), x),
+        of(lambda x: x + np.arange(3), x),
+        of(lambda x: x + np.arange(3) * 2, x),
+        of(lambda x: x.reshape(1, 3), x),
+        of(lambda x: x.reshape(3, 1), x),
         of(lambda x: jax.lax.cond(x[0] > 0, jnp.sin, jnp.cos, x), x),
-        of(lambda x: jax.lax.cond(x[0] > 0, jnp.cos, jnp.sin, x), x), of(lambda x: jax.nn.relu(x), x),
-    ]  # fmt: skip
+        of(lambda x: jax.lax.cond(x[0] > 0, jnp.cos, jnp.sin, x), x),
+        of(lambda x: jax.nn.relu(x), x),
+    ]
     assert len({of(same[0], x), *others}) == 1 + len(others)
 
 

@@ -66,9 +66,7 @@ def losses(sizes: list[int]) -> list[Any]:
     with tf.Graph().as_default(), tf.Session() as sess:
         x, ids, loss, train = model()
         sess.run(tf.global_variables_initializer())
-        found = [
-            sess.run([loss, train], {x: random.rand(n, 4), ids: random.randint(0, 7, n)})[0] for n in sizes
-        ]  # fmt: skip
+        found = [sess.run([loss, train], {x: random.rand(n, 4), ids: random.randint(0, 7, n)})[0] for n in sizes]
         return found + sess.run(tf.trainable_variables())
 
 

@@ -38,9 +38,14 @@ class Bernoulli(Distribution):
     """1 with probability `probs`, else 0: `tf.distributions.Bernoulli(probs=0.3)`."""
 
     def __init__(
-        self, logits: Any = None, probs: Any = None, dtype: Any = dt.int32, validate_args: bool = False,
-        allow_nan_stats: bool = True, name: str = "Bernoulli",
-    ) -> None:  # fmt: skip
+        self,
+        logits: Any = None,
+        probs: Any = None,
+        dtype: Any = dt.int32,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "Bernoulli",
+    ) -> None:
         parameters = dict(locals())
         with name_scope(name) as scope:
             self._logits, self._probs = logits_and_probs(logits, probs, validate_args, False)

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.contrib.distributions.base import (
-    Distribution,
-    RegisterKL,
-    broadcast_ones,
-    checked,
-    floats,
-    next_seed,
-)
+from penstock.contrib.distributions.base import Distribution, RegisterKL, broadcast_ones, checked, floats, next_seed
 from penstock.graph.scopes import name_scope
 from penstock.ops.array import passthrough
 from penstock.ops.debugging.check_ops import assert_positive
@@ -23,9 +16,13 @@ class Beta(Distribution):
     """Beta on (0, 1): `tf.distributions.Beta(concentration1=2.0, concentration0=3.0)`."""
 
     def __init__(
-        self, concentration1: Any = None, concentration0: Any = None, validate_args: bool = False,
-        allow_nan_stats: bool = True, name: str = "Beta",
-    ) -> None:  # fmt: skip
+        self,
+        concentration1: Any = None,
+        concentration0: Any = None,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "Beta",
+    ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[concentration1, concentration0]) as scope:
             first, second = floats(concentration1=concentration1, concentration0=concentration0)
@@ -72,10 +69,11 @@ class Beta(Distribution):
 
     def _entropy(self) -> Any:
         return (
-            self._log_beta() - (self.concentration1 - 1.0) * special.digamma(self.concentration1)
+            self._log_beta()
+            - (self.concentration1 - 1.0) * special.digamma(self.concentration1)
             - (self.concentration0 - 1.0) * special.digamma(self.concentration0)
             + (self._total - 2.0) * special.digamma(self._total)
-        )  # fmt: skip
+        )
 
     def _mean(self) -> Any:
         return self.concentration1 / self._total
@@ -105,7 +103,10 @@ def _kl_beta_beta(a: Beta, b: Beta, name: str | None = None) -> Any:
             return special.digamma(getattr(a, which)) * (getattr(a, which) - getattr(b, which))
 
         return (
-            change(special.lgamma, "concentration1") + change(special.lgamma, "concentration0")
-            - change(special.lgamma, "total_concentration") + expected("concentration1")
-            + expected("concentration0") - expected("total_concentration")
-        )  # fmt: skip
+            change(special.lgamma, "concentration1")
+            + change(special.lgamma, "concentration0")
+            - change(special.lgamma, "total_concentration")
+            + expected("concentration1")
+            + expected("concentration0")
+            - expected("total_concentration")
+        )

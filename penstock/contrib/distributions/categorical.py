@@ -22,9 +22,14 @@ class Categorical(Distribution):
     """One of several classes: `tf.distributions.Categorical(probs=[0.2, 0.3, 0.5])`."""
 
     def __init__(
-        self, logits: Any = None, probs: Any = None, dtype: Any = dt.int32, validate_args: bool = False,
-        allow_nan_stats: bool = True, name: str = "Categorical",
-    ) -> None:  # fmt: skip
+        self,
+        logits: Any = None,
+        probs: Any = None,
+        dtype: Any = dt.int32,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "Categorical",
+    ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[logits, probs]) as scope:
             self._logits, self._probs = logits_and_probs(logits, probs, validate_args, True)

@@ -139,9 +139,14 @@ class Multinomial(_Vectors):
     """How often each class comes up in `total_count` draws: `tf.distributions.Multinomial(5.0, probs=[0.2, 0.8])`."""
 
     def __init__(
-        self, total_count: Any, logits: Any = None, probs: Any = None, validate_args: bool = False,
-        allow_nan_stats: bool = True, name: str = "Multinomial",
-    ) -> None:  # fmt: skip
+        self,
+        total_count: Any,
+        logits: Any = None,
+        probs: Any = None,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "Multinomial",
+    ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[total_count, logits, probs]) as scope:
             self._total_count: Any = convert_to_tensor(total_count, name="total_count")
@@ -185,9 +190,13 @@ class DirichletMultinomial(_Vectors):
     """
 
     def __init__(
-        self, total_count: Any, concentration: Any, validate_args: bool = False, allow_nan_stats: bool = True,
+        self,
+        total_count: Any,
+        concentration: Any,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
         name: str = "DirichletMultinomial",
-    ) -> None:  # fmt: skip
+    ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[total_count, concentration]) as scope:
             self._total_count: Any = convert_to_tensor(total_count, name="total_count")

@@ -25,9 +25,13 @@ class Gamma(Distribution):
     """Gamma with shape `concentration` and inverse scale `rate`: `tf.distributions.Gamma(3.0, 2.0)`."""
 
     def __init__(
-        self, concentration: Any, rate: Any, validate_args: bool = False, allow_nan_stats: bool = True,
+        self,
+        concentration: Any,
+        rate: Any,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
         name: str = "Gamma",
-    ) -> None:  # fmt: skip
+    ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[concentration, rate]) as scope:
             concentration, rate = floats(concentration=concentration, rate=rate)
@@ -60,9 +64,11 @@ class Gamma(Distribution):
 
     def _entropy(self) -> Any:
         return (
-            self.concentration - unary.log(self.rate) + special.lgamma(self.concentration)
+            self.concentration
+            - unary.log(self.rate)
+            + special.lgamma(self.concentration)
             + (1.0 - self.concentration) * special.digamma(self.concentration)
-        )  # fmt: skip
+        )
 
     def _mean(self) -> Any:
         return self.concentration / self.rate
@@ -104,7 +110,9 @@ def _kl_gamma_gamma(a: Gamma, b: Gamma, name: str | None = None) -> Any:
     with name_scope(name, "kl_gamma_gamma", [a.rate, b.rate]):
         return (
             (a.concentration - b.concentration) * special.digamma(a.concentration)
-            + special.lgamma(b.concentration) - special.lgamma(a.concentration)
-            + b.concentration * unary.log(a.rate) - b.concentration * unary.log(b.rate)
+            + special.lgamma(b.concentration)
+            - special.lgamma(a.concentration)
+            + b.concentration * unary.log(a.rate)
+            - b.concentration * unary.log(b.rate)
             + a.concentration * (b.rate / a.rate - 1.0)
-        )  # fmt: skip
+        )

@@ -7,13 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.contrib.distributions.base import (
-    FULLY_REPARAMETERIZED,
-    Distribution,
-    broadcast_ones,
-    checked,
-    floats,
-)
+from penstock.contrib.distributions.base import FULLY_REPARAMETERIZED, Distribution, broadcast_ones, checked, floats
 from penstock.graph.scopes import name_scope
 from penstock.ops.array import passthrough, selection
 from penstock.ops.debugging.check_ops import assert_positive

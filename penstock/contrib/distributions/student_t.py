@@ -18,9 +18,14 @@ class StudentT(Distribution):
     """Student's t with `df` degrees of freedom: `tf.distributions.StudentT(5.0, 0.0, 1.0)`."""
 
     def __init__(
-        self, df: Any, loc: Any, scale: Any, validate_args: bool = False, allow_nan_stats: bool = True,
+        self,
+        df: Any,
+        loc: Any,
+        scale: Any,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
         name: str = "StudentT",
-    ) -> None:  # fmt: skip
+    ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[df, loc, scale]) as scope:
             df, loc, scale = floats(df=df, loc=loc, scale=scale)
@@ -61,9 +66,12 @@ class StudentT(Distribution):
 
     def _log_prob(self, value: Any) -> Any:
         normalization = (
-            unary.log(unary.abs(self.scale)) + 0.5 * unary.log(self.df) + 0.5 * pymath.log(pymath.pi)
-            + special.lgamma(0.5 * self.df) - special.lgamma(0.5 * (self.df + 1.0))
-        )  # fmt: skip
+            unary.log(unary.abs(self.scale))
+            + 0.5 * unary.log(self.df)
+            + 0.5 * pymath.log(pymath.pi)
+            + special.lgamma(0.5 * self.df)
+            - special.lgamma(0.5 * (self.df + 1.0))
+        )
         return -0.5 * (self.df + 1.0) * unary.log1p(unary.square(self._z(value)) / self.df) - normalization
 
     def _cdf(self, value: Any) -> Any:
@@ -77,9 +85,11 @@ class StudentT(Distribution):
         half, more = 0.5 * self.df, 0.5 * (self.df + 1.0)
         log_beta = special.lgamma(half) + pymath.log(pymath.pi) / 2 - special.lgamma(more)
         entropy = (
-            unary.log(unary.abs(self.scale)) + 0.5 * unary.log(self.df) + log_beta
+            unary.log(unary.abs(self.scale))
+            + 0.5 * unary.log(self.df)
+            + log_beta
             + more * (special.digamma(more) - special.digamma(half))
-        )  # fmt: skip
+        )
         return self._all(entropy)
 
     def _mean(self) -> Any:

@@ -19,9 +19,13 @@ class Uniform(Distribution):
     reparameterization_type = FULLY_REPARAMETERIZED
 
     def __init__(
-        self, low: Any = 0.0, high: Any = 1.0, validate_args: bool = False, allow_nan_stats: bool = True,
+        self,
+        low: Any = 0.0,
+        high: Any = 1.0,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
         name: str = "Uniform",
-    ) -> None:  # fmt: skip
+    ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[low, high]) as scope:
             low, high = floats(low=low, high=high)

@@ -32,11 +32,21 @@ _XAVIER, _ZEROS = xavier_initializer(), Zeros()
 
 @add_arg_scope
 def fully_connected(
-    inputs: Any, num_outputs: Any, activation_fn: Any = activation.relu, normalizer_fn: Any = None,
-    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
-    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
-    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
-) -> Any:  # fmt: skip
+    inputs: Any,
+    num_outputs: Any,
+    activation_fn: Any = activation.relu,
+    normalizer_fn: Any = None,
+    normalizer_params: Any = None,
+    weights_initializer: Any = _XAVIER,
+    weights_regularizer: Any = None,
+    biases_initializer: Any = _ZEROS,
+    biases_regularizer: Any = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    scope: Any = None,
+) -> Any:
     """A dense layer with relu; a normalizer takes the place of biases.
 
     >>> logits = tf.contrib.layers.fully_connected(net, 10, activation_fn=None, scope="logits")
@@ -47,11 +57,18 @@ def fully_connected(
     with variable_scope(scope, "fully_connected", [inputs], reuse=reuse, custom_getter=getter) as sc:
         inputs = convert_to_tensor(inputs)
         layer = core.Dense(
-            num_outputs, use_bias=not normalizer_fn and biases_initializer is not None,
-            kernel_initializer=weights_initializer, bias_initializer=biases_initializer,
-            kernel_regularizer=weights_regularizer, bias_regularizer=biases_regularizer, trainable=trainable,
-            name=sc.name, dtype=inputs.dtype.base_dtype, _scope=sc, _reuse=reuse,
-        )  # fmt: skip
+            num_outputs,
+            use_bias=not normalizer_fn and biases_initializer is not None,
+            kernel_initializer=weights_initializer,
+            bias_initializer=biases_initializer,
+            kernel_regularizer=weights_regularizer,
+            bias_regularizer=biases_regularizer,
+            trainable=trainable,
+            name=sc.name,
+            dtype=inputs.dtype.base_dtype,
+            _scope=sc,
+            _reuse=reuse,
+        )
         outputs = layer.apply(inputs)
         collect_variable(layer.kernel, variables_collections, "weights")
         collect_variable(layer.bias, variables_collections, "biases")
@@ -66,9 +83,14 @@ linear = functools.partial(fully_connected, activation_fn=None)
 
 @add_arg_scope
 def dropout(
-    inputs: Any, keep_prob: Any = 0.5, noise_shape: Any = None, is_training: Any = True,
-    outputs_collections: Any = None, scope: Any = None, seed: int | None = None,
-) -> Any:  # fmt: skip
+    inputs: Any,
+    keep_prob: Any = 0.5,
+    noise_shape: Any = None,
+    is_training: Any = True,
+    outputs_collections: Any = None,
+    scope: Any = None,
+    seed: int | None = None,
+) -> Any:
     """Keeps elements with probability `keep_prob` while training: `slim.dropout(net, 0.5, is_training=True)`."""
     with variable_scope(scope, "Dropout", [inputs], custom_getter=variable_getter()) as sc:
         inputs = convert_to_tensor(inputs)
@@ -89,10 +111,17 @@ def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> 
 
 @add_arg_scope
 def bias_add(
-    inputs: Any, activation_fn: Any = None, initializer: Any = _ZEROS, regularizer: Any = None, reuse: Any = None,
-    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
-    data_format: str | None = "NHWC", scope: Any = None,
-) -> Any:  # fmt: skip
+    inputs: Any,
+    activation_fn: Any = None,
+    initializer: Any = _ZEROS,
+    regularizer: Any = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    data_format: str | None = "NHWC",
+    scope: Any = None,
+) -> Any:
     """Adds a variable called `biases` to the channels."""
     first = checked_format(data_format, ("NHWC", "NCHW")) == "channels_first"
     with variable_scope(scope, "BiasAdd", [inputs], reuse=reuse) as sc:
@@ -103,19 +132,27 @@ def bias_add(
         if features is None:
             raise ValueError("`C` dimension must be known but is None")
         biases = model_variable(
-            "biases", shape=[features], dtype=inputs.dtype.base_dtype, initializer=initializer,
-            regularizer=regularizer, trainable=trainable,
+            "biases",
+            shape=[features],
+            dtype=inputs.dtype.base_dtype,
+            initializer=initializer,
+            regularizer=regularizer,
+            trainable=trainable,
             collections=get_variable_collections(variables_collections, "biases"),
-        )  # fmt: skip
+        )
         outputs = layer_parts.bias_add(inputs, biases, data_format=data_format)
         return finished(outputs, None, None, activation_fn, outputs_collections, sc.name)
 
 
 @add_arg_scope
 def one_hot_encoding(
-    labels: Any, num_classes: int, on_value: Any = 1.0, off_value: Any = 0.0, outputs_collections: Any = None,
+    labels: Any,
+    num_classes: int,
+    on_value: Any = 1.0,
+    off_value: Any = 0.0,
+    outputs_collections: Any = None,
     scope: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """A vector for each label, with 1 at its class: `slim.one_hot_encoding(labels, 10)`."""
     with name_scope(scope, "OneHotEncoding", [labels, num_classes]) as sc:
         labels = convert_to_tensor(labels)
@@ -219,9 +256,16 @@ def embedding_lookup_unique(params: Any, ids: Any, partition_strategy: str = "mo
 
 
 def embed_sequence(
-    ids: Any, vocab_size: int | None = None, embed_dim: int | None = None, unique: bool = False,
-    initializer: Any = None, regularizer: Any = None, trainable: bool = True, scope: Any = None, reuse: Any = None,
-) -> Any:  # fmt: skip
+    ids: Any,
+    vocab_size: int | None = None,
+    embed_dim: int | None = None,
+    unique: bool = False,
+    initializer: Any = None,
+    regularizer: Any = None,
+    trainable: bool = True,
+    scope: Any = None,
+    reuse: Any = None,
+) -> Any:
     """Vectors for symbols, from a variable called `embeddings`.
 
     >>> tf.contrib.layers.embed_sequence(ids, vocab_size=10000, embed_dim=128)

@@ -58,13 +58,27 @@ def _variant(
 
 @add_arg_scope
 def convolution(
-    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
-    data_format: str | None = None, rate: Any = 1, activation_fn: Any = activation.relu, normalizer_fn: Any = None,
-    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
-    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
-    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+    inputs: Any,
+    num_outputs: int,
+    kernel_size: Any,
+    stride: Any = 1,
+    padding: str = "SAME",
+    data_format: str | None = None,
+    rate: Any = 1,
+    activation_fn: Any = activation.relu,
+    normalizer_fn: Any = None,
+    normalizer_params: Any = None,
+    weights_initializer: Any = _XAVIER,
+    weights_regularizer: Any = None,
+    biases_initializer: Any = _ZEROS,
+    biases_regularizer: Any = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    scope: Any = None,
     conv_dims: int | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """A convolution over one, two or three axes, by the rank of `inputs`, with relu."""
     getter = variable_getter(bias="biases", kernel="weights")
     with variable_scope(scope, "Conv", [inputs], reuse=reuse, custom_getter=getter) as sc:
@@ -75,13 +89,23 @@ def convolution(
             raise ValueError(f"Convolution expects inputs of rank {rank}, received shape {inputs.shape}.")
         assert found is not None
         layer = _CLASSES[found](
-            num_outputs, kernel_size, strides=stride, padding=padding,
-            data_format=checked_format(data_format, _FORMATS[found]), dilation_rate=rate,
-            use_bias=not normalizer_fn and biases_initializer is not None, kernel_initializer=weights_initializer,
-            bias_initializer=biases_initializer, kernel_regularizer=weights_regularizer,
-            bias_regularizer=biases_regularizer, trainable=trainable, name=sc.name, dtype=inputs.dtype.base_dtype,
-            _scope=sc, _reuse=reuse,
-        )  # fmt: skip
+            num_outputs,
+            kernel_size,
+            strides=stride,
+            padding=padding,
+            data_format=checked_format(data_format, _FORMATS[found]),
+            dilation_rate=rate,
+            use_bias=not normalizer_fn and biases_initializer is not None,
+            kernel_initializer=weights_initializer,
+            bias_initializer=biases_initializer,
+            kernel_regularizer=weights_regularizer,
+            bias_regularizer=biases_regularizer,
+            trainable=trainable,
+            name=sc.name,
+            dtype=inputs.dtype.base_dtype,
+            _scope=sc,
+            _reuse=reuse,
+        )
         outputs = layer.apply(inputs)
         collect_variable(layer.kernel, variables_collections, "weights")
         collect_variable(layer.bias, variables_collections, "biases")
@@ -90,39 +114,68 @@ def convolution(
 
 _convolution = inspect.unwrap(convolution)  # an arg_scope of `convolution` is none of the functions below
 convolution1d = _variant(
-    _convolution, "convolution1d",
-    "A convolution along sequences, with relu: `tf.contrib.layers.conv1d(sequences, 64, 3)`.", {"conv_dims": 1},
-)  # fmt: skip
+    _convolution,
+    "convolution1d",
+    "A convolution along sequences, with relu: `tf.contrib.layers.conv1d(sequences, 64, 3)`.",
+    {"conv_dims": 1},
+)
 convolution2d = _variant(
-    _convolution, "convolution2d",
-    'A convolution over images, with relu: `slim.conv2d(images, 64, [3, 3], scope="conv1")`.', {"conv_dims": 2},
-)  # fmt: skip
+    _convolution,
+    "convolution2d",
+    'A convolution over images, with relu: `slim.conv2d(images, 64, [3, 3], scope="conv1")`.',
+    {"conv_dims": 2},
+)
 convolution3d = _variant(
-    _convolution, "convolution3d",
-    "A convolution over volumes, with relu: `slim.conv3d(volumes, 64, 3)`.", {"conv_dims": 3},
-)  # fmt: skip
+    _convolution,
+    "convolution3d",
+    "A convolution over volumes, with relu: `slim.conv3d(volumes, 64, 3)`.",
+    {"conv_dims": 3},
+)
 
 
 def _transposed(
-    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
-    data_format: str | None = None, activation_fn: Any = activation.relu, normalizer_fn: Any = None,
-    normalizer_params: Any = None, weights_initializer: Any = _XAVIER, weights_regularizer: Any = None,
-    biases_initializer: Any = _ZEROS, biases_regularizer: Any = None, reuse: Any = None,
-    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
-    *, conv_dims: int,
-) -> Any:  # fmt: skip
+    inputs: Any,
+    num_outputs: int,
+    kernel_size: Any,
+    stride: Any = 1,
+    padding: str = "SAME",
+    data_format: str | None = None,
+    activation_fn: Any = activation.relu,
+    normalizer_fn: Any = None,
+    normalizer_params: Any = None,
+    weights_initializer: Any = _XAVIER,
+    weights_regularizer: Any = None,
+    biases_initializer: Any = _ZEROS,
+    biases_regularizer: Any = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    scope: Any = None,
+    *,
+    conv_dims: int,
+) -> Any:
     getter = variable_getter(bias="biases", kernel="weights")
     with variable_scope(scope, f"Conv{conv_dims}d_transpose", [inputs], reuse=reuse, custom_getter=getter) as sc:
         inputs = convert_to_tensor(inputs)
         kind: Any = convolutional.Conv2DTranspose if conv_dims == 2 else convolutional.Conv3DTranspose
         layer = kind(
-            num_outputs, kernel_size, strides=stride, padding=padding,
+            num_outputs,
+            kernel_size,
+            strides=stride,
+            padding=padding,
             data_format=checked_format(data_format, _FORMATS[conv_dims]),
-            use_bias=not normalizer_fn and biases_initializer is not None, kernel_initializer=weights_initializer,
-            bias_initializer=biases_initializer, kernel_regularizer=weights_regularizer,
-            bias_regularizer=biases_regularizer, trainable=trainable, name=sc.name, dtype=inputs.dtype.base_dtype,
-            _scope=sc, _reuse=reuse,
-        )  # fmt: skip
+            use_bias=not normalizer_fn and biases_initializer is not None,
+            kernel_initializer=weights_initializer,
+            bias_initializer=biases_initializer,
+            kernel_regularizer=weights_regularizer,
+            bias_regularizer=biases_regularizer,
+            trainable=trainable,
+            name=sc.name,
+            dtype=inputs.dtype.base_dtype,
+            _scope=sc,
+            _reuse=reuse,
+        )
         outputs = layer.apply(inputs)
         collect_variable(layer.kernel, variables_collections, "weights")
         collect_variable(layer.bias, variables_collections, "biases")
@@ -130,48 +183,77 @@ def _transposed(
 
 
 convolution2d_transpose = _variant(
-    _transposed, "convolution2d_transpose",
+    _transposed,
+    "convolution2d_transpose",
     "The transpose of conv2d, with relu: `slim.conv2d_transpose(images, 64, [3, 3], stride=2)`.",
-    {"conv_dims": 2}, data_format="NHWC",
-)  # fmt: skip
+    {"conv_dims": 2},
+    data_format="NHWC",
+)
 convolution3d_transpose = _variant(
-    _transposed, "convolution3d_transpose",
+    _transposed,
+    "convolution3d_transpose",
     "The transpose of conv3d, with relu: `slim.conv3d_transpose(volumes, 64, 3, stride=2)`.",
-    {"conv_dims": 3}, data_format="NDHWC",
-)  # fmt: skip
+    {"conv_dims": 3},
+    data_format="NDHWC",
+)
 
 
 @add_arg_scope
 def separable_convolution2d(
-    inputs: Any, num_outputs: int | None, kernel_size: Any, depth_multiplier: int = 1, stride: Any = 1,
-    padding: str = "SAME", data_format: str | None = "NHWC", rate: Any = 1, activation_fn: Any = activation.relu,
-    normalizer_fn: Any = None, normalizer_params: Any = None, weights_initializer: Any = _XAVIER,
-    pointwise_initializer: Any = None, weights_regularizer: Any = None, biases_initializer: Any = _ZEROS,
-    biases_regularizer: Any = None, reuse: Any = None, variables_collections: Any = None,
-    outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
-) -> Any:  # fmt: skip
+    inputs: Any,
+    num_outputs: int | None,
+    kernel_size: Any,
+    depth_multiplier: int = 1,
+    stride: Any = 1,
+    padding: str = "SAME",
+    data_format: str | None = "NHWC",
+    rate: Any = 1,
+    activation_fn: Any = activation.relu,
+    normalizer_fn: Any = None,
+    normalizer_params: Any = None,
+    weights_initializer: Any = _XAVIER,
+    pointwise_initializer: Any = None,
+    weights_regularizer: Any = None,
+    biases_initializer: Any = _ZEROS,
+    biases_regularizer: Any = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    scope: Any = None,
+) -> Any:
     """Each channel by itself, then a mix of channels to `num_outputs` of them; no mix where that is None.
 
     >>> slim.separable_conv2d(images, 64, [3, 3], depth_multiplier=1)
     """
     layout = checked_format(data_format, ("NHWC", "NCHW"))
-    getter = variable_getter(
-        bias="biases", depthwise_kernel="depthwise_weights", pointwise_kernel="pointwise_weights"
-    )
+    getter = variable_getter(bias="biases", depthwise_kernel="depthwise_weights", pointwise_kernel="pointwise_weights")
     use_bias = not normalizer_fn and biases_initializer is not None
     with variable_scope(scope, "SeparableConv2d", [inputs], reuse=reuse, custom_getter=getter) as sc:
         inputs = convert_to_tensor(inputs)
         outputs: Any
         if num_outputs is not None:
             layer = separable.SeparableConv2D(
-                num_outputs, kernel_size, strides=stride, padding=padding, data_format=layout,
-                dilation_rate=sizes(rate, 2, "rate"), depth_multiplier=depth_multiplier, use_bias=use_bias,
+                num_outputs,
+                kernel_size,
+                strides=stride,
+                padding=padding,
+                data_format=layout,
+                dilation_rate=sizes(rate, 2, "rate"),
+                depth_multiplier=depth_multiplier,
+                use_bias=use_bias,
                 depthwise_initializer=weights_initializer,
                 pointwise_initializer=weights_initializer if pointwise_initializer is None else pointwise_initializer,
-                bias_initializer=biases_initializer, depthwise_regularizer=weights_regularizer,
-                pointwise_regularizer=weights_regularizer, bias_regularizer=biases_regularizer, trainable=trainable,
-                name=sc.name, dtype=inputs.dtype.base_dtype, _scope=sc, _reuse=reuse,
-            )  # fmt: skip
+                bias_initializer=biases_initializer,
+                depthwise_regularizer=weights_regularizer,
+                pointwise_regularizer=weights_regularizer,
+                bias_regularizer=biases_regularizer,
+                trainable=trainable,
+                name=sc.name,
+                dtype=inputs.dtype.base_dtype,
+                _scope=sc,
+                _reuse=reuse,
+            )
             outputs = layer.apply(inputs)
             # TensorFlow has both kernels under "weights".
             collect_variable(layer.depthwise_kernel, variables_collections, "weights")
@@ -181,28 +263,48 @@ def separable_convolution2d(
             kernel, kind = sizes(kernel_size, 2, "kernel_size"), inputs.dtype.base_dtype
             channels = inputs.shape.as_list()[1 if layout == "channels_first" else -1]
             weights = model_variable(
-                "depthwise_weights", shape=[*kernel, channels, depth_multiplier], dtype=kind,
-                initializer=weights_initializer, regularizer=weights_regularizer, trainable=trainable,
+                "depthwise_weights",
+                shape=[*kernel, channels, depth_multiplier],
+                dtype=kind,
+                initializer=weights_initializer,
+                regularizer=weights_regularizer,
+                trainable=trainable,
                 collections=get_variable_collections(variables_collections, "weights"),
-            )  # fmt: skip
+            )
             outputs = depthwise.depthwise_conv2d(
-                inputs, weights, around(sizes(stride, 2, "stride"), layout), padding,
-                rate=sizes(rate, 2, "rate"), data_format=data_format,
-            )  # fmt: skip
+                inputs,
+                weights,
+                around(sizes(stride, 2, "stride"), layout),
+                padding,
+                rate=sizes(rate, 2, "rate"),
+                data_format=data_format,
+            )
             if use_bias:
                 biases = model_variable(
-                    "biases", shape=[depth_multiplier * channels], dtype=kind, initializer=biases_initializer,
-                    regularizer=biases_regularizer, trainable=trainable,
+                    "biases",
+                    shape=[depth_multiplier * channels],
+                    dtype=kind,
+                    initializer=biases_initializer,
+                    regularizer=biases_regularizer,
+                    trainable=trainable,
                     collections=get_variable_collections(variables_collections, "biases"),
-                )  # fmt: skip
+                )
                 outputs = layer_parts.bias_add(outputs, biases, data_format=data_format)
         return finished(outputs, normalizer_fn, normalizer_params, activation_fn, outputs_collections, sc.name)
 
 
 def _pooled(
-    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str | None = None,
-    outputs_collections: Any = None, scope: Any = None, *, kind: Any, default_name: str,
-) -> Any:  # fmt: skip
+    inputs: Any,
+    kernel_size: Any,
+    stride: Any = 2,
+    padding: str = "VALID",
+    data_format: str | None = None,
+    outputs_collections: Any = None,
+    scope: Any = None,
+    *,
+    kind: Any,
+    default_name: str,
+) -> Any:
     layout = checked_format(data_format, _FORMATS[kind.rank])
     with name_scope(scope, default_name, [inputs]) as sc:
         inputs = convert_to_tensor(inputs)
@@ -211,21 +313,33 @@ def _pooled(
 
 
 avg_pool2d = _variant(
-    _pooled, "avg_pool2d", "The mean of each window: `slim.avg_pool2d(net, [2, 2])`.",
-    {"kind": pooling.AveragePooling2D, "default_name": "AvgPool2D"}, data_format="NHWC",
-)  # fmt: skip
+    _pooled,
+    "avg_pool2d",
+    "The mean of each window: `slim.avg_pool2d(net, [2, 2])`.",
+    {"kind": pooling.AveragePooling2D, "default_name": "AvgPool2D"},
+    data_format="NHWC",
+)
 max_pool2d = _variant(
-    _pooled, "max_pool2d", "The largest value of each window: `slim.max_pool2d(net, [2, 2])`.",
-    {"kind": pooling.MaxPooling2D, "default_name": "MaxPool2D"}, data_format="NHWC",
-)  # fmt: skip
+    _pooled,
+    "max_pool2d",
+    "The largest value of each window: `slim.max_pool2d(net, [2, 2])`.",
+    {"kind": pooling.MaxPooling2D, "default_name": "MaxPool2D"},
+    data_format="NHWC",
+)
 avg_pool3d = _variant(
-    _pooled, "avg_pool3d", "The mean of each window of volumes.",
-    {"kind": pooling.AveragePooling3D, "default_name": "AvgPool3D"}, data_format="NDHWC",
-)  # fmt: skip
+    _pooled,
+    "avg_pool3d",
+    "The mean of each window of volumes.",
+    {"kind": pooling.AveragePooling3D, "default_name": "AvgPool3D"},
+    data_format="NDHWC",
+)
 max_pool3d = _variant(
-    _pooled, "max_pool3d", "The largest value of each window of volumes.",
-    {"kind": pooling.MaxPooling3D, "default_name": "MaxPool3D"}, data_format="NDHWC",
-)  # fmt: skip
+    _pooled,
+    "max_pool3d",
+    "The largest value of each window of volumes.",
+    {"kind": pooling.MaxPooling3D, "default_name": "MaxPool3D"},
+    data_format="NDHWC",
+)
 
 conv1d, conv2d, conv3d = convolution1d, convolution2d, convolution3d
 conv2d_transpose, conv3d_transpose = convolution2d_transpose, convolution3d_transpose

@@ -32,14 +32,30 @@ class _Uncollected(BatchNormalization):
 
 @add_arg_scope
 def batch_norm(
-    inputs: Any, decay: float = 0.999, center: bool = True, scale: bool = False, epsilon: float = 0.001,
-    activation_fn: Any = None, param_initializers: Any = None, param_regularizers: Any = None,
-    updates_collections: Any = GraphKeys.UPDATE_OPS, is_training: Any = True, reuse: Any = None,
-    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
-    batch_weights: Any = None, fused: bool | None = None, data_format: str | None = "NHWC",
-    zero_debias_moving_mean: bool = False, scope: Any = None, renorm: bool = False, renorm_clipping: Any = None,
-    renorm_decay: float = 0.99, adjustment: Any = None,
-) -> Any:  # fmt: skip
+    inputs: Any,
+    decay: float = 0.999,
+    center: bool = True,
+    scale: bool = False,
+    epsilon: float = 0.001,
+    activation_fn: Any = None,
+    param_initializers: Any = None,
+    param_regularizers: Any = None,
+    updates_collections: Any = GraphKeys.UPDATE_OPS,
+    is_training: Any = True,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    batch_weights: Any = None,
+    fused: bool | None = None,
+    data_format: str | None = "NHWC",
+    zero_debias_moving_mean: bool = False,
+    scope: Any = None,
+    renorm: bool = False,
+    renorm_clipping: Any = None,
+    renorm_decay: float = 0.99,
+    adjustment: Any = None,
+) -> Any:
     """Batch normalization, with `beta` and, if `scale`, `gamma`.
 
     The updates of the moving averages go to `updates_collections`; with None the layer itself runs them.
@@ -56,14 +72,27 @@ def batch_norm(
         if inputs.shape.rank is None:
             raise ValueError(f"Inputs {inputs.name} has undefined rank")
         layer = _Uncollected(
-            axis=1 if first else -1, momentum=decay, epsilon=epsilon, center=center, scale=scale,
-            beta_initializer=initial.get("beta", Zeros()), gamma_initializer=initial.get("gamma", Ones()),
+            axis=1 if first else -1,
+            momentum=decay,
+            epsilon=epsilon,
+            center=center,
+            scale=scale,
+            beta_initializer=initial.get("beta", Zeros()),
+            gamma_initializer=initial.get("gamma", Ones()),
             moving_mean_initializer=initial.get("moving_mean", Zeros()),
             moving_variance_initializer=initial.get("moving_variance", Ones()),
-            beta_regularizer=penalties.get("beta"), gamma_regularizer=penalties.get("gamma"), trainable=trainable,
-            renorm=renorm, renorm_clipping=renorm_clipping, renorm_momentum=renorm_decay, adjustment=adjustment,
-            name=sc.name, fused=fused, _scope=sc, _reuse=reuse,
-        )  # fmt: skip
+            beta_regularizer=penalties.get("beta"),
+            gamma_regularizer=penalties.get("gamma"),
+            trainable=trainable,
+            renorm=renorm,
+            renorm_clipping=renorm_clipping,
+            renorm_momentum=renorm_decay,
+            adjustment=adjustment,
+            name=sc.name,
+            fused=fused,
+            _scope=sc,
+            _reuse=reuse,
+        )
         # TensorFlow fuses matrices too, as images of one pixel.
         flat = fused is not False and inputs.shape.rank == 2 and inputs.dtype.base_dtype is dt.float32
         if flat:
@@ -87,27 +116,38 @@ def batch_norm(
 
 
 def _parameters(
-    inputs: Any, shape: Any, center: bool, scale: bool, initial: Any, penalties: Any, collections: Any,
-    trainable: bool,
-) -> tuple[Any, Any]:  # fmt: skip
+    inputs: Any, shape: Any, center: bool, scale: bool, initial: Any, penalties: Any, collections: Any, trainable: bool
+) -> tuple[Any, Any]:
     """The variables `beta` and `gamma`, where they are wanted."""
     made: dict[str, Any] = {"beta": None, "gamma": None}
     for name, wanted, default in (("beta", center, Zeros()), ("gamma", scale, Ones())):
         if wanted:
             made[name] = model_variable(
-                name, shape=shape, dtype=inputs.dtype.base_dtype, initializer=(initial or {}).get(name, default),
-                regularizer=(penalties or {}).get(name), trainable=trainable,
+                name,
+                shape=shape,
+                dtype=inputs.dtype.base_dtype,
+                initializer=(initial or {}).get(name, default),
+                regularizer=(penalties or {}).get(name),
+                trainable=trainable,
                 collections=get_variable_collections(collections, name),
-            )  # fmt: skip
+            )
     return made["beta"], made["gamma"]
 
 
 @add_arg_scope
 def layer_norm(
-    inputs: Any, center: bool = True, scale: bool = True, activation_fn: Any = None, reuse: Any = None,
-    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
-    begin_norm_axis: int = 1, begin_params_axis: int = -1, scope: Any = None,
-) -> Any:  # fmt: skip
+    inputs: Any,
+    center: bool = True,
+    scale: bool = True,
+    activation_fn: Any = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    begin_norm_axis: int = 1,
+    begin_params_axis: int = -1,
+    scope: Any = None,
+) -> Any:
     """Zero mean and unit variance for each example: `tf.contrib.layers.layer_norm(net)`."""
     with variable_scope(scope, "LayerNorm", [inputs], reuse=reuse) as sc:
         inputs = convert_to_tensor(inputs)
@@ -133,11 +173,22 @@ def layer_norm(
 
 @add_arg_scope
 def group_norm(
-    inputs: Any, groups: int = 32, channels_axis: int = -1, reduction_axes: Any = (-3, -2), center: bool = True,
-    scale: bool = True, epsilon: float = 1e-6, activation_fn: Any = None, param_initializers: Any = None,
-    reuse: Any = None, variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
-    scope: Any = None, mean_close_to_zero: bool = False,
-) -> Any:  # fmt: skip
+    inputs: Any,
+    groups: int = 32,
+    channels_axis: int = -1,
+    reduction_axes: Any = (-3, -2),
+    center: bool = True,
+    scale: bool = True,
+    epsilon: float = 1e-6,
+    activation_fn: Any = None,
+    param_initializers: Any = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    scope: Any = None,
+    mean_close_to_zero: bool = False,
+) -> Any:
     """Zero mean and unit variance for each group of channels of each example.
 
     >>> tf.contrib.layers.group_norm(net, groups=8)
@@ -173,10 +224,19 @@ def group_norm(
 
 @add_arg_scope
 def instance_norm(
-    inputs: Any, center: bool = True, scale: bool = True, epsilon: float = 1e-6, activation_fn: Any = None,
-    param_initializers: Any = None, reuse: Any = None, variables_collections: Any = None,
-    outputs_collections: Any = None, trainable: bool = True, data_format: str | None = "NHWC", scope: Any = None,
-) -> Any:  # fmt: skip
+    inputs: Any,
+    center: bool = True,
+    scale: bool = True,
+    epsilon: float = 1e-6,
+    activation_fn: Any = None,
+    param_initializers: Any = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    data_format: str | None = "NHWC",
+    scope: Any = None,
+) -> Any:
     """Zero mean and unit variance for each channel of each example: `tf.contrib.layers.instance_norm(net)`."""
     with variable_scope(scope, "InstanceNorm", [inputs], reuse=reuse) as sc:
         inputs = convert_to_tensor(inputs)

@@ -40,17 +40,25 @@ OPTIMIZER_CLS_NAMES: dict[str, Callable[..., Any]] = {
     "RMSProp": RMSPropOptimizer,
     "SGD": GradientDescentOptimizer,
 }
-OPTIMIZER_SUMMARIES = [
-    "learning_rate", "loss", "gradients", "gradient_norm", "global_gradient_norm",
-]  # fmt: skip
+OPTIMIZER_SUMMARIES = ["learning_rate", "loss", "gradients", "gradient_norm", "global_gradient_norm"]
 
 
 def optimize_loss(
-    loss: Any, global_step: Any, learning_rate: Any, optimizer: Any, gradient_noise_scale: float | None = None,
-    gradient_multipliers: Any = None, clip_gradients: Any = None, learning_rate_decay_fn: Any = None,
-    update_ops: Any = None, variables: Any = None, name: str | None = None, summaries: Any = None,
-    colocate_gradients_with_ops: bool = False, increment_global_step: bool = True,
-) -> Any:  # fmt: skip
+    loss: Any,
+    global_step: Any,
+    learning_rate: Any,
+    optimizer: Any,
+    gradient_noise_scale: float | None = None,
+    gradient_multipliers: Any = None,
+    clip_gradients: Any = None,
+    learning_rate_decay_fn: Any = None,
+    update_ops: Any = None,
+    variables: Any = None,
+    name: str | None = None,
+    summaries: Any = None,
+    colocate_gradients_with_ops: bool = False,
+    increment_global_step: bool = True,
+) -> Any:
     """A training step that gives the loss.
 
     `optimizer` is a name such as "Adam", a class, an Optimizer, or a function of the learning rate. `clip_gradients`
@@ -190,9 +198,14 @@ def _summarize(gradient: Any, variable: Any, wanted: list[str]) -> None:
 
 
 def adaptive_clipping_fn(
-    std_factor: float = 2.0, decay: float = 0.95, static_max_norm: float | None = None, global_step: Any = None,
-    report_summary: bool = False, epsilon: float = 1e-8, name: str | None = None,
-) -> Callable[[Any], Any]:  # fmt: skip
+    std_factor: float = 2.0,
+    decay: float = 0.95,
+    static_max_norm: float | None = None,
+    global_step: Any = None,
+    report_summary: bool = False,
+    epsilon: float = 1e-8,
+    name: str | None = None,
+) -> Callable[[Any], Any]:
     """A function for `clip_gradients` that clips what is far above the usual norm."""
 
     def clip(grads_and_vars: Any) -> Any:
@@ -206,11 +219,13 @@ def adaptive_clipping_fn(
         if static_max_norm is not None:
             factor = arithmetic.minimum(factor, static_max_norm / norm)
         clipped = [
-            None if g is None
-            else IndexedSlices(g.values * factor, g.indices, g.dense_shape) if isinstance(g, IndexedSlices)
+            None
+            if g is None
+            else IndexedSlices(g.values * factor, g.indices, g.dense_shape)
+            if isinstance(g, IndexedSlices)
             else g * factor
             for g in values
-        ]  # fmt: skip
+        ]
         return list(zip(clipped, variables, strict=True))
 
     return clip
@@ -234,4 +249,3 @@ def _usual_norm(norm: Any, factor: float, decay: float, step: Any, epsilon: floa
         square = average("sq_mean", unary.square(log_norm))
         deviation = unary.sqrt(arithmetic.maximum(epsilon, square - unary.square(mean)))
         return unary.exp(mean + factor * deviation)
-

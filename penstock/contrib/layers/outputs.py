@@ -68,19 +68,40 @@ def collect_variable(variable: Any, collections: Any, name: str) -> None:
 
 
 def _getter(
-    getter: Callable[..., Any], name: str, shape: Any = None, dtype: Any = None, initializer: Any = None,
-    regularizer: Any = None, trainable: bool = True, collections: Any = None, caching_device: Any = None,
-    partitioner: Any = None, rename: dict[str, str] | None = None, use_resource: bool | None = None,
-    synchronization: Any = None, aggregation: Any = None, **_: Any,
-) -> Any:  # fmt: skip
+    getter: Callable[..., Any],
+    name: str,
+    shape: Any = None,
+    dtype: Any = None,
+    initializer: Any = None,
+    regularizer: Any = None,
+    trainable: bool = True,
+    collections: Any = None,
+    caching_device: Any = None,
+    partitioner: Any = None,
+    rename: dict[str, str] | None = None,
+    use_resource: bool | None = None,
+    synchronization: Any = None,
+    aggregation: Any = None,
+    **_: Any,
+) -> Any:
     folder, _slash, short = name.rpartition("/")
     if rename and short in rename:
         name = f"{folder}{_slash}{rename[short]}"
     return model_variable(
-        name, shape=shape, dtype=dtype, initializer=initializer, regularizer=regularizer, trainable=trainable,
-        collections=collections, caching_device=caching_device, partitioner=partitioner, custom_getter=getter,
-        use_resource=use_resource, synchronization=synchronization, aggregation=aggregation,
-    )  # fmt: skip
+        name,
+        shape=shape,
+        dtype=dtype,
+        initializer=initializer,
+        regularizer=regularizer,
+        trainable=trainable,
+        collections=collections,
+        caching_device=caching_device,
+        partitioner=partitioner,
+        custom_getter=getter,
+        use_resource=use_resource,
+        synchronization=synchronization,
+        aggregation=aggregation,
+    )
 
 
 def variable_getter(**rename: str) -> Callable[..., Any]:

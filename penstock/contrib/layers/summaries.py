@@ -48,9 +48,7 @@ def summarize_tensors(tensors: Iterable[Any], summarizer: Any = summarize_tensor
 def summarize_collection(collection: Any, name_filter: str | None = None, summarizer: Any = summarize_tensor) -> Any:
     """A summary of each tensor of a collection whose name matches."""
     found = get_collection(collection)
-    return summarize_tensors(
-        [t for t in found if name_filter is None or re.match(name_filter, t.op.name)], summarizer
-    )
+    return summarize_tensors([t for t in found if name_filter is None or re.match(name_filter, t.op.name)], summarizer)
 
 
 def summarize_variables(name_filter: str | None = None, summarizer: Any = summarize_tensor) -> Any:

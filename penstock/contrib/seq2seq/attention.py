@@ -68,9 +68,15 @@ class AttentionMechanism:
     """Base class: keys and values made of a memory, masked past its lengths."""
 
     def __init__(
-        self, memory: Any, memory_sequence_length: Any, probability_fn: Callable[[Any], Any] | None,
-        query_layer: Any, memory_layer: Any, score_mask_value: Any = None, name: str = "Attention",
-    ) -> None:  # fmt: skip
+        self,
+        memory: Any,
+        memory_sequence_length: Any,
+        probability_fn: Callable[[Any], Any] | None,
+        query_layer: Any,
+        memory_layer: Any,
+        score_mask_value: Any = None,
+        name: str = "Attention",
+    ) -> None:
         self._name, self.query_layer, self.memory_layer = name, query_layer, memory_layer
         self._probability_fn = probability_fn or softmax
         with name_scope(None, f"{name}MemoryInit", nest.flatten(memory)):
@@ -80,9 +86,9 @@ class AttentionMechanism:
             self._lengths = None
             if memory_sequence_length is not None:
                 lengths = convert_to_tensor(memory_sequence_length, name="memory_sequence_length")
-                with control_dependencies([assert_positive(
-                    lengths, message="All values in memory_sequence_length must greater than zero."
-                )]):  # fmt: skip
+                with control_dependencies(
+                    [assert_positive(lengths, message="All values in memory_sequence_length must greater than zero.")]
+                ):
                     self._lengths = cast(lengths, dt.int32)
                 mask = sequence_mask(self._lengths, maxlen=size_at(memory, 1), dtype=memory.dtype)
                 memory = multiply(memory, expand_dims(mask, -1))
@@ -124,10 +130,17 @@ class LuongAttention(AttentionMechanism):
     """
 
     def __init__(
-        self, num_units: int, memory: Any, memory_sequence_length: Any = None, scale: bool = False,
-        probability_fn: Callable[[Any], Any] | None = None, score_mask_value: Any = None, dtype: Any = None,
-        custom_key_value_fn: Callable[..., Any] | None = None, name: str = "LuongAttention",
-    ) -> None:  # fmt: skip
+        self,
+        num_units: int,
+        memory: Any,
+        memory_sequence_length: Any = None,
+        scale: bool = False,
+        probability_fn: Callable[[Any], Any] | None = None,
+        score_mask_value: Any = None,
+        dtype: Any = None,
+        custom_key_value_fn: Callable[..., Any] | None = None,
+        name: str = "LuongAttention",
+    ) -> None:
         layer = Projection(num_units, "memory_layer", dtype)
         super().__init__(memory, memory_sequence_length, probability_fn, None, layer, score_mask_value, name)
         if custom_key_value_fn is not None:
@@ -158,10 +171,17 @@ class BahdanauAttention(AttentionMechanism):
     """
 
     def __init__(
-        self, num_units: int, memory: Any, memory_sequence_length: Any = None, normalize: bool = False,
-        probability_fn: Callable[[Any], Any] | None = None, score_mask_value: Any = None, dtype: Any = None,
-        custom_key_value_fn: Callable[..., Any] | None = None, name: str = "BahdanauAttention",
-    ) -> None:  # fmt: skip
+        self,
+        num_units: int,
+        memory: Any,
+        memory_sequence_length: Any = None,
+        normalize: bool = False,
+        probability_fn: Callable[[Any], Any] | None = None,
+        score_mask_value: Any = None,
+        dtype: Any = None,
+        custom_key_value_fn: Callable[..., Any] | None = None,
+        name: str = "BahdanauAttention",
+    ) -> None:
         query_layer = Projection(num_units, "query_layer", dtype)
         memory_layer = Projection(num_units, "memory_layer", dtype)
         super().__init__(

@@ -64,11 +64,19 @@ class AttentionWrapper(RNNCell):
     """
 
     def __init__(
-        self, cell: Any, attention_mechanism: Any, attention_layer_size: Any = None, alignment_history: bool = False,
-        cell_input_fn: Callable[[Any, Any], Any] | None = None, output_attention: bool = True,
-        initial_cell_state: Any = None, name: str | None = None, attention_layer: Any = None,
-        attention_fn: Callable[..., Any] | None = None, dtype: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        cell: Any,
+        attention_mechanism: Any,
+        attention_layer_size: Any = None,
+        alignment_history: bool = False,
+        cell_input_fn: Callable[[Any, Any], Any] | None = None,
+        output_attention: bool = True,
+        initial_cell_state: Any = None,
+        name: str | None = None,
+        attention_layer: Any = None,
+        attention_fn: Callable[..., Any] | None = None,
+        dtype: Any = None,
+    ) -> None:
         super().__init__(name=name, dtype=dtype)
         assert_like_rnncell("cell", cell)
         self._is_multi = isinstance(attention_mechanism, (list, tuple))
@@ -116,11 +124,13 @@ class AttentionWrapper(RNNCell):
     def state_size(self) -> Any:
         sizes = [m.alignments_size for m in self._mechanisms]
         return AttentionWrapperState(
-            cell_state=self._cell.state_size, time=TensorShape([]), attention=self._size,
+            cell_state=self._cell.state_size,
+            time=TensorShape([]),
+            attention=self._size,
             alignments=self._item_or_tuple(sizes),
             attention_state=self._item_or_tuple([m.state_size for m in self._mechanisms]),
             alignment_history=self._item_or_tuple([s if self._history else () for s in sizes]),
-        )  # fmt: skip
+        )
 
     def zero_state(self, batch_size: Any, dtype: Any) -> Any:
         """The state before the first step."""
@@ -183,8 +193,11 @@ class AttentionWrapper(RNNCell):
             written.append(histories[i].write(state.time, aligned) if self._history else ())
         attention = attentions[0] if len(attentions) == 1 else concat(attentions, 1)
         next_state = AttentionWrapperState(
-            cell_state=cell_state, time=add(state.time, 1), attention=attention,
-            alignments=self._item_or_tuple(alignments), attention_state=self._item_or_tuple(after),
+            cell_state=cell_state,
+            time=add(state.time, 1),
+            attention=attention,
+            alignments=self._item_or_tuple(alignments),
+            attention_state=self._item_or_tuple(after),
             alignment_history=self._item_or_tuple(written),
-        )  # fmt: skip
+        )
         return (attention if self._output_attention else output), next_state

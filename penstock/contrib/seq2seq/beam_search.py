@@ -91,10 +91,18 @@ class BeamSearchDecoder(Decoder):
     """
 
     def __init__(
-        self, cell: Any, embedding: Any, start_tokens: Any, end_token: Any, initial_state: Any, beam_width: int,
-        output_layer: Any = None, length_penalty_weight: float = 0.0, coverage_penalty_weight: float = 0.0,
+        self,
+        cell: Any,
+        embedding: Any,
+        start_tokens: Any,
+        end_token: Any,
+        initial_state: Any,
+        beam_width: int,
+        output_layer: Any = None,
+        length_penalty_weight: float = 0.0,
+        coverage_penalty_weight: float = 0.0,
         reorder_tensor_arrays: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert_like_rnncell("cell", cell)
         if coverage_penalty_weight:
             raise ValueError("BeamSearchDecoder: coverage_penalty_weight is not supported, leave it at 0.")
@@ -187,18 +195,19 @@ class BeamSearchDecoder(Decoder):
         kind = logits.dtype.base_dtype
         # A finished beam goes on with end tokens, at no cost.
         only_end = one_hot(
-            self._end_token, words, on_value=kind.as_numpy_dtype(0), off_value=np.finfo(kind.as_numpy_dtype).min,
+            self._end_token,
+            words,
+            on_value=kind.as_numpy_dtype(0),
+            off_value=np.finfo(kind.as_numpy_dtype).min,
             dtype=kind,
-        )  # fmt: skip
+        )
         done = tile(expand_dims(state.finished, 2), [1, 1, words])
         rows = multiply(fill(shape(logits), convert_to_tensor(1, dtype=kind)), only_end)
         total = add(expand_dims(state.log_probs, 2), where(done, rows, log_softmax(logits)))
         not_end = one_hot(self._end_token, words, on_value=0, off_value=1, dtype=dt.int64)
         alive = cast(logical_not(state.finished), dt.int64)
         lengths = add(multiply(expand_dims(alive, 2), not_end), expand_dims(state.lengths, 2))
-        scores, positions = top_k(
-            reshape(self._scores(total, lengths), [self._batch_size, -1]), k=self._beam_width
-        )
+        scores, positions = top_k(reshape(self._scores(total, lengths), [self._batch_size, -1]), k=self._beam_width)
         chances = batch_gather(reshape(total, [self._batch_size, -1]), positions)
         ids = cast(floormod(positions, words), dt.int32)
         parents = cast(floordiv(positions, words), dt.int32)

@@ -188,8 +188,11 @@ class _Decoding:
         loop_vars = (constant(0, dtype=dt.int32), arrays, state, inputs, finished, lengths)
         time, arrays, state, _, _, lengths = while_loop(
             lambda time, arrays, state, inputs, finished, lengths: logical_not(reduce_all(finished)),
-            self._step, loop_vars, maximum_iterations=self.bound, return_same_structure=True,
-        )  # fmt: skip
+            self._step,
+            loop_vars,
+            maximum_iterations=self.bound,
+            return_same_structure=True,
+        )
         stacked = [self._trimmed(a, time) for a in arrays]
         for tensor, known in zip(stacked, self.shapes, strict=True):
             tensor.set_shape(TensorShape([None]).concatenate(known))

@@ -65,9 +65,13 @@ class CustomHelper(Helper):
     """A helper of three functions."""
 
     def __init__(
-        self, initialize_fn: Callable[[], Any], sample_fn: Callable[..., Any], next_inputs_fn: Callable[..., Any],
-        sample_ids_shape: Any = None, sample_ids_dtype: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        initialize_fn: Callable[[], Any],
+        sample_fn: Callable[..., Any],
+        next_inputs_fn: Callable[..., Any],
+        sample_ids_shape: Any = None,
+        sample_ids_dtype: Any = None,
+    ) -> None:
         self._initialize_fn, self._sample_fn, self._next_inputs_fn = initialize_fn, sample_fn, next_inputs_fn
         self._batch_size: Any = None
         self._shape = TensorShape(sample_ids_shape or [])
@@ -191,15 +195,21 @@ class ScheduledEmbeddingTrainingHelper(TrainingHelper):
     """Feeds, with some probability, the embedding of what the decoder sampled (Bengio et al. 2015)."""
 
     def __init__(
-        self, inputs: Any, sequence_length: Any, embedding: Any, sampling_probability: Any, time_major: bool = False,
-        seed: int | None = None, scheduling_seed: int | None = None, name: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        inputs: Any,
+        sequence_length: Any,
+        embedding: Any,
+        sampling_probability: Any,
+        time_major: bool = False,
+        seed: int | None = None,
+        scheduling_seed: int | None = None,
+        name: str | None = None,
+    ) -> None:
         self._lookup = lookup(embedding)
         self._probability = convert_to_tensor(sampling_probability, name="sampling_probability")
         if self._probability.shape.rank not in (0, 1):
             raise ValueError(
-                "sampling_probability must be either a scalar or a vector. "
-                f"saw shape: {self._probability.shape}"
+                f"sampling_probability must be either a scalar or a vector. saw shape: {self._probability.shape}"
             )
         self._seed, self._scheduling_seed = seed, scheduling_seed
         super().__init__(inputs, sequence_length, time_major, name)
@@ -222,10 +232,16 @@ class ScheduledOutputTrainingHelper(TrainingHelper):
     """Feeds, with some probability, the decoder's own outputs, through `next_inputs_fn` if there is one."""
 
     def __init__(
-        self, inputs: Any, sequence_length: Any, sampling_probability: Any, time_major: bool = False,
-        seed: int | None = None, next_inputs_fn: Callable[[Any], Any] | None = None, auxiliary_inputs: Any = None,
+        self,
+        inputs: Any,
+        sequence_length: Any,
+        sampling_probability: Any,
+        time_major: bool = False,
+        seed: int | None = None,
+        next_inputs_fn: Callable[[Any], Any] | None = None,
+        auxiliary_inputs: Any = None,
         name: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._probability = convert_to_tensor(sampling_probability, name="sampling_probability")
         self._seed, self._function, self._has_auxiliary = seed, next_inputs_fn, auxiliary_inputs is not None
         super().__init__(inputs, sequence_length, time_major, name)
@@ -307,9 +323,13 @@ class SampleEmbeddingHelper(GreedyEmbeddingHelper):
     """Feeds the embedding of a class drawn from the outputs, which are logits."""
 
     def __init__(
-        self, embedding: Any, start_tokens: Any, end_token: Any, softmax_temperature: Any = None,
+        self,
+        embedding: Any,
+        start_tokens: Any,
+        end_token: Any,
+        softmax_temperature: Any = None,
         seed: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(embedding, start_tokens, end_token)
         self._temperature, self._seed = softmax_temperature, seed
 
@@ -325,9 +345,14 @@ class InferenceHelper(Helper):
     """A helper for decoders whose outputs are fed back as a function of the samples."""
 
     def __init__(
-        self, sample_fn: Callable[[Any], Any], sample_shape: Any, sample_dtype: Any, start_inputs: Any,
-        end_fn: Callable[[Any], Any], next_inputs_fn: Callable[[Any], Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        sample_fn: Callable[[Any], Any],
+        sample_shape: Any,
+        sample_dtype: Any,
+        start_inputs: Any,
+        end_fn: Callable[[Any], Any],
+        next_inputs_fn: Callable[[Any], Any] | None = None,
+    ) -> None:
         self._sample_fn, self._end_fn, self._next_inputs_fn = sample_fn, end_fn, next_inputs_fn
         self._shape, self._dtype = TensorShape(sample_shape), sample_dtype
         self._start_inputs = convert_to_tensor(start_inputs, name="start_inputs")

@@ -39,8 +39,14 @@ def _transpose_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of(tuple(dims[axis] for axis in order.tolist()))]
 
 
-@op("InvertPermutation", "T -> y: T", numpy=True, no_gradient=True, T=INDEX32,
-    shape=lambda op: [require_rank(op.input_list[0].shape, 1)])  # fmt: skip
+@op(
+    "InvertPermutation",
+    "T -> y: T",
+    numpy=True,
+    no_gradient=True,
+    T=INDEX32,
+    shape=lambda op: [require_rank(op.input_list[0].shape, 1)],
+)
 def invert_permutation(x: Array) -> Array:
     module = xp(x)
     order = module.argsort(x)
@@ -49,14 +55,28 @@ def invert_permutation(x: Array) -> Array:
     return order.astype(x.dtype)
 
 
-@op("Transpose", "T, Tperm -> y: T", static="perm", numpy=True, shape=_transpose_shape, Tperm=INDEX32,
-    grad=lambda op, grad: [transpose(grad, invert_permutation(op.input_list[1])), None])  # fmt: skip
+@op(
+    "Transpose",
+    "T, Tperm -> y: T",
+    static="perm",
+    numpy=True,
+    shape=_transpose_shape,
+    Tperm=INDEX32,
+    grad=lambda op, grad: [transpose(grad, invert_permutation(op.input_list[1])), None],
+)
 def transpose_op(x: Array, perm: Array) -> Array:
     return xp(x).transpose(x, perm.tolist())
 
 
-@op("ConjugateTranspose", "T, Tperm -> y: T", static="perm", numpy=True, shape=_transpose_shape, Tperm=INDEX32,
-    grad=lambda op, grad: [transpose(grad, invert_permutation(op.input_list[1]), conjugate=True), None])  # fmt: skip
+@op(
+    "ConjugateTranspose",
+    "T, Tperm -> y: T",
+    static="perm",
+    numpy=True,
+    shape=_transpose_shape,
+    Tperm=INDEX32,
+    grad=lambda op, grad: [transpose(grad, invert_permutation(op.input_list[1]), conjugate=True), None],
+)
 def conjugate_transpose(x: Array, perm: Array) -> Array:
     return xp(x).transpose(xp(x).conj(x), perm.tolist())
 
@@ -97,8 +117,15 @@ def adjoint(matrix: Any, name: str | None = None) -> Tensor:
         return matrix_transpose(convert_to_tensor(matrix, name="matrix"), conjugate=True)
 
 
-@op("ReverseV2", "T, Tidx -> output: T", static="axis", numpy=True, shape=shapes.unchanged, Tidx=INDEX32,
-    grad=lambda op, grad: [reverse(grad, op.input_list[1]), None])  # fmt: skip
+@op(
+    "ReverseV2",
+    "T, Tidx -> output: T",
+    static="axis",
+    numpy=True,
+    shape=shapes.unchanged,
+    Tidx=INDEX32,
+    grad=lambda op, grad: [reverse(grad, op.input_list[1]), None],
+)
 def reverse_v2(tensor: Array, axis: Array) -> Array:
     return xp(tensor).flip(tensor, tuple({int(a) % tensor.ndim for a in axis.reshape(-1)}))
 
@@ -121,9 +148,16 @@ def _sequence_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of(tuple(dims))]
 
 
-@op("ReverseSequence", "T, Tlen -> output: T", shape=_sequence_shape, Tlen=INDEX64,
-    grad=lambda op, grad: [reverse_sequence(
-        grad, op.input_list[1], seq_axis=op.attrs["seq_dim"], batch_axis=op.attrs["batch_dim"]), None])  # fmt: skip
+@op(
+    "ReverseSequence",
+    "T, Tlen -> output: T",
+    shape=_sequence_shape,
+    Tlen=INDEX64,
+    grad=lambda op, grad: [
+        reverse_sequence(grad, op.input_list[1], seq_axis=op.attrs["seq_dim"], batch_axis=op.attrs["batch_dim"]),
+        None,
+    ],
+)
 def reverse_sequence_op(input: Array, seq_lengths: Array, *, seq_dim: int, batch_dim: int = 0) -> Array:
     module = xp(input, seq_lengths)
     moved = module.moveaxis(input, (batch_dim, seq_dim), (0, 1))
@@ -140,9 +174,14 @@ def reverse_sequence_op(input: Array, seq_lengths: Array, *, seq_dim: int, batch
 
 
 def reverse_sequence(
-    input: Any, seq_lengths: Any, seq_axis: Any = None, batch_axis: Any = None, name: str | None = None,
-    seq_dim: Any = None, batch_dim: Any = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    seq_lengths: Any,
+    seq_axis: Any = None,
+    batch_axis: Any = None,
+    name: str | None = None,
+    seq_dim: Any = None,
+    batch_dim: Any = None,
+) -> Tensor:
     """Each sequence of a batch in opposite order up to its length, unchanged after it."""
     seq = seq_dim if seq_axis is None else seq_axis
     result: Tensor = reverse_sequence_op(
@@ -156,8 +195,16 @@ def _roll_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [roll(grad, -shift, op.input_list[2]), None, None]
 
 
-@op("Roll", "T, Tshift, Taxis -> output: T", static="shift axis", numpy=True, shape=shapes.unchanged, grad=_roll_grad,
-    Tshift=INDEX, Taxis=INDEX)  # fmt: skip
+@op(
+    "Roll",
+    "T, Tshift, Taxis -> output: T",
+    static="shift axis",
+    numpy=True,
+    shape=shapes.unchanged,
+    grad=_roll_grad,
+    Tshift=INDEX,
+    Taxis=INDEX,
+)
 def roll_op(input: Array, shift: Array, axis: Array) -> Array:
     pairs = (shift.reshape(-1).tolist(), axis.reshape(-1).tolist())
     return xp(input).roll(input, *map(tuple, pairs))
@@ -178,9 +225,7 @@ def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
         raise ValueError(f"Argument `indexing` must be 'xy' or 'ij', received {indexing!r}.")
     with name_scope(name, "meshgrid", args):
         count = len(args)
-        columns = [
-            reshape(stack(x), [1] * i + [-1] + [1] * (count - i - 1)) for i, x in enumerate(args)
-        ]
+        columns = [reshape(stack(x), [1] * i + [-1] + [1] * (count - i - 1)) for i, x in enumerate(args)]
         sizes = [size(x) for x in args]
         if not args:
             return []

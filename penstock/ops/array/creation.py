@@ -71,8 +71,7 @@ def _default_shape(op: Operation) -> list[TensorShape]:
     return [shape]
 
 
-@op("PlaceholderWithDefault", "dtype -> output: dtype", shape=_default_shape,
-    grad=lambda op, grad: [grad])  # fmt: skip
+@op("PlaceholderWithDefault", "dtype -> output: dtype", shape=_default_shape, grad=lambda op, grad: [grad])
 def placeholder_with_default_op(input: Array, *, shape: TensorShape) -> Array:
     return input
 

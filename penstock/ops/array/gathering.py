@@ -88,26 +88,43 @@ def _gather_grad(op: Operation, grad: Tensor) -> list[Any]:
     return vjp_gradient(op, grad)
 
 
-@op("GatherV2", "Tparams, Tindices, Taxis -> output: Tparams", static="axis", numpy=True, shape=_gather_shape,
-    grad=_gather_grad, Tindices=INDEX16, Taxis=INDEX)  # fmt: skip
+@op(
+    "GatherV2",
+    "Tparams, Tindices, Taxis -> output: Tparams",
+    static="axis",
+    numpy=True,
+    shape=_gather_shape,
+    grad=_gather_grad,
+    Tindices=INDEX16,
+    Taxis=INDEX,
+)
 def gather_v2(params: Array, indices: Array, axis: Array, *, batch_dims: int = 0) -> Array:
     at = _axis(int(axis), params.ndim)
     require_in_range(indices, params.shape[at])
     return _gather(params, indices, at, batch_dims + indices.ndim if batch_dims < 0 else batch_dims)
 
 
-@op("Gather", "Tparams, Tindices -> output: Tparams", numpy=True, Tindices=INDEX,
+@op(
+    "Gather",
+    "Tparams, Tindices -> output: Tparams",
+    numpy=True,
+    Tindices=INDEX,
     shape=lambda op: [op.input_list[1].shape.concatenate(op.input_list[0].shape.with_rank_at_least(1)[1:])],
-    grad=lambda op, grad: [_rows_grad(op, grad), None])  # fmt: skip
+    grad=lambda op, grad: [_rows_grad(op, grad), None],
+)
 def gather_v1(params: Array, indices: Array, *, validate_indices: bool = True) -> Array:
     require_in_range(indices, params.shape[0])
     return _gather(params, indices, 0, 0)
 
 
 def gather(
-    params: Any, indices: Any, validate_indices: Any = None, name: str | None = None, axis: Any = None,
+    params: Any,
+    indices: Any,
+    validate_indices: Any = None,
+    name: str | None = None,
+    axis: Any = None,
     batch_dims: int = 0,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The slices of `params` at `indices` along `axis`: `tf.gather(embeddings, ids)`."""
     at = batch_dims if axis is None else axis
     # A resource variable is read by rows where it lives, rather than whole.
@@ -158,8 +175,14 @@ def _gather_nd_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [scatter_nd(indices, grad, dims), None]
 
 
-@op("GatherNd", "Tparams, Tindices -> output: Tparams", numpy=True, shape=_gather_nd_shape, grad=_gather_nd_grad,
-    Tindices=INDEX16)  # fmt: skip
+@op(
+    "GatherNd",
+    "Tparams, Tindices -> output: Tparams",
+    numpy=True,
+    shape=_gather_nd_shape,
+    grad=_gather_nd_grad,
+    Tindices=INDEX16,
+)
 def gather_nd_op(params: Array, indices: Array, *, bad_indices_policy: str = "") -> Array:
     return xp(params, indices).asarray(params)[(*_nd_index(indices, params.shape, "param"), ...)]
 
@@ -263,8 +286,14 @@ def _scatter_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [None, gather_nd(grad, op.input_list[0]), None]
 
 
-@op("ScatterNd", "Tindices, T, Tindices -> output: T", static="shape", shape=_scatter_shape, grad=_scatter_grad,
-    Tindices=INDEX16)  # fmt: skip
+@op(
+    "ScatterNd",
+    "Tindices, T, Tindices -> output: T",
+    static="shape",
+    shape=_scatter_shape,
+    grad=_scatter_grad,
+    Tindices=INDEX16,
+)
 def scatter_nd_op(indices: Array, updates: Array, shape: Array, *, bad_indices_policy: str = "") -> Array:
     dims = tuple(as_size(d) for d in shape)
     at = _nd_index(indices, dims, "")

@@ -74,8 +74,15 @@ def _concat_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [*(slice_(grad, begin, size) for begin, size in zip(offsets, sizes, strict=True)), None]
 
 
-@op("ConcatV2", "N*T, Tidx -> output: T", static="axis", numpy=True, shape=_concat_shape, grad=_concat_grad,
-    Tidx=INDEX32)  # fmt: skip
+@op(
+    "ConcatV2",
+    "N*T, Tidx -> output: T",
+    static="axis",
+    numpy=True,
+    shape=_concat_shape,
+    grad=_concat_grad,
+    Tidx=INDEX32,
+)
 def concat_v2(values: list[Array], axis: Array) -> Array:
     place = int(axis.reshape(()))
     if all(value.__class__ is np.ndarray for value in values):
@@ -192,8 +199,13 @@ def _unpack_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of(tuple(dims))] * num
 
 
-@op("Unpack", "T -> output: num*T", numpy=True, shape=_unpack_shape,
-    grad=lambda op, *grads: [stack(list(grads), axis=op.attrs["axis"])])  # fmt: skip
+@op(
+    "Unpack",
+    "T -> output: num*T",
+    numpy=True,
+    shape=_unpack_shape,
+    grad=lambda op, *grads: [stack(list(grads), axis=op.attrs["axis"])],
+)
 def unpack(value: Array, *, num: int, axis: int = 0) -> list[Array]:
     if value.shape[axis] != num:
         raise ValueError(f"Input shape axis {axis} must equal {num}, got shape {list(value.shape)}")
@@ -239,8 +251,14 @@ def _split_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of(tuple(dims))] * count
 
 
-@op("Split", "int32, T -> output: num_split*T", static="split_dim", numpy=True, shape=_split_shape,
-    grad=lambda op, *grads: [None, concat(list(grads), op.input_list[0])])  # fmt: skip
+@op(
+    "Split",
+    "int32, T -> output: num_split*T",
+    static="split_dim",
+    numpy=True,
+    shape=_split_shape,
+    grad=lambda op, *grads: [None, concat(list(grads), op.input_list[0])],
+)
 def split_op(split_dim: Array, value: Array, *, num_split: int) -> list[Array]:
     place = _place(split_dim, value.ndim)
     if value.shape[place] % num_split:
@@ -280,9 +298,15 @@ def _sizes(sizes: np.ndarray, whole: int) -> list[int]:
     return found
 
 
-@op("SplitV", "T, Tlen, int32 -> output: num_split*T", static="size_splits split_dim", numpy=True, shape=_split_v_shape,
+@op(
+    "SplitV",
+    "T, Tlen, int32 -> output: num_split*T",
+    static="size_splits split_dim",
+    numpy=True,
+    shape=_split_v_shape,
     grad=lambda op, *grads: [concat(list(grads), op.input_list[2]), None, None],
-    Tlen=(dt.int8, *INDEX64))  # fmt: skip
+    Tlen=(dt.int8, *INDEX64),
+)
 def split_v(value: Array, size_splits: Array, split_dim: Array, *, num_split: int) -> list[Array]:
     place = _place(split_dim, value.ndim)
     ends = np.cumsum(_sizes(size_splits, value.shape[place]))[:-1]
@@ -372,15 +396,29 @@ def _pad_values(input: Array, paddings: Array, value: Any) -> Array:
     return module.pad(input, [(int(a), int(b)) for a, b in paddings], constant_values=value)
 
 
-@op("Pad", "T, Tpaddings -> output: T", static="paddings", numpy=True, shape=_pad_shape, grad=_pad_grad,
-    Tpaddings=INDEX32)  # fmt: skip
+@op(
+    "Pad",
+    "T, Tpaddings -> output: T",
+    static="paddings",
+    numpy=True,
+    shape=_pad_shape,
+    grad=_pad_grad,
+    Tpaddings=INDEX32,
+)
 def pad_op(input: Array, paddings: Array) -> Array:
     zero = np.array(b"", object) if input.dtype == object else np.zeros((), input.dtype)
     return _pad_values(input, paddings, zero)
 
 
-@op("PadV2", "T, Tpaddings, T -> output: T", static="paddings", numpy=True, shape=_pad_shape, grad=_pad_grad,
-    Tpaddings=INDEX32)  # fmt: skip
+@op(
+    "PadV2",
+    "T, Tpaddings, T -> output: T",
+    static="paddings",
+    numpy=True,
+    shape=_pad_shape,
+    grad=_pad_grad,
+    Tpaddings=INDEX32,
+)
 def pad_v2(input: Array, paddings: Array, constant_values: Array) -> Array:
     return _pad_values(input, paddings, constant_values)
 

@@ -33,8 +33,13 @@ def identity(input: Any, name: str | None = None) -> Tensor:
     return tensor
 
 
-@op("IdentityN", "list(T) -> output: list(T)", numpy=True, grad=lambda op, *grads: list(grads),
-    shape=lambda op: [t.shape for t in op.input_list])  # fmt: skip
+@op(
+    "IdentityN",
+    "list(T) -> output: list(T)",
+    numpy=True,
+    grad=lambda op, *grads: list(grads),
+    shape=lambda op: [t.shape for t in op.input_list],
+)
 def identity_n(input: list[Array]) -> list[Array]:
     return list(input)
 
@@ -72,9 +77,14 @@ def guarantee_const(input: Array) -> Array:
 # Checks
 
 
-@op("CheckNumerics", "T -> output: T", shape=shapes.unchanged, stateful=True, T=FLOATS,
-    grad=lambda op, grad: [
-        check_numerics(grad, "Not a number (NaN) or infinity (Inf) values detected in gradient.")])  # fmt: skip
+@op(
+    "CheckNumerics",
+    "T -> output: T",
+    shape=shapes.unchanged,
+    stateful=True,
+    T=FLOATS,
+    grad=lambda op, grad: [check_numerics(grad, "Not a number (NaN) or infinity (Inf) values detected in gradient.")],
+)
 def check_numerics_op(tensor: Array, *, message: str) -> Array:
     # `{}` in a user's message must not be taken for a place to fill in.
     text = message.replace("{", "{{").replace("}", "}}")

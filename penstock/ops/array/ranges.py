@@ -44,8 +44,15 @@ def _range_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((_range_size(*(v.item() for v in values if v is not None)),))]
 
 
-@op("Range", "Tidx, Tidx, Tidx -> output: Tidx", static="start limit delta", numpy=True, no_gradient=True,
-    shape=_range_shape, Tidx=Types(*FLOATS, *(t for t in INTS if t is not dt.uint8), default=dt.int32))  # fmt: skip
+@op(
+    "Range",
+    "Tidx, Tidx, Tidx -> output: Tidx",
+    static="start limit delta",
+    numpy=True,
+    no_gradient=True,
+    shape=_range_shape,
+    Tidx=Types(*FLOATS, *(t for t in INTS if t is not dt.uint8), default=dt.int32),
+)
 def range_op(start: Array, limit: Array, delta: Array) -> Array:
     size = _range_size(start.item(), limit.item(), delta.item())
     if is_symbol(size) or has_symbols(start):
@@ -62,8 +69,9 @@ def _linspace_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((None if num is None else int(num),))]
 
 
-@op("LinSpace", "T, T, Tidx -> output: T", static="num", shape=_linspace_shape, no_gradient=True,
-    T=FLOATS, Tidx=INDEX32)  # fmt: skip
+@op(
+    "LinSpace", "T, T, Tidx -> output: T", static="num", shape=_linspace_shape, no_gradient=True, T=FLOATS, Tidx=INDEX32
+)
 def linspace_op(start: Array, stop: Array, num: Array) -> Array:
     if num <= 0:
         raise ValueError(f"Requires num > 0: {int(num)}")

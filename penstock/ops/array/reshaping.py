@@ -72,8 +72,15 @@ def shape_internal(
         return result
 
 
-@op("ConcatOffset", "int32, N*shape_type -> offset: N*shape_type", numpy=True, no_gradient=True,
-    static="concat_dim shape", shape=lambda op: [t.shape for t in op.input_list[1:]], shape_type=INDEX32)  # fmt: skip
+@op(
+    "ConcatOffset",
+    "int32, N*shape_type -> offset: N*shape_type",
+    numpy=True,
+    no_gradient=True,
+    static="concat_dim shape",
+    shape=lambda op: [t.shape for t in op.input_list[1:]],
+    shape_type=INDEX32,
+)
 def concat_offset(concat_dim: Array, shape: list[Array]) -> list[Array]:
     axis, at = int(concat_dim), 0
     offsets = []
@@ -145,8 +152,15 @@ def _reshape_to_input(op: Operation, grad: Tensor) -> list[Any]:
     return [reshape(dense_rows(grad), shape(op.input_list[0]))] + [None] * (len(op.input_list) - 1)
 
 
-@op("Reshape", "T, Tshape -> output: T", static="shape", numpy=True, shape=_reshape_shape, grad=_reshape_to_input,
-    Tshape=INDEX32)  # fmt: skip
+@op(
+    "Reshape",
+    "T, Tshape -> output: T",
+    static="shape",
+    numpy=True,
+    shape=_reshape_shape,
+    grad=_reshape_to_input,
+    Tshape=INDEX32,
+)
 def reshape_op(tensor: Array, shape: Array) -> Array:
     if tensor.__class__ is np.ndarray and shape.__class__ is np.ndarray and shape.dtype.kind == "i":
         with contextlib.suppress(ValueError, TypeError):  # what follows knows why
@@ -167,9 +181,7 @@ def reshape_op(tensor: Array, shape: Array) -> Array:
             )
         dims[unknown[0]] = tensor.size // known
     elif unknown or known != tensor.size:
-        raise ValueError(
-            f"Input to reshape is a tensor with {tensor.size} values, but the requested shape has {known}"
-        )
+        raise ValueError(f"Input to reshape is a tensor with {tensor.size} values, but the requested shape has {known}")
     return tensor.reshape(dims)
 
 
@@ -191,8 +203,15 @@ def _expand_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of(tuple(dims))]
 
 
-@op("ExpandDims", "T, Tdim -> output: T", static="dim", numpy=True, shape=_expand_shape, grad=_reshape_to_input,
-    Tdim=INDEX32)  # fmt: skip
+@op(
+    "ExpandDims",
+    "T, Tdim -> output: T",
+    static="dim",
+    numpy=True,
+    shape=_expand_shape,
+    grad=_reshape_to_input,
+    Tdim=INDEX32,
+)
 def expand_dims_op(input: Array, dim: Array) -> Array:
     return xp(input).expand_dims(input, int(dim.reshape(())))
 
@@ -264,8 +283,15 @@ def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> Tensor
     return broadcast_shape(shape_x, shape_y)
 
 
-@op("BroadcastArgs", "T, T -> r0: T", numpy=True, no_gradient=True, static="s0 s1", T=INDEX32,
-    shape=lambda op: [_longer(op)])  # fmt: skip
+@op(
+    "BroadcastArgs",
+    "T, T -> r0: T",
+    numpy=True,
+    no_gradient=True,
+    static="s0 s1",
+    T=INDEX32,
+    shape=lambda op: [_longer(op)],
+)
 def broadcast_args(s0: Array, s1: Array) -> Array:
     return sizes(broadcast_shapes(s0.tolist(), s1.tolist()), s0.dtype)
 

@@ -35,8 +35,15 @@ def _where_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((None, op.input_list[0].shape.rank))]
 
 
-@op("Where", "T -> index: int64", host=True, numpy=True, no_gradient=True, shape=_where_shape,
-    T=(dt.bool, *NUMBERS, *QUANTIZED))  # fmt: skip
+@op(
+    "Where",
+    "T -> index: int64",
+    host=True,
+    numpy=True,
+    no_gradient=True,
+    shape=_where_shape,
+    T=(dt.bool, *NUMBERS, *QUANTIZED),
+)
 def where_op(input: Array) -> Array:
     return np.argwhere(np.asarray(input)).astype(np.int64)
 
@@ -150,8 +157,15 @@ def _one_hot_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of(tuple(dims))]
 
 
-@op("OneHot", "TI, int32, T, T -> output: T", static="depth", numpy=True, no_gradient=True, shape=_one_hot_shape,
-    TI=(dt.uint8, dt.int8, dt.int32, dt.int64))  # fmt: skip
+@op(
+    "OneHot",
+    "TI, int32, T, T -> output: T",
+    static="depth",
+    numpy=True,
+    no_gradient=True,
+    shape=_one_hot_shape,
+    TI=(dt.uint8, dt.int8, dt.int32, dt.int64),
+)
 def one_hot_op(indices: Array, depth: Array, on_value: Array, off_value: Array, *, axis: int = -1) -> Array:
     if not -1 <= axis <= indices.ndim:
         raise ValueError(f"Expected axis to be -1 or between [0, {indices.ndim + 1}).  But received: {axis}")
@@ -166,15 +180,18 @@ def one_hot_op(indices: Array, depth: Array, on_value: Array, off_value: Array, 
 
 
 def one_hot(
-    indices: Any, depth: Any, on_value: Any = None, off_value: Any = None, axis: int | None = None, dtype: Any = None,
+    indices: Any,
+    depth: Any,
+    on_value: Any = None,
+    off_value: Any = None,
+    axis: int | None = None,
+    dtype: Any = None,
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """`on_value` at each index along a new axis of size `depth`, else `off_value`: `tf.one_hot(labels, 10)`."""
     wanted = None if dtype is None else as_dtype(dtype).base_dtype
     with name_scope(name, "one_hot", [indices, depth, on_value, off_value]) as scope:
-        given = [
-            None if v is None else convert_to_tensor(v, preferred_dtype=wanted) for v in (on_value, off_value)
-        ]
+        given = [None if v is None else convert_to_tensor(v, preferred_dtype=wanted) for v in (on_value, off_value)]
         for label, value in zip(("on_value", "off_value"), given, strict=True):
             if value is not None and wanted is not None and value.dtype.base_dtype != wanted:
                 raise TypeError(f"dtype {value.dtype.base_dtype} of {label} does not match dtype parameter {wanted}")
@@ -202,9 +219,11 @@ def sequence_mask(lengths: Any, maxlen: Any = None, dtype: Any = dt.bool, name: 
         counts = convert_to_tensor(lengths)
         limit: Any
         if maxlen is None:
-            axes = convert_to_tensor(np.arange(counts.shape.rank or 0, dtype=np.int32)) if (
-                counts.shape.rank is not None
-            ) else op_of("Range")(0, op_of("Rank")(counts), 1)
+            axes = (
+                convert_to_tensor(np.arange(counts.shape.rank or 0, dtype=np.int32))
+                if (counts.shape.rank is not None)
+                else op_of("Range")(0, op_of("Rank")(counts), 1)
+            )
             limit = op_of("Max")(counts, axes, name="Max")
             limit = op_of("Maximum")(make_constant(0, limit.dtype.base_dtype), limit, name="Maximum")
         else:
@@ -270,8 +289,15 @@ def _distinct(x: np.ndarray, index: Any) -> tuple[np.ndarray, np.ndarray]:
     return x[first[by_place]], place[inverse.reshape(-1)]
 
 
-@op("Unique", "T -> y: T, idx: out_idx", host=True, numpy=True, shape=_unique_shape, grad=refuse_gradient,
-    out_idx=INDEX32)  # fmt: skip
+@op(
+    "Unique",
+    "T -> y: T, idx: out_idx",
+    host=True,
+    numpy=True,
+    shape=_unique_shape,
+    grad=refuse_gradient,
+    out_idx=INDEX32,
+)
 def unique_op(x: Array, *, out_idx: DType = dt.int32) -> Any:
     return _distinct(np.asarray(x), out_idx.as_numpy_dtype)
 
@@ -281,8 +307,15 @@ def unique(x: Any, out_idx: Any = dt.int32, name: str | None = None) -> Unique:
     return Unique(*unique_op(x, out_idx=as_dtype(out_idx), name=name))
 
 
-@op("UniqueWithCounts", "T -> y: T, idx: out_idx, count: out_idx", host=True, numpy=True, shape=_unique_shape,
-    grad=refuse_gradient, out_idx=INDEX32)  # fmt: skip
+@op(
+    "UniqueWithCounts",
+    "T -> y: T, idx: out_idx, count: out_idx",
+    host=True,
+    numpy=True,
+    shape=_unique_shape,
+    grad=refuse_gradient,
+    out_idx=INDEX32,
+)
 def unique_with_counts_op(x: Array, *, out_idx: DType = dt.int32) -> Any:
     kind = out_idx.as_numpy_dtype
     values, places = _distinct(np.asarray(x), kind)
@@ -294,8 +327,15 @@ def unique_with_counts(x: Any, out_idx: Any = dt.int32, name: str | None = None)
     return UniqueWithCounts(*unique_with_counts_op(x, out_idx=as_dtype(out_idx), name=name))
 
 
-@op("ListDiff", "T, T -> out: T, idx: out_idx", host=True, numpy=True, no_gradient=True, out_idx=INDEX32,
-    shape=lambda op: [TensorShape.of((None,))] * 2)  # fmt: skip
+@op(
+    "ListDiff",
+    "T, T -> out: T, idx: out_idx",
+    host=True,
+    numpy=True,
+    no_gradient=True,
+    out_idx=INDEX32,
+    shape=lambda op: [TensorShape.of((None,))] * 2,
+)
 def list_diff(x: Array, y: Array, *, out_idx: DType = dt.int32) -> Any:
     unwanted = set(np.asarray(y).tolist())
     kept = np.array([i for i, v in enumerate(np.asarray(x).tolist()) if v not in unwanted], out_idx.as_numpy_dtype)
@@ -331,8 +371,14 @@ def _partition_grad(op: Operation, *grads: Tensor) -> list[Any]:
     return [reshape(whole, shape(data)), None]
 
 
-@op("DynamicPartition", "T, int32 -> outputs: num_partitions*T", host=True, numpy=True, shape=_partition_shape,
-    grad=_partition_grad)  # fmt: skip
+@op(
+    "DynamicPartition",
+    "T, int32 -> outputs: num_partitions*T",
+    host=True,
+    numpy=True,
+    shape=_partition_shape,
+    grad=_partition_grad,
+)
 def dynamic_partition_op(data: Array, partitions: Array, *, num_partitions: int) -> list[Array]:
     values, chosen = np.asarray(data), np.asarray(partitions)
     if values.shape[: chosen.ndim] != chosen.shape:
@@ -435,5 +481,3 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
         mask = sequence_mask(times, most)
         tiled = tile(expand_dims(data, at + 1), [most if i == at + 1 else 1 for i in range(count + 1)])
         return boolean_mask(tiled, mask, axis=at)
-
-

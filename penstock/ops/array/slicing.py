@@ -239,14 +239,34 @@ def _strided_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [strided_slice_grad(dims, begin, end, strides, grad, **_masks(op)), None, None, None]
 
 
-@op("StridedSlice", "T, Index, Index, Index -> output: T", static="strides", numpy=True, shape=_strided_shape,
-    grad=_strided_grad, Index=INDEX16)  # fmt: skip
+@op(
+    "StridedSlice",
+    "T, Index, Index, Index -> output: T",
+    static="strides",
+    numpy=True,
+    shape=_strided_shape,
+    grad=_strided_grad,
+    Index=INDEX16,
+)
 def strided_slice_op(
-    input: Array, begin: Array, end: Array, strides: Array, *, begin_mask: int = 0, end_mask: int = 0,
-    ellipsis_mask: int = 0, new_axis_mask: int = 0, shrink_axis_mask: int = 0,
-) -> Array:  # fmt: skip
-    attrs = {"begin_mask": begin_mask, "end_mask": end_mask, "ellipsis_mask": ellipsis_mask,
-             "new_axis_mask": new_axis_mask, "shrink_axis_mask": shrink_axis_mask}  # fmt: skip
+    input: Array,
+    begin: Array,
+    end: Array,
+    strides: Array,
+    *,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+) -> Array:
+    attrs = {
+        "begin_mask": begin_mask,
+        "end_mask": end_mask,
+        "ellipsis_mask": ellipsis_mask,
+        "new_axis_mask": new_axis_mask,
+        "shrink_axis_mask": shrink_axis_mask,
+    }
     items, index, known = index_of(attrs, input.shape, begin, end, strides)
     if not known:
         # Traced indices first, each leaving its axis with size 1; then all else at once.
@@ -264,15 +284,34 @@ def _grad_shape(op: Operation) -> list[TensorShape]:
     return [constant_value_as_shape(op.input_list[0])]
 
 
-@op("StridedSliceGrad", "Index, Index, Index, Index, T -> output: T", static="shape strides", shape=_grad_shape,
-    Index=INDEX, grad=lambda op, grad: [None, None, None, None, strided_slice_op(
-        grad, *op.input_list[1:4], **_masks(op))])  # fmt: skip
+@op(
+    "StridedSliceGrad",
+    "Index, Index, Index, Index, T -> output: T",
+    static="shape strides",
+    shape=_grad_shape,
+    Index=INDEX,
+    grad=lambda op, grad: [None, None, None, None, strided_slice_op(grad, *op.input_list[1:4], **_masks(op))],
+)
 def strided_slice_grad(
-    shape: Array, begin: Array, end: Array, strides: Array, dy: Array, *, begin_mask: int = 0, end_mask: int = 0,
-    ellipsis_mask: int = 0, new_axis_mask: int = 0, shrink_axis_mask: int = 0,
-) -> Array:  # fmt: skip
-    attrs = {"begin_mask": begin_mask, "end_mask": end_mask, "ellipsis_mask": ellipsis_mask,
-             "new_axis_mask": new_axis_mask, "shrink_axis_mask": shrink_axis_mask}  # fmt: skip
+    shape: Array,
+    begin: Array,
+    end: Array,
+    strides: Array,
+    dy: Array,
+    *,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+) -> Array:
+    attrs = {
+        "begin_mask": begin_mask,
+        "end_mask": end_mask,
+        "ellipsis_mask": ellipsis_mask,
+        "new_axis_mask": new_axis_mask,
+        "shrink_axis_mask": shrink_axis_mask,
+    }
     dims = tuple(as_size(d) for d in shape)
     _, index, _ = index_of(attrs, dims, begin, end, strides)
     whole = jnp.zeros(dims, dy.dtype)
@@ -296,18 +335,35 @@ class SlicedVariable(Tensor):
 
 
 def strided_slice(
-    input_: Any, begin: Any, end: Any, strides: Any = None, begin_mask: int = 0, end_mask: int = 0,
-    ellipsis_mask: int = 0, new_axis_mask: int = 0, shrink_axis_mask: int = 0, var: Any = None, name: str | None = None,
-) -> Tensor:  # fmt: skip
+    input_: Any,
+    begin: Any,
+    end: Any,
+    strides: Any = None,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+    var: Any = None,
+    name: str | None = None,
+) -> Tensor:
     """`input_[begin:end:strides]` in every dimension, where the bits of the masks change the meaning of an entry.
 
     >>> tf.strided_slice(x, [0, 1], [4, 5], [2, 2])
     """
     steps = ones_like(begin) if strides is None else strides
     result: Tensor = strided_slice_op(
-        input_, begin, end, steps, begin_mask=begin_mask, end_mask=end_mask, ellipsis_mask=ellipsis_mask,
-        new_axis_mask=new_axis_mask, shrink_axis_mask=shrink_axis_mask, name=name or "StridedSlice",
-    )  # fmt: skip
+        input_,
+        begin,
+        end,
+        steps,
+        begin_mask=begin_mask,
+        end_mask=end_mask,
+        ellipsis_mask=ellipsis_mask,
+        new_axis_mask=new_axis_mask,
+        shrink_axis_mask=shrink_axis_mask,
+        name=name or "StridedSlice",
+    )
     if var is not None:
         result.__class__ = SlicedVariable
         result._attributes = var

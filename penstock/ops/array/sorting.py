@@ -115,6 +115,7 @@ def _bound(name: str, side: str) -> OpDef:
                 f"sorted_inputs and values must be matrices with as many rows, received shapes "
                 f"{list(sorted_inputs.shape)} and {list(values.shape)}"
             )
+
         def search(row: Array, wanted: Array) -> Array:
             return jnp.searchsorted(row, wanted, side=side)
 

@@ -298,9 +298,7 @@ class _WhileBuilder:
         if self.limit is not None:
             limit = self.limit if self.limit.graph is graph else graph.capture(self.limit, "While", scope)
             attrs["_limit"] = next(i for i, t in enumerate(inputs) if t is limit)
-        outputs = while_op(
-            inputs, cond=test, body=step, parallel_iterations=parallel_iterations, name=scope, **attrs
-        )
+        outputs = while_op(inputs, cond=test, body=step, parallel_iterations=parallel_iterations, name=scope, **attrs)
         wait_outside(outputs[0].op, [test, step])
         # TensorFlow counts the loop variable that `maximum_iterations` adds, too.
         first = 1 if self.limit is None else 0

@@ -105,9 +105,13 @@ def map_fn(
             return _next(i), [a.write(i, v) for a, v in zip(outputs, flat, strict=True)]
 
         _, outputs = while_loop(
-            lambda i, _: _less(i, size), body, (0, results), maximum_iterations=size, return_same_structure=True,
+            lambda i, _: _less(i, size),
+            body,
+            (0, results),
+            maximum_iterations=size,
+            return_same_structure=True,
             back_prop=back_prop,
-        )  # fmt: skip
+        )
         elements = [convert_to_tensor(e) for e in given if not isinstance(e, SparseTensor)]
         stacked = _stacked(result_structure, outputs, elements)
         if dtype is not None:
@@ -179,9 +183,15 @@ def foldr(
 
 
 def _fold(
-    fn: Any, elems: Any, initializer: Any, reverse: bool, name: str, back_prop: bool, keep: bool,
+    fn: Any,
+    elems: Any,
+    initializer: Any,
+    reverse: bool,
+    name: str,
+    back_prop: bool,
+    keep: bool,
     infer_shape: bool = True,
-) -> Any:  # fmt: skip
+) -> Any:
     if not callable(fn):
         raise TypeError(f"fn must be callable, received {fn!r}.")
     with name_scope(name, None, nest.flatten(elems)):

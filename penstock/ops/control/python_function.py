@@ -108,5 +108,3 @@ def numpy_function(
 ) -> Any:
     """The later name of `py_func`."""
     return py_func(func, inp, Tout, stateful, name)
-
-

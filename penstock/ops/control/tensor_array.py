@@ -49,10 +49,19 @@ class TensorArray:
     """
 
     def __init__(
-        self, dtype: Any, size: Any = None, dynamic_size: bool | None = None, clear_after_read: bool | None = None,
-        tensor_array_name: str | None = None, handle: Any = None, flow: Any = None, infer_shape: bool = True,
-        element_shape: Any = None, colocate_with_first_write_call: bool = True, name: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        dtype: Any,
+        size: Any = None,
+        dynamic_size: bool | None = None,
+        clear_after_read: bool | None = None,
+        tensor_array_name: str | None = None,
+        handle: Any = None,
+        flow: Any = None,
+        infer_shape: bool = True,
+        element_shape: Any = None,
+        colocate_with_first_write_call: bool = True,
+        name: str | None = None,
+    ) -> None:
         self._dtype = dt.as_dtype(dtype).base_dtype
         self._dynamic_size = bool(dynamic_size)
         self._infer_shape = infer_shape
@@ -71,8 +80,11 @@ class TensorArray:
 
     def _shape_tensor(self) -> np.ndarray:
         shape = self._element_shape
-        return np.array(-1, np.int32) if shape.rank is None else np.array(
-            [-1 if d is None else d for d in shape.as_list()], np.int32)  # fmt: skip
+        return (
+            np.array(-1, np.int32)
+            if shape.rank is None
+            else np.array([-1 if d is None else d for d in shape.as_list()], np.int32)
+        )
 
     @property
     def dtype(self) -> dt.DType:
@@ -121,9 +133,11 @@ class TensorArray:
                 raise TypeError(f"TensorArray holds {self._dtype.name}, received {value.dtype.base_dtype.name}.")
             self._learn(value.shape)
             flow = lists.tensor_list_set_item(
-                self._flow, convert_to_tensor(index, dtype=dt.int32), value,
+                self._flow,
+                convert_to_tensor(index, dtype=dt.int32),
+                value,
                 resize_if_index_out_of_bounds=self._dynamic_size,
-            )  # fmt: skip
+            )
             return self.with_flow(flow)
 
     def read(self, index: Any, name: str | None = None) -> Tensor:

@@ -42,13 +42,20 @@ def _item_shape(op: Operation) -> list[TensorShape]:
 
 def _unwritten(what: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        None, None,
+        None,
+        None,
         f"Could not {what} the TensorArray: an element was never written, and the shape of its elements is not known.",
-    )  # fmt: skip
+    )
 
 
-@op("TensorListReserve", "shape_type, int32 -> handle: variant", static="element_shape num_elements",
-    shape=shapes.scalar, shape_type=INDEX32, no_gradient=True)  # fmt: skip
+@op(
+    "TensorListReserve",
+    "shape_type, int32 -> handle: variant",
+    static="element_shape num_elements",
+    shape=shapes.scalar,
+    shape_type=INDEX32,
+    no_gradient=True,
+)
 def tensor_list_reserve(element_shape: Array, num_elements: Array, *, element_dtype: DType) -> List:
     return StackedList(None, as_size(num_elements), np.dtype(element_dtype.as_numpy_dtype), _known_shape(element_shape))
 
@@ -57,8 +64,14 @@ def _from_tensor_grad(op: Operation, dlist: Any) -> list[Any]:
     return [tensor_list_stack(dlist, op.input_list[1], element_dtype=op.attrs["element_dtype"]), None]
 
 
-@op("TensorListFromTensor", "element_dtype, shape_type -> output_handle: variant", static="element_shape",
-    shape=shapes.scalar, shape_type=INDEX32, grad=_from_tensor_grad)  # fmt: skip
+@op(
+    "TensorListFromTensor",
+    "element_dtype, shape_type -> output_handle: variant",
+    static="element_shape",
+    shape=shapes.scalar,
+    shape_type=INDEX32,
+    grad=_from_tensor_grad,
+)
 def tensor_list_from_tensor(tensor: Array, element_shape: Array) -> List:
     return StackedList(tensor, tensor.shape[0], tensor.dtype)
 
@@ -67,8 +80,13 @@ def _stack_grad(op: Operation, dy: Any) -> list[Any]:
     return [tensor_list_from_tensor(dy, op.input_list[1]), None]
 
 
-@op("TensorListStack", "variant, int32 -> tensor: element_dtype", static="element_shape", grad=_stack_grad,
-    shape=lambda op: [TensorShape.of((None,)).concatenate(_declared(op.input_list[1]))])  # fmt: skip
+@op(
+    "TensorListStack",
+    "variant, int32 -> tensor: element_dtype",
+    static="element_shape",
+    grad=_stack_grad,
+    shape=lambda op: [TensorShape.of((None,)).concatenate(_declared(op.input_list[1]))],
+)
 def tensor_list_stack(
     input_handle: List, element_shape: Array, *, element_dtype: DType, num_elements: int = -1
 ) -> Array:
@@ -87,8 +105,13 @@ def _get_item_grad(op: Operation, dy: Any) -> list[Any]:
     return [tensor_list_add_item(zeros_like_op(handle), index, dy), None, None]
 
 
-@op("TensorListGetItem", "variant, int32, int32 -> item: element_dtype", static="element_shape", shape=_item_shape,
-    grad=_get_item_grad)  # fmt: skip
+@op(
+    "TensorListGetItem",
+    "variant, int32, int32 -> item: element_dtype",
+    static="element_shape",
+    shape=_item_shape,
+    grad=_get_item_grad,
+)
 def tensor_list_get_item(input_handle: List, index: Array, element_shape: Array, *, element_dtype: DType) -> Array:
     try:
         return input_handle.get(index, _known_shape(element_shape))
@@ -101,8 +124,12 @@ def _add_item_grad(op: Operation, dlist: Any) -> list[Any]:
     return [dlist, None, _row(dlist, index, item)]
 
 
-@op("TensorListAddItem", "variant, int32, element_dtype -> output_handle: variant", shape=shapes.scalar,
-    grad=_add_item_grad)  # fmt: skip
+@op(
+    "TensorListAddItem",
+    "variant, int32, element_dtype -> output_handle: variant",
+    shape=shapes.scalar,
+    grad=_add_item_grad,
+)
 def tensor_list_add_item(input_handle: List, index: Array, item: Array) -> List:
     """A list with `item` added to the one at `index`: how the gradients of reads come together."""
     return input_handle.add(index, item)
@@ -126,8 +153,12 @@ def _take_item_grad(op: Operation, drest: Any, drow: Any) -> list[Any]:
     return [tensor_list_add_item(tensor_list_set_item(drest, index, zeros_like(item)), index, drow), None, None]
 
 
-@op("TensorListTakeItem", "variant, int32, element_dtype -> rest: variant, item: element_dtype", grad=_take_item_grad,
-    shape=lambda op: [TensorShape.of(()), op.input_list[2].shape])  # fmt: skip
+@op(
+    "TensorListTakeItem",
+    "variant, int32, element_dtype -> rest: variant, item: element_dtype",
+    grad=_take_item_grad,
+    shape=lambda op: [TensorShape.of(()), op.input_list[2].shape],
+)
 def tensor_list_take_item(input_handle: List, index: Array, like: Array) -> tuple[List, Array]:
     """A list without the item at `index`, which counts as zeros then, and that item: the gradient of a write."""
     return input_handle.take(index, like.shape)
@@ -137,8 +168,13 @@ def _index_must_be_known(attrs: dict[str, Any]) -> frozenset[int]:
     return frozenset({1} if attrs["resize_if_index_out_of_bounds"] else ())
 
 
-@op("TensorListSetItem", "variant, int32, element_dtype -> output_handle: variant", shape=shapes.scalar,
-    static_of=_index_must_be_known, grad=_set_item_grad)  # fmt: skip
+@op(
+    "TensorListSetItem",
+    "variant, int32, element_dtype -> output_handle: variant",
+    shape=shapes.scalar,
+    static_of=_index_must_be_known,
+    grad=_set_item_grad,
+)
 def tensor_list_set_item(
     input_handle: List, index: Array, item: Array, *, resize_if_index_out_of_bounds: bool = False
 ) -> List:
@@ -157,8 +193,13 @@ def _gather_grad(op: Operation, dy: Any) -> list[Any]:
     return [tensor_list_add_rows(zeros_like_op(handle), dy, indices), None, None]
 
 
-@op("TensorListGather", "variant, int32, int32 -> values: element_dtype", static="element_shape", grad=_gather_grad,
-    shape=lambda op: [op.input_list[1].shape.concatenate(_declared(op.input_list[2]))])  # fmt: skip
+@op(
+    "TensorListGather",
+    "variant, int32, int32 -> values: element_dtype",
+    static="element_shape",
+    grad=_gather_grad,
+    shape=lambda op: [op.input_list[1].shape.concatenate(_declared(op.input_list[2]))],
+)
 def tensor_list_gather(input_handle: List, indices: Array, element_shape: Array, *, element_dtype: DType) -> Array:
     try:
         return input_handle.items_at(indices, _known_shape(element_shape))
@@ -176,8 +217,12 @@ def _add_rows_grad(op: Operation, dlist: Any) -> list[Any]:
     return [dlist, _rows(dlist, indices, tensor), None]
 
 
-@op("TensorListAddRows", "variant, element_dtype, int32 -> output_handle: variant", shape=shapes.scalar,
-    grad=_add_rows_grad)  # fmt: skip
+@op(
+    "TensorListAddRows",
+    "variant, element_dtype, int32 -> output_handle: variant",
+    shape=shapes.scalar,
+    grad=_add_rows_grad,
+)
 def tensor_list_add_rows(input_handle: List, tensor: Array, indices: Array) -> List:
     """A list with the rows of `tensor` added to the items at `indices`."""
     return input_handle.add_rows(indices, tensor)
@@ -190,8 +235,12 @@ def _scatter_grad(op: Operation, dlist: Any) -> list[Any]:
     return [tensor_list_scatter(dlist, zeros_like(tensor), indices), _rows(dlist, indices, tensor), None]
 
 
-@op("TensorListScatterIntoExistingList", "variant, element_dtype, int32 -> output_handle: variant",
-    shape=shapes.scalar, grad=_scatter_grad)  # fmt: skip
+@op(
+    "TensorListScatterIntoExistingList",
+    "variant, element_dtype, int32 -> output_handle: variant",
+    shape=shapes.scalar,
+    grad=_scatter_grad,
+)
 def tensor_list_scatter(input_handle: List, tensor: Array, indices: Array) -> List:
     return input_handle.scatter(indices, tensor)
 
@@ -206,8 +255,14 @@ def _concat_shape(op: Operation) -> list[TensorShape]:
     return [rest, TensorShape.of((None,))]
 
 
-@op("TensorListConcatV2", "variant, shape_type, int64 -> tensor: element_dtype, lengths: int64",
-    static="element_shape leading_dims", shape=_concat_shape, shape_type=INDEX32, grad=_concat_grad)  # fmt: skip
+@op(
+    "TensorListConcatV2",
+    "variant, shape_type, int64 -> tensor: element_dtype, lengths: int64",
+    static="element_shape leading_dims",
+    shape=_concat_shape,
+    shape_type=INDEX32,
+    grad=_concat_grad,
+)
 def tensor_list_concat(
     input_handle: List, element_shape: Array, leading_dims: Array, *, element_dtype: DType
 ) -> tuple[Array, Array]:
@@ -224,8 +279,14 @@ def _split_grad(op: Operation, dlist: Any) -> list[Any]:
     return [joined, None, None]
 
 
-@op("TensorListSplit", "element_dtype, shape_type, int64 -> output_handle: variant", static="element_shape lengths",
-    shape=shapes.scalar, shape_type=INDEX32, grad=_split_grad)  # fmt: skip
+@op(
+    "TensorListSplit",
+    "element_dtype, shape_type, int64 -> output_handle: variant",
+    static="element_shape lengths",
+    shape=shapes.scalar,
+    shape_type=INDEX32,
+    grad=_split_grad,
+)
 def tensor_list_split(tensor: Array, element_shape: Array, lengths: Array) -> List:
     """Consecutive pieces of `tensor` along its first dimension, of the given lengths."""
     total = int(lengths.sum())

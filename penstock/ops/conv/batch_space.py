@@ -114,14 +114,28 @@ def _reversed(other: str) -> Any:
     return gradient
 
 
-@op("SpaceToBatchND", "T, Tblock_shape, Tpaddings -> output: T", static="block_shape paddings", shape=_batch_shape,
-    grad=_reversed("BatchToSpaceND"), Tblock_shape=INDEX32, Tpaddings=INDEX32)  # fmt: skip
+@op(
+    "SpaceToBatchND",
+    "T, Tblock_shape, Tpaddings -> output: T",
+    static="block_shape paddings",
+    shape=_batch_shape,
+    grad=_reversed("BatchToSpaceND"),
+    Tblock_shape=INDEX32,
+    Tpaddings=INDEX32,
+)
 def space_to_batch_nd(input: Array, block_shape: Array, paddings: Array) -> Array:
     return _to_batch(input, block_shape, paddings)
 
 
-@op("BatchToSpaceND", "T, Tblock_shape, Tcrops -> output: T", static="block_shape crops", shape=_batch_shape,
-    grad=_reversed("SpaceToBatchND"), Tblock_shape=INDEX32, Tcrops=INDEX32)  # fmt: skip
+@op(
+    "BatchToSpaceND",
+    "T, Tblock_shape, Tcrops -> output: T",
+    static="block_shape crops",
+    shape=_batch_shape,
+    grad=_reversed("SpaceToBatchND"),
+    Tblock_shape=INDEX32,
+    Tcrops=INDEX32,
+)
 def batch_to_space_nd(input: Array, block_shape: Array, crops: Array) -> Array:
     return _from_batch(input, block_shape, crops)
 

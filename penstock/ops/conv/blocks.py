@@ -163,9 +163,14 @@ def extract_image_patches_op(
 
 
 def extract_image_patches(
-    images: Any, ksizes: Any = None, strides: Any = None, rates: Any = None, padding: str | None = None,
-    name: str | None = None, sizes: Any = None,
-) -> Tensor:  # fmt: skip
+    images: Any,
+    ksizes: Any = None,
+    strides: Any = None,
+    rates: Any = None,
+    padding: str | None = None,
+    name: str | None = None,
+    sizes: Any = None,
+) -> Tensor:
     """Windows of images, each flattened into the depth of one pixel.
 
     >>> tf.extract_image_patches(images, [1, 3, 3, 1], [1, 2, 2, 1], [1, 1, 1, 1], "VALID")
@@ -187,5 +192,3 @@ def extract_volume_patches(input: Any, ksizes: Any, strides: Any, padding: str, 
     """`extract_image_patches` of volumes: [batch, depth, height, width, channels]."""
     result: Tensor = extract_volume_patches_op(input, ksizes=ksizes, strides=strides, padding=padding, name=name)
     return result
-
-

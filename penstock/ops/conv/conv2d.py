@@ -27,8 +27,11 @@ _PADDINGS = ("SAME", "VALID", "EXPLICIT")
 
 
 _AXES: dict[str, tuple[int, tuple[int, ...]]] = {
-    "NHWC": (3, (1, 2)), "NCHW": (1, (2, 3)), "NDHWC": (4, (1, 2, 3)), "NCDHW": (1, (2, 3, 4)),
-}  # fmt: skip
+    "NHWC": (3, (1, 2)),
+    "NCHW": (1, (2, 3)),
+    "NDHWC": (4, (1, 2, 3)),
+    "NCDHW": (1, (2, 3, 4)),
+}
 
 
 def axes_of(data_format: str, spatial: int = 2) -> tuple[int, tuple[int, ...]]:
@@ -130,16 +133,20 @@ def lowering(
     channel, (h, w) = axes_of(data_format)
     if any(v[i] != 1 for v in (strides, dilations) for i in (0, channel)):
         raise UnimplementedError(
-            None, None,
+            None,
+            None,
             f"strides and dilations in the batch and depth dimensions must be 1, received {strides} and {dilations}",
-        )  # fmt: skip
+        )
     around: Any = padding
     if padding == "EXPLICIT":
         around = tuple((explicit_paddings[2 * a], explicit_paddings[2 * a + 1]) for a in (h, w))
     return {
-        "strides": (strides[h], strides[w]), "padding": around, "dilations": (dilations[h], dilations[w]),
-        "data_format": data_format, "platform": platform(),
-    }  # fmt: skip
+        "strides": (strides[h], strides[w]),
+        "padding": around,
+        "dilations": (dilations[h], dilations[w]),
+        "data_format": data_format,
+        "platform": platform(),
+    }
 
 
 ONES = [1, 1, 1, 1]
@@ -157,9 +164,16 @@ def _conv2d_gradient(op: Operation, dy: Tensor) -> list[Any]:
 
 @op("Conv2D", "T, T -> output: T", shape=conv_shape, grad=_conv2d_gradient, T=_CONVOLVED)
 def conv2d_op(
-    input: Array, filter: Array, *, strides: list[int], use_cudnn_on_gpu: bool = True, padding: str,
-    explicit_paddings: list[int] = [], data_format: str = "NHWC", dilations: list[int] = ONES,  # noqa: B006
-) -> Array:  # fmt: skip
+    input: Array,
+    filter: Array,
+    *,
+    strides: list[int],
+    use_cudnn_on_gpu: bool = True,
+    padding: str,
+    explicit_paddings: list[int] = [],  # noqa: B006
+    data_format: str = "NHWC",
+    dilations: list[int] = ONES,
+) -> Array:
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
     return lowerings.conv2d(input, filter, **settings)
 
@@ -171,13 +185,26 @@ def _backprop_input_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [None, d_kernel, conv2d_op(dy, kernel, **attrs)]
 
 
-@op("Conv2DBackpropInput", "int32, T, T -> output: T", static="input_sizes", shape=from_sizes(0, 2),
-    grad=_backprop_input_gradient, T=_CONVOLVED)  # fmt: skip
+@op(
+    "Conv2DBackpropInput",
+    "int32, T, T -> output: T",
+    static="input_sizes",
+    shape=from_sizes(0, 2),
+    grad=_backprop_input_gradient,
+    T=_CONVOLVED,
+)
 def conv2d_backprop_input_op(
-    input_sizes: Array, filter: Array, out_backprop: Array, *, strides: list[int], use_cudnn_on_gpu: bool = True,
-    padding: str, explicit_paddings: list[int] = [], data_format: str = "NHWC",  # noqa: B006
+    input_sizes: Array,
+    filter: Array,
+    out_backprop: Array,
+    *,
+    strides: list[int],
+    use_cudnn_on_gpu: bool = True,
+    padding: str,
+    explicit_paddings: list[int] = [],  # noqa: B006
+    data_format: str = "NHWC",
     dilations: list[int] = ONES,
-) -> Array:  # fmt: skip
+) -> Array:
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
     return lowerings.conv2d_input_grad(tuple(map(as_size, input_sizes)), filter, out_backprop, **settings)
 
@@ -189,33 +216,60 @@ def _backprop_filter_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [d_image, None, conv2d_op(image, dy, **attrs)]
 
 
-@op("Conv2DBackpropFilter", "T, int32, T -> output: T", static="filter_sizes", shape=from_sizes(1),
-    grad=_backprop_filter_gradient, T=FLOATS)  # fmt: skip
+@op(
+    "Conv2DBackpropFilter",
+    "T, int32, T -> output: T",
+    static="filter_sizes",
+    shape=from_sizes(1),
+    grad=_backprop_filter_gradient,
+    T=FLOATS,
+)
 def conv2d_backprop_filter_op(
-    input: Array, filter_sizes: Array, out_backprop: Array, *, strides: list[int], use_cudnn_on_gpu: bool = True,
-    padding: str, explicit_paddings: list[int] = [], data_format: str = "NHWC",  # noqa: B006
+    input: Array,
+    filter_sizes: Array,
+    out_backprop: Array,
+    *,
+    strides: list[int],
+    use_cudnn_on_gpu: bool = True,
+    padding: str,
+    explicit_paddings: list[int] = [],  # noqa: B006
+    data_format: str = "NHWC",
     dilations: list[int] = ONES,
-) -> Array:  # fmt: skip
+) -> Array:
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
     return lowerings.conv2d_filter_grad(input, tuple(map(as_size, filter_sizes)), out_backprop, **settings)
 
 
 @op("Conv2DBackpropInputV2", "T, T, T -> output: T", shape=same_as(0), T=_CONVOLVED)
 def conv2d_backprop_input_v2(
-    input: Array, filter: Array, out_backprop: Array, *, strides: list[int], use_cudnn_on_gpu: bool = True,
-    padding: str, explicit_paddings: list[int] = [], data_format: str = "NHWC",  # noqa: B006
+    input: Array,
+    filter: Array,
+    out_backprop: Array,
+    *,
+    strides: list[int],
+    use_cudnn_on_gpu: bool = True,
+    padding: str,
+    explicit_paddings: list[int] = [],  # noqa: B006
+    data_format: str = "NHWC",
     dilations: list[int] = ONES,
-) -> Array:  # fmt: skip
+) -> Array:
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
     return lowerings.conv2d_input_grad(input.shape, filter, out_backprop, **settings)
 
 
 @op("Conv2DBackpropFilterV2", "T, T, T -> output: T", shape=same_as(1), T=FLOATS)
 def conv2d_backprop_filter_v2(
-    input: Array, filter: Array, out_backprop: Array, *, strides: list[int], use_cudnn_on_gpu: bool = True,
-    padding: str, explicit_paddings: list[int] = [], data_format: str = "NHWC",  # noqa: B006
+    input: Array,
+    filter: Array,
+    out_backprop: Array,
+    *,
+    strides: list[int],
+    use_cudnn_on_gpu: bool = True,
+    padding: str,
+    explicit_paddings: list[int] = [],  # noqa: B006
+    data_format: str = "NHWC",
     dilations: list[int] = ONES,
-) -> Array:  # fmt: skip
+) -> Array:
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
     return lowerings.conv2d_filter_grad(input, filter.shape, out_backprop, **settings)
 
@@ -248,9 +302,16 @@ def padding_attrs(padding: Any) -> dict[str, Any]:
 
 
 def conv2d(
-    input: Any, filter: Any = None, strides: Any = None, padding: Any = None, use_cudnn_on_gpu: bool = True,
-    data_format: str = "NHWC", dilations: Any = (1, 1, 1, 1), name: str | None = None, filters: Any = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    filter: Any = None,
+    strides: Any = None,
+    padding: Any = None,
+    use_cudnn_on_gpu: bool = True,
+    data_format: str = "NHWC",
+    dilations: Any = (1, 1, 1, 1),
+    name: str | None = None,
+    filters: Any = None,
+) -> Tensor:
     """Slides `filter` [height, width, in, out] over images.
 
     >>> tf.nn.conv2d(images, weights, strides=[1, 1, 1, 1], padding="SAME")
@@ -259,51 +320,90 @@ def conv2d(
     if padding is None:
         raise ValueError("conv2d: `padding` must be given: 'SAME', 'VALID' or a list of pairs.")
     result: Tensor = conv2d_op(
-        input, filter, strides=per_dimension(strides, data_format, "strides"), use_cudnn_on_gpu=use_cudnn_on_gpu,
-        data_format=data_format or "NHWC", dilations=per_dimension(dilations, data_format, "dilations"), name=name,
+        input,
+        filter,
+        strides=per_dimension(strides, data_format, "strides"),
+        use_cudnn_on_gpu=use_cudnn_on_gpu,
+        data_format=data_format or "NHWC",
+        dilations=per_dimension(dilations, data_format, "dilations"),
+        name=name,
         **padding_attrs(padding),
-    )  # fmt: skip
+    )
     return result
 
 
 def conv2d_backprop_input(
-    input_sizes: Any, filter: Any = None, out_backprop: Any = None, strides: Any = None, padding: Any = None,
-    use_cudnn_on_gpu: bool = True, data_format: str = "NHWC", dilations: Any = (1, 1, 1, 1), name: str | None = None,
+    input_sizes: Any,
+    filter: Any = None,
+    out_backprop: Any = None,
+    strides: Any = None,
+    padding: Any = None,
+    use_cudnn_on_gpu: bool = True,
+    data_format: str = "NHWC",
+    dilations: Any = (1, 1, 1, 1),
+    name: str | None = None,
     filters: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The gradient of a convolution with respect to its images, which have shape `input_sizes`.
 
     >>> tf.nn.conv2d_backprop_input([1, 5, 5, 2], weights, grad, strides=[1, 1, 1, 1], padding="SAME")
     """
     filter = renamed(filters, "filters", filter, "filter")
     result: Tensor = conv2d_backprop_input_op(
-        input_sizes, filter, out_backprop, strides=per_dimension(strides, data_format, "strides"),
-        use_cudnn_on_gpu=use_cudnn_on_gpu, data_format=data_format,
-        dilations=per_dimension(dilations, data_format, "dilations"), name=name, **padding_attrs(padding),
-    )  # fmt: skip
+        input_sizes,
+        filter,
+        out_backprop,
+        strides=per_dimension(strides, data_format, "strides"),
+        use_cudnn_on_gpu=use_cudnn_on_gpu,
+        data_format=data_format,
+        dilations=per_dimension(dilations, data_format, "dilations"),
+        name=name,
+        **padding_attrs(padding),
+    )
     return result
 
 
 def conv2d_backprop_filter(
-    input: Any, filter_sizes: Any, out_backprop: Any, strides: Any, padding: Any, use_cudnn_on_gpu: bool = True,
-    data_format: str = "NHWC", dilations: Any = (1, 1, 1, 1), name: str | None = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    filter_sizes: Any,
+    out_backprop: Any,
+    strides: Any,
+    padding: Any,
+    use_cudnn_on_gpu: bool = True,
+    data_format: str = "NHWC",
+    dilations: Any = (1, 1, 1, 1),
+    name: str | None = None,
+) -> Tensor:
     """The gradient of a convolution with respect to its filter, which has shape `filter_sizes`.
 
     >>> tf.nn.conv2d_backprop_filter(images, [3, 3, 2, 3], grad, strides=[1, 1, 1, 1], padding="SAME")
     """
     result: Tensor = conv2d_backprop_filter_op(
-        input, filter_sizes, out_backprop, strides=per_dimension(strides, data_format, "strides"),
-        use_cudnn_on_gpu=use_cudnn_on_gpu, data_format=data_format,
-        dilations=per_dimension(dilations, data_format, "dilations"), name=name, **padding_attrs(padding),
-    )  # fmt: skip
+        input,
+        filter_sizes,
+        out_backprop,
+        strides=per_dimension(strides, data_format, "strides"),
+        use_cudnn_on_gpu=use_cudnn_on_gpu,
+        data_format=data_format,
+        dilations=per_dimension(dilations, data_format, "dilations"),
+        name=name,
+        **padding_attrs(padding),
+    )
     return result
 
 
 def conv2d_transpose(
-    value: Any = None, filter: Any = None, output_shape: Any = None, strides: Any = None, padding: Any = "SAME",
-    data_format: str = "NHWC", name: str | None = None, input: Any = None, filters: Any = None, dilations: Any = None,
-) -> Tensor:  # fmt: skip
+    value: Any = None,
+    filter: Any = None,
+    output_shape: Any = None,
+    strides: Any = None,
+    padding: Any = "SAME",
+    data_format: str = "NHWC",
+    name: str | None = None,
+    input: Any = None,
+    filters: Any = None,
+    dilations: Any = None,
+) -> Tensor:
     """The transpose of conv2d; `filter` is [height, width, out, in].
 
     >>> tf.nn.conv2d_transpose(x, weights, output_shape=[8, 28, 28, 1], strides=[1, 2, 2, 1])
@@ -311,16 +411,28 @@ def conv2d_transpose(
     value, filter = renamed(input, "input", value, "value"), renamed(filters, "filters", filter, "filter")
     with name_scope(name, "conv2d_transpose", [value, filter, output_shape]) as name:
         return conv2d_backprop_input(
-            output_shape, filter, value, strides=strides, padding=padding, data_format=data_format or "NHWC",
-            dilations=dilations, name=name,
-        )  # fmt: skip
+            output_shape,
+            filter,
+            value,
+            strides=strides,
+            padding=padding,
+            data_format=data_format or "NHWC",
+            dilations=dilations,
+            name=name,
+        )
 
 
 def conv1d(
-    value: Any = None, filters: Any = None, stride: Any = None, padding: Any = None,
-    use_cudnn_on_gpu: bool | None = None, data_format: str | None = None, name: str | None = None, input: Any = None,
+    value: Any = None,
+    filters: Any = None,
+    stride: Any = None,
+    padding: Any = None,
+    use_cudnn_on_gpu: bool | None = None,
+    data_format: str | None = None,
+    name: str | None = None,
+    input: Any = None,
     dilations: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Slides `filters` [width, in, out] along sequences.
 
     >>> tf.nn.conv1d(sequences, weights, stride=2, padding="SAME")
@@ -330,9 +442,15 @@ def conv1d(
 
 
 def conv1d_under(
-    value: Any, filters: Any, stride: Any, padding: Any, data_format: str | None, dilations: Any, name: str | None,
+    value: Any,
+    filters: Any,
+    stride: Any,
+    padding: Any,
+    data_format: str | None,
+    dilations: Any,
+    name: str | None,
     default_name: str,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """`conv1d`, under another default name."""
     if data_format not in (None, "NWC", "NHWC", "NCW", "NCHW"):
         raise ValueError(f"`data_format` must be 'NWC' or 'NCW', received {data_format}.")
@@ -350,9 +468,15 @@ def conv1d_under(
 
 
 def conv1d_transpose(
-    input: Any, filters: Any, output_shape: Any, strides: Any, padding: Any = "SAME", data_format: str = "NWC",
-    dilations: Any = None, name: str | None = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    filters: Any,
+    output_shape: Any,
+    strides: Any,
+    padding: Any = "SAME",
+    data_format: str = "NWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
     """The transpose of conv1d; `filters` is [width, out, in].
 
     >>> tf.nn.conv1d_transpose(x, weights, output_shape=[8, 20, 3], strides=2)

@@ -61,9 +61,14 @@ def _convolve(x: Array, kernel: Array, strides: list[int], padding: str, data_fo
     windows = [windowing.axis_of(name, x.shape[at], size, step, hole, padding) for name, at, size, step, hole in sides]
     if platform() != "cpu":
         return lax.conv_general_dilated(
-            x, kernel, steps, padding, rhs_dilation=holes, dimension_numbers=(data_format, "DHWIO", data_format),
+            x,
+            kernel,
+            steps,
+            padding,
+            rhs_dilation=holes,
+            dimension_numbers=(data_format, "DHWIO", data_format),
             feature_group_count=x.shape[channel] // kernel.shape[3],
-        )  # fmt: skip
+        )
     # A sum of convolutions of images, one for each depth of the kernel: XLA's own has slow gradients on the CPU.
     axis = windows[0]
     parts = depth_slices(channels_last(x, data_format), axis)
@@ -91,9 +96,14 @@ def _settings(attrs: dict[str, Any]) -> dict[str, Any]:
 
 @op("Conv3D", "T, T -> output: T", shape=conv_shape, grad=_conv3d_gradient, T=FLOATS)
 def conv3d_op(
-    input: Array, filter: Array, *, strides: list[int], padding: str, data_format: str = "NDHWC",
+    input: Array,
+    filter: Array,
+    *,
+    strides: list[int],
+    padding: str,
+    data_format: str = "NDHWC",
     dilations: list[int] = ONES3,
-) -> Array:  # fmt: skip
+) -> Array:
     return _convolve(input, filter, strides, padding, data_format, dilations)
 
 
@@ -133,12 +143,25 @@ def _backprop_input_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [None, d_kernel, conv3d_op(dy, kernel, **attrs)]
 
 
-@op("Conv3DBackpropInputV2", "Tshape, T, T -> output: T", static="input_sizes", shape=from_sizes(0, rank=5),
-    grad=_backprop_input_gradient, T=FLOATS, Tshape=INDEX32)  # fmt: skip
+@op(
+    "Conv3DBackpropInputV2",
+    "Tshape, T, T -> output: T",
+    static="input_sizes",
+    shape=from_sizes(0, rank=5),
+    grad=_backprop_input_gradient,
+    T=FLOATS,
+    Tshape=INDEX32,
+)
 def conv3d_backprop_input_v2(
-    input_sizes: Array, filter: Array, out_backprop: Array, *, strides: list[int], padding: str,
-    data_format: str = "NDHWC", dilations: list[int] = ONES3,
-) -> Array:  # fmt: skip
+    input_sizes: Array,
+    filter: Array,
+    out_backprop: Array,
+    *,
+    strides: list[int],
+    padding: str,
+    data_format: str = "NDHWC",
+    dilations: list[int] = ONES3,
+) -> Array:
     return _input_grad(input_sizes, filter, out_backprop, strides, padding, data_format, dilations)
 
 
@@ -149,28 +172,38 @@ def _backprop_filter_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [d_volume, None, conv3d_op(volume, dy, **attrs)]
 
 
-@op("Conv3DBackpropFilterV2", "T, int32, T -> output: T", static="filter_sizes", shape=from_sizes(1, rank=5),
-    grad=_backprop_filter_gradient, T=FLOATS)  # fmt: skip
+@op(
+    "Conv3DBackpropFilterV2",
+    "T, int32, T -> output: T",
+    static="filter_sizes",
+    shape=from_sizes(1, rank=5),
+    grad=_backprop_filter_gradient,
+    T=FLOATS,
+)
 def conv3d_backprop_filter_v2_op(
-    input: Array, filter_sizes: Array, out_backprop: Array, *, strides: list[int], padding: str,
-    data_format: str = "NDHWC", dilations: list[int] = ONES3,
-) -> Array:  # fmt: skip
+    input: Array,
+    filter_sizes: Array,
+    out_backprop: Array,
+    *,
+    strides: list[int],
+    padding: str,
+    data_format: str = "NDHWC",
+    dilations: list[int] = ONES3,
+) -> Array:
     return _filter_grad(input, filter_sizes, out_backprop, strides, padding, data_format, dilations)
 
 
 @op("Conv3DBackpropInput", "T, T, T -> output: T", shape=same_as(0), T=_FLOATS_OLD)
 def conv3d_backprop_input(
-    input: Array, filter: Array, out_backprop: Array, *, strides: list[int], padding: str,
-    dilations: list[int] = ONES3,
-) -> Array:  # fmt: skip
+    input: Array, filter: Array, out_backprop: Array, *, strides: list[int], padding: str, dilations: list[int] = ONES3
+) -> Array:
     return _input_grad(input.shape, filter, out_backprop, strides, padding, "NDHWC", dilations)
 
 
 @op("Conv3DBackpropFilter", "T, T, T -> output: T", shape=same_as(1), T=_FLOATS_OLD)
 def conv3d_backprop_filter_op(
-    input: Array, filter: Array, out_backprop: Array, *, strides: list[int], padding: str,
-    dilations: list[int] = ONES3,
-) -> Array:  # fmt: skip
+    input: Array, filter: Array, out_backprop: Array, *, strides: list[int], padding: str, dilations: list[int] = ONES3
+) -> Array:
     return _filter_grad(input, filter.shape, out_backprop, strides, padding, "NDHWC", dilations)
 
 
@@ -178,25 +211,44 @@ def conv3d_backprop_filter_op(
 
 
 def conv3d(
-    input: Any, filter: Any = None, strides: Any = None, padding: Any = None, data_format: str = "NDHWC",
-    dilations: Any = (1, 1, 1, 1, 1), name: str | None = None, filters: Any = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    filter: Any = None,
+    strides: Any = None,
+    padding: Any = None,
+    data_format: str = "NDHWC",
+    dilations: Any = (1, 1, 1, 1, 1),
+    name: str | None = None,
+    filters: Any = None,
+) -> Tensor:
     """Slides `filter` [depth, height, width, in, out] over volumes.
 
     >>> tf.nn.conv3d(volumes, weights, strides=[1, 1, 1, 1, 1], padding="SAME")
     """
     filter = renamed(filters, "filters", filter, "filter")
     result: Tensor = conv3d_op(
-        input, filter, strides=list(strides), padding=padding, data_format=data_format or "NDHWC",
-        dilations=list(dilations), name=name,
-    )  # fmt: skip
+        input,
+        filter,
+        strides=list(strides),
+        padding=padding,
+        data_format=data_format or "NDHWC",
+        dilations=list(dilations),
+        name=name,
+    )
     return result
 
 
 def conv3d_transpose(
-    value: Any, filter: Any = None, output_shape: Any = None, strides: Any = None, padding: Any = "SAME",
-    data_format: str = "NDHWC", name: str | None = None, input: Any = None, filters: Any = None, dilations: Any = None,
-) -> Tensor:  # fmt: skip
+    value: Any,
+    filter: Any = None,
+    output_shape: Any = None,
+    strides: Any = None,
+    padding: Any = "SAME",
+    data_format: str = "NDHWC",
+    name: str | None = None,
+    input: Any = None,
+    filters: Any = None,
+    dilations: Any = None,
+) -> Tensor:
     """The transpose of conv3d; `filter` is [depth, height, width, out, in].
 
     >>> tf.nn.conv3d_transpose(x, weights, output_shape=[1, 8, 8, 8, 1], strides=[1, 2, 2, 2, 1])
@@ -206,31 +258,55 @@ def conv3d_transpose(
     with name_scope(name, "conv3d_transpose", [value, filter, output_shape]) as name:
         layout = data_format or "NDHWC"
         result: Tensor = conv3d_backprop_input_v2(
-            output_shape, filter, value, strides=per_dimension(strides, layout, "strides", 3), padding=padding,
-            data_format=layout, dilations=per_dimension(dilations, layout, "dilations", 3), name=name,
-        )  # fmt: skip
+            output_shape,
+            filter,
+            value,
+            strides=per_dimension(strides, layout, "strides", 3),
+            padding=padding,
+            data_format=layout,
+            dilations=per_dimension(dilations, layout, "dilations", 3),
+            name=name,
+        )
         return result
 
 
 def conv3d_backprop_filter(
-    input: Any, filter_sizes: Any, out_backprop: Any, strides: Any, padding: Any, data_format: str = "NDHWC",
-    dilations: Any = (1, 1, 1, 1, 1), name: str | None = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    filter_sizes: Any,
+    out_backprop: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NDHWC",
+    dilations: Any = (1, 1, 1, 1, 1),
+    name: str | None = None,
+) -> Tensor:
     """The gradient of a convolution of volumes with respect to its filter, which has shape `filter_sizes`.
 
     >>> tf.nn.conv3d_backprop_filter(volumes, [3, 3, 3, 2, 3], grad, strides=[1, 1, 1, 1, 1], padding="SAME")
     """
     result: Tensor = conv3d_backprop_filter_v2_op(
-        input, filter_sizes, out_backprop, strides=list(strides), padding=padding, data_format=data_format,
-        dilations=list(dilations), name=name,
-    )  # fmt: skip
+        input,
+        filter_sizes,
+        out_backprop,
+        strides=list(strides),
+        padding=padding,
+        data_format=data_format,
+        dilations=list(dilations),
+        name=name,
+    )
     return result
 
 
 def conv_transpose(
-    input: Any, filters: Any, output_shape: Any, strides: Any, padding: Any = "SAME", data_format: str | None = None,
-    dilations: Any = None, name: str | None = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    filters: Any,
+    output_shape: Any,
+    strides: Any,
+    padding: Any = "SAME",
+    data_format: str | None = None,
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
     """The transpose of a convolution over one, two or three spatial dimensions, told by `output_shape`.
 
     >>> tf.nn.conv_transpose(x, weights, output_shape=[8, 28, 28, 1], strides=2)

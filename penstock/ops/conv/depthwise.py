@@ -65,9 +65,15 @@ def _as_groups(kernel: Array, channels: int) -> Array:
 
 @op("DepthwiseConv2dNative", "T, T -> output: T", shape=_depthwise_shape, grad=_depthwise_gradient, T=FLOATS)
 def depthwise_conv2d_native_op(
-    input: Array, filter: Array, *, strides: list[int], padding: str,
-    explicit_paddings: list[int] = [], data_format: str = "NHWC", dilations: list[int] = ONES,  # noqa: B006
-) -> Array:  # fmt: skip
+    input: Array,
+    filter: Array,
+    *,
+    strides: list[int],
+    padding: str,
+    explicit_paddings: list[int] = [],  # noqa: B006
+    data_format: str = "NHWC",
+    dilations: list[int] = ONES,
+) -> Array:
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
     return lowerings.conv2d(input, _as_groups(filter, input.shape[axes_of(data_format)[0]]), **settings)
 
@@ -79,12 +85,25 @@ def _backprop_input_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [None, d_kernel, depthwise_conv2d_native_op(dy, kernel, **attrs)]
 
 
-@op("DepthwiseConv2dNativeBackpropInput", "int32, T, T -> output: T", static="input_sizes", shape=from_sizes(0, 2),
-    grad=_backprop_input_gradient, T=FLOATS)  # fmt: skip
+@op(
+    "DepthwiseConv2dNativeBackpropInput",
+    "int32, T, T -> output: T",
+    static="input_sizes",
+    shape=from_sizes(0, 2),
+    grad=_backprop_input_gradient,
+    T=FLOATS,
+)
 def depthwise_conv2d_native_backprop_input_op(
-    input_sizes: Array, filter: Array, out_backprop: Array, *, strides: list[int], padding: str,
-    explicit_paddings: list[int] = [], data_format: str = "NHWC", dilations: list[int] = ONES,  # noqa: B006
-) -> Array:  # fmt: skip
+    input_sizes: Array,
+    filter: Array,
+    out_backprop: Array,
+    *,
+    strides: list[int],
+    padding: str,
+    explicit_paddings: list[int] = [],  # noqa: B006
+    data_format: str = "NHWC",
+    dilations: list[int] = ONES,
+) -> Array:
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
     sizes = tuple(map(as_size, input_sizes))
     kernel = _as_groups(filter, sizes[axes_of(data_format)[0]])
@@ -98,12 +117,25 @@ def _backprop_filter_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [d_image, None, depthwise_conv2d_native_op(image, dy, **attrs)]
 
 
-@op("DepthwiseConv2dNativeBackpropFilter", "T, int32, T -> output: T", static="filter_sizes", shape=from_sizes(1),
-    grad=_backprop_filter_gradient, T=FLOATS)  # fmt: skip
+@op(
+    "DepthwiseConv2dNativeBackpropFilter",
+    "T, int32, T -> output: T",
+    static="filter_sizes",
+    shape=from_sizes(1),
+    grad=_backprop_filter_gradient,
+    T=FLOATS,
+)
 def depthwise_conv2d_native_backprop_filter_op(
-    input: Array, filter_sizes: Array, out_backprop: Array, *, strides: list[int], padding: str,
-    explicit_paddings: list[int] = [], data_format: str = "NHWC", dilations: list[int] = ONES,  # noqa: B006
-) -> Array:  # fmt: skip
+    input: Array,
+    filter_sizes: Array,
+    out_backprop: Array,
+    *,
+    strides: list[int],
+    padding: str,
+    explicit_paddings: list[int] = [],  # noqa: B006
+    data_format: str = "NHWC",
+    dilations: list[int] = ONES,
+) -> Array:
     settings = lowering(strides, padding, explicit_paddings, data_format, dilations)
     height, width, depth, multiplier = map(as_size, filter_sizes)
     kernel = lowerings.conv2d_filter_grad(input, (height, width, 1, depth * multiplier), out_backprop, **settings)
@@ -114,54 +146,94 @@ def depthwise_conv2d_native_backprop_filter_op(
 
 
 def depthwise_conv2d_native(
-    input: Any, filter: Any, strides: Any, padding: Any, data_format: str = "NHWC", dilations: Any = (1, 1, 1, 1),
+    input: Any,
+    filter: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = (1, 1, 1, 1),
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """A convolution of each channel by itself; `filter` is [height, width, channels, multiplier].
 
     >>> tf.nn.depthwise_conv2d_native(images, weights, [1, 1, 1, 1], "SAME")
     """
     result: Tensor = depthwise_conv2d_native_op(
-        input, filter, strides=per_dimension(strides, data_format, "strides"), data_format=data_format,
-        dilations=per_dimension(dilations, data_format, "dilations"), name=name, **padding_attrs(padding),
-    )  # fmt: skip
+        input,
+        filter,
+        strides=per_dimension(strides, data_format, "strides"),
+        data_format=data_format,
+        dilations=per_dimension(dilations, data_format, "dilations"),
+        name=name,
+        **padding_attrs(padding),
+    )
     return result
 
 
 def depthwise_conv2d_native_backprop_input(
-    input_sizes: Any, filter: Any, out_backprop: Any, strides: Any, padding: Any, data_format: str = "NHWC",
-    dilations: Any = (1, 1, 1, 1), name: str | None = None,
-) -> Tensor:  # fmt: skip
+    input_sizes: Any,
+    filter: Any,
+    out_backprop: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = (1, 1, 1, 1),
+    name: str | None = None,
+) -> Tensor:
     """The gradient of a depthwise convolution with respect to its images, which have shape `input_sizes`.
 
     >>> tf.nn.depthwise_conv2d_native_backprop_input([1, 5, 5, 2], weights, grad, [1, 1, 1, 1], "SAME")
     """
     result: Tensor = depthwise_conv2d_native_backprop_input_op(
-        input_sizes, filter, out_backprop, strides=per_dimension(strides, data_format, "strides"), name=name,
-        data_format=data_format, dilations=per_dimension(dilations, data_format, "dilations"), **padding_attrs(padding),
-    )  # fmt: skip
+        input_sizes,
+        filter,
+        out_backprop,
+        strides=per_dimension(strides, data_format, "strides"),
+        name=name,
+        data_format=data_format,
+        dilations=per_dimension(dilations, data_format, "dilations"),
+        **padding_attrs(padding),
+    )
     return result
 
 
 def depthwise_conv2d_native_backprop_filter(
-    input: Any, filter_sizes: Any, out_backprop: Any, strides: Any, padding: Any, data_format: str = "NHWC",
-    dilations: Any = (1, 1, 1, 1), name: str | None = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    filter_sizes: Any,
+    out_backprop: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = (1, 1, 1, 1),
+    name: str | None = None,
+) -> Tensor:
     """The gradient of a depthwise convolution with respect to its filter, which has shape `filter_sizes`.
 
     >>> tf.nn.depthwise_conv2d_native_backprop_filter(images, [3, 3, 2, 1], grad, [1, 1, 1, 1], "SAME")
     """
     result: Tensor = depthwise_conv2d_native_backprop_filter_op(
-        input, filter_sizes, out_backprop, strides=per_dimension(strides, data_format, "strides"), name=name,
-        data_format=data_format, dilations=per_dimension(dilations, data_format, "dilations"), **padding_attrs(padding),
-    )  # fmt: skip
+        input,
+        filter_sizes,
+        out_backprop,
+        strides=per_dimension(strides, data_format, "strides"),
+        name=name,
+        data_format=data_format,
+        dilations=per_dimension(dilations, data_format, "dilations"),
+        **padding_attrs(padding),
+    )
     return result
 
 
 def depthwise_conv2d(
-    input: Any, filter: Any, strides: Any, padding: Any, rate: Any = None, name: str | None = None,
-    data_format: str | None = None, dilations: Any = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    filter: Any,
+    strides: Any,
+    padding: Any,
+    rate: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+    dilations: Any = None,
+) -> Tensor:
     """`depthwise_conv2d_native`, dilated by `rate` (one number for height and one for width).
 
     >>> tf.nn.depthwise_conv2d(images, weights, [1, 1, 1, 1], "SAME", rate=[2, 2])
@@ -189,9 +261,16 @@ def _dilated(
 
 
 def separable_conv2d(
-    input: Any, depthwise_filter: Any, pointwise_filter: Any, strides: Any, padding: Any, rate: Any = None,
-    name: str | None = None, data_format: str | None = None, dilations: Any = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    depthwise_filter: Any,
+    pointwise_filter: Any,
+    strides: Any,
+    padding: Any,
+    rate: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+    dilations: Any = None,
+) -> Tensor:
     """A depthwise convolution followed by one that mixes the channels of each pixel.
 
     >>> tf.nn.separable_conv2d(images, depthwise, pointwise, [1, 1, 1, 1], "SAME")

@@ -20,9 +20,14 @@ from penstock.ops.math.reduce import renamed
 
 
 def with_space_to_batch(
-    input: Any, dilation_rate: Any, padding: str, op: Callable[[Tensor, int, str], Tensor], filter_shape: Any = None,
-    spatial_dims: Sequence[int] | None = None, data_format: str | None = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    dilation_rate: Any,
+    padding: str,
+    op: Callable[[Tensor, int, str], Tensor],
+    filter_shape: Any = None,
+    spatial_dims: Sequence[int] | None = None,
+    data_format: str | None = None,
+) -> Tensor:
     """`op(input, num_spatial_dims, padding)` with its windows dilated by `dilation_rate`.
 
     For "SAME" padding `filter_shape` gives the size of the windows. Without dilation it is a plain call of `op`.
@@ -103,9 +108,16 @@ def _adjusted(values: Any, fill: int, axes: list[int]) -> Any:
 
 
 def convolution(
-    input: Any, filter: Any, padding: Any, strides: Any = None, dilation_rate: Any = None, name: str | None = None,
-    data_format: str | None = None, filters: Any = None, dilations: Any = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    filter: Any,
+    padding: Any,
+    strides: Any = None,
+    dilation_rate: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+    filters: Any = None,
+    dilations: Any = None,
+) -> Tensor:
     """A convolution over one, two or three spatial dimensions, told by the rank of the filter. (tf.nn.convolution)
 
     >>> tf.nn.convolution(images, weights, padding="SAME", dilation_rate=[2, 2])
@@ -129,9 +141,7 @@ def convolution(
             return convolve(input, count, padding)
         if any(s > 1 for s in steps):
             raise ValueError("strides > 1 not supported in conjunction with dilation_rate > 1")
-        return with_space_to_batch(
-            input, rates, padding, convolve, filter_shape=filter.shape, data_format=data_format
-        )
+        return with_space_to_batch(input, rates, padding, convolve, filter_shape=filter.shape, data_format=data_format)
 
 
 def sequence(value: Any, count: int, what: str) -> list[int]:
@@ -205,9 +215,11 @@ def atrous_conv2d_transpose(
         else:
             seen = shape[1:3]
         apart = space_to_batch_nd(
-            value, [rate, rate], [[0, (rate - seen[0] % rate) % rate], [0, (rate - seen[1] % rate) % rate]],
+            value,
+            [rate, rate],
+            [[0, (rate - seen[0] % rate) % rate], [0, (rate - seen[1] % rate) % rate]],
             name="SpaceToBatchND",
-        )  # fmt: skip
+        )
         inner = [rate * rate * batch, (rows + below) // rate, (columns + beside) // rate, depth]
         image = conv2d_backprop_input(inner, filters, apart, strides=ONES, padding="VALID", name="Conv2DBackpropInput")
         result: Tensor = batch_to_space_nd(

@@ -83,9 +83,16 @@ def _declare(name: str, reduce: Any) -> OpDef:
 
     @op(name, _SIGNATURE, host=True, stateful=True, shape=_shape, grad=gradient, T=_TYPES)
     def pool(
-        value: np.ndarray, *, pooling_ratio: list[float], pseudo_random: bool = False, overlapping: bool = False,
-        deterministic: bool = False, seed: int = 0, seed2: int = 0, resource: Any,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+        value: np.ndarray,
+        *,
+        pooling_ratio: list[float],
+        pseudo_random: bool = False,
+        overlapping: bool = False,
+        deterministic: bool = False,
+        seed: int = 0,
+        seed2: int = 0,
+        resource: Any,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if value.ndim != 4:
             raise InvalidArgumentError(None, None, f"value must be 4-dimensional, received shape {value.shape}")
         # Deterministic: the same windows in every step.
@@ -104,9 +111,14 @@ fractional_avg_pool_op = _declare("FractionalAvgPool", lambda window: window.mea
 
 @op("FractionalMaxPoolGrad", "T, T, T, int64, int64 -> output: T", host=True, shape=same_as(0), T=_TYPES)
 def fractional_max_pool_grad(
-    orig_input: np.ndarray, orig_output: np.ndarray, out_backprop: np.ndarray, row_pooling_sequence: np.ndarray,
-    col_pooling_sequence: np.ndarray, *, overlapping: bool = False,
-) -> np.ndarray:  # fmt: skip
+    orig_input: np.ndarray,
+    orig_output: np.ndarray,
+    out_backprop: np.ndarray,
+    row_pooling_sequence: np.ndarray,
+    col_pooling_sequence: np.ndarray,
+    *,
+    overlapping: bool = False,
+) -> np.ndarray:
     """To the first maximum of each window."""
     result = np.zeros_like(orig_input)
     batch, height, width, channels = orig_input.shape
@@ -122,9 +134,13 @@ def fractional_max_pool_grad(
 
 @op("FractionalAvgPoolGrad", "int64, T, int64, int64 -> output: T", host=True, shape=from_value(0), T=_TYPES)
 def fractional_avg_pool_grad(
-    orig_input_tensor_shape: np.ndarray, out_backprop: np.ndarray, row_pooling_sequence: np.ndarray,
-    col_pooling_sequence: np.ndarray, *, overlapping: bool = False,
-) -> np.ndarray:  # fmt: skip
+    orig_input_tensor_shape: np.ndarray,
+    out_backprop: np.ndarray,
+    row_pooling_sequence: np.ndarray,
+    col_pooling_sequence: np.ndarray,
+    *,
+    overlapping: bool = False,
+) -> np.ndarray:
     result = np.zeros(orig_input_tensor_shape, out_backprop.dtype)
     _, height, width, _ = result.shape
     for i, r in enumerate(_windows(row_pooling_sequence, overlapping, height)):
@@ -135,20 +151,41 @@ def fractional_avg_pool_grad(
 
 
 def _pooled(
-    raw: OpDef, value: Any, ratio: Any, pseudo_random: bool, overlapping: bool, deterministic: bool,
-    seed: int | None, seed2: int, name: str | None,
-) -> FractionalPool:  # fmt: skip
+    raw: OpDef,
+    value: Any,
+    ratio: Any,
+    pseudo_random: bool,
+    overlapping: bool,
+    deterministic: bool,
+    seed: int | None,
+    seed2: int,
+    name: str | None,
+) -> FractionalPool:
     first, second = (seed or 0, seed2) if deterministic else (s or 0 for s in get_seed(seed or None))
-    return FractionalPool(*raw(
-        value, pooling_ratio=[float(r) for r in ratio], pseudo_random=pseudo_random, overlapping=overlapping,
-        deterministic=deterministic, seed=first, seed2=second, name=name,
-    ))  # fmt: skip
+    return FractionalPool(
+        *raw(
+            value,
+            pooling_ratio=[float(r) for r in ratio],
+            pseudo_random=pseudo_random,
+            overlapping=overlapping,
+            deterministic=deterministic,
+            seed=first,
+            seed2=second,
+            name=name,
+        )
+    )
 
 
 def fractional_max_pool(
-    value: Any, pooling_ratio: Any, pseudo_random: bool = False, overlapping: bool = False,
-    deterministic: bool = False, seed: int = 0, seed2: int = 0, name: str | None = None,
-) -> FractionalPool:  # fmt: skip
+    value: Any,
+    pooling_ratio: Any,
+    pseudo_random: bool = False,
+    overlapping: bool = False,
+    deterministic: bool = False,
+    seed: int = 0,
+    seed2: int = 0,
+    name: str | None = None,
+) -> FractionalPool:
     """The largest value of windows whose sizes differ by one, so that images shrink by any ratio.
 
     >>> smaller, rows, columns = tf.nn.fractional_max_pool(images, [1.0, 1.44, 1.73, 1.0])
@@ -159,9 +196,15 @@ def fractional_max_pool(
 
 
 def fractional_avg_pool(
-    value: Any, pooling_ratio: Any, pseudo_random: bool = False, overlapping: bool = False,
-    deterministic: bool = False, seed: int = 0, seed2: int = 0, name: str | None = None,
-) -> FractionalPool:  # fmt: skip
+    value: Any,
+    pooling_ratio: Any,
+    pseudo_random: bool = False,
+    overlapping: bool = False,
+    deterministic: bool = False,
+    seed: int = 0,
+    seed2: int = 0,
+    name: str | None = None,
+) -> FractionalPool:
     """The mean of windows whose sizes differ by one, so that images shrink by any ratio.
 
     >>> smaller, rows, columns = tf.nn.fractional_avg_pool(images, [1.0, 1.44, 1.73, 1.0])

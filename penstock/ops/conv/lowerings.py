@@ -113,10 +113,14 @@ _conv2d.defvjp(lambda x, kernel, windows: (_conv2d(x, kernel, windows), (x, kern
 def _xla_conv(x: Array, kernel: Array, windows: Windows) -> Array:
     rows, cols, layout = windows.rows, windows.cols, windows.layout
     return lax.conv_general_dilated(
-        x, kernel, (rows.stride, cols.stride), [(rows.before, rows.after), (cols.before, cols.after)],
-        rhs_dilation=(rows.dilation, cols.dilation), dimension_numbers=(layout, "HWIO", layout),
+        x,
+        kernel,
+        (rows.stride, cols.stride),
+        [(rows.before, rows.after), (cols.before, cols.after)],
+        rhs_dilation=(rows.dilation, cols.dilation),
+        dimension_numbers=(layout, "HWIO", layout),
         feature_group_count=windows.groups,
-    )  # fmt: skip
+    )
 
 
 def _xla_input_grad(kernel: Array, dy: Array, windows: Windows) -> Array:

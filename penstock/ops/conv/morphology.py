@@ -77,15 +77,11 @@ def _dilation_gradient(op: Operation, dy: Tensor) -> list[Any]:
 
 
 @op("Dilation2D", "T, T -> output: T", shape=_dilation_shape, grad=_dilation_gradient, T=REALS)
-def dilation2d_op(
-    input: Array, filter: Array, *, strides: list[int], rates: list[int], padding: str
-) -> Array:
+def dilation2d_op(input: Array, filter: Array, *, strides: list[int], rates: list[int], padding: str) -> Array:
     return functools.reduce(jnp.maximum, _sums(input, filter, strides, rates, padding)[0])
 
 
-def _shares(
-    input: Array, filter: Array, dy: Array, strides: list[int], rates: list[int], padding: str
-) -> list[Array]:
+def _shares(input: Array, filter: Array, dy: Array, strides: list[int], rates: list[int], padding: str) -> list[Array]:
     """The part of `dy` that each place of the windows gets: all of it goes to the first maximum."""
     sums, _ = _sums(input, filter, strides, rates, padding)
     largest = functools.reduce(jnp.maximum, sums)
@@ -124,23 +120,25 @@ def dilation2d_backprop_filter(
 
 
 def dilation2d(
-    input: Any, filter: Any = None, strides: Any = None, rates: Any = None, padding: Any = None,
-    name: str | None = None, filters: Any = None, dilations: Any = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    filter: Any = None,
+    strides: Any = None,
+    rates: Any = None,
+    padding: Any = None,
+    name: str | None = None,
+    filters: Any = None,
+    dilations: Any = None,
+) -> Tensor:
     """The largest value of pixel plus `filter` [height, width, channels] in each window.
 
     >>> tf.nn.dilation2d(images, element, strides=[1, 1, 1, 1], rates=[1, 1, 1, 1], padding="SAME")
     """
     filter, rates = renamed(filters, "filters", filter, "filter"), renamed(dilations, "dilations", rates, "rates")
-    result: Tensor = dilation2d_op(
-        input, filter, strides=list(strides), rates=list(rates), padding=padding, name=name
-    )
+    result: Tensor = dilation2d_op(input, filter, strides=list(strides), rates=list(rates), padding=padding, name=name)
     return result
 
 
-def erosion2d(
-    value: Any, kernel: Any, strides: Any, rates: Any, padding: Any, name: str | None = None
-) -> Tensor:
+def erosion2d(value: Any, kernel: Any, strides: Any, rates: Any, padding: Any, name: str | None = None) -> Tensor:
     """The smallest value of pixel minus `kernel` [height, width, channels] in each window.
 
     >>> tf.nn.erosion2d(images, element, strides=[1, 1, 1, 1], rates=[1, 1, 1, 1], padding="SAME")

@@ -71,9 +71,14 @@ def _max_pool_gradient(op: Operation, dy: Tensor) -> list[Any]:
 
 @op("MaxPool", "T -> output: T", shape=_pool_shape, grad=_max_pool_gradient, T=_POOLED)
 def max_pool_op(
-    input: Array, *, ksize: list[int], strides: list[int], padding: str,
-    explicit_paddings: list[int] = [], data_format: str = "NHWC",  # noqa: B006
-) -> Array:  # fmt: skip
+    input: Array,
+    *,
+    ksize: list[int],
+    strides: list[int],
+    padding: str,
+    explicit_paddings: list[int] = [],  # noqa: B006
+    data_format: str = "NHWC",
+) -> Array:
     return pool_lowerings.max_pool(input, **pool_lowering(ksize, strides, padding, explicit_paddings, data_format))
 
 
@@ -87,9 +92,16 @@ def _max_pool_grad_gradient(op: Operation, dy: Tensor) -> list[Any]:
 
 @op("MaxPoolGrad", "T, T, T -> output: T", shape=same_as(0), grad=_max_pool_grad_gradient, T=_REALS32)
 def max_pool_grad(
-    orig_input: Array, orig_output: Array, grad: Array, *, ksize: list[int], strides: list[int], padding: str,
-    explicit_paddings: list[int] = [], data_format: str = "NHWC",  # noqa: B006
-) -> Array:  # fmt: skip
+    orig_input: Array,
+    orig_output: Array,
+    grad: Array,
+    *,
+    ksize: list[int],
+    strides: list[int],
+    padding: str,
+    explicit_paddings: list[int] = [],  # noqa: B006
+    data_format: str = "NHWC",
+) -> Array:
     settings = pool_lowering(ksize, strides, padding, explicit_paddings, data_format)
     return pool_lowerings.max_pool_grad(orig_input, orig_output, grad, **settings)
 
@@ -107,9 +119,15 @@ def _kept(image: Array, grad: Array, settings: dict[str, Any]) -> Array:
 
 @op("MaxPoolGradGrad", "T, T, T -> output: T", shape=same_as(1), T=REALS)
 def max_pool_grad_grad(
-    orig_input: Array, orig_output: Array, grad: Array, *, ksize: list[int], strides: list[int], padding: str,
+    orig_input: Array,
+    orig_output: Array,
+    grad: Array,
+    *,
+    ksize: list[int],
+    strides: list[int],
+    padding: str,
     data_format: str = "NHWC",
-) -> Array:  # fmt: skip
+) -> Array:
     return _kept(orig_input, grad, pool_lowering(ksize, strides, padding, [], data_format))
 
 
@@ -129,11 +147,15 @@ def _max_pool_v2_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [max_pool_grad_v2(image, op.outputs[0], dy, ksize, strides, **attrs), None, None]
 
 
-@op("MaxPoolV2", "T, int32, int32 -> output: T", static="ksize strides", shape=_pool_v2_shape,
-    grad=_max_pool_v2_gradient, T=_POOLED)  # fmt: skip
-def max_pool_v2_op(
-    input: Array, ksize: Array, strides: Array, *, padding: str, data_format: str = "NHWC"
-) -> Array:
+@op(
+    "MaxPoolV2",
+    "T, int32, int32 -> output: T",
+    static="ksize strides",
+    shape=_pool_v2_shape,
+    grad=_max_pool_v2_gradient,
+    T=_POOLED,
+)
+def max_pool_v2_op(input: Array, ksize: Array, strides: Array, *, padding: str, data_format: str = "NHWC") -> Array:
     return pool_lowerings.max_pool(input, **pool_lowering(ksize.tolist(), strides.tolist(), padding, [], data_format))
 
 
@@ -144,21 +166,39 @@ def _max_pool_grad_v2_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [creation.zeros_like(image), creation.zeros_like(largest), kept, None, None]
 
 
-@op("MaxPoolGradV2", "T, T, T, int32, int32 -> output: T", static="ksize strides", shape=same_as(0),
-    grad=_max_pool_grad_v2_gradient, T=_REALS32)  # fmt: skip
+@op(
+    "MaxPoolGradV2",
+    "T, T, T, int32, int32 -> output: T",
+    static="ksize strides",
+    shape=same_as(0),
+    grad=_max_pool_grad_v2_gradient,
+    T=_REALS32,
+)
 def max_pool_grad_v2(
-    orig_input: Array, orig_output: Array, grad: Array, ksize: Array, strides: Array, *, padding: str,
+    orig_input: Array,
+    orig_output: Array,
+    grad: Array,
+    ksize: Array,
+    strides: Array,
+    *,
+    padding: str,
     data_format: str = "NHWC",
-) -> Array:  # fmt: skip
+) -> Array:
     settings = pool_lowering(ksize.tolist(), strides.tolist(), padding, [], data_format)
     return pool_lowerings.max_pool_grad(orig_input, orig_output, grad, **settings)
 
 
 @op("MaxPoolGradGradV2", "T, T, T, int32, int32 -> output: T", static="ksize strides", shape=same_as(1), T=REALS)
 def max_pool_grad_grad_v2(
-    orig_input: Array, orig_output: Array, grad: Array, ksize: Array, strides: Array, *, padding: str,
+    orig_input: Array,
+    orig_output: Array,
+    grad: Array,
+    ksize: Array,
+    strides: Array,
+    *,
+    padding: str,
     data_format: str = "NHWC",
-) -> Array:  # fmt: skip
+) -> Array:
     return _kept(orig_input, grad, pool_lowering(ksize.tolist(), strides.tolist(), padding, [], data_format))
 
 
@@ -177,12 +217,23 @@ def _avg_pool_grad_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [passthrough.stop_gradient(op.input_list[0]), avg_pool_op(dy, **_pool_settings(op.attrs))]
 
 
-@op("AvgPoolGrad", "int32, T -> output: T", static="orig_input_shape", shape=from_sizes(0),
-    grad=_avg_pool_grad_gradient, T=FLOATS)  # fmt: skip
+@op(
+    "AvgPoolGrad",
+    "int32, T -> output: T",
+    static="orig_input_shape",
+    shape=from_sizes(0),
+    grad=_avg_pool_grad_gradient,
+    T=FLOATS,
+)
 def avg_pool_grad(
-    orig_input_shape: Array, grad: Array, *, ksize: list[int], strides: list[int], padding: str,
+    orig_input_shape: Array,
+    grad: Array,
+    *,
+    ksize: list[int],
+    strides: list[int],
+    padding: str,
     data_format: str = "NHWC",
-) -> Array:  # fmt: skip
+) -> Array:
     settings = pool_lowering(ksize, strides, padding, [], data_format)
     return pool_lowerings.avg_pool_grad(tuple(map(as_size, orig_input_shape)), grad, **settings)
 
@@ -191,9 +242,14 @@ def avg_pool_grad(
 
 
 def max_pool(
-    value: Any, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: str | None = None,
+    value: Any,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    name: str | None = None,
     input: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The largest value of each window.
 
     >>> tf.nn.max_pool(images, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="SAME")
@@ -202,16 +258,25 @@ def max_pool(
     with name_scope(name, "MaxPool", [value]) as name:
         value = convert_to_tensor(value, name="input")
         result: Tensor = max_pool_op(
-            value, ksize=per_dimension(ksize, data_format, "ksize"), name=name, data_format=data_format or "NHWC",
-            strides=per_dimension(strides, data_format, "strides"), **padding_attrs(padding),
-        )  # fmt: skip
+            value,
+            ksize=per_dimension(ksize, data_format, "ksize"),
+            name=name,
+            data_format=data_format or "NHWC",
+            strides=per_dimension(strides, data_format, "strides"),
+            **padding_attrs(padding),
+        )
         return result
 
 
 def avg_pool(
-    value: Any, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: str | None = None,
+    value: Any,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    name: str | None = None,
     input: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The mean of each window; what "SAME" adds around the image does not count.
 
     >>> tf.nn.avg_pool(images, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="SAME")
@@ -220,9 +285,13 @@ def avg_pool(
     with name_scope(name, "AvgPool", [value]) as name:
         value = convert_to_tensor(value, name="input")
         result: Tensor = avg_pool_op(
-            value, ksize=per_dimension(ksize, data_format, "ksize"), name=name, data_format=data_format or "NHWC",
-            strides=per_dimension(strides, data_format, "strides"), padding=padding,
-        )  # fmt: skip
+            value,
+            ksize=per_dimension(ksize, data_format, "ksize"),
+            name=name,
+            data_format=data_format or "NHWC",
+            strides=per_dimension(strides, data_format, "strides"),
+            padding=padding,
+        )
         return result
 
 
@@ -311,9 +380,16 @@ def _pool1d(
 
 
 def pool(
-    input: Any, window_shape: Any, pooling_type: str, padding: Any, dilation_rate: Any = None, strides: Any = None,
-    name: str | None = None, data_format: str | None = None, dilations: Any = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    window_shape: Any,
+    pooling_type: str,
+    padding: Any,
+    dilation_rate: Any = None,
+    strides: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+    dilations: Any = None,
+) -> Tensor:
     """Max or average pooling over one, two or three dimensions, by `pooling_type` "MAX" or "AVG".
 
     >>> tf.nn.pool(images, window_shape=[2, 2], pooling_type="MAX", padding="SAME", strides=[2, 2])
@@ -343,9 +419,13 @@ def pool(
             raws = (max_pool_op, max_pool3d_op) if pooling_type == "MAX" else (avg_pool_op, avg_pool3d_op)
             layout = data_format or _LAYOUTS[count - 1]
             result: Tensor = raws[count - 2](
-                input, ksize=per_dimension(window, layout, "window_shape", count), padding=padding, name=name,
-                strides=per_dimension(steps, layout, "strides", count), data_format=layout,
-            )  # fmt: skip
+                input,
+                ksize=per_dimension(window, layout, "window_shape", count),
+                padding=padding,
+                name=name,
+                strides=per_dimension(steps, layout, "strides", count),
+                data_format=layout,
+            )
             return result
 
         return with_space_to_batch(input, rates, padding, pooled, filter_shape=window, data_format=data_format)

@@ -87,17 +87,30 @@ def _taps(x: Array, ksize: list[int], strides: list[int], padding: str, data_for
 def _max_pool_grad_gradient(op: Operation, dy: Tensor) -> list[Any]:
     volume, largest = op.input_list[:2]
     return [
-        creation.zeros_like(volume), creation.zeros_like(largest),
+        creation.zeros_like(volume),
+        creation.zeros_like(largest),
         max_pool3d_grad_grad(volume, largest, dy, **_attrs(op)),
-    ]  # fmt: skip
+    ]
 
 
-@op("MaxPool3DGrad", "TInput, TInput, T -> output: T", shape=same_as(0), grad=_max_pool_grad_gradient,
-    T=_POOLED32, TInput=_POOLED32)  # fmt: skip
+@op(
+    "MaxPool3DGrad",
+    "TInput, TInput, T -> output: T",
+    shape=same_as(0),
+    grad=_max_pool_grad_gradient,
+    T=_POOLED32,
+    TInput=_POOLED32,
+)
 def max_pool3d_grad(
-    orig_input: Array, orig_output: Array, grad: Array, *, ksize: list[int], strides: list[int], padding: str,
+    orig_input: Array,
+    orig_output: Array,
+    grad: Array,
+    *,
+    ksize: list[int],
+    strides: list[int],
+    padding: str,
     data_format: str = "NDHWC",
-) -> Array:  # fmt: skip
+) -> Array:
     """Unlike in two dimensions, every maximum of a window gets the window's gradient."""
     settings: Any = {"ksize": ksize, "strides": strides, "padding": padding, "data_format": data_format}
     y, dy = channels_last(orig_output, data_format), channels_last(grad, data_format)
@@ -111,9 +124,15 @@ def max_pool3d_grad(
 
 @op("MaxPool3DGradGrad", "T, T, T -> output: T", shape=same_as(1), T=REALS)
 def max_pool3d_grad_grad(
-    orig_input: Array, orig_output: Array, grad: Array, *, ksize: list[int], strides: list[int], padding: str,
+    orig_input: Array,
+    orig_output: Array,
+    grad: Array,
+    *,
+    ksize: list[int],
+    strides: list[int],
+    padding: str,
     data_format: str = "NDHWC",
-) -> Array:  # fmt: skip
+) -> Array:
     settings: Any = {"ksize": ksize, "strides": strides, "padding": padding, "data_format": data_format}
     y = channels_last(orig_output, data_format)
     seen, changes = _taps(orig_input, **settings, fill=-np.inf), _taps(grad, **settings, fill=0)
@@ -153,12 +172,23 @@ def _avg_pool_grad_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [passthrough.stop_gradient(op.input_list[0]), avg_pool3d_op(dy, **_attrs(op))]
 
 
-@op("AvgPool3DGrad", "int32, T -> output: T", static="orig_input_shape", shape=from_sizes(0, rank=5),
-    grad=_avg_pool_grad_gradient, T=FLOATS)  # fmt: skip
+@op(
+    "AvgPool3DGrad",
+    "int32, T -> output: T",
+    static="orig_input_shape",
+    shape=from_sizes(0, rank=5),
+    grad=_avg_pool_grad_gradient,
+    T=FLOATS,
+)
 def avg_pool3d_grad(
-    orig_input_shape: Array, grad: Array, *, ksize: list[int], strides: list[int], padding: str,
+    orig_input_shape: Array,
+    grad: Array,
+    *,
+    ksize: list[int],
+    strides: list[int],
+    padding: str,
     data_format: str = "NDHWC",
-) -> Array:  # fmt: skip
+) -> Array:
     sizes = tuple(map(as_size, orig_input_shape))
     axis, settings = _windows(sizes, ksize, strides, padding, data_format)
     dy = channels_last(grad, data_format) / _depths(axis, grad.dtype)
@@ -197,7 +227,11 @@ def _pool(
     layout = data_format or "NDHWC"
     with name_scope(name, default, [input]) as name:
         result: Tensor = raw(
-            convert_to_tensor(input, name="input"), ksize=per_dimension(ksize, layout, "ksize", 3), padding=padding,
-            strides=per_dimension(strides, layout, "strides", 3), data_format=layout, name=name,
-        )  # fmt: skip
+            convert_to_tensor(input, name="input"),
+            ksize=per_dimension(ksize, layout, "ksize", 3),
+            padding=padding,
+            strides=per_dimension(strides, layout, "strides", 3),
+            data_format=layout,
+            name=name,
+        )
         return result

@@ -45,9 +45,14 @@ def _gradient(op: Operation, dy: Tensor, _: Any) -> list[Any]:
 
 @op("MaxPoolWithArgmax", "T -> output: T, argmax: Targmax", shape=_shape, grad=_gradient, T=REALS, Targmax=INDEX64)
 def max_pool_with_argmax_op(
-    input: Array, *, ksize: list[int], strides: list[int], Targmax: DType = _INT64, padding: str,
+    input: Array,
+    *,
+    ksize: list[int],
+    strides: list[int],
+    Targmax: DType = _INT64,
+    padding: str,
     include_batch_in_index: bool = False,
-) -> tuple[Array, Array]:  # fmt: skip
+) -> tuple[Array, Array]:
     if input.size == 0:
         raise ValueError(f"tensor_in must not be empty, received shape {input.shape}")
     settings = pool_lowering(ksize, strides, padding, [], "NHWC")
@@ -71,12 +76,19 @@ def _grad_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [None, kept, None]
 
 
-@op("MaxPoolGradWithArgmax", "T, T, Targmax -> output: T", shape=same_as(0), grad=_grad_gradient, T=REALS,
-    Targmax=INDEX)  # fmt: skip
+@op(
+    "MaxPoolGradWithArgmax", "T, T, Targmax -> output: T", shape=same_as(0), grad=_grad_gradient, T=REALS, Targmax=INDEX
+)
 def max_pool_grad_with_argmax(
-    input: Array, grad: Array, argmax: Array, *, ksize: list[int], strides: list[int], padding: str,
+    input: Array,
+    grad: Array,
+    argmax: Array,
+    *,
+    ksize: list[int],
+    strides: list[int],
+    padding: str,
     include_batch_in_index: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     if grad.shape != argmax.shape:
         raise ValueError(f"grad and argmax must have the same shape, received {grad.shape} and {argmax.shape}")
     at = _flat_places(input.shape, argmax, include_batch_in_index)
@@ -86,17 +98,30 @@ def max_pool_grad_with_argmax(
 
 @op("MaxPoolGradGradWithArgmax", "T, T, Targmax -> output: T", shape=same_as(2), T=REALS, Targmax=INDEX)
 def max_pool_grad_grad_with_argmax(
-    input: Array, grad: Array, argmax: Array, *, ksize: list[int], strides: list[int], padding: str,
+    input: Array,
+    grad: Array,
+    argmax: Array,
+    *,
+    ksize: list[int],
+    strides: list[int],
+    padding: str,
     include_batch_in_index: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     at = _flat_places(input.shape, argmax, include_batch_in_index)
     return jnp.asarray(grad).reshape(-1)[at].reshape(argmax.shape)
 
 
 def max_pool_with_argmax(
-    input: Any, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", Targmax: Any = None,
-    name: str | None = None, output_dtype: Any = None, include_batch_in_index: bool = False,
-) -> MaxPoolWithArgmax:  # fmt: skip
+    input: Any,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    Targmax: Any = None,
+    name: str | None = None,
+    output_dtype: Any = None,
+    include_batch_in_index: bool = False,
+) -> MaxPoolWithArgmax:
     """The largest value of each window, and its place as an index into the flat image (or batch of images).
 
     >>> values, places = tf.nn.max_pool_with_argmax(images, [1, 2, 2, 1], [1, 2, 2, 1], "SAME")
@@ -105,7 +130,12 @@ def max_pool_with_argmax(
         raise ValueError(f"data_format values other than 'NHWC' are not supported, received {data_format!r}.")
     Targmax = _INT64 if Targmax is None and output_dtype is None else Targmax or output_dtype
     pair = max_pool_with_argmax_op(
-        input, ksize=per_dimension(ksize, data_format, "ksize"), padding=padding, Targmax=Targmax, name=name,
-        strides=per_dimension(strides, data_format, "strides"), include_batch_in_index=include_batch_in_index,
-    )  # fmt: skip
+        input,
+        ksize=per_dimension(ksize, data_format, "ksize"),
+        padding=padding,
+        Targmax=Targmax,
+        name=name,
+        strides=per_dimension(strides, data_format, "strides"),
+        include_batch_in_index=include_batch_in_index,
+    )
     return MaxPoolWithArgmax(*pair)

@@ -106,9 +106,16 @@ def axis_of(name: str, size: int, window: int, stride: int, dilation: int, paddi
 
 
 def windows_of(
-    x_shape: Shape, depth: int | None, *, ksize: Shape, padding: str | Sequence[Shape], strides: Shape = (1, 1),
-    dilations: Shape = (1, 1), data_format: str = "NHWC", platform: str = "cpu",
-) -> Windows:  # fmt: skip
+    x_shape: Shape,
+    depth: int | None,
+    *,
+    ksize: Shape,
+    padding: str | Sequence[Shape],
+    strides: Shape = (1, 1),
+    dilations: Shape = (1, 1),
+    data_format: str = "NHWC",
+    platform: str = "cpu",
+) -> Windows:
     if data_format not in ("NHWC", "NCHW"):
         raise ValueError(f"data_format must be 'NHWC' or 'NCHW', received '{data_format}'.")
     if isinstance(padding, str) and padding not in ("SAME", "VALID"):
@@ -146,9 +153,12 @@ def taps_of(x: Array, windows: Windows, fill: float = 0) -> list[Array]:
 
 
 def over_taps(
-    reducer: Callable[[Any, Any], Any], x: Array, windows: Windows, fill: float = 0,
+    reducer: Callable[[Any, Any], Any],
+    x: Array,
+    windows: Windows,
+    fill: float = 0,
     weights: Sequence[Array] | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """The taps, each times its weights, reduced to one array of the result's size.
 
     It is computed with one column more, which a slice takes off again. XLA puts a reduction that follows, such as a

@@ -27,9 +27,16 @@ Check = Callable[..., Operation]
 
 
 def _require(
-    default_name: str, compared: Any, x: Any, y: Any, data: Any, summarize: int | None, message: str | None,
-    name: str | None, text: Callable[[Tensor, Tensor], list[Any]],
-) -> Operation:  # fmt: skip
+    default_name: str,
+    compared: Any,
+    x: Any,
+    y: Any,
+    data: Any,
+    summarize: int | None,
+    message: str | None,
+    name: str | None,
+    text: Callable[[Tensor, Tensor], list[Any]],
+) -> Operation:
     """`text` gives what to show where the condition does not hold: sentences and tensors."""
     with name_scope(name, default_name, [x, y, *(data or ())]):
         x, y = convert_to_tensor(x, name="x"), convert_to_tensor(y, name="y")
@@ -52,18 +59,20 @@ def _pairwise(name: str, sign: str, compared: Any, scopes: int = 1) -> Check:
     default_name = name
 
     def check(
-        x: Any, y: Any, data: Any = None, summarize: int | None = None, message: str | None = None,
+        x: Any,
+        y: Any,
+        data: Any = None,
+        summarize: int | None = None,
+        message: str | None = None,
         name: str | None = None,
-    ) -> Operation:  # fmt: skip
+    ) -> Operation:
         for _ in range(scopes - 1):
             with name_scope(name, default_name, [x, y]):
                 pass
         return _require(default_name, compared, x, y, data, summarize, message, name, text)
 
     def text(x: Tensor, y: Tensor) -> list[Any]:
-        return [
-            f"Condition x {sign} y did not hold element-wise:", f"x ({x.name}) = ", x, f"y ({y.name}) = ", y,
-        ]  # fmt: skip
+        return [f"Condition x {sign} y did not hold element-wise:", f"x ({x.name}) = ", x, f"y ({y.name}) = ", y]
 
     return _documented(check, name, f"x {sign} y", "x, y")
 
@@ -110,9 +119,15 @@ assert_non_positive = _about_zero("assert_non_positive", "<=", compare.less_equa
 
 
 def assert_near(
-    x: Any, y: Any, rtol: Any = None, atol: Any = None, data: Any = None, summarize: int | None = None,
-    message: str | None = None, name: str | None = None,
-) -> Operation:  # fmt: skip
+    x: Any,
+    y: Any,
+    rtol: Any = None,
+    atol: Any = None,
+    data: Any = None,
+    summarize: int | None = None,
+    message: str | None = None,
+    name: str | None = None,
+) -> Operation:
     """An operation that fails unless |x - y| < atol + rtol * |y| everywhere; both are 10 times the type's epsilon.
 
     >>> tf.debugging.assert_near(x, y, rtol=1e-3)
@@ -126,9 +141,13 @@ def assert_near(
         atol = convert_to_tensor(default if atol is None else atol, dtype=kind, name="atol")
         if data is None:
             data = [
-                message or "", f"x and y not equal to tolerance rtol = {rtol}, atol = {atol}",
-                f"x ({x.name}) = ", x, f"y ({y.name}) = ", y,
-            ]  # fmt: skip
+                message or "",
+                f"x and y not equal to tolerance rtol = {rtol}, atol = {atol}",
+                f"x ({x.name}) = ",
+                x,
+                f"y ({y.name}) = ",
+                y,
+            ]
         allowed = atol + rtol * unary.abs(y)
         condition = reduce.reduce_all(compare.less(unary.abs(x - y), allowed))
         return Assert(condition, data, summarize=summarize)
@@ -138,9 +157,17 @@ def assert_near(
 
 
 def _require_rank(
-    default_name: str, said: str, x: Any, ranks: list[Any], data: Any, summarize: int | None, message: str | None,
-    name: str | None, allowed: Callable[[Any, list[Any]], Any], condition: Callable[[Tensor, list[Tensor]], Tensor],
-) -> Operation:  # fmt: skip
+    default_name: str,
+    said: str,
+    x: Any,
+    ranks: list[Any],
+    data: Any,
+    summarize: int | None,
+    message: str | None,
+    name: str | None,
+    allowed: Callable[[Any, list[Any]], Any],
+    condition: Callable[[Tensor, list[Tensor]], Tensor],
+) -> Operation:
     """`allowed` decides on numbers, `condition` on tensors."""
     with name_scope(name, default_name, [x, *ranks, *(data or ())]):
         x = x if isinstance(x, SparseTensor) else convert_to_tensor(x, name="x")
@@ -175,31 +202,59 @@ def _name_of(tensor: Any) -> str:
 
 
 def assert_rank(
-    x: Any, rank: Any, data: Any = None, summarize: int | None = None, message: str | None = None,
+    x: Any,
+    rank: Any,
+    data: Any = None,
+    summarize: int | None = None,
+    message: str | None = None,
     name: str | None = None,
-) -> Operation:  # fmt: skip
+) -> Operation:
     """An operation that fails unless `x` has `rank` dimensions: `tf.assert_rank(images, 4)`."""
     return _require_rank(
-        "assert_rank", "rank", x, [rank], data, summarize, message, name,
-        lambda actual, wanted: actual == wanted[0], lambda actual, wanted: compare.equal(actual, wanted[0]),
-    )  # fmt: skip
+        "assert_rank",
+        "rank",
+        x,
+        [rank],
+        data,
+        summarize,
+        message,
+        name,
+        lambda actual, wanted: actual == wanted[0],
+        lambda actual, wanted: compare.equal(actual, wanted[0]),
+    )
 
 
 def assert_rank_at_least(
-    x: Any, rank: Any, data: Any = None, summarize: int | None = None, message: str | None = None,
+    x: Any,
+    rank: Any,
+    data: Any = None,
+    summarize: int | None = None,
+    message: str | None = None,
     name: str | None = None,
-) -> Operation:  # fmt: skip
+) -> Operation:
     """An operation that fails unless `x` has `rank` dimensions or more: `tf.assert_rank_at_least(x, 2)`."""
     return _require_rank(
-        "assert_rank_at_least", "rank at least", x, [rank], data, summarize, message, name,
-        lambda actual, wanted: actual >= wanted[0], lambda actual, wanted: compare.greater_equal(actual, wanted[0]),
-    )  # fmt: skip
+        "assert_rank_at_least",
+        "rank at least",
+        x,
+        [rank],
+        data,
+        summarize,
+        message,
+        name,
+        lambda actual, wanted: actual >= wanted[0],
+        lambda actual, wanted: compare.greater_equal(actual, wanted[0]),
+    )
 
 
 def assert_rank_in(
-    x: Any, ranks: Any, data: Any = None, summarize: int | None = None, message: str | None = None,
+    x: Any,
+    ranks: Any,
+    data: Any = None,
+    summarize: int | None = None,
+    message: str | None = None,
     name: str | None = None,
-) -> Operation:  # fmt: skip
+) -> Operation:
     """An operation that fails unless the rank of `x` is one of `ranks`: `tf.assert_rank_in(weights, (0, 1))`."""
 
     def one_of(actual: Tensor, wanted: list[Tensor]) -> Tensor:
@@ -209,9 +264,17 @@ def assert_rank_in(
         return either
 
     return _require_rank(
-        "assert_rank_in", "rank in", x, list(ranks), data, summarize, message, name,
-        lambda actual, wanted: actual in wanted, one_of,
-    )  # fmt: skip
+        "assert_rank_in",
+        "rank in",
+        x,
+        list(ranks),
+        data,
+        summarize,
+        message,
+        name,
+        lambda actual, wanted: actual in wanted,
+        one_of,
+    )
 
 
 # Types, and what is always known statically.

@@ -55,9 +55,11 @@ def assert_shapes(
                         )
                 elif size is not expected[0]:
                     shown = data or [
-                        f"{start}Dimension {symbol} of {where} must have the size of {expected[1]}:", expected[0],
-                        "Received: ", size,
-                    ]  # fmt: skip
+                        f"{start}Dimension {symbol} of {where} must have the size of {expected[1]}:",
+                        expected[0],
+                        "Received: ",
+                        size,
+                    ]
                     checks.append(Assert(compare.equal(expected[0], size), shown, summarize=summarize))
                     if not isinstance(symbol, int) and isinstance(size, int):
                         sizes[symbol] = (size, where)

@@ -42,8 +42,14 @@ class _Printed:
         """There is nothing to give up."""
 
 
-@op("Print", "T, list(U) -> output: T", host=True, stateful=True, shape=shapes.unchanged,
-    grad=lambda op, grad: [grad, *(None for _ in op.input_list[1:])])  # fmt: skip
+@op(
+    "Print",
+    "T, list(U) -> output: T",
+    host=True,
+    stateful=True,
+    shape=shapes.unchanged,
+    grad=lambda op, grad: [grad, *(None for _ in op.input_list[1:])],
+)
 def print_op(
     input: Any, data: list[Any], *, message: str = "", first_n: int = -1, summarize: int = 3, resource: Any
 ) -> Any:
@@ -67,10 +73,11 @@ def _write(text: str, stream: str, end: str) -> None:
             file.write(text + end)
     else:
         raise InvalidArgumentError(
-            None, None,
+            None,
+            None,
             f"Unknown output stream: {stream}; it must be stdout, stderr, log(info), log(warning), log(error) or "
             "file://<path>",
-        )  # fmt: skip
+        )
 
 
 @op("PrintV2", "string ->", host=True, stateful=True, no_gradient=True)
@@ -166,15 +173,23 @@ def _mark_for(inputs: Any) -> str:
 
 
 def Print(
-    input_: Any, data: Any, message: str | None = None, first_n: int | None = None, summarize: int | None = None,
+    input_: Any,
+    data: Any,
+    message: str | None = None,
+    first_n: int | None = None,
+    summarize: int | None = None,
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """`input_`, which prints `message` and `data` when it is computed, at most `first_n` times.
 
     >>> loss = tf.Print(loss, [loss], "loss: ")
     """
     result: Tensor = print_op(
-        input_, list(data), message=message or "", first_n=-1 if first_n is None else first_n,
-        summarize=3 if summarize is None else summarize, name=name,
-    )  # fmt: skip
+        input_,
+        list(data),
+        message=message or "",
+        first_n=-1 if first_n is None else first_n,
+        summarize=3 if summarize is None else summarize,
+        name=name,
+    )
     return result

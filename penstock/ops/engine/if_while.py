@@ -223,8 +223,13 @@ def while_op(
     return loop.result(values)
 
 
-@op("WhileTripCount", "list(T) -> count: int32", control_flow=True, no_gradient=True,
-    shape=lambda op: [TensorShape.of(())])  # fmt: skip
+@op(
+    "WhileTripCount",
+    "list(T) -> count: int32",
+    control_flow=True,
+    no_gradient=True,
+    shape=lambda op: [TensorShape.of(())],
+)
 def while_trip_count(input: list[Array], *, T: list[DType], cond: Function, body: Function, ctx: Any) -> Array:
     """A bound for the iterations of a loop: the next power of four, so that few different bounds are compiled for."""
     count = _Loop(input, cond, body, ctx).run()[1]

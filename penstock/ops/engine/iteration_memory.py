@@ -153,8 +153,12 @@ def _recall_gradient_grad(op: Operation, dy: Any) -> list[Any]:
     return [add_to_memory(zeros_like_op(memory), index, dy), None, None]
 
 
-@op("RecallGradient", "variant, int32, T -> gradient: T", grad=_recall_gradient_grad,
-    shape=lambda op: [op.input_list[2].shape])  # fmt: skip
+@op(
+    "RecallGradient",
+    "variant, int32, T -> gradient: T",
+    grad=_recall_gradient_grad,
+    shape=lambda op: [op.input_list[2].shape],
+)
 def recall_gradient(memory: Memory, index: Array, like: Any) -> Any:
     """The sum added for iteration `index` to the gradient of a memory; zeros `like` the item if nothing was added."""
     found = memory.recall(index)

@@ -23,9 +23,15 @@ def send(tensor: Any, *, tensor_name: str, key: int, recv_task: str, repeated: b
 
 @op("_Recv", "-> tensor: tensor_type", host=True, stateful=True, blocking=True)
 def recv(
-    *, tensor_type: DType, tensor_name: str, key: int, send_task: str, wave: int = 1, ragged: bool = False,
+    *,
+    tensor_type: DType,
+    tensor_name: str,
+    key: int,
+    send_task: str,
+    wave: int = 1,
+    ragged: bool = False,
     repeated: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """Waits for the tensor of that key. `wave` is how often the step has gone from task to task before it comes.
 
     `ragged` says that its size may differ in each step.

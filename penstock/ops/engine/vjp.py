@@ -103,9 +103,14 @@ def vjp_gradient(node: Operation, *dys: Any) -> list[Any]:
     # A loop's second derivative must see the random numbers that the loop saw.
     source = {"_forward": node.attrs["_forward"]} if "_forward" in node.attrs else {}
     grads = vjp(
-        node.input_list, [dys[i] for i in wanted], forward=Call(node.type, attrs),
-        Tin=types, Tdy=[node.outputs[i].dtype.base_dtype for i in wanted], Tout=[types[i] for i in moving], **source,
-    )  # fmt: skip
+        node.input_list,
+        [dys[i] for i in wanted],
+        forward=Call(node.type, attrs),
+        Tin=types,
+        Tdy=[node.outputs[i].dtype.base_dtype for i in wanted],
+        Tout=[types[i] for i in moving],
+        **source,
+    )
     for i, grad in zip(moving, grads, strict=True):
         result[i] = grad
     return result

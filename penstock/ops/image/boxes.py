@@ -125,12 +125,23 @@ def _crop_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [d_image, crop_and_resize_grad_boxes(dy, image, boxes, indices), None, None]
 
 
-@op("CropAndResize", "T, float, int32, int32 -> crops: float", static="crop_size", shape=_crops_shape,
-    grad=_crop_gradient, T=_CROPPED)  # fmt: skip
+@op(
+    "CropAndResize",
+    "T, float, int32, int32 -> crops: float",
+    static="crop_size",
+    shape=_crops_shape,
+    grad=_crop_gradient,
+    T=_CROPPED,
+)
 def crop_and_resize_op(
-    image: Array, boxes: Array, box_ind: Array, crop_size: Array, *, method: str = "bilinear",
+    image: Array,
+    boxes: Array,
+    box_ind: Array,
+    crop_size: Array,
+    *,
+    method: str = "bilinear",
     extrapolation_value: float = 0.0,
-) -> Array:  # fmt: skip
+) -> Array:
     _check_image(image)
     _check_boxes(boxes, box_ind, image.shape[0])
     if method not in ("bilinear", "nearest"):
@@ -141,8 +152,13 @@ def crop_and_resize_op(
     return _crops(image, boxes, box_ind, size, method, extrapolation_value)
 
 
-@op("CropAndResizeGradImage", "float, float, int32, int32 -> output: T", static="image_size",
-    shape=lambda op: [shapes.require_rank(constant_value_as_shape(op.input_list[3]), 4)], T=_FLOATS)  # fmt: skip
+@op(
+    "CropAndResizeGradImage",
+    "float, float, int32, int32 -> output: T",
+    static="image_size",
+    shape=lambda op: [shapes.require_rank(constant_value_as_shape(op.input_list[3]), 4)],
+    T=_FLOATS,
+)
 def crop_and_resize_grad_image(
     grads: Array, boxes: Array, box_ind: Array, image_size: Array, *, T: DType, method: str = "bilinear"
 ) -> Array:
@@ -167,17 +183,28 @@ def crop_and_resize_grad_boxes(
 
 
 def crop_and_resize(
-    image: Any, boxes: Any, box_ind: Any = None, crop_size: Any = None, method: str = "bilinear",
-    extrapolation_value: float = 0, name: str | None = None, box_indices: Any = None,
-) -> Tensor:  # fmt: skip
+    image: Any,
+    boxes: Any,
+    box_ind: Any = None,
+    crop_size: Any = None,
+    method: str = "bilinear",
+    extrapolation_value: float = 0,
+    name: str | None = None,
+    box_indices: Any = None,
+) -> Tensor:
     """A crop of size `crop_size` for each box [y1, x1, y2, x2], in fractions of the image that `box_ind` names.
 
     >>> tf.image.crop_and_resize(images, boxes, box_ind=[0, 0, 1], crop_size=[7, 7])
     """
     tensor: Tensor = crop_and_resize_op(
-        image, boxes, renamed(box_indices, "box_indices", box_ind, "box_ind"), crop_size,
-        method=method, extrapolation_value=extrapolation_value, name=name,
-    )  # fmt: skip
+        image,
+        boxes,
+        renamed(box_indices, "box_indices", box_ind, "box_ind"),
+        crop_size,
+        method=method,
+        extrapolation_value=extrapolation_value,
+        name=name,
+    )
     return tensor
 
 
@@ -234,12 +261,25 @@ def _check_glimpse(images: Array, size: Array, offsets: Array, uniform_noise: bo
         raise ValueError("The uniform_noise and noise should not be specified at the same time")
 
 
-@op("ExtractGlimpse", "float, int32, float -> glimpse: float", static="size", random=True, no_gradient=True,
-    shape=_glimpse_shape)  # fmt: skip
+@op(
+    "ExtractGlimpse",
+    "float, int32, float -> glimpse: float",
+    static="size",
+    random=True,
+    no_gradient=True,
+    shape=_glimpse_shape,
+)
 def extract_glimpse_op(
-    input: Array, size: Array, offsets: Array, *, centered: bool = True, normalized: bool = True,
-    uniform_noise: bool = True, noise: str = "uniform", key: Array,
-) -> Array:  # fmt: skip
+    input: Array,
+    size: Array,
+    offsets: Array,
+    *,
+    centered: bool = True,
+    normalized: bool = True,
+    uniform_noise: bool = True,
+    noise: str = "uniform",
+    key: Array,
+) -> Array:
     _check_glimpse(input, size, offsets, uniform_noise, noise)
     starts = []
     for axis in (0, 1):
@@ -250,12 +290,25 @@ def extract_glimpse_op(
     return _glimpses(input, size, starts, noise, key)
 
 
-@op("ExtractGlimpseV2", "float, int32, float -> glimpse: float", static="size", random=True, grad=refuse_gradient,
-    shape=_glimpse_shape)  # fmt: skip
+@op(
+    "ExtractGlimpseV2",
+    "float, int32, float -> glimpse: float",
+    static="size",
+    random=True,
+    grad=refuse_gradient,
+    shape=_glimpse_shape,
+)
 def extract_glimpse_v2(
-    input: Array, size: Array, offsets: Array, *, centered: bool = True, normalized: bool = True,
-    uniform_noise: bool = True, noise: str = "uniform", key: Array,
-) -> Array:  # fmt: skip
+    input: Array,
+    size: Array,
+    offsets: Array,
+    *,
+    centered: bool = True,
+    normalized: bool = True,
+    uniform_noise: bool = True,
+    noise: str = "uniform",
+    key: Array,
+) -> Array:
     _check_glimpse(input, size, offsets, uniform_noise, noise)
     starts = []
     for axis in (0, 1):
@@ -270,9 +323,14 @@ def extract_glimpse_v2(
 
 
 def extract_glimpse(
-    input: Any, size: Any, offsets: Any, centered: bool = True, normalized: bool = True, uniform_noise: bool = True,
+    input: Any,
+    size: Any,
+    offsets: Any,
+    centered: bool = True,
+    normalized: bool = True,
+    uniform_noise: bool = True,
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """A window of `size` of each image around its offset; (0, 0) is the centre, (-1, -1) the top left corner.
 
     >>> tf.image.extract_glimpse(images, [32, 32], offsets)
@@ -297,11 +355,19 @@ def extract_patches(images: Any, sizes: Any, strides: Any, rates: Any, padding: 
 # Red, green, blue and opacity of the boxes, in turn.
 _COLORS = np.array(
     [
-        [1, 1, 0, 1], [0, 0, 1, 1], [1, 0, 0, 1], [0, 1, 0, 1], [0.5, 0, 0.5, 1],
-        [0.5, 0.5, 0, 1], [0.5, 0, 0, 1], [0, 0, 0.5, 1], [0, 1, 1, 1], [1, 0, 1, 1],
+        [1, 1, 0, 1],
+        [0, 0, 1, 1],
+        [1, 0, 0, 1],
+        [0, 1, 0, 1],
+        [0.5, 0, 0.5, 1],
+        [0.5, 0.5, 0, 1],
+        [0.5, 0, 0, 1],
+        [0, 0, 0.5, 1],
+        [0, 1, 1, 1],
+        [1, 0, 1, 1],
     ],
     np.float32,
-)  # fmt: skip
+)
 
 
 _DEPTHS = "Channel depth should be either 1 (GRY), 3 (RGB), or 4 (RGBA)"

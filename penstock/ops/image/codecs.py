@@ -42,9 +42,13 @@ def _invalid(op_name: str, reason: Any) -> InvalidArgumentError:
 
 
 def _decoded(
-    contents: Any, op_name: str, channels: int, dtype: DType = _UINT8, animations: bool = False,
+    contents: Any,
+    op_name: str,
+    channels: int,
+    dtype: DType = _UINT8,
+    animations: bool = False,
     jpeg: dict[str, Any] | None = None,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """The image in a file of whatever format; GIF files have a dimension of frames if `animations`."""
     data = _file(contents, op_name)
     try:
@@ -127,8 +131,9 @@ def _jpeg_options(
 # Decoders. Pillow decodes JPEG files accurately and upscales the colours smoothly, whatever the attrs say.
 
 
-@op("DecodePng", "string -> image: dtype", host=True, no_gradient=True, shape=_image_shape(None, None),
-    dtype=_PNG_TYPES)  # fmt: skip
+@op(
+    "DecodePng", "string -> image: dtype", host=True, no_gradient=True, shape=_image_shape(None, None), dtype=_PNG_TYPES
+)
 def decode_png(contents: Any, *, channels: int = 0, dtype: DType = _UINT8) -> np.ndarray:
     """The pixels of a PNG file, [height, width, channels]; 0 channels are as many as the file has."""
     _only(contents, "DecodePng", "PNG", "JPEG", "GIF")
@@ -137,9 +142,15 @@ def decode_png(contents: Any, *, channels: int = 0, dtype: DType = _UINT8) -> np
 
 @op("DecodeJpeg", "string -> image: uint8", host=True, no_gradient=True, shape=_image_shape(None, None))
 def decode_jpeg(
-    contents: Any, *, channels: int = 0, ratio: int = 1, fancy_upscaling: bool = True,
-    try_recover_truncated: bool = False, acceptable_fraction: float = 1.0, dct_method: str = "",
-) -> np.ndarray:  # fmt: skip
+    contents: Any,
+    *,
+    channels: int = 0,
+    ratio: int = 1,
+    fancy_upscaling: bool = True,
+    try_recover_truncated: bool = False,
+    acceptable_fraction: float = 1.0,
+    dct_method: str = "",
+) -> np.ndarray:
     """The pixels of a JPEG file, [height, width, channels], at 1 / ratio of its size."""
     options = _jpeg_options("DecodeJpeg", ratio, try_recover_truncated, acceptable_fraction, dct_method)
     _only(contents, "DecodeJpeg", "PNG", "JPEG", "GIF")
@@ -157,9 +168,16 @@ def _window_shape(op: Operation) -> list[TensorShape]:
 
 @op("DecodeAndCropJpeg", "string, int32 -> image: uint8", host=True, no_gradient=True, shape=_window_shape)
 def decode_and_crop_jpeg(
-    contents: Any, crop_window: Any, *, channels: int = 0, ratio: int = 1, fancy_upscaling: bool = True,
-    try_recover_truncated: bool = False, acceptable_fraction: float = 1.0, dct_method: str = "",
-) -> np.ndarray:  # fmt: skip
+    contents: Any,
+    crop_window: Any,
+    *,
+    channels: int = 0,
+    ratio: int = 1,
+    fancy_upscaling: bool = True,
+    try_recover_truncated: bool = False,
+    acceptable_fraction: float = 1.0,
+    dct_method: str = "",
+) -> np.ndarray:
     """The part of a JPEG file in the window [y, x, height, width]."""
     name = "DecodeAndCropJpeg"
     options = _jpeg_options(name, ratio, try_recover_truncated, acceptable_fraction, dct_method)
@@ -184,8 +202,14 @@ def decode_gif(contents: Any) -> np.ndarray:
     return pixels if pixels.ndim == 4 else pixels[None]
 
 
-@op("DecodeImage", "string -> image: dtype", host=True, no_gradient=True, shape=shapes.unknown,
-    dtype=Types(dt.uint8, dt.uint16, dt.float32, default=dt.uint8))  # fmt: skip
+@op(
+    "DecodeImage",
+    "string -> image: dtype",
+    host=True,
+    no_gradient=True,
+    shape=shapes.unknown,
+    dtype=Types(dt.uint8, dt.uint16, dt.float32, default=dt.uint8),
+)
 def decode_image_op(
     contents: Any, *, channels: int = 0, dtype: DType = _UINT8, expand_animations: bool = True
 ) -> np.ndarray:
@@ -198,8 +222,14 @@ def decode_image_op(
     return _decoded(contents, "DecodeImage", channels, dtype, animations=True)
 
 
-@op("ExtractJpegShape", "string -> image_shape: output_type", host=True, no_gradient=True,
-    shape=lambda op: [TensorShape.of((3,))], output_type=Types(dt.int32, dt.int64, default=dt.int32))  # fmt: skip
+@op(
+    "ExtractJpegShape",
+    "string -> image_shape: output_type",
+    host=True,
+    no_gradient=True,
+    shape=lambda op: [TensorShape.of((3,))],
+    output_type=Types(dt.int32, dt.int64, default=dt.int32),
+)
 def extract_jpeg_shape(contents: Any, *, output_type: DType = _INT32) -> np.ndarray:
     """Height, width and channels of a JPEG file."""
     try:
@@ -210,9 +240,12 @@ def extract_jpeg_shape(contents: Any, *, output_type: DType = _INT32) -> np.ndar
 
 
 def decode_image(
-    contents: Any, channels: int | None = None, dtype: Any = _UINT8, name: str | None = None,
+    contents: Any,
+    channels: int | None = None,
+    dtype: Any = _UINT8,
+    name: str | None = None,
     expand_animations: bool = True,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The pixels of an image file of any format; GIF files have a dimension of frames in front.
 
     >>> tf.image.decode_image(tf.read_file("photo.jpg"), channels=3)
@@ -300,24 +333,39 @@ def _jpeg(image: np.ndarray, op_name: str, quality: int, **options: Any) -> np.n
 
 @op("EncodeJpeg", "uint8 -> contents: string", host=True, no_gradient=True, shape=_jpeg_file_shape)
 def encode_jpeg(
-    image: np.ndarray, *, format: str = "", quality: int = 95, progressive: bool = False,
-    optimize_size: bool = False, chroma_downsampling: bool = True, density_unit: str = "in", x_density: int = 300,
-    y_density: int = 300, xmp_metadata: str = "",
-) -> np.ndarray:  # fmt: skip
+    image: np.ndarray,
+    *,
+    format: str = "",
+    quality: int = 95,
+    progressive: bool = False,
+    optimize_size: bool = False,
+    chroma_downsampling: bool = True,
+    density_unit: str = "in",
+    x_density: int = 300,
+    y_density: int = 300,
+    xmp_metadata: str = "",
+) -> np.ndarray:
     """An image of one or three channels of uint8 as a JPEG file."""
     expected = {"grayscale": 1, "rgb": 3}.get(format)
     if expected is not None and image.ndim == 3 and image.shape[2] != expected:
         raise _invalid("EncodeJpeg", f"format {format} expects {expected} channels, received shape {list(image.shape)}")
     metadata = xmp_metadata.encode() if isinstance(xmp_metadata, str) else xmp_metadata
     return _jpeg(
-        image, "EncodeJpeg", quality, progressive=progressive, optimize=optimize_size,
-        chroma_downsampling=chroma_downsampling, density_unit=density_unit, density=(x_density, y_density),
+        image,
+        "EncodeJpeg",
+        quality,
+        progressive=progressive,
+        optimize=optimize_size,
+        chroma_downsampling=chroma_downsampling,
+        density_unit=density_unit,
+        density=(x_density, y_density),
         xmp_metadata=metadata,
-    )  # fmt: skip
+    )
 
 
-@op("EncodeJpegVariableQuality", "uint8, int32 -> contents: string", host=True, no_gradient=True,
-    shape=_jpeg_file_shape)  # fmt: skip
+@op(
+    "EncodeJpegVariableQuality", "uint8, int32 -> contents: string", host=True, no_gradient=True, shape=_jpeg_file_shape
+)
 def encode_jpeg_variable_quality(images: np.ndarray, quality: Any) -> np.ndarray:
     if np.ndim(quality) != 0:
         raise _invalid("EncodeJpegVariableQuality", f"quality must be scalar: {list(np.shape(quality))}")

@@ -61,9 +61,12 @@ def _with_channels(channels: int, allowed: tuple[int, ...], kind: str) -> None:
 
 
 def read_jpeg(
-    data: bytes, channels: int = 0, ratio: int = 1, crop: tuple[int, int, int, int] | None = None,
+    data: bytes,
+    channels: int = 0,
+    ratio: int = 1,
+    crop: tuple[int, int, int, int] | None = None,
     recover_truncated: bool = False,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """The pixels of a JPEG file, at a fraction of its size (1 / ratio); `crop` is y, x, height, width."""
     _with_channels(channels, (0, 1, 3), "JPEG")
     image = opened(data, "JPEG")
@@ -192,19 +195,30 @@ def read_bmp(data: bytes, channels: int = 0) -> np.ndarray:
 
 
 def write_jpeg(
-    image: np.ndarray, quality: int = 95, progressive: bool = False, optimize: bool = False,
-    chroma_downsampling: bool = True, density_unit: str = "in", density: tuple[int, int] = (300, 300),
+    image: np.ndarray,
+    quality: int = 95,
+    progressive: bool = False,
+    optimize: bool = False,
+    chroma_downsampling: bool = True,
+    density_unit: str = "in",
+    density: tuple[int, int] = (300, 300),
     xmp_metadata: bytes = b"",
-) -> bytes:  # fmt: skip
+) -> bytes:
     """An image of one or three channels of uint8 as a JPEG file."""
     from PIL import Image  # start-up
 
     stream = io.BytesIO()
     options: dict[str, Any] = {"xmp": xmp_metadata} if xmp_metadata else {}
     Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).save(
-        stream, "JPEG", quality=quality, progressive=progressive, optimize=optimize,
-        subsampling=2 if chroma_downsampling else 0, dpi=density, **options,
-    )  # fmt: skip
+        stream,
+        "JPEG",
+        quality=quality,
+        progressive=progressive,
+        optimize=optimize,
+        subsampling=2 if chroma_downsampling else 0,
+        dpi=density,
+        **options,
+    )
     data = bytearray(stream.getvalue())
     if density_unit == "cm" and data[6:10] == b"JFIF":
         data[13] = 2

@@ -358,9 +358,12 @@ def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: 
 
 
 def resize_image_with_pad(
-    image: Any, target_height: Any, target_width: Any,
-    method: Any = resize.ResizeMethodV1.BILINEAR, align_corners: bool = False,
-) -> Tensor:  # fmt: skip
+    image: Any,
+    target_height: Any,
+    target_width: Any,
+    method: Any = resize.ResizeMethodV1.BILINEAR,
+    align_corners: bool = False,
+) -> Tensor:
     """The image resized to fit into the target's size with its own proportions, padded with black.
 
     >>> tf.image.resize_image_with_pad(image, 224, 224)

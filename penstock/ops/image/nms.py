@@ -72,9 +72,13 @@ def _overlap_of(boxes: np.ndarray) -> Callable[[int, list[int]], np.ndarray]:
 
 
 def _select(
-    overlap: Callable[[int, list[int]], np.ndarray], scores: np.ndarray, count: int, iou_threshold: float,
-    score_threshold: float, sigma: float = 0.0,
-) -> tuple[list[int], list[Any]]:  # fmt: skip
+    overlap: Callable[[int, list[int]], np.ndarray],
+    scores: np.ndarray,
+    count: int,
+    iou_threshold: float,
+    score_threshold: float,
+    sigma: float = 0.0,
+) -> tuple[list[int], list[Any]]:
     """The boxes that stay, best first, and their scores; with `sigma` any overlap lowers a score instead."""
     kind = scores.dtype.type
     # (score, box, how many of those selected it was compared with)
@@ -131,24 +135,43 @@ def _selected_shapes(op: Operation) -> list[TensorShape]:
     return [TensorShape.of(()) if arg.name == "valid_outputs" else many for arg in op.op_def.outputs]
 
 
-@op("NonMaxSuppression", "float, float, int32 -> selected_indices: int32", host=True, no_gradient=True,
-    shape=_selected_shapes)  # fmt: skip
+@op(
+    "NonMaxSuppression",
+    "float, float, int32 -> selected_indices: int32",
+    host=True,
+    no_gradient=True,
+    shape=_selected_shapes,
+)
 def non_max_suppression_v1(boxes: Any, scores: Any, max_output_size: Any, *, iou_threshold: float = 0.5) -> Any:
     _check(boxes, scores)
     found, _ = _select(_overlap_of(boxes), scores, _size(max_output_size), _threshold(iou_threshold), _LOWEST)
     return np.array(found, np.int32)
 
 
-@op("NonMaxSuppressionV2", "T, T, int32, T_threshold -> selected_indices: int32", host=True, no_gradient=True,
-    shape=_selected_shapes, T=_T, T_threshold=_T)  # fmt: skip
+@op(
+    "NonMaxSuppressionV2",
+    "T, T, int32, T_threshold -> selected_indices: int32",
+    host=True,
+    no_gradient=True,
+    shape=_selected_shapes,
+    T=_T,
+    T_threshold=_T,
+)
 def non_max_suppression_v2(boxes: Any, scores: Any, max_output_size: Any, iou_threshold: Any) -> Any:
     _check(boxes, scores)
     found, _ = _select(_overlap_of(boxes), scores, _size(max_output_size), _threshold(iou_threshold), _LOWEST)
     return np.array(found, np.int32)
 
 
-@op("NonMaxSuppressionV3", "T, T, int32, T_threshold, T_threshold -> selected_indices: int32", host=True,
-    no_gradient=True, shape=_selected_shapes, T=_T, T_threshold=_T)  # fmt: skip
+@op(
+    "NonMaxSuppressionV3",
+    "T, T, int32, T_threshold, T_threshold -> selected_indices: int32",
+    host=True,
+    no_gradient=True,
+    shape=_selected_shapes,
+    T=_T,
+    T_threshold=_T,
+)
 def non_max_suppression_v3(
     boxes: Any, scores: Any, max_output_size: Any, iou_threshold: Any, score_threshold: Any
 ) -> Any:
@@ -158,26 +181,48 @@ def non_max_suppression_v3(
     return np.array(found, np.int32)
 
 
-@op("NonMaxSuppressionV4",
-    "T, T, int32, T_threshold, T_threshold -> selected_indices: int32, valid_outputs: int32", host=True,
-    no_gradient=True, shape=_selected_shapes, T=_T, T_threshold=_T)  # fmt: skip
+@op(
+    "NonMaxSuppressionV4",
+    "T, T, int32, T_threshold, T_threshold -> selected_indices: int32, valid_outputs: int32",
+    host=True,
+    no_gradient=True,
+    shape=_selected_shapes,
+    T=_T,
+    T_threshold=_T,
+)
 def non_max_suppression_v4(
-    boxes: Any, scores: Any, max_output_size: Any, iou_threshold: Any, score_threshold: Any, *,
+    boxes: Any,
+    scores: Any,
+    max_output_size: Any,
+    iou_threshold: Any,
+    score_threshold: Any,
+    *,
     pad_to_max_output_size: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     _check(boxes, scores)
     size, least = _size(max_output_size), _threshold(score_threshold, "score_threshold")
     found, _ = _select(_overlap_of(boxes), scores, size, _threshold(iou_threshold), least)
     return _padded(found, size if pad_to_max_output_size else len(found), np.int32), np.int32(len(found))
 
 
-@op("NonMaxSuppressionV5",
-    "T, T, int32, T, T, T -> selected_indices: int32, selected_scores: T, valid_outputs: int32", host=True,
-    no_gradient=True, shape=_selected_shapes, T=_T)  # fmt: skip
+@op(
+    "NonMaxSuppressionV5",
+    "T, T, int32, T, T, T -> selected_indices: int32, selected_scores: T, valid_outputs: int32",
+    host=True,
+    no_gradient=True,
+    shape=_selected_shapes,
+    T=_T,
+)
 def non_max_suppression_v5(
-    boxes: Any, scores: Any, max_output_size: Any, iou_threshold: Any, score_threshold: Any, soft_nms_sigma: Any, *,
+    boxes: Any,
+    scores: Any,
+    max_output_size: Any,
+    iou_threshold: Any,
+    score_threshold: Any,
+    soft_nms_sigma: Any,
+    *,
     pad_to_max_output_size: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     _check(boxes, scores)
     size, least = _size(max_output_size), _threshold(score_threshold, "score_threshold")
     sigma = float(soft_nms_sigma)
@@ -188,8 +233,13 @@ def non_max_suppression_v5(
     return _padded(found, length, np.int32), _padded(kept, length, scores.dtype), np.int32(len(found))
 
 
-@op("NonMaxSuppressionWithOverlaps", "float, float, int32, float, float -> selected_indices: int32", host=True,
-    no_gradient=True, shape=_selected_shapes)  # fmt: skip
+@op(
+    "NonMaxSuppressionWithOverlaps",
+    "float, float, int32, float, float -> selected_indices: int32",
+    host=True,
+    no_gradient=True,
+    shape=_selected_shapes,
+)
 def non_max_suppression_with_overlaps(
     overlaps: Any, scores: Any, max_output_size: Any, overlap_threshold: Any, score_threshold: Any
 ) -> Any:
@@ -220,14 +270,25 @@ def _combined_shapes(op: Operation) -> list[TensorShape]:
     return [TensorShape.of(dims) for dims in ((batch, size, 4), (batch, size), (batch, size), (batch,))]
 
 
-@op("CombinedNonMaxSuppression",
+@op(
+    "CombinedNonMaxSuppression",
     "float, float, int32, int32, float, float -> "
     "nmsed_boxes: float, nmsed_scores: float, nmsed_classes: float, valid_detections: int32",
-    host=True, grad=refuse_gradient, shape=_combined_shapes)  # fmt: skip
+    host=True,
+    grad=refuse_gradient,
+    shape=_combined_shapes,
+)
 def combined_non_max_suppression_op(
-    boxes: Any, scores: Any, max_output_size_per_class: Any, max_total_size: Any, iou_threshold: Any,
-    score_threshold: Any, *, pad_per_class: bool = False, clip_boxes: bool = True,
-) -> Any:  # fmt: skip
+    boxes: Any,
+    scores: Any,
+    max_output_size_per_class: Any,
+    max_total_size: Any,
+    iou_threshold: Any,
+    score_threshold: Any,
+    *,
+    pad_per_class: bool = False,
+    clip_boxes: bool = True,
+) -> Any:
     if boxes.ndim != 4 or boxes.shape[3] != 4 or scores.ndim != 3 or scores.shape[:2] != boxes.shape[:2]:
         raise _invalid(f"boxes of shape {list(boxes.shape)} do not fit scores of shape {list(scores.shape)}")
     classes = scores.shape[2]
@@ -260,9 +321,13 @@ def combined_non_max_suppression_op(
 
 
 def non_max_suppression(
-    boxes: Any, scores: Any, max_output_size: Any, iou_threshold: Any = 0.5, score_threshold: Any = _LOWEST,
+    boxes: Any,
+    scores: Any,
+    max_output_size: Any,
+    iou_threshold: Any = 0.5,
+    score_threshold: Any = _LOWEST,
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The indices of up to `max_output_size` boxes, best first, none of which overlaps a better one too much.
 
     >>> tf.image.non_max_suppression(boxes, scores, max_output_size=10)
@@ -275,9 +340,14 @@ def non_max_suppression(
 
 
 def non_max_suppression_with_scores(
-    boxes: Any, scores: Any, max_output_size: Any, iou_threshold: Any = 0.5, score_threshold: Any = _LOWEST,
-    soft_nms_sigma: Any = 0.0, name: str | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    boxes: Any,
+    scores: Any,
+    max_output_size: Any,
+    iou_threshold: Any = 0.5,
+    score_threshold: Any = _LOWEST,
+    soft_nms_sigma: Any = 0.0,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
     """As `non_max_suppression`, with the scores; where `soft_nms_sigma` is not 0, overlaps lower scores instead.
 
     >>> indices, kept = tf.image.non_max_suppression_with_scores(boxes, scores, 10, soft_nms_sigma=0.5)
@@ -298,9 +368,14 @@ class Padded(NamedTuple):
 
 
 def non_max_suppression_padded(
-    boxes: Any, scores: Any, max_output_size: Any, iou_threshold: Any = 0.5, score_threshold: Any = _LOWEST,
-    pad_to_max_output_size: bool = False, name: str | None = None,
-) -> Padded:  # fmt: skip
+    boxes: Any,
+    scores: Any,
+    max_output_size: Any,
+    iou_threshold: Any = 0.5,
+    score_threshold: Any = _LOWEST,
+    pad_to_max_output_size: bool = False,
+    name: str | None = None,
+) -> Padded:
     """As `non_max_suppression`, filled up with zeros if asked for, and how many indices are valid.
 
     >>> indices, count = tf.image.non_max_suppression_padded(boxes, scores, 10, pad_to_max_output_size=True)
@@ -308,15 +383,21 @@ def non_max_suppression_padded(
     with name_scope(name, "non_max_suppression_padded"):
         iou = convert_to_tensor(iou_threshold, name="iou_threshold")
         least = convert_to_tensor(score_threshold, name="score_threshold")
-        return Padded(*non_max_suppression_v4(
-            boxes, scores, max_output_size, iou, least, pad_to_max_output_size=pad_to_max_output_size
-        ))  # fmt: skip
+        return Padded(
+            *non_max_suppression_v4(
+                boxes, scores, max_output_size, iou, least, pad_to_max_output_size=pad_to_max_output_size
+            )
+        )
 
 
 def non_max_suppression_overlaps(
-    overlaps: Any, scores: Any, max_output_size: Any, overlap_threshold: Any = 0.5, score_threshold: Any = _LOWEST,
+    overlaps: Any,
+    scores: Any,
+    max_output_size: Any,
+    overlap_threshold: Any = 0.5,
+    score_threshold: Any = _LOWEST,
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """As `non_max_suppression`, for overlaps that are known already: a matrix.
 
     >>> tf.image.non_max_suppression_overlaps(overlaps, scores, max_output_size=10)
@@ -337,9 +418,16 @@ class Combined(NamedTuple):
 
 
 def combined_non_max_suppression(
-    boxes: Any, scores: Any, max_output_size_per_class: Any, max_total_size: Any, iou_threshold: Any = 0.5,
-    score_threshold: Any = _LOWEST, pad_per_class: bool = False, clip_boxes: bool = True, name: str | None = None,
-) -> Combined:  # fmt: skip
+    boxes: Any,
+    scores: Any,
+    max_output_size_per_class: Any,
+    max_total_size: Any,
+    iou_threshold: Any = 0.5,
+    score_threshold: Any = _LOWEST,
+    pad_per_class: bool = False,
+    clip_boxes: bool = True,
+    name: str | None = None,
+) -> Combined:
     """Non-maximum suppression for each class of each image, and the best of all classes together.
 
     >>> tf.image.combined_non_max_suppression(boxes, scores, 10, max_total_size=100)
@@ -348,7 +436,15 @@ def combined_non_max_suppression(
         iou = convert_to_tensor(iou_threshold, dtype=dt.float32, name="iou_threshold")
         least = convert_to_tensor(score_threshold, dtype=dt.float32, name="score_threshold")
         total = convert_to_tensor(max_total_size)
-        return Combined(*combined_non_max_suppression_op(
-            boxes, scores, max_output_size_per_class, total, iou, least, pad_per_class=pad_per_class,
-            clip_boxes=clip_boxes,
-        ))  # fmt: skip
+        return Combined(
+            *combined_non_max_suppression_op(
+                boxes,
+                scores,
+                max_output_size_per_class,
+                total,
+                iou,
+                least,
+                pad_per_class=pad_per_class,
+                clip_boxes=clip_boxes,
+            )
+        )

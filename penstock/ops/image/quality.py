@@ -178,9 +178,14 @@ def _prepared(img1: Any, img2: Any, max_val: Any) -> tuple[list[Any], Any, list[
 
 
 def ssim(
-    img1: Any, img2: Any, max_val: Any, filter_size: int = 11, filter_sigma: float = 1.5, k1: float = 0.01,
+    img1: Any,
+    img2: Any,
+    max_val: Any,
+    filter_size: int = 11,
+    filter_sigma: float = 1.5,
+    k1: float = 0.01,
     k2: float = 0.03,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The structural similarity of two images, at most 1.
 
     >>> tf.image.ssim(image, noisy, max_val=255)
@@ -192,9 +197,15 @@ def ssim(
 
 
 def ssim_multiscale(
-    img1: Any, img2: Any, max_val: Any, power_factors: Sequence[float] = _WEIGHTS, filter_size: int = 11,
-    filter_sigma: float = 1.5, k1: float = 0.01, k2: float = 0.03,
-) -> Tensor:  # fmt: skip
+    img1: Any,
+    img2: Any,
+    max_val: Any,
+    power_factors: Sequence[float] = _WEIGHTS,
+    filter_size: int = 11,
+    filter_sigma: float = 1.5,
+    k1: float = 0.01,
+    k2: float = 0.03,
+) -> Tensor:
     """The structural similarity at several scales, each half as large as the one before, multiplied.
 
     >>> tf.image.ssim_multiscale(images, noisy, max_val=255)

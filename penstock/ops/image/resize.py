@@ -78,8 +78,14 @@ def _bilinear_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [resize_bilinear_grad(dy, op.input_list[0], **_options(op)), None]
 
 
-@op("ResizeBilinear", "T, int32 -> resized_images: float", static="size", shape=_resized_shape,
-    grad=_bilinear_gradient, T=_IMAGES)  # fmt: skip
+@op(
+    "ResizeBilinear",
+    "T, int32 -> resized_images: float",
+    static="size",
+    shape=_resized_shape,
+    grad=_bilinear_gradient,
+    T=_IMAGES,
+)
 def resize_bilinear_op(
     images: Array, size: Array, *, align_corners: bool = False, half_pixel_centers: bool = False
 ) -> Array:
@@ -87,8 +93,12 @@ def resize_bilinear_op(
     return bilinear(images.astype(np.float32), target, align_corners, half_pixel_centers)
 
 
-@op("ResizeBilinearGrad", "float, T -> output: T", shape=shapes.same_as(1),
-    T=Types(dt.float32, dt.bfloat16, dt.float16, dt.float64))  # fmt: skip
+@op(
+    "ResizeBilinearGrad",
+    "float, T -> output: T",
+    shape=shapes.same_as(1),
+    T=Types(dt.float32, dt.bfloat16, dt.float16, dt.float64),
+)
 def resize_bilinear_grad(
     grads: Array, original_image: Array, *, align_corners: bool = False, half_pixel_centers: bool = False
 ) -> Array:
@@ -104,8 +114,14 @@ def _nearest_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [resize_nearest_neighbor_grad(dy, size, **_options(op)), None]
 
 
-@op("ResizeNearestNeighbor", "T, int32 -> resized_images: T", static="size", shape=_resized_shape,
-    grad=_nearest_gradient, T=_IMAGES)  # fmt: skip
+@op(
+    "ResizeNearestNeighbor",
+    "T, int32 -> resized_images: T",
+    static="size",
+    shape=_resized_shape,
+    grad=_nearest_gradient,
+    T=_IMAGES,
+)
 def resize_nearest_neighbor_op(
     images: Array, size: Array, *, align_corners: bool = False, half_pixel_centers: bool = False
 ) -> Array:
@@ -119,9 +135,14 @@ def _nearest_gradient_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [resize_nearest_neighbor_op(dy, size, **_options(op)), None]
 
 
-@op("ResizeNearestNeighborGrad", "T, int32 -> output: T", static="size", shape=_resized_shape,
+@op(
+    "ResizeNearestNeighborGrad",
+    "T, int32 -> output: T",
+    static="size",
+    shape=_resized_shape,
     grad=_nearest_gradient_gradient,
-    T=Types(dt.uint8, dt.int8, dt.int32, dt.float16, dt.float32, dt.float64, dt.bfloat16))  # fmt: skip
+    T=Types(dt.uint8, dt.int8, dt.int32, dt.float16, dt.float32, dt.float64, dt.bfloat16),
+)
 def resize_nearest_neighbor_grad(
     grads: Array, size: Array, *, align_corners: bool = False, half_pixel_centers: bool = False
 ) -> Array:
@@ -141,8 +162,14 @@ def _bicubic_gradient(op: Operation, dy: Tensor) -> list[Any]:
     return [resize_bicubic_grad(dy, images, **_options(op)), None]
 
 
-@op("ResizeBicubic", "T, int32 -> resized_images: float", static="size", shape=_resized_shape,
-    grad=_bicubic_gradient, T=_IMAGES)  # fmt: skip
+@op(
+    "ResizeBicubic",
+    "T, int32 -> resized_images: float",
+    static="size",
+    shape=_resized_shape,
+    grad=_bicubic_gradient,
+    T=_IMAGES,
+)
 def resize_bicubic_op(
     images: Array, size: Array, *, align_corners: bool = False, half_pixel_centers: bool = False
 ) -> Array:
@@ -158,8 +185,14 @@ def resize_bicubic_grad(
     return spread_back(grads.astype(original_image.dtype), original_image.shape[1:3], taps)
 
 
-@op("ResizeArea", "T, int32 -> resized_images: float", static="size", shape=_resized_shape, grad=refuse_gradient,
-    T=_IMAGES)  # fmt: skip
+@op(
+    "ResizeArea",
+    "T, int32 -> resized_images: float",
+    static="size",
+    shape=_resized_shape,
+    grad=refuse_gradient,
+    T=_IMAGES,
+)
 def resize_area(images: Array, size: Array, *, align_corners: bool = False) -> Array:
     """Each pixel of the result is the mean of the area that it covers."""
     return area(images.astype(np.float32), target_size(images, size, align_corners), align_corners)
@@ -208,9 +241,13 @@ def resize_bicubic(
 
 
 def resize_images(
-    images: Any, size: Any, method: Any = ResizeMethodV1.BILINEAR, align_corners: bool = False,
-    preserve_aspect_ratio: bool = False, name: str | None = None,
-) -> Tensor:  # fmt: skip
+    images: Any,
+    size: Any,
+    method: Any = ResizeMethodV1.BILINEAR,
+    align_corners: bool = False,
+    preserve_aspect_ratio: bool = False,
+    name: str | None = None,
+) -> Tensor:
     """One image or a batch in another size; `method` is a ResizeMethod or its name.
 
     >>> tf.image.resize_images(images, [224, 224], method=tf.image.ResizeMethod.AREA)
@@ -239,9 +276,11 @@ def resize_images(
 
 def _resizer(method: Any) -> Any:
     chosen = {
-        "bilinear": resize_bilinear_op, "nearest": resize_nearest_neighbor_op,
-        "bicubic": resize_bicubic_op, "area": resize_area,
-    }.get(str(_METHODS.get(method, method)))  # fmt: skip
+        "bilinear": resize_bilinear_op,
+        "nearest": resize_nearest_neighbor_op,
+        "bicubic": resize_bicubic_op,
+        "area": resize_area,
+    }.get(str(_METHODS.get(method, method)))
     if chosen is None:
         raise ValueError(f"Resize method is not implemented: {method}")
     return chosen

@@ -51,9 +51,15 @@ def _candidates(
 
 
 def _sample(
-    image_size: Array, boxes: Array, coverage: Array, key: Array, aspect: list[float], area: list[float],
-    attempts: int, whole_if_none: bool,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+    image_size: Array,
+    boxes: Array,
+    coverage: Array,
+    key: Array,
+    aspect: list[float],
+    area: list[float],
+    attempts: int,
+    whole_if_none: bool,
+) -> tuple[Array, Array, Array]:
     if image_size.shape != (3,):
         raise ValueError(f"image_size must contain 3 elements, received shape {list(image_size.shape)}")
     if boxes.ndim != 3 or boxes.shape[2] != 4:
@@ -99,26 +105,70 @@ _SIZES = Types(dt.uint8, dt.int8, dt.int16, dt.int32, dt.int64)
 _ASPECT, _AREA = [0.75, 1.33], [0.05, 1.0]
 
 
-@op("SampleDistortedBoundingBox", "T, float -> begin: T, size: T, bboxes: float", random=True, no_gradient=True,
-    shape=_sampled_shape, T=_SIZES)  # fmt: skip
+@op(
+    "SampleDistortedBoundingBox",
+    "T, float -> begin: T, size: T, bboxes: float",
+    random=True,
+    no_gradient=True,
+    shape=_sampled_shape,
+    T=_SIZES,
+)
 def sample_distorted_bounding_box_v1(
-    image_size: Array, bounding_boxes: Array, *, seed: int = 0, seed2: int = 0, min_object_covered: float = 0.1,
-    aspect_ratio_range: list[float] = _ASPECT, area_range: list[float] = _AREA, max_attempts: int = 100,
-    use_image_if_no_bounding_boxes: bool = False, key: Array,
-) -> tuple[Array, Array, Array]:  # fmt: skip
-    return _sample(image_size, bounding_boxes, np.float32(min_object_covered), key, aspect_ratio_range, area_range,
-                   max_attempts, use_image_if_no_bounding_boxes)  # fmt: skip
+    image_size: Array,
+    bounding_boxes: Array,
+    *,
+    seed: int = 0,
+    seed2: int = 0,
+    min_object_covered: float = 0.1,
+    aspect_ratio_range: list[float] = _ASPECT,
+    area_range: list[float] = _AREA,
+    max_attempts: int = 100,
+    use_image_if_no_bounding_boxes: bool = False,
+    key: Array,
+) -> tuple[Array, Array, Array]:
+    return _sample(
+        image_size,
+        bounding_boxes,
+        np.float32(min_object_covered),
+        key,
+        aspect_ratio_range,
+        area_range,
+        max_attempts,
+        use_image_if_no_bounding_boxes,
+    )
 
 
-@op("SampleDistortedBoundingBoxV2", "T, float, float -> begin: T, size: T, bboxes: float", random=True,
-    no_gradient=True, shape=_sampled_shape, T=_SIZES)  # fmt: skip
+@op(
+    "SampleDistortedBoundingBoxV2",
+    "T, float, float -> begin: T, size: T, bboxes: float",
+    random=True,
+    no_gradient=True,
+    shape=_sampled_shape,
+    T=_SIZES,
+)
 def sample_distorted_bounding_box_v2(
-    image_size: Array, bounding_boxes: Array, min_object_covered: Array, *, seed: int = 0, seed2: int = 0,
-    aspect_ratio_range: list[float] = _ASPECT, area_range: list[float] = _AREA, max_attempts: int = 100,
-    use_image_if_no_bounding_boxes: bool = False, key: Array,
-) -> tuple[Array, Array, Array]:  # fmt: skip
-    return _sample(image_size, bounding_boxes, min_object_covered, key, aspect_ratio_range, area_range, max_attempts,
-                   use_image_if_no_bounding_boxes)  # fmt: skip
+    image_size: Array,
+    bounding_boxes: Array,
+    min_object_covered: Array,
+    *,
+    seed: int = 0,
+    seed2: int = 0,
+    aspect_ratio_range: list[float] = _ASPECT,
+    area_range: list[float] = _AREA,
+    max_attempts: int = 100,
+    use_image_if_no_bounding_boxes: bool = False,
+    key: Array,
+) -> tuple[Array, Array, Array]:
+    return _sample(
+        image_size,
+        bounding_boxes,
+        min_object_covered,
+        key,
+        aspect_ratio_range,
+        area_range,
+        max_attempts,
+        use_image_if_no_bounding_boxes,
+    )
 
 
 class Sampled(NamedTuple):
@@ -130,19 +180,33 @@ class Sampled(NamedTuple):
 
 
 def sample_distorted_bounding_box(
-    image_size: Any, bounding_boxes: Any, seed: int | None = None, seed2: int | None = None,
-    min_object_covered: Any = 0.1, aspect_ratio_range: Any = None, area_range: Any = None,
-    max_attempts: int | None = None, use_image_if_no_bounding_boxes: bool | None = None, name: str | None = None,
-) -> Sampled:  # fmt: skip
+    image_size: Any,
+    bounding_boxes: Any,
+    seed: int | None = None,
+    seed2: int | None = None,
+    min_object_covered: Any = 0.1,
+    aspect_ratio_range: Any = None,
+    area_range: Any = None,
+    max_attempts: int | None = None,
+    use_image_if_no_bounding_boxes: bool | None = None,
+    name: str | None = None,
+) -> Sampled:
     """A random part of an image that covers at least `min_object_covered` of one of the boxes: begin, size, box.
 
     >>> begin, size, box = tf.image.sample_distorted_bounding_box(tf.shape(image), boxes)
     """
     with name_scope(name, "sample_distorted_bounding_box"):
-        return Sampled(*sample_distorted_bounding_box_v2(
-            image_size, bounding_boxes, min_object_covered, seed=seed or 0, seed2=seed2 or 0,
-            aspect_ratio_range=_ASPECT if aspect_ratio_range is None else list(aspect_ratio_range),
-            area_range=_AREA if area_range is None else list(area_range),
-            max_attempts=100 if max_attempts is None else max_attempts,
-            use_image_if_no_bounding_boxes=bool(use_image_if_no_bounding_boxes), name=name,
-        ))  # fmt: skip
+        return Sampled(
+            *sample_distorted_bounding_box_v2(
+                image_size,
+                bounding_boxes,
+                min_object_covered,
+                seed=seed or 0,
+                seed2=seed2 or 0,
+                aspect_ratio_range=_ASPECT if aspect_ratio_range is None else list(aspect_ratio_range),
+                area_range=_AREA if area_range is None else list(area_range),
+                max_attempts=100 if max_attempts is None else max_attempts,
+                use_image_if_no_bounding_boxes=bool(use_image_if_no_bounding_boxes),
+                name=name,
+            )
+        )

@@ -29,12 +29,24 @@ def _checked_shapes(op: Operation) -> list[TensorShape]:
     return shapes.unchanged(op)
 
 
-@op("DecodeCSV", "string, list(OUT_TYPE) -> output: list(OUT_TYPE)", host=True, no_gradient=True,
-    shape=_checked_shapes, OUT_TYPE=_CELLS)  # fmt: skip
+@op(
+    "DecodeCSV",
+    "string, list(OUT_TYPE) -> output: list(OUT_TYPE)",
+    host=True,
+    no_gradient=True,
+    shape=_checked_shapes,
+    OUT_TYPE=_CELLS,
+)
 def decode_csv_op(
-    records: Any, record_defaults: Any, *, OUT_TYPE: list[DType], field_delim: str = ",", use_quote_delim: bool = True,
-    na_value: str = "", select_cols: list[int] = _NO_COLUMNS,
-) -> Any:  # fmt: skip
+    records: Any,
+    record_defaults: Any,
+    *,
+    OUT_TYPE: list[DType],
+    field_delim: str = ",",
+    use_quote_delim: bool = True,
+    na_value: str = "",
+    select_cols: list[int] = _NO_COLUMNS,
+) -> Any:
     delimiter = field_delim.encode("utf-8", "surrogateescape")
     if len(delimiter) != 1:
         raise invalid(f"field_delim should be only 1 char, received {field_delim!r}.")
@@ -60,9 +72,11 @@ def _column(values: list[Any], dtype: DType, shape: tuple[int, ...]) -> np.ndarr
     if dtype is dt.string:
         return texts(values, shape)
     with np.errstate(over="ignore"):
-        return np.array(values, np.float64 if dtype.is_floating else dtype.as_numpy_dtype).astype(
-            dtype.as_numpy_dtype
-        ).reshape(shape)  # fmt: skip
+        return (
+            np.array(values, np.float64 if dtype.is_floating else dtype.as_numpy_dtype)
+            .astype(dtype.as_numpy_dtype)
+            .reshape(shape)
+        )
 
 
 def _cell(field: bytes, dtype: DType, default: list[Any], missing: Sequence[bytes], place: int, record: int) -> Any:
@@ -122,9 +136,14 @@ def _quoted(record: bytes, at: int, mark: int) -> tuple[bytes, int]:
 
 
 def decode_csv(
-    records: Any, record_defaults: Any, field_delim: str = ",", use_quote_delim: bool = True, name: str | None = None,
-    na_value: str = "", select_cols: Any = None,
-) -> list[Tensor]:  # fmt: skip
+    records: Any,
+    record_defaults: Any,
+    field_delim: str = ",",
+    use_quote_delim: bool = True,
+    name: str | None = None,
+    na_value: str = "",
+    select_cols: Any = None,
+) -> list[Tensor]:
     """Records as one tensor per column, of the type and with the default that `record_defaults` gives.
 
     >>> tf.decode_csv(["1,2.5,a", "2,,b"], [[0], [0.0], [""]])
@@ -140,7 +159,12 @@ def decode_csv(
                 f"{len(record_defaults)}."
             )
     columns: list[Tensor] = decode_csv_op(
-        records, list(record_defaults), field_delim=field_delim, use_quote_delim=use_quote_delim, na_value=na_value,
-        select_cols=select_cols or [], name=name,
-    )  # fmt: skip
+        records,
+        list(record_defaults),
+        field_delim=field_delim,
+        use_quote_delim=use_quote_delim,
+        na_value=na_value,
+        select_cols=select_cols or [],
+        name=name,
+    )
     return columns

@@ -43,10 +43,11 @@ def decode_raw_op(bytes: Any, *, out_type: DType, little_endian: bool = True) ->
     wanted = np.dtype(out_type.as_numpy_dtype)
     if size % wanted.itemsize:
         raise InvalidArgumentError(
-            None, None,
+            None,
+            None,
             f"Input to DecodeRaw has length {size} that is not a multiple of {wanted.itemsize}, the size of "
             f"{out_type.name}",
-        )  # fmt: skip
+        )
     values = np.frombuffer(b"".join(flat), wanted).reshape(*texts.shape, size // wanted.itemsize)
     return values.copy() if little_endian else values.byteswap()
 
@@ -142,9 +143,7 @@ def deserialized(text: bytes_, dtype: DType, what: str = "serialized") -> np.nda
     except DecodeError as error:
         raise invalid(f"Could not parse `{what}` as TensorProto: '{shown(text)}'") from error
     if message.dtype != dtype.as_datatype_enum:
-        raise invalid(
-            f"Type mismatch between parsed tensor ({_type_name(message.dtype)}) and dtype ({dtype.name})"
-        )
+        raise invalid(f"Type mismatch between parsed tensor ({_type_name(message.dtype)}) and dtype ({dtype.name})")
     try:
         return np.array(array_from_proto(message))
     except ValueError as error:

@@ -21,14 +21,16 @@ _MESSAGES: dict[str, list[tuple[str, str, str]]] = {
     "FloatList": [("value", "float", "several")],
     "Int64List": [("value", "int64", "several")],
     "Feature": [
-        ("bytes_list", "BytesList", "kind"), ("float_list", "FloatList", "kind"), ("int64_list", "Int64List", "kind"),
+        ("bytes_list", "BytesList", "kind"),
+        ("float_list", "FloatList", "kind"),
+        ("int64_list", "Int64List", "kind"),
     ],
     "Features": [("feature", "Feature", "map")],
     "FeatureList": [("feature", "Feature", "several")],
     "FeatureLists": [("feature_list", "FeatureList", "map")],
     "Example": [("features", "Features", "single")],
     "SequenceExample": [("context", "Features", "single"), ("feature_lists", "FeatureLists", "single")],
-}  # fmt: skip
+}
 
 
 def _messages() -> dict[str, Any]:
@@ -51,9 +53,12 @@ def _messages() -> dict[str, Any]:
                 entry.options.map_entry = True
                 entry.field.add(name="key", number=1, label=_Field.LABEL_OPTIONAL, type=_Field.TYPE_STRING)
                 entry.field.add(
-                    name="value", number=2, label=_Field.LABEL_OPTIONAL, type=_Field.TYPE_MESSAGE,
+                    name="value",
+                    number=2,
+                    label=_Field.LABEL_OPTIONAL,
+                    type=_Field.TYPE_MESSAGE,
                     type_name=f".tensorflow.{type_name}",
-                )  # fmt: skip
+                )
                 added.type, added.type_name = _Field.TYPE_MESSAGE, f".tensorflow.{name}.{entry.name}"
             elif type_name in _KINDS:
                 added.type = _KINDS[type_name]
@@ -62,8 +67,7 @@ def _messages() -> dict[str, Any]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"tensorflow.{name}"))
-        for name in _MESSAGES
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"tensorflow.{name}")) for name in _MESSAGES
     }
 
 

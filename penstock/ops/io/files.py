@@ -50,8 +50,13 @@ def write_file(filename: Any, contents: Any) -> None:
         file.write(listed(contents)[0])
 
 
-@op("MatchingFiles", "string -> filenames: string", host=True, no_gradient=True,
-    shape=lambda op: [TensorShape.of((None,))])  # fmt: skip
+@op(
+    "MatchingFiles",
+    "string -> filenames: string",
+    host=True,
+    no_gradient=True,
+    shape=lambda op: [TensorShape.of((None,))],
+)
 def matching_files(pattern: Any) -> Any:
     """The files that match a pattern, or one of several, sorted: `tf.matching_files("data/*.tfrecord")`."""
     if np.ndim(pattern) > 1:

@@ -212,17 +212,19 @@ def names_of(keys: Any) -> list[str]:
 
 
 def _columns(
-    sparse_keys: Sequence[str], sparse_types: Sequence[DType], dense_keys: Sequence[str], dense_types: Sequence[DType],
-    dense_shapes: Sequence[TensorShape], dense_defaults: Sequence[np.ndarray],
-) -> tuple[list[SparseColumn], list[DenseColumn]]:  # fmt: skip
+    sparse_keys: Sequence[str],
+    sparse_types: Sequence[DType],
+    dense_keys: Sequence[str],
+    dense_types: Sequence[DType],
+    dense_shapes: Sequence[TensorShape],
+    dense_defaults: Sequence[np.ndarray],
+) -> tuple[list[SparseColumn], list[DenseColumn]]:
     if len(sparse_keys) != len(sparse_types) or not (
         len(dense_keys) == len(dense_types) == len(dense_shapes) == len(dense_defaults)
     ):
         raise invalid("There must be as many types, shapes and defaults as keys.")
     sparse = [SparseColumn(*pair) for pair in zip(sparse_keys, sparse_types, strict=True)]
-    dense = [
-        DenseColumn(*row) for row in zip(dense_keys, dense_types, dense_shapes, dense_defaults, strict=True)
-    ]
+    dense = [DenseColumn(*row) for row in zip(dense_keys, dense_types, dense_shapes, dense_defaults, strict=True)]
     return sparse, dense
 
 
@@ -244,43 +246,85 @@ def _batch_shapes(op: Operation) -> list[TensorShape]:
     return [*sparse_shapes_of(count, serialized.rank + 1), *dense]
 
 
-@op("ParseExampleV2",
+@op(
+    "ParseExampleV2",
     "string, string, string, string, string, list(Tdense) -> sparse_indices: num_sparse*int64, "
     "sparse_values: list(sparse_types), sparse_shapes: num_sparse*int64, dense_values: list(Tdense), "
     "ragged_values: list(ragged_value_types), ragged_row_splits: list(ragged_split_types)",
-    host=True, no_gradient=True, shape=_batch_shapes, Tdense=PARSED, sparse_types=PARSED)  # fmt: skip
+    host=True,
+    no_gradient=True,
+    shape=_batch_shapes,
+    Tdense=PARSED,
+    sparse_types=PARSED,
+)
 def parse_example_v2(
-    serialized: Any, names: Any, sparse_keys: Any, dense_keys: Any, ragged_keys: Any, dense_defaults: Any, *,
-    Tdense: list[DType], num_sparse: int, sparse_types: list[DType], ragged_value_types: list[DType],
-    ragged_split_types: list[DType], dense_shapes: list[TensorShape],
-) -> Any:  # fmt: skip
+    serialized: Any,
+    names: Any,
+    sparse_keys: Any,
+    dense_keys: Any,
+    ragged_keys: Any,
+    dense_defaults: Any,
+    *,
+    Tdense: list[DType],
+    num_sparse: int,
+    sparse_types: list[DType],
+    ragged_value_types: list[DType],
+    ragged_split_types: list[DType],
+    dense_shapes: list[TensorShape],
+) -> Any:
     if ragged_value_types:
         raise invalid("Ragged features are not supported: parse them as VarLenFeature.")
     columns = _columns(names_of(sparse_keys), sparse_types, names_of(dense_keys), Tdense, dense_shapes, dense_defaults)
     return parse_columns(serialized, listed(names), *columns)
 
 
-@op("ParseExample",
+@op(
+    "ParseExample",
     "string, string, Nsparse*string, Ndense*string, list(Tdense) -> sparse_indices: Nsparse*int64, "
     "sparse_values: list(sparse_types), sparse_shapes: Nsparse*int64, dense_values: list(Tdense)",
-    host=True, no_gradient=True, shape=_batch_shapes, Tdense=PARSED, sparse_types=PARSED)  # fmt: skip
+    host=True,
+    no_gradient=True,
+    shape=_batch_shapes,
+    Tdense=PARSED,
+    sparse_types=PARSED,
+)
 def parse_example_op(
-    serialized: Any, names: Any, sparse_keys: Any, dense_keys: Any, dense_defaults: Any, *, Tdense: list[DType],
-    sparse_types: list[DType], dense_shapes: list[TensorShape],
-) -> Any:  # fmt: skip
+    serialized: Any,
+    names: Any,
+    sparse_keys: Any,
+    dense_keys: Any,
+    dense_defaults: Any,
+    *,
+    Tdense: list[DType],
+    sparse_types: list[DType],
+    dense_shapes: list[TensorShape],
+) -> Any:
     keys = [[name for key in keys for name in names_of(key)] for keys in (sparse_keys, dense_keys)]
     columns = _columns(keys[0], sparse_types, keys[1], Tdense, dense_shapes, dense_defaults)
     return parse_columns(serialized, listed(names), *columns)
 
 
-@op("ParseSingleExample",
+@op(
+    "ParseSingleExample",
     "string, list(Tdense) -> sparse_indices: num_sparse*int64, sparse_values: list(sparse_types), "
     "sparse_shapes: num_sparse*int64, dense_values: list(Tdense)",
-    host=True, no_gradient=True, shape=_batch_shapes, Tdense=PARSED, sparse_types=PARSED)  # fmt: skip
+    host=True,
+    no_gradient=True,
+    shape=_batch_shapes,
+    Tdense=PARSED,
+    sparse_types=PARSED,
+)
 def parse_single_example_op(
-    serialized: Any, dense_defaults: Any, *, Tdense: list[DType], num_sparse: int, sparse_keys: list[str],
-    dense_keys: list[str], sparse_types: list[DType], dense_shapes: list[TensorShape],
-) -> Any:  # fmt: skip
+    serialized: Any,
+    dense_defaults: Any,
+    *,
+    Tdense: list[DType],
+    num_sparse: int,
+    sparse_keys: list[str],
+    dense_keys: list[str],
+    sparse_types: list[DType],
+    dense_shapes: list[TensorShape],
+) -> Any:
     if np.ndim(serialized):
         raise invalid(f"serialized must be a scalar, received shape {np.shape(serialized)}.")
     columns = _columns(sparse_keys, sparse_types, dense_keys, Tdense, dense_shapes, dense_defaults)

@@ -174,11 +174,20 @@ def _parse(serialized: Any, params: _Params, name: str | None, example_names: An
         serialized = convert_to_tensor(serialized, dtype=dt.string, name="serialized")
         defaults = params.defaults()
         indices, values, shapes, dense, _, _ = parse_example_v2(
-            serialized, [] if example_names is None else example_names, list(params.sparse), list(params.dense), [],
-            defaults, num_sparse=len(params.sparse), sparse_types=list(params.sparse.values()),
-            Tdense=params.dense_types, ragged_value_types=[], ragged_split_types=[], dense_shapes=params.dense_shapes,
+            serialized,
+            [] if example_names is None else example_names,
+            list(params.sparse),
+            list(params.dense),
+            [],
+            defaults,
+            num_sparse=len(params.sparse),
+            sparse_types=list(params.sparse.values()),
+            Tdense=params.dense_types,
+            ragged_value_types=[],
+            ragged_split_types=[],
+            dense_shapes=params.dense_shapes,
             name="ParseExampleV2",
-        )  # fmt: skip
+        )
         sparse = _sparse(indices, values, shapes)
         return dict(zip([*params.sparse, *params.dense], [*sparse, *dense], strict=True))
 
@@ -210,9 +219,12 @@ _LISTS = (VarLenFeature, FixedLenSequenceFeature)
 
 
 def parse_sequence_example(
-    serialized: Any, context_features: dict[str, Any] | None = None, sequence_features: dict[str, Any] | None = None,
-    example_names: Any = None, name: str | None = None,
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:  # fmt: skip
+    serialized: Any,
+    context_features: dict[str, Any] | None = None,
+    sequence_features: dict[str, Any] | None = None,
+    example_names: Any = None,
+    name: str | None = None,
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
     """A batch of serialized `tf.train.SequenceExample`s: context, lists of features, and the lengths of the dense ones.
 
     >>> tf.io.parse_sequence_example(batch, sequence_features={"x": tf.FixedLenSequenceFeature([2], tf.float32)})
@@ -222,9 +234,12 @@ def parse_sequence_example(
 
 
 def parse_single_sequence_example(
-    serialized: Any, context_features: dict[str, Any] | None = None, sequence_features: dict[str, Any] | None = None,
-    example_name: Any = None, name: str | None = None,
-) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
+    serialized: Any,
+    context_features: dict[str, Any] | None = None,
+    sequence_features: dict[str, Any] | None = None,
+    example_name: Any = None,
+    name: str | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """One serialized `tf.train.SequenceExample`: its context, and its lists of features.
 
     >>> tf.parse_single_sequence_example(record, {"id": tf.FixedLenFeature([], tf.int64)})
@@ -245,14 +260,27 @@ def _parse_sequence(
         serialized = convert_to_tensor(serialized, dtype=dt.string, name="serialized")
         defaults = context.defaults()
         parts = parse_sequence_example_v2(
-            serialized, [] if names is None else names, list(context.sparse), list(context.dense), [],
-            list(lists.sparse), list(lists.dense), [], [key in lists.missing_allowed for key in lists.dense], defaults,
-            Ncontext_sparse=len(context.sparse), context_sparse_types=list(context.sparse.values()),
-            Tcontext_dense=context.dense_types, context_dense_shapes=context.dense_shapes,
-            Nfeature_list_sparse=len(lists.sparse), feature_list_sparse_types=list(lists.sparse.values()),
-            Nfeature_list_dense=len(lists.dense), feature_list_dense_types=lists.dense_types,
-            feature_list_dense_shapes=[shape[1:] for shape in lists.dense_shapes], name="ParseSequenceExampleV2",
-        )  # fmt: skip
+            serialized,
+            [] if names is None else names,
+            list(context.sparse),
+            list(context.dense),
+            [],
+            list(lists.sparse),
+            list(lists.dense),
+            [],
+            [key in lists.missing_allowed for key in lists.dense],
+            defaults,
+            Ncontext_sparse=len(context.sparse),
+            context_sparse_types=list(context.sparse.values()),
+            Tcontext_dense=context.dense_types,
+            context_dense_shapes=context.dense_shapes,
+            Nfeature_list_sparse=len(lists.sparse),
+            feature_list_sparse_types=list(lists.sparse.values()),
+            Nfeature_list_dense=len(lists.dense),
+            feature_list_dense_types=lists.dense_types,
+            feature_list_dense_shapes=[shape[1:] for shape in lists.dense_shapes],
+            name="ParseSequenceExampleV2",
+        )
     in_context = dict(zip([*context.sparse, *context.dense], [*_sparse(*parts[:3]), *parts[3]], strict=True))
     in_lists = dict(zip([*lists.sparse, *lists.dense], [*_sparse(*parts[6:9]), *parts[9]], strict=True))
     lengths = dict(zip(lists.dense, parts[10], strict=True))

@@ -53,8 +53,10 @@ class SparseList(Column):
         """The parts of a SparseTensor."""
         rows = [
             (example, step, place)
-            for example, sizes in enumerate(self.sizes) for step, size in enumerate(sizes) for place in range(size)
-        ]  # fmt: skip
+            for example, sizes in enumerate(self.sizes)
+            for step, size in enumerate(sizes)
+            for place in range(size)
+        ]
         indices = np.array(rows, np.int64).reshape(-1, 3)
         steps = max((len(sizes) for sizes in self.sizes), default=0)
         widest = max((size for sizes in self.sizes for size in sizes), default=0)
@@ -108,9 +110,13 @@ class DenseList(Column):
 
 
 def _parsed(
-    serialized: Any, names: Sequence[bytes], context_sparse: list[SparseColumn], context_dense: list[DenseColumn],
-    sparse: list[SparseList], dense: list[DenseList],
-) -> tuple[list[np.ndarray], list[np.ndarray]]:  # fmt: skip
+    serialized: Any,
+    names: Sequence[bytes],
+    context_sparse: list[SparseColumn],
+    context_dense: list[DenseColumn],
+    sparse: list[SparseList],
+    dense: list[DenseList],
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """All outputs, and the lengths of the dense lists."""
     single = np.ndim(serialized) == 0
     examples = listed(serialized)
@@ -135,9 +141,11 @@ def _parsed(
     parts = [s.sparse(single) for s in sparse]
     lengths = [np.array(d.lengths, np.int64) for d in dense]
     outputs = [
-        *parts_of(context_sparse, single), *(c.dense(single) for c in context_dense),
-        *(part[i] for i in range(3) for part in parts), *(d.dense(single) for d in dense),
-    ]  # fmt: skip
+        *parts_of(context_sparse, single),
+        *(c.dense(single) for c in context_dense),
+        *(part[i] for i in range(3) for part in parts),
+        *(d.dense(single) for d in dense),
+    ]
     return outputs, [n[0] for n in lengths] if single else lengths
 
 
@@ -160,7 +168,8 @@ def _shapes(op: Operation) -> list[TensorShape]:
     ]
 
 
-@op("ParseSequenceExampleV2",
+@op(
+    "ParseSequenceExampleV2",
     "string, string, string, string, string, string, string, string, bool, list(Tcontext_dense) -> "
     "context_sparse_indices: Ncontext_sparse*int64, context_sparse_values: list(context_sparse_types), "
     "context_sparse_shapes: Ncontext_sparse*int64, context_dense_values: list(Tcontext_dense), "
@@ -174,34 +183,57 @@ def _shapes(op: Operation) -> list[TensorShape]:
     "feature_list_ragged_values: list(feature_list_ragged_value_types), "
     "feature_list_ragged_outer_splits: list(feature_list_ragged_split_types), "
     "feature_list_ragged_inner_splits: list(feature_list_ragged_split_types)",
-    host=True, no_gradient=True, shape=_shapes, Tcontext_dense=PARSED, context_sparse_types=PARSED,
-    feature_list_dense_types=PARSED, feature_list_sparse_types=PARSED)  # fmt: skip
+    host=True,
+    no_gradient=True,
+    shape=_shapes,
+    Tcontext_dense=PARSED,
+    context_sparse_types=PARSED,
+    feature_list_dense_types=PARSED,
+    feature_list_sparse_types=PARSED,
+)
 def parse_sequence_example_v2(
-    serialized: Any, debug_name: Any, context_sparse_keys: Any, context_dense_keys: Any, context_ragged_keys: Any,
-    feature_list_sparse_keys: Any, feature_list_dense_keys: Any, feature_list_ragged_keys: Any,
-    feature_list_dense_missing_assumed_empty: Any, context_dense_defaults: Any, *, Ncontext_sparse: int = 0,
-    Tcontext_dense: list[DType] = _NO_TYPES, context_sparse_types: list[DType] = _NO_TYPES,
-    context_ragged_value_types: list[DType] = _NO_TYPES, context_ragged_split_types: list[DType] = _NO_TYPES,
-    context_dense_shapes: list[TensorShape] = _NO_SHAPES, Nfeature_list_sparse: int = 0, Nfeature_list_dense: int = 0,
-    feature_list_dense_types: list[DType] = _NO_TYPES, feature_list_sparse_types: list[DType] = _NO_TYPES,
-    feature_list_ragged_value_types: list[DType] = _NO_TYPES, feature_list_ragged_split_types: list[DType] = _NO_TYPES,
+    serialized: Any,
+    debug_name: Any,
+    context_sparse_keys: Any,
+    context_dense_keys: Any,
+    context_ragged_keys: Any,
+    feature_list_sparse_keys: Any,
+    feature_list_dense_keys: Any,
+    feature_list_ragged_keys: Any,
+    feature_list_dense_missing_assumed_empty: Any,
+    context_dense_defaults: Any,
+    *,
+    Ncontext_sparse: int = 0,
+    Tcontext_dense: list[DType] = _NO_TYPES,
+    context_sparse_types: list[DType] = _NO_TYPES,
+    context_ragged_value_types: list[DType] = _NO_TYPES,
+    context_ragged_split_types: list[DType] = _NO_TYPES,
+    context_dense_shapes: list[TensorShape] = _NO_SHAPES,
+    Nfeature_list_sparse: int = 0,
+    Nfeature_list_dense: int = 0,
+    feature_list_dense_types: list[DType] = _NO_TYPES,
+    feature_list_sparse_types: list[DType] = _NO_TYPES,
+    feature_list_ragged_value_types: list[DType] = _NO_TYPES,
+    feature_list_ragged_split_types: list[DType] = _NO_TYPES,
     feature_list_dense_shapes: list[TensorShape] = _NO_SHAPES,
-) -> Any:  # fmt: skip
+) -> Any:
     if context_ragged_value_types or feature_list_ragged_value_types:
         raise invalid("Ragged features are not supported: parse them as VarLenFeature.")
     missing = np.asarray(feature_list_dense_missing_assumed_empty).reshape(-1).tolist()
     dense_keys = names_of(feature_list_dense_keys)
     outputs, lengths = _parsed(
-        serialized, listed(debug_name),
+        serialized,
+        listed(debug_name),
         _all(SparseColumn, names_of(context_sparse_keys), context_sparse_types),
         _all(DenseColumn, names_of(context_dense_keys), Tcontext_dense, context_dense_shapes, context_dense_defaults),
         _all(SparseList, names_of(feature_list_sparse_keys), feature_list_sparse_types),
         _all(DenseList, dense_keys, feature_list_dense_types, feature_list_dense_shapes, missing),
-    )  # fmt: skip
+    )
     return [*outputs, *lengths]
 
 
-@op("ParseSingleSequenceExample",
+@op(
+    "ParseSingleSequenceExample",
     "string, string, Ncontext_sparse*string, Ncontext_dense*string, Nfeature_list_sparse*string, "
     "Nfeature_list_dense*string, list(Tcontext_dense), string -> "
     "context_sparse_indices: Ncontext_sparse*int64, context_sparse_values: list(context_sparse_types), "
@@ -210,28 +242,50 @@ def parse_sequence_example_v2(
     "feature_list_sparse_values: list(feature_list_sparse_types), "
     "feature_list_sparse_shapes: Nfeature_list_sparse*int64, "
     "feature_list_dense_values: list(feature_list_dense_types)",
-    host=True, no_gradient=True, shape=_shapes, Tcontext_dense=PARSED, context_sparse_types=PARSED,
-    feature_list_dense_types=PARSED, feature_list_sparse_types=PARSED)  # fmt: skip
+    host=True,
+    no_gradient=True,
+    shape=_shapes,
+    Tcontext_dense=PARSED,
+    context_sparse_types=PARSED,
+    feature_list_dense_types=PARSED,
+    feature_list_sparse_types=PARSED,
+)
 def parse_single_sequence_example_op(
-    serialized: Any, feature_list_dense_missing_assumed_empty: Any, context_sparse_keys: Any, context_dense_keys: Any,
-    feature_list_sparse_keys: Any, feature_list_dense_keys: Any, context_dense_defaults: Any, debug_name: Any, *,
-    Ncontext_sparse: int = 0, Ncontext_dense: int = 0, Nfeature_list_sparse: int = 0, Nfeature_list_dense: int = 0,
-    context_sparse_types: list[DType] = _NO_TYPES, Tcontext_dense: list[DType] = _NO_TYPES,
-    feature_list_dense_types: list[DType] = _NO_TYPES, context_dense_shapes: list[TensorShape] = _NO_SHAPES,
-    feature_list_sparse_types: list[DType] = _NO_TYPES, feature_list_dense_shapes: list[TensorShape] = _NO_SHAPES,
-) -> Any:  # fmt: skip
+    serialized: Any,
+    feature_list_dense_missing_assumed_empty: Any,
+    context_sparse_keys: Any,
+    context_dense_keys: Any,
+    feature_list_sparse_keys: Any,
+    feature_list_dense_keys: Any,
+    context_dense_defaults: Any,
+    debug_name: Any,
+    *,
+    Ncontext_sparse: int = 0,
+    Ncontext_dense: int = 0,
+    Nfeature_list_sparse: int = 0,
+    Nfeature_list_dense: int = 0,
+    context_sparse_types: list[DType] = _NO_TYPES,
+    Tcontext_dense: list[DType] = _NO_TYPES,
+    feature_list_dense_types: list[DType] = _NO_TYPES,
+    context_dense_shapes: list[TensorShape] = _NO_SHAPES,
+    feature_list_sparse_types: list[DType] = _NO_TYPES,
+    feature_list_dense_shapes: list[TensorShape] = _NO_SHAPES,
+) -> Any:
     if np.ndim(serialized):
         raise invalid(f"serialized must be a scalar, received shape {np.shape(serialized)}.")
     assumed = set(names_of(feature_list_dense_missing_assumed_empty))
-    keys = [[name for key in keys for name in names_of(key)] for keys in
-            (context_sparse_keys, context_dense_keys, feature_list_sparse_keys, feature_list_dense_keys)]  # fmt: skip
+    keys = [
+        [name for key in keys for name in names_of(key)]
+        for keys in (context_sparse_keys, context_dense_keys, feature_list_sparse_keys, feature_list_dense_keys)
+    ]
     outputs, _ = _parsed(
-        serialized, [name for name in listed(debug_name) if name],
+        serialized,
+        [name for name in listed(debug_name) if name],
         _all(SparseColumn, keys[0], context_sparse_types),
         _all(DenseColumn, keys[1], Tcontext_dense, context_dense_shapes, context_dense_defaults),
         _all(SparseList, keys[2], feature_list_sparse_types),
         _all(DenseList, keys[3], feature_list_dense_types, feature_list_dense_shapes, [k in assumed for k in keys[3]]),
-    )  # fmt: skip
+    )
     return outputs
 
 

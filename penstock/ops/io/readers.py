@@ -161,18 +161,32 @@ def tf_record_reader_v2(
     return _found(resource, _tf_records(compression_type))
 
 
-@op("FixedLengthRecordReaderV2", "-> reader_handle: resource", host=True, stateful=True, no_gradient=True,
-    shape=shapes.scalar)  # fmt: skip
+@op(
+    "FixedLengthRecordReaderV2",
+    "-> reader_handle: resource",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+)
 def fixed_length_record_reader_v2(
-    *, header_bytes: int = 0, record_bytes: int, footer_bytes: int = 0, hop_bytes: int = 0, container: str = "",
-    shared_name: str = "", encoding: str = "", resource: Any,
-) -> np.ndarray:  # fmt: skip
+    *,
+    header_bytes: int = 0,
+    record_bytes: int,
+    footer_bytes: int = 0,
+    hop_bytes: int = 0,
+    container: str = "",
+    shared_name: str = "",
+    encoding: str = "",
+    resource: Any,
+) -> np.ndarray:
     if record_bytes <= 0 or min(header_bytes, footer_bytes, hop_bytes) < 0:
         raise InvalidArgumentError(
-            None, None,
+            None,
+            None,
             f"record_bytes must be positive and the others not negative, received {record_bytes}, {header_bytes}, "
             f"{footer_bytes}, {hop_bytes}.",
-        )  # fmt: skip
+        )
     return _found(resource, _fixed_length(header_bytes, record_bytes, footer_bytes, hop_bytes, encoding))
 
 
@@ -190,15 +204,29 @@ def _bytes_array(items: list[bytes]) -> np.ndarray:
     return array
 
 
-@op("ReaderReadV2", "resource, resource -> key: string, value: string", host=True, stateful=True, blocking=True,
-    no_gradient=True, shape=_scalars)  # fmt: skip
+@op(
+    "ReaderReadV2",
+    "resource, resource -> key: string, value: string",
+    host=True,
+    stateful=True,
+    blocking=True,
+    no_gradient=True,
+    shape=_scalars,
+)
 def reader_read_v2(reader_handle: Any, queue_handle: Any, *, ctx: Any) -> Any:
     key, value = behind(reader_handle).read(behind(queue_handle), ctx)
     return np.asarray(key, object), np.asarray(value, object)
 
 
-@op("ReaderReadUpToV2", "resource, resource, int64 -> keys: string, values: string", host=True, stateful=True,
-    blocking=True, no_gradient=True, shape=_vectors)  # fmt: skip
+@op(
+    "ReaderReadUpToV2",
+    "resource, resource, int64 -> keys: string, values: string",
+    host=True,
+    stateful=True,
+    blocking=True,
+    no_gradient=True,
+    shape=_vectors,
+)
 def reader_read_up_to_v2(reader_handle: Any, queue_handle: Any, num_records: Any, *, ctx: Any) -> Any:
     if int(num_records) <= 0:
         raise InvalidArgumentError(None, None, f"num_records must be positive, received {int(num_records)}.")
@@ -206,14 +234,26 @@ def reader_read_up_to_v2(reader_handle: Any, queue_handle: Any, num_records: Any
     return _bytes_array([key for key, _ in found]), _bytes_array([value for _, value in found])
 
 
-@op("ReaderNumRecordsProducedV2", "resource -> records_produced: int64", host=True, stateful=True, no_gradient=True,
-    shape=shapes.scalar)  # fmt: skip
+@op(
+    "ReaderNumRecordsProducedV2",
+    "resource -> records_produced: int64",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+)
 def reader_num_records_produced_v2(reader_handle: Any) -> np.ndarray:
     return np.asarray(behind(reader_handle).produced, np.int64)
 
 
-@op("ReaderNumWorkUnitsCompletedV2", "resource -> units_completed: int64", host=True, stateful=True, no_gradient=True,
-    shape=shapes.scalar)  # fmt: skip
+@op(
+    "ReaderNumWorkUnitsCompletedV2",
+    "resource -> units_completed: int64",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+)
 def reader_num_work_units_completed_v2(reader_handle: Any) -> np.ndarray:
     return np.asarray(behind(reader_handle).completed, np.int64)
 
@@ -307,10 +347,14 @@ class FixedLengthRecordReader(ReaderBase):
     ) -> None:
         super().__init__(
             fixed_length_record_reader_v2(
-                record_bytes=record_bytes, header_bytes=header_bytes or 0, footer_bytes=footer_bytes or 0,
-                hop_bytes=hop_bytes or 0, encoding=encoding or "", name=name,
+                record_bytes=record_bytes,
+                header_bytes=header_bytes or 0,
+                footer_bytes=footer_bytes or 0,
+                hop_bytes=hop_bytes or 0,
+                encoding=encoding or "",
+                name=name,
             )
-        )  # fmt: skip
+        )
 
 
 class TFRecordReader(ReaderBase):
@@ -343,9 +387,11 @@ class TFRecordOptions:
 
 def compression_of(options: Any) -> str:
     """The name of a compression, given as options, a name or nothing."""
-    return TFRecordOptions(options).compression_type if not isinstance(options, TFRecordOptions) else (
-        options.compression_type
-    )  # fmt: skip
+    return (
+        TFRecordOptions(options).compression_type
+        if not isinstance(options, TFRecordOptions)
+        else (options.compression_type)
+    )
 
 
 class TFRecordWriter(records.RecordWriter):
@@ -365,5 +411,3 @@ def tf_record_iterator(path: Any, options: Any = None) -> Iterator[bytes]:
     >>> for record in tf.python_io.tf_record_iterator("data.tfrecord"): ...
     """
     return records.read(path, compression_of(options))
-
-

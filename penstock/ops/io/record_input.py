@@ -74,10 +74,16 @@ def _rows(node: Operation) -> list[TensorShape]:
 
 @op("RecordInput", "-> records: string", host=True, stateful=True, no_gradient=True, shape=_rows)
 def record_input(
-    *, file_pattern: str, file_random_seed: int = 301, file_shuffle_shift_ratio: float = 0.0,
-    file_buffer_size: int = 10000, file_parallelism: int = 16, batch_size: int = 32, compression_type: str = "",
+    *,
+    file_pattern: str,
+    file_random_seed: int = 301,
+    file_shuffle_shift_ratio: float = 0.0,
+    file_buffer_size: int = 10000,
+    file_parallelism: int = 16,
+    batch_size: int = 32,
+    compression_type: str = "",
     resource: Any,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     source: _Yielder = resource(
         lambda name: _Yielder(
             file_pattern, file_random_seed, file_shuffle_shift_ratio, file_buffer_size, compression_type
@@ -95,17 +101,28 @@ class RecordInput:
     """
 
     def __init__(
-        self, file_pattern: str, batch_size: int = 1, buffer_size: int = 1, parallelism: int = 1,
-        shift_ratio: float = 0, seed: int = 0, name: str | None = None, batches: int | None = None,
+        self,
+        file_pattern: str,
+        batch_size: int = 1,
+        buffer_size: int = 1,
+        parallelism: int = 1,
+        shift_ratio: float = 0,
+        seed: int = 0,
+        name: str | None = None,
+        batches: int | None = None,
         compression_type: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._batch_size, self._batches, self._name = batch_size, batches, name
         # `batches` of `batch_size` each come out of one op.
         self._attrs: dict[str, Any] = {
-            "file_pattern": file_pattern, "file_buffer_size": buffer_size, "file_parallelism": parallelism,
-            "file_shuffle_shift_ratio": float(shift_ratio), "file_random_seed": seed,
-            "batch_size": batch_size * (batches or 1), "compression_type": compression_of(compression_type),
-        }  # fmt: skip
+            "file_pattern": file_pattern,
+            "file_buffer_size": buffer_size,
+            "file_parallelism": parallelism,
+            "file_shuffle_shift_ratio": float(shift_ratio),
+            "file_random_seed": seed,
+            "batch_size": batch_size * (batches or 1),
+            "compression_type": compression_of(compression_type),
+        }
 
     def get_yield_op(self) -> Any:
         """A tensor of `batch_size` records, or with `batches` a list of that many lists of scalars."""

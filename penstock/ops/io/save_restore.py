@@ -37,8 +37,14 @@ def _slice(spec: str, name: str) -> tuple[tuple[int, ...], Slice]:
         raise InvalidArgumentError(None, None, f"The slice of '{name}' is malformed: {error}.") from error
 
 
-@op("SaveV2", "string, string, string, list(dtypes) ->", host=True, stateful=True, no_gradient=True,
-    takes_variables=True)  # fmt: skip
+@op(
+    "SaveV2",
+    "string, string, string, list(dtypes) ->",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    takes_variables=True,
+)
 def save_v2(prefix: Array, tensor_names: Array, shape_and_slices: Array, tensors: list[Any]) -> None:
     """Writes tensors as a checkpoint. Variables come as they are, and are read a few at a time."""
     names = _texts(tensor_names, "names", len(tensors))
@@ -79,8 +85,14 @@ def _restored_shapes(node: Operation) -> list[TensorShape]:
     return [TensorShape.of(None) for _ in node.outputs]
 
 
-@op("RestoreV2", "string, string, string -> tensors: list(dtypes)", host=True, stateful=True, no_gradient=True,
-    shape=_restored_shapes)  # fmt: skip
+@op(
+    "RestoreV2",
+    "string, string, string -> tensors: list(dtypes)",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=_restored_shapes,
+)
 def restore_v2(prefix: Array, tensor_names: Array, shape_and_slices: Array, *, dtypes: list[DType]) -> list[Any]:
     """Reads tensors of a checkpoint; where a slice is asked for, only that."""
     names = _texts(tensor_names, "names", len(dtypes))
@@ -91,9 +103,8 @@ def restore_v2(prefix: Array, tensor_names: Array, shape_and_slices: Array, *, d
         stored = reader.dtype(name)
         if stored is not as_dtype(dtype).base_dtype:
             raise InvalidArgumentError(
-                None, None,
-                f"'{name}' is {stored.name} in checkpoint '{reader.prefix}', but {dtype.name} in the graph.",
-            )  # fmt: skip
+                None, None, f"'{name}' is {stored.name} in checkpoint '{reader.prefix}', but {dtype.name} in the graph."
+            )
         if spec:
             shape, part = _slice(spec, name)
             results.append(reader.read_slice(name, part, shape))
@@ -104,9 +115,12 @@ def restore_v2(prefix: Array, tensor_names: Array, shape_and_slices: Array, *, d
 
 @op("MergeV2Checkpoints", "string, string ->", host=True, stateful=True, no_gradient=True)
 def merge_v2_checkpoints(
-    checkpoint_prefixes: Array, destination_prefix: Array, *, delete_old_dirs: bool = True,
+    checkpoint_prefixes: Array,
+    destination_prefix: Array,
+    *,
+    delete_old_dirs: bool = True,
     allow_missing_files: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Makes one checkpoint of the shards that several tasks have written."""
     prefixes = [s.decode() for s in np.asarray(checkpoint_prefixes, object).reshape(-1)]
     if allow_missing_files:
@@ -129,5 +143,3 @@ def sharded_filename(basename: Array, shard: Array, num_shards: Array) -> Array:
 def sharded_filespec(basename: Array, num_shards: Array) -> Array:
     """`basename-?????-of-00002`."""
     return np.asarray(f"{_text(basename)}-?????-of-{int(num_shards):05d}".encode(), object)
-
-

@@ -37,9 +37,7 @@ def image_summary(tag: Any, tensor: Any, *, max_images: int = 3, bad_color: np.n
     if np.ndim(tag) != 0:
         raise InvalidArgumentError(None, None, f"The tag must be a scalar, received shape {np.shape(tag)}.")
     if tensor.ndim != 4 or tensor.shape[3] not in (1, 3, 4):
-        raise InvalidArgumentError(
-            None, None, f"Tensor must be 4-D with last dim 1, 3, or 4, not {list(tensor.shape)}"
-        )
+        raise InvalidArgumentError(None, None, f"Tensor must be 4-D with last dim 1, 3, or 4, not {list(tensor.shape)}")
     summary = summary_pb2.Summary()
     shown = min(max_images, len(tensor))
     for i in range(shown):
@@ -115,9 +113,7 @@ def tensor_summary_v2(tag: Any, tensor: Any, serialized_summary_metadata: Any, *
     return _serialized(summary)
 
 
-def image(
-    name: str, tensor: Any, max_outputs: int = 3, collections: Any = None, family: str | None = None
-) -> Tensor:
+def image(name: str, tensor: Any, max_outputs: int = 3, collections: Any = None, family: str | None = None) -> Tensor:
     """A summary of up to `max_outputs` images of a batch [batch, height, width, channels].
 
     >>> tf.summary.image("input", images)
@@ -156,9 +152,7 @@ def tensor_summary(
     if summary_description is not None:
         metadata.summary_description = summary_description
     with summary_scope(name, "TensorSummary", family, collections, [tensor]) as scope:
-        return scope.add(
-            tensor_summary_v2(scope.tag("tag"), tensor, metadata.SerializeToString(), name=scope.name)
-        )
+        return scope.add(tensor_summary_v2(scope.tag("tag"), tensor, metadata.SerializeToString(), name=scope.name))
 
 
 def text(name: str, tensor: Any, collections: Any = None) -> Tensor:

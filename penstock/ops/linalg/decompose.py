@@ -342,5 +342,3 @@ def matrix_rank(a: Any, tol: Any = None, validate_args: bool = False, name: str 
             tol = eps * longest * reduce.reduce_max(values, axis=-1, keepdims=True)
         counted: Tensor = reduce.reduce_sum(casting.cast(compare.greater(values, tol), dt.int32), axis=-1)
         return counted
-
-

@@ -114,9 +114,14 @@ def _padding(values: Any, padding_value: Any) -> Any:
 
 
 def matrix_diag(
-    diagonal: Any, name: str = "diag", k: Any = 0, num_rows: Any = -1, num_cols: Any = -1, padding_value: Any = 0,
+    diagonal: Any,
+    name: str = "diag",
+    k: Any = 0,
+    num_rows: Any = -1,
+    num_cols: Any = -1,
+    padding_value: Any = 0,
     align: str = "RIGHT_LEFT",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Matrices with the given diagonals: `tf.matrix_diag([1.0, 2.0])`."""
     result: Tensor = matrix_diag_v3(
         diagonal, k, num_rows, num_cols, _padding(diagonal, padding_value), align=align, name=name
@@ -178,9 +183,7 @@ def matrix_set_diag_v3(input: Array, diagonal: Array, k: Array, *, align: str = 
     return jnp.where(inside, values, input)
 
 
-def matrix_set_diag(
-    input: Any, diagonal: Any, name: str = "set_diag", k: Any = 0, align: str = "RIGHT_LEFT"
-) -> Tensor:
+def matrix_set_diag(input: Any, diagonal: Any, name: str = "set_diag", k: Any = 0, align: str = "RIGHT_LEFT") -> Tensor:
     """Matrices with other diagonals: `tf.matrix_set_diag(x, tf.ones([3]))`."""
     result: Tensor = matrix_set_diag_v3(input, diagonal, k, align=align, name=name)
     return result
@@ -221,8 +224,12 @@ def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | Non
     return result
 
 
-@op("Diag", "T -> output: T", T=DIAGONAL_TYPES,
-    shape=lambda op: [op.input_list[0].shape.concatenate(op.input_list[0].shape)])  # fmt: skip
+@op(
+    "Diag",
+    "T -> output: T",
+    T=DIAGONAL_TYPES,
+    shape=lambda op: [op.input_list[0].shape.concatenate(op.input_list[0].shape)],
+)
 def diag(diagonal: Array) -> Array:
     return jnp.diag(diagonal.reshape(-1)).reshape(*diagonal.shape, *diagonal.shape)
 

@@ -41,9 +41,14 @@ def _matmul_grad(op: Operation, grad: Any) -> list[Any]:
 
 @op("MatMul", "T, T -> product: T", shape=shapes.matmul, grad=_matmul_grad, T=_FACTORS)
 def mat_mul(
-    a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False,
-    grad_a: bool = False, grad_b: bool = False,
-) -> Array:  # fmt: skip
+    a: Array,
+    b: Array,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    grad_a: bool = False,
+    grad_b: bool = False,
+) -> Array:
     return _product(a, b, transpose_a, transpose_b)
 
 
@@ -56,9 +61,14 @@ def _product(a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> Array:
 
 @op("SparseMatMul", "Ta, Tb -> product: float", shape=shapes.matmul, Ta=_NARROW, Tb=_NARROW)
 def sparse_mat_mul(
-    a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False,
-    a_is_sparse: bool = False, b_is_sparse: bool = False,
-) -> Array:  # fmt: skip
+    a: Array,
+    b: Array,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    a_is_sparse: bool = False,
+    b_is_sparse: bool = False,
+) -> Array:
     """A product of matrices with many zeros; the hint makes no difference here."""
     return _product(a.astype(jnp.float32), b.astype(jnp.float32), transpose_a, transpose_b)
 
@@ -113,8 +123,13 @@ def batch_mat_mul_v2(
     return _batch_product(x, y, adj_x, adj_y)
 
 
-@op("BatchMatMul", "T, T -> output: T", shape=_batch_shape, grad=_batch_grad,
-    T=Types(*FLOATS, dt.int32, dt.int64, *COMPLEX))  # fmt: skip
+@op(
+    "BatchMatMul",
+    "T, T -> output: T",
+    shape=_batch_shape,
+    grad=_batch_grad,
+    T=Types(*FLOATS, dt.int32, dt.int64, *COMPLEX),
+)
 def batch_mat_mul(
     x: Array, y: Array, *, adj_x: bool = False, adj_y: bool = False, grad_x: bool = False, grad_y: bool = False
 ) -> Array:
@@ -130,10 +145,16 @@ def _batch_product(x: Array, y: Array, adj_x: bool, adj_y: bool) -> Array:
 
 
 def matmul(
-    a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False,
-    adjoint_a: bool = False, adjoint_b: bool = False,
-    a_is_sparse: bool = False, b_is_sparse: bool = False, name: str | None = None,
-) -> Tensor:  # fmt: skip
+    a: Any,
+    b: Any,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    adjoint_a: bool = False,
+    adjoint_b: bool = False,
+    a_is_sparse: bool = False,
+    b_is_sparse: bool = False,
+    name: str | None = None,
+) -> Tensor:
     """The product of two matrices, or of each pair in two batches of them.
 
     >>> tf.matmul(x, w, transpose_b=True)
@@ -155,22 +176,35 @@ def matmul(
         b, transpose_b = (casting.conj(b), True) if adjoint_b else (b, transpose_b)
         narrow = all(t.dtype.base_dtype in _NARROW for t in (a, b))
         if (a_is_sparse or b_is_sparse) and narrow:
-            product = sparse_mat_mul(a, b, transpose_a=transpose_a, transpose_b=transpose_b, a_is_sparse=a_is_sparse,
-                                     b_is_sparse=b_is_sparse, name=scope)  # fmt: skip
+            product = sparse_mat_mul(
+                a,
+                b,
+                transpose_a=transpose_a,
+                transpose_b=transpose_b,
+                a_is_sparse=a_is_sparse,
+                b_is_sparse=b_is_sparse,
+                name=scope,
+            )
         else:
             product = mat_mul(a, b, transpose_a=transpose_a, transpose_b=transpose_b, name=scope)
         return product
 
 
 def matvec(
-    a: Any, b: Any, transpose_a: bool = False, adjoint_a: bool = False, a_is_sparse: bool = False,
-    b_is_sparse: bool = False, name: str | None = None,
-) -> Tensor:  # fmt: skip
+    a: Any,
+    b: Any,
+    transpose_a: bool = False,
+    adjoint_a: bool = False,
+    a_is_sparse: bool = False,
+    b_is_sparse: bool = False,
+    name: str | None = None,
+) -> Tensor:
     """A matrix times a vector, or each pair in two batches of them: `tf.linalg.matvec(w, x)`."""
     with name_scope(name, "MatVec", [a, b]):
         column = reshaping.expand_dims(b, axis=-1)
-        product = matmul(a, column, transpose_a=transpose_a, adjoint_a=adjoint_a, a_is_sparse=a_is_sparse,
-                         b_is_sparse=b_is_sparse)  # fmt: skip
+        product = matmul(
+            a, column, transpose_a=transpose_a, adjoint_a=adjoint_a, a_is_sparse=a_is_sparse, b_is_sparse=b_is_sparse
+        )
         vector: Tensor = reshaping.squeeze(product, axis=-1)
         return vector
 

@@ -18,9 +18,13 @@ _VECTOR_NORMS = ["euclidean", 1, 2, np.inf]
 
 
 def norm(
-    tensor: Any, ord: Any = "euclidean", axis: Any = None, keepdims: bool | None = None, name: str | None = None,
+    tensor: Any,
+    ord: Any = "euclidean",
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
     keep_dims: bool | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The norm of vectors along one axis, of matrices along two, or of all elements.
 
     >>> tf.norm(x, ord=1, axis=-1)
@@ -88,9 +92,7 @@ def _largest_singular_value(x: Tensor, axes: list[int]) -> Tensor:
     return arranging.transpose(reshaping.expand_dims(largest, -1), back)
 
 
-def normalize(
-    tensor: Any, ord: Any = "euclidean", axis: Any = None, name: str | None = None
-) -> tuple[Tensor, Tensor]:
+def normalize(tensor: Any, ord: Any = "euclidean", axis: Any = None, name: str | None = None) -> tuple[Tensor, Tensor]:
     """`tensor` divided by its norm along `axis`, and that norm: `unit, length = tf.linalg.normalize(x)`."""
     with name_scope(name, "normalize", [tensor]):
         x = convert_to_tensor(tensor)

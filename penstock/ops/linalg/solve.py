@@ -142,8 +142,13 @@ def _triangular_solve_grad(op: Operation, grad: Tensor) -> list[Any]:
     ]
 
 
-@op("MatrixTriangularSolve", "T, T -> output: T", shape=rules.triangular_solve, grad=_triangular_solve_grad,
-    T=Types(dt.bfloat16, *FACTORED))  # fmt: skip
+@op(
+    "MatrixTriangularSolve",
+    "T, T -> output: T",
+    shape=rules.triangular_solve,
+    grad=_triangular_solve_grad,
+    T=Types(dt.bfloat16, *FACTORED),
+)
 def matrix_triangular_solve_op(matrix: Array, rhs: Array, *, lower: bool = True, adjoint: bool = False) -> Array:
     need_square(matrix)
     need_matrix(rhs)
@@ -208,8 +213,13 @@ def _log_determinant_grad(op: Operation, _: Tensor, grad: Tensor) -> list[Any]:
     return [factor * matrix_inverse(op.inputs[0], adjoint=True)]
 
 
-@op("LogMatrixDeterminant", "T -> sign: T, log_abs_determinant: T", shape=rules.number_each,
-    grad=_log_determinant_grad, T=FACTORED)  # fmt: skip
+@op(
+    "LogMatrixDeterminant",
+    "T -> sign: T, log_abs_determinant: T",
+    shape=rules.number_each,
+    grad=_log_determinant_grad,
+    T=FACTORED,
+)
 def log_matrix_determinant(input: Array) -> tuple[Array, Array]:
     need_square(input)
     if not input.size:
@@ -315,16 +325,22 @@ def _underdetermined(matrix: Tensor, rhs: Tensor, l2_regularizer: Any) -> Tensor
 # Tridiagonal matrices
 
 
-@op("TridiagonalSolve", "T, T -> output: T", shape=lambda op: [op.input_list[1].shape],
-    T=Types(dt.float64, dt.float32, *COMPLEX))  # fmt: skip
+@op(
+    "TridiagonalSolve",
+    "T, T -> output: T",
+    shape=lambda op: [op.input_list[1].shape],
+    T=Types(dt.float64, dt.float32, *COMPLEX),
+)
 def tridiagonal_solve_op(
     diagonals: Array, rhs: Array, *, partial_pivoting: bool = True, perturb_singular: bool = False
 ) -> Array:
     """`diagonals` has three rows: above (its last element unused), on, and below (its first unused) the diagonal."""
     need_matrix(diagonals, rhs)
     if diagonals.shape[-2] != 3 or diagonals.shape[-1] != rhs.shape[-2] or diagonals.shape[:-2] != rhs.shape[:-2]:
-        raise ValueError(f"Expected diagonals and rhs of [..., 3, m] and [..., m, k], received "
-                         f"{list(diagonals.shape)} and {list(rhs.shape)}")  # fmt: skip
+        raise ValueError(
+            f"Expected diagonals and rhs of [..., 3, m] and [..., m, k], received "
+            f"{list(diagonals.shape)} and {list(rhs.shape)}"
+        )
     above, on, below = (diagonals[..., i, :] for i in range(3))
     if diagonals.shape[-1] < 3 or jnp.iscomplexobj(diagonals):
         side = jnp.arange(diagonals.shape[-1])
@@ -338,9 +354,14 @@ def tridiagonal_solve_op(
 
 
 def tridiagonal_solve(
-    diagonals: Any, rhs: Any, diagonals_format: str = "compact", transpose_rhs: bool = False,
-    conjugate_rhs: bool = False, name: str | None = None, partial_pivoting: bool = True,
-) -> Tensor:  # fmt: skip
+    diagonals: Any,
+    rhs: Any,
+    diagonals_format: str = "compact",
+    transpose_rhs: bool = False,
+    conjugate_rhs: bool = False,
+    name: str | None = None,
+    partial_pivoting: bool = True,
+) -> Tensor:
     """X with A X = `rhs` for tridiagonal A, given as [superdiagonal, diagonal, subdiagonal], or as a whole matrix.
 
     >>> tf.linalg.tridiagonal_solve([[1.0, 1.0, 0.0], [4.0, 4.0, 4.0], [0.0, 1.0, 1.0]], [1.0, 2.0, 3.0])
@@ -386,5 +407,3 @@ def trace(x: Any, name: str | None = None) -> Tensor:
         matrix = convert_to_tensor(x, name="x")
         result: Tensor = reduce.reduce_sum(diag.matrix_diag_part(matrix), [-1], name=scope)
         return result
-
-

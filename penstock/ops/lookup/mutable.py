@@ -21,9 +21,14 @@ class MutableHashTable(LookupInterface):
     """A table that steps change: `table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)`."""
 
     def __init__(
-        self, key_dtype: Any, value_dtype: Any, default_value: Any, name: str = "MutableHashTable",
-        checkpoint: bool = True, shared_name: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        key_dtype: Any,
+        value_dtype: Any,
+        default_value: Any,
+        name: str = "MutableHashTable",
+        checkpoint: bool = True,
+        shared_name: str | None = None,
+    ) -> None:
         super().__init__(key_dtype, value_dtype)
         self._default_value = convert_to_tensor(default_value, dtype=self._value_dtype)
         self._resource_handle = self._create_resource(name, shared_name or "", checkpoint and shared_name is None)
@@ -126,10 +131,17 @@ class DenseHashTable(MutableHashTable):
     """
 
     def __init__(
-        self, key_dtype: Any, value_dtype: Any, default_value: Any, empty_key: Any, deleted_key: Any,
-        initial_num_buckets: int | None = None, name: str = "MutableDenseHashTable", checkpoint: bool = True,
+        self,
+        key_dtype: Any,
+        value_dtype: Any,
+        default_value: Any,
+        empty_key: Any,
+        deleted_key: Any,
+        initial_num_buckets: int | None = None,
+        name: str = "MutableDenseHashTable",
+        checkpoint: bool = True,
         shared_name: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         key, value = as_dtype(key_dtype), as_dtype(value_dtype)
         default_value = convert_to_tensor(default_value, dtype=value, name="default_value")
         self._empty_key = convert_to_tensor(empty_key, dtype=key, name="empty_key")
@@ -139,7 +151,13 @@ class DenseHashTable(MutableHashTable):
 
     def _create_resource(self, name: str, shared_name: str, sharing: bool) -> Tensor:
         handle: Tensor = ops.mutable_dense_hash_table_v2(
-            self._empty_key, self._deleted_key, shared_name=shared_name, use_node_name_sharing=sharing,
-            value_dtype=self._value_dtype, value_shape=self._default_value.shape, name=name, **self._buckets,
-        )  # fmt: skip
+            self._empty_key,
+            self._deleted_key,
+            shared_name=shared_name,
+            use_node_name_sharing=sharing,
+            value_dtype=self._value_dtype,
+            value_shape=self._default_value.shape,
+            name=name,
+            **self._buckets,
+        )
         return handle

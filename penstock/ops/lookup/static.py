@@ -132,9 +132,17 @@ class TextFileInitializer(TableInitializerBase):
     """
 
     def __init__(
-        self, filename: Any, key_dtype: Any, key_index: int, value_dtype: Any, value_index: int,
-        vocab_size: int | None = None, delimiter: str = "\t", name: str | None = None, value_index_offset: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        filename: Any,
+        key_dtype: Any,
+        key_index: int,
+        value_dtype: Any,
+        value_index: int,
+        vocab_size: int | None = None,
+        delimiter: str = "\t",
+        name: str | None = None,
+        value_index_offset: int = 0,
+    ) -> None:
         super().__init__(key_dtype, value_dtype)
         if isinstance(filename, (str, bytes)) and not filename:
             raise ValueError("TextFileInitializer: filename must not be empty.")
@@ -166,9 +174,14 @@ class TextFileInitializer(TableInitializerBase):
         self._check(table)
         with name_scope(self._name, "text_file_init", (table.resource_handle,)):
             filled: Operation = ops.initialize_table_from_text_file_v2(
-                table.resource_handle, self._filename, key_index=self._key_index, value_index=self._value_index,
-                vocab_size=self._vocab_size or -1, delimiter=self._delimiter, offset=self._offset,
-            )  # fmt: skip
+                table.resource_handle,
+                self._filename,
+                key_index=self._key_index,
+                value_index=self._value_index,
+                vocab_size=self._vocab_size or -1,
+                delimiter=self._delimiter,
+                offset=self._offset,
+            )
         add_to_collection(GraphKeys.TABLE_INITIALIZERS, filled)
         return filled
 
@@ -177,9 +190,14 @@ class TextFileStringTableInitializer(TextFileInitializer):
     """From line numbers to the strings of a file."""
 
     def __init__(
-        self, filename: Any, key_column_index: int = LINE_NUMBER, value_column_index: int = WHOLE_LINE,
-        vocab_size: int | None = None, delimiter: str = "\t", name: str | None = "text_file_string_table_init",
-    ) -> None:  # fmt: skip
+        self,
+        filename: Any,
+        key_column_index: int = LINE_NUMBER,
+        value_column_index: int = WHOLE_LINE,
+        vocab_size: int | None = None,
+        delimiter: str = "\t",
+        name: str | None = "text_file_string_table_init",
+    ) -> None:
         super().__init__(
             filename, dt.int64, key_column_index, dt.string, value_column_index, vocab_size, delimiter, name
         )
@@ -189,10 +207,15 @@ class TextFileIdTableInitializer(TextFileInitializer):
     """From the strings of a file to line numbers."""
 
     def __init__(
-        self, filename: Any, key_column_index: int = WHOLE_LINE, value_column_index: int = LINE_NUMBER,
-        vocab_size: int | None = None, delimiter: str = "\t", name: str | None = "text_file_id_table_init",
+        self,
+        filename: Any,
+        key_column_index: int = WHOLE_LINE,
+        value_column_index: int = LINE_NUMBER,
+        vocab_size: int | None = None,
+        delimiter: str = "\t",
+        name: str | None = "text_file_id_table_init",
         key_dtype: Any = dt.string,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
             filename, key_dtype, key_column_index, dt.int64, value_column_index, vocab_size, delimiter, name
         )
@@ -253,9 +276,12 @@ class StaticHashTable(InitializableLookupTableBase):
     """A table that does not change: `tf.lookup.StaticHashTable(initializer, default_value=-1)`."""
 
     def __init__(
-        self, initializer: TableInitializerBase, default_value: Any, shared_name: str | None = None,
+        self,
+        initializer: TableInitializerBase,
+        default_value: Any,
+        shared_name: str | None = None,
         name: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._shared_name = shared_name or initializer._shared_name
         self._name = name or "hash_table"
         super().__init__(default_value, initializer)

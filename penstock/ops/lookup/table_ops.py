@@ -29,9 +29,13 @@ class Table:
     kind = "MutableHashTable"
 
     def __init__(
-        self, name: str, key_dtype: DType, value_dtype: DType, value_shape: TensorShape = _SCALAR,
+        self,
+        name: str,
+        key_dtype: DType,
+        value_dtype: DType,
+        value_shape: TensorShape = _SCALAR,
         key_shape: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name = name
         self.key_dtype, self.value_dtype = key_dtype, value_dtype
         self.value_shape = tuple(d or 0 for d in value_shape.as_list())
@@ -155,10 +159,11 @@ class StaticTable(Table):
         for key, value in pairs:
             if entries.setdefault(key, value) != value:
                 raise FailedPreconditionError(
-                    None, None,
+                    None,
+                    None,
                     f"HashTable has different value for same key. Key {key!r} has {entries[key]!r} and trying to add "
                     f"value {value!r}",
-                )  # fmt: skip
+                )
         with self.lock:
             if self.initialized and entries != self.entries:
                 raise FailedPreconditionError(None, None, f"{self} is initialized already, with other entries.")
@@ -200,45 +205,84 @@ class DenseTable(Table):
 def _found(resource: Callable[..., Any], create: Callable[[str], Table]) -> Any:
     found = resource(create)
     new = create(found.name) if isinstance(found, Table) else None
-    if new is None or type(found) is not type(new) or (found.key_dtype, found.value_dtype, found.value_shape) != (
-        new.key_dtype, new.value_dtype, new.value_shape,
-    ):  # fmt: skip
+    if (
+        new is None
+        or type(found) is not type(new)
+        or (found.key_dtype, found.value_dtype, found.value_shape) != (new.key_dtype, new.value_dtype, new.value_shape)
+    ):
         raise invalid(f"{found} exists already, with other types. Use another shared_name.")
     return as_handle(found)
 
 
 @op("HashTableV2", "-> table_handle: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
 def hash_table_v2(
-    *, container: str = "", shared_name: str = "", use_node_name_sharing: bool = False, key_dtype: DType,
-    value_dtype: DType, resource: Any,
-) -> Any:  # fmt: skip
+    *,
+    container: str = "",
+    shared_name: str = "",
+    use_node_name_sharing: bool = False,
+    key_dtype: DType,
+    value_dtype: DType,
+    resource: Any,
+) -> Any:
     return _found(resource, lambda name: StaticTable(name, key_dtype, value_dtype))
 
 
 @op("MutableHashTableV2", "-> table_handle: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
 def mutable_hash_table_v2(
-    *, container: str = "", shared_name: str = "", use_node_name_sharing: bool = False, key_dtype: DType,
-    value_dtype: DType, resource: Any,
-) -> Any:  # fmt: skip
+    *,
+    container: str = "",
+    shared_name: str = "",
+    use_node_name_sharing: bool = False,
+    key_dtype: DType,
+    value_dtype: DType,
+    resource: Any,
+) -> Any:
     return _found(resource, lambda name: Table(name, key_dtype, value_dtype))
 
 
-@op("MutableHashTableOfTensorsV2", "-> table_handle: resource", host=True, stateful=True, no_gradient=True,
-    shape=shapes.scalar)  # fmt: skip
+@op(
+    "MutableHashTableOfTensorsV2",
+    "-> table_handle: resource",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+)
 def mutable_hash_table_of_tensors_v2(
-    *, container: str = "", shared_name: str = "", use_node_name_sharing: bool = False, key_dtype: DType,
-    value_dtype: DType, value_shape: TensorShape = _SCALAR, resource: Any,
-) -> Any:  # fmt: skip
+    *,
+    container: str = "",
+    shared_name: str = "",
+    use_node_name_sharing: bool = False,
+    key_dtype: DType,
+    value_dtype: DType,
+    value_shape: TensorShape = _SCALAR,
+    resource: Any,
+) -> Any:
     return _found(resource, lambda name: Table(name, key_dtype, value_dtype, value_shape))
 
 
-@op("MutableDenseHashTableV2", "key_dtype, key_dtype -> table_handle: resource", host=True, stateful=True,
-    no_gradient=True, shape=shapes.scalar)  # fmt: skip
+@op(
+    "MutableDenseHashTableV2",
+    "key_dtype, key_dtype -> table_handle: resource",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+)
 def mutable_dense_hash_table_v2(
-    empty_key: Any, deleted_key: Any, *, container: str = "", shared_name: str = "",
-    use_node_name_sharing: bool = False, key_dtype: DType, value_dtype: DType, value_shape: TensorShape = _SCALAR,
-    initial_num_buckets: int = 131072, max_load_factor: float = 0.8, resource: Any,
-) -> Any:  # fmt: skip
+    empty_key: Any,
+    deleted_key: Any,
+    *,
+    container: str = "",
+    shared_name: str = "",
+    use_node_name_sharing: bool = False,
+    key_dtype: DType,
+    value_dtype: DType,
+    value_shape: TensorShape = _SCALAR,
+    initial_num_buckets: int = 131072,
+    max_load_factor: float = 0.8,
+    resource: Any,
+) -> Any:
     if np.shape(empty_key) != np.shape(deleted_key):
         raise invalid(f"empty_key has shape {np.shape(empty_key)}, deleted_key {np.shape(deleted_key)}.")
     if initial_num_buckets < 1 or initial_num_buckets & (initial_num_buckets - 1):
@@ -272,8 +316,14 @@ def _found_shape(op: Operation) -> list[TensorShape]:
     return [outer if default.shape.rank is not None or handle.op.type == "HashTableV2" else TensorShape.of(None)]
 
 
-@op("LookupTableFindV2", "resource, Tin, Tout -> values: Tout", host=True, stateful=True, no_gradient=True,
-    shape=_found_shape)  # fmt: skip
+@op(
+    "LookupTableFindV2",
+    "resource, Tin, Tout -> values: Tout",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=_found_shape,
+)
 def lookup_table_find_v2(table_handle: Any, keys: Any, default_value: Any, *, Tin: DType, Tout: DType) -> Any:
     table: Table = behind(table_handle)
     table.check(keys, Tin, Tout)
@@ -303,8 +353,14 @@ def _export_shapes(op: Operation) -> list[TensorShape]:
     return [TensorShape.of(None), TensorShape.of(None)]
 
 
-@op("LookupTableExportV2", "resource -> keys: Tkeys, values: Tvalues", host=True, stateful=True, no_gradient=True,
-    shape=_export_shapes)  # fmt: skip
+@op(
+    "LookupTableExportV2",
+    "resource -> keys: Tkeys, values: Tvalues",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=_export_shapes,
+)
 def lookup_table_export_v2(table_handle: Any, *, Tkeys: DType, Tvalues: DType) -> Any:
     table: Table = behind(table_handle)
     if (Tkeys, Tvalues) != (table.key_dtype, table.value_dtype):
@@ -328,9 +384,15 @@ def initialize_table_v2(table_handle: Any, keys: Any, values: Any, *, Tkey: DTyp
 
 @op("InitializeTableFromTextFileV2", "resource, string ->", host=True, stateful=True, no_gradient=True)
 def initialize_table_from_text_file_v2(
-    table_handle: Any, filename: Any, *, key_index: int, value_index: int, vocab_size: int = -1,
-    delimiter: str = "\t", offset: int = 0,
-) -> None:  # fmt: skip
+    table_handle: Any,
+    filename: Any,
+    *,
+    key_index: int,
+    value_index: int,
+    vocab_size: int = -1,
+    delimiter: str = "\t",
+    offset: int = 0,
+) -> None:
     table = behind(table_handle)
     if not isinstance(table, StaticTable):
         raise invalid(f"{table} is filled by inserting, not from a file.")

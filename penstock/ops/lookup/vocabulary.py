@@ -53,9 +53,13 @@ class IdTableWithHashBuckets(LookupInterface):
     """A table whose missing keys get the numbers after its own, `num_oov_buckets` of them, by hash."""
 
     def __init__(
-        self, table: LookupInterface | None, num_oov_buckets: int, hasher_spec: HasherSpec = FastHashSpec,
-        name: str | None = None, key_dtype: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        table: LookupInterface | None,
+        num_oov_buckets: int,
+        hasher_spec: HasherSpec = FastHashSpec,
+        name: str | None = None,
+        key_dtype: Any = None,
+    ) -> None:
         key_dtype = as_dtype(key_dtype or (table.key_dtype if table else dt.string))
         if table is None and num_oov_buckets <= 0:
             raise ValueError(f"num_oov_buckets must be positive where there is no table, received {num_oov_buckets}.")
@@ -122,9 +126,12 @@ class StaticVocabularyTable(IdTableWithHashBuckets):
     """
 
     def __init__(
-        self, initializer: TableInitializerBase | None, num_oov_buckets: int, lookup_key_dtype: Any = None,
+        self,
+        initializer: TableInitializerBase | None,
+        num_oov_buckets: int,
+        lookup_key_dtype: Any = None,
         name: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if num_oov_buckets <= 0:
             raise ValueError(f"num_oov_buckets must be positive, received {num_oov_buckets}.")
         key_dtype = lookup_key_dtype or (initializer.key_dtype if initializer else dt.string)
@@ -141,10 +148,17 @@ class StaticVocabularyTable(IdTableWithHashBuckets):
 
 
 def index_table_from_file(
-    vocabulary_file: Any = None, num_oov_buckets: int = 0, vocab_size: int | None = None, default_value: int = -1,
-    hasher_spec: HasherSpec = FastHashSpec, key_dtype: Any = dt.string, name: str | None = None,
-    key_column_index: int = WHOLE_LINE, value_column_index: int = LINE_NUMBER, delimiter: str = "\t",
-) -> LookupInterface:  # fmt: skip
+    vocabulary_file: Any = None,
+    num_oov_buckets: int = 0,
+    vocab_size: int | None = None,
+    default_value: int = -1,
+    hasher_spec: HasherSpec = FastHashSpec,
+    key_dtype: Any = dt.string,
+    name: str | None = None,
+    key_column_index: int = WHOLE_LINE,
+    value_column_index: int = LINE_NUMBER,
+    delimiter: str = "\t",
+) -> LookupInterface:
     """From the lines of a file to their numbers: `tf.contrib.lookup.index_table_from_file("vocab.txt")`.
 
     What is not in the file gets `default_value`, or one of `num_oov_buckets` numbers after the last.
@@ -158,17 +172,27 @@ def index_table_from_file(
     with name_scope(name, "string_to_index"):
         with name_scope(None, "hash_table"):
             initializer = TextFileIdTableInitializer(
-                vocabulary_file, key_column_index, value_column_index, vocab_size, delimiter, "table_init",
+                vocabulary_file,
+                key_column_index,
+                value_column_index,
+                vocab_size,
+                delimiter,
+                "table_init",
                 key_dtype=dt.int64 if key_dtype.is_integer else key_dtype,
-            )  # fmt: skip
+            )
             table = StaticHashTable(initializer, default_value)
         return _with_buckets(table, num_oov_buckets, hasher_spec, key_dtype)
 
 
 def index_table_from_tensor(
-    vocabulary_list: Any = None, num_oov_buckets: int = 0, default_value: int = -1,
-    hasher_spec: HasherSpec = FastHashSpec, dtype: Any = dt.string, name: str | None = None, mapping: Any = None,
-) -> LookupInterface:  # fmt: skip
+    vocabulary_list: Any = None,
+    num_oov_buckets: int = 0,
+    default_value: int = -1,
+    hasher_spec: HasherSpec = FastHashSpec,
+    dtype: Any = dt.string,
+    name: str | None = None,
+    mapping: Any = None,
+) -> LookupInterface:
     """From the elements of a vector to their numbers: `tf.contrib.lookup.index_table_from_tensor(["a", "b"])`."""
     vocabulary_list = mapping if vocabulary_list is None else vocabulary_list
     if vocabulary_list is None:
@@ -209,9 +233,14 @@ def _index_key(dtype: Any) -> DType:
 
 
 def index_to_string_table_from_file(
-    vocabulary_file: Any, vocab_size: int | None = None, default_value: Any = "UNK", name: str | None = None,
-    key_column_index: int = LINE_NUMBER, value_column_index: int = WHOLE_LINE, delimiter: str = "\t",
-) -> StaticHashTable:  # fmt: skip
+    vocabulary_file: Any,
+    vocab_size: int | None = None,
+    default_value: Any = "UNK",
+    name: str | None = None,
+    key_column_index: int = LINE_NUMBER,
+    value_column_index: int = WHOLE_LINE,
+    delimiter: str = "\t",
+) -> StaticHashTable:
     """From line numbers of a file to the lines: `tf.contrib.lookup.index_to_string_table_from_file("vocab.txt")`."""
     if isinstance(vocabulary_file, (str, bytes)) and not vocabulary_file:
         raise ValueError("vocabulary_file must be given.")

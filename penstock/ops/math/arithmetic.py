@@ -30,8 +30,14 @@ def _is_int(x: Array) -> bool:
 # Arithmetic on two tensors
 
 
-@op("Add", "T, T -> z: T", shape=shapes.broadcast, grad=later, numpy=True,
-    T=Types(*FLOATS, dt.uint8, dt.int8, dt.int16, dt.int32, dt.int64, *COMPLEX, dt.string))  # fmt: skip
+@op(
+    "Add",
+    "T, T -> z: T",
+    shape=shapes.broadcast,
+    grad=later,
+    numpy=True,
+    T=Types(*FLOATS, dt.uint8, dt.int8, dt.int16, dt.int32, dt.int64, *COMPLEX, dt.string),
+)
 def add_v1(x: Array, y: Array) -> Array:
     return x + y
 
@@ -51,8 +57,7 @@ def mul(x: Array, y: Array) -> Array:
     return x * y
 
 
-@op("MulNoNan", "T, T -> z: T", shape=shapes.broadcast, grad=later, T=FLOATS_COMPLEX,
-    default_name="multiply_no_nan")  # fmt: skip
+@op("MulNoNan", "T, T -> z: T", shape=shapes.broadcast, grad=later, T=FLOATS_COMPLEX, default_name="multiply_no_nan")
 def mul_no_nan(x: Array, y: Array) -> Array:
     return jnp.where(y == 0, jnp.zeros((), x.dtype), x * y)
 
@@ -91,8 +96,14 @@ def floor_mod(x: Array, y: Array) -> Array:
     return xp(x, y).mod(x, y)
 
 
-@op("Mod", "T, T -> z: T", shape=shapes.broadcast, grad=passthrough.refuse_gradient, numpy=True,
-    T=Types(dt.int32, dt.int64, *FLOATS))  # fmt: skip
+@op(
+    "Mod",
+    "T, T -> z: T",
+    shape=shapes.broadcast,
+    grad=passthrough.refuse_gradient,
+    numpy=True,
+    T=Types(dt.int32, dt.int64, *FLOATS),
+)
 def mod_op(x: Array, y: Array) -> Array:
     return _remainder(x, y)
 
@@ -102,8 +113,14 @@ def truncatediv(x: Array, y: Array) -> Array:
     return _truncated(x, y) if _is_int(x) else xp(x, y).trunc(x / y)
 
 
-@op("TruncateMod", "T, T -> z: T", shape=shapes.broadcast, grad=passthrough.refuse_gradient, numpy=True,
-    T=Types(dt.int32, dt.int64, *FLOATS))  # fmt: skip
+@op(
+    "TruncateMod",
+    "T, T -> z: T",
+    shape=shapes.broadcast,
+    grad=passthrough.refuse_gradient,
+    numpy=True,
+    T=Types(dt.int32, dt.int64, *FLOATS),
+)
 def truncatemod(x: Array, y: Array) -> Array:
     return _remainder(x, y)
 
@@ -132,8 +149,14 @@ def pow(x: Array, y: Array) -> Array:
     return xp(x, y).power(x, y)
 
 
-@op("SquaredDifference", "T, T -> z: T", shape=shapes.broadcast, grad=later, numpy=True,
-    T=Types(*FLOATS, dt.int32, dt.int64, *COMPLEX))  # fmt: skip
+@op(
+    "SquaredDifference",
+    "T, T -> z: T",
+    shape=shapes.broadcast,
+    grad=later,
+    numpy=True,
+    T=Types(*FLOATS, dt.int32, dt.int64, *COMPLEX),
+)
 def squared_difference(x: Array, y: Array) -> Array:
     difference = x - y
     return difference * difference.conj() if difference.dtype.kind == "c" else difference * difference
@@ -169,16 +192,17 @@ def xdivy_op(x: Array, y: Array) -> Array:
     return jnp.where(x == 0, jnp.zeros((), x.dtype), x / jnp.where(x == 0, jnp.ones((), y.dtype), y))
 
 
-@op("AddN", "N*T -> sum: T", shape=shapes.merged, grad=later, numpy=True,
-    T=Types(*NUMBERS, *QUANTIZED, dt.variant))  # fmt: skip
+@op("AddN", "N*T -> sum: T", shape=shapes.merged, grad=later, numpy=True, T=Types(*NUMBERS, *QUANTIZED, dt.variant))
 def add_n_op(inputs: list[Array]) -> Array:
     if hasattr(inputs[0], "zeros_like"):  # gradients of a list of tensors that is used more than once
         return functools.reduce(operator.add, inputs)
     total = inputs[0]
     for array_ in inputs[1:]:
         if array_.shape != total.shape:
-            raise ValueError(f"Inputs to operation AddN must have the same size and shape. Input 0: {total.shape} "
-                             f"!= input {array_.shape}")  # fmt: skip
+            raise ValueError(
+                f"Inputs to operation AddN must have the same size and shape. Input 0: {total.shape} "
+                f"!= input {array_.shape}"
+            )
         total = total + array_
     return total
 

@@ -215,8 +215,14 @@ def _bitcast_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of(tuple(dims[:-1]))]
 
 
-@op("Bitcast", "T -> output: type", shape=_bitcast_shape, grad=refuse_gradient,
-    T=(*NUMBERS, *QUANTIZED), type=(*NUMBERS, *QUANTIZED))  # fmt: skip
+@op(
+    "Bitcast",
+    "T -> output: type",
+    shape=_bitcast_shape,
+    grad=refuse_gradient,
+    T=(*NUMBERS, *QUANTIZED),
+    type=(*NUMBERS, *QUANTIZED),
+)
 def bitcast_op(input: Array, *, type: DType) -> Array:
     return lax.bitcast_convert_type(input, type.as_numpy_dtype)
 

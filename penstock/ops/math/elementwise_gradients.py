@@ -21,8 +21,15 @@ from penstock.ops.math import arithmetic, casting, compare, reduce, unary
 Grads = list[Any]
 
 
-@declare("BroadcastGradientArgs", "T, T -> r0: T, r1: T", static="s0 s1", numpy=True, no_gradient=True, T=INDEX32,
-         shape=lambda op: [TensorShape.of((None,)), TensorShape.of((None,))])  # fmt: skip
+@declare(
+    "BroadcastGradientArgs",
+    "T, T -> r0: T, r1: T",
+    static="s0 s1",
+    numpy=True,
+    no_gradient=True,
+    T=INDEX32,
+    shape=lambda op: [TensorShape.of((None,)), TensorShape.of((None,))],
+)
 def broadcast_gradient_args(s0: Array, s1: Array) -> tuple[Array, Array]:
     """The axes along which arrays of the shapes s0 and s1 are repeated when they broadcast."""
     broadcast_shapes(s0.tolist(), s1.tolist())  # ValueError where they do not
@@ -274,4 +281,3 @@ def angle(op: Operation, grad: Any) -> Grads:
 @gradient_of(arithmetic.add_n_op)
 def add_n(op: Operation, grad: Any) -> Grads:
     return [grad] * len(op.inputs)
-

@@ -48,8 +48,12 @@ def _complex_transform(rank: int, inverse: bool) -> OpDef:
             raise ValueError(f"Shape must be at least rank {rank} but is rank {shape.rank}")
         return [shape]
 
-    @op(f"{'I' if inverse else ''}FFT{_dimensions(rank)}", "Tcomplex -> output: Tcomplex", shape=same_shape,
-        Tcomplex=_COMPLEX)  # fmt: skip
+    @op(
+        f"{'I' if inverse else ''}FFT{_dimensions(rank)}",
+        "Tcomplex -> output: Tcomplex",
+        shape=same_shape,
+        Tcomplex=_COMPLEX,
+    )
     def transform(input: Array) -> Array:
         _require_rank(input, rank)
         if 0 in input.shape:
@@ -99,8 +103,14 @@ def _lengths(fft_length: np.ndarray, rank: int) -> list[int]:
 
 
 def _forward(rank: int) -> OpDef:
-    @op(f"RFFT{_dimensions(rank)}", "Treal, int32 -> output: Tcomplex", static="fft_length",
-        shape=_half_shape(rank, inverse=False), Treal=_REAL, Tcomplex=_COMPLEX)  # fmt: skip
+    @op(
+        f"RFFT{_dimensions(rank)}",
+        "Treal, int32 -> output: Tcomplex",
+        static="fft_length",
+        shape=_half_shape(rank, inverse=False),
+        Treal=_REAL,
+        Tcomplex=_COMPLEX,
+    )
     def transform(input: Array, fft_length: Array, *, Tcomplex: DType = _COMPLEX64) -> Array:
         _require_rank(input, rank)
         kind = Tcomplex.as_numpy_dtype
@@ -114,8 +124,14 @@ def _forward(rank: int) -> OpDef:
 
 
 def _backward(rank: int) -> OpDef:
-    @op(f"IRFFT{_dimensions(rank)}", "Tcomplex, int32 -> output: Treal", static="fft_length",
-        shape=_half_shape(rank, inverse=True), Treal=_REAL, Tcomplex=_COMPLEX)  # fmt: skip
+    @op(
+        f"IRFFT{_dimensions(rank)}",
+        "Tcomplex, int32 -> output: Treal",
+        static="fft_length",
+        shape=_half_shape(rank, inverse=True),
+        Treal=_REAL,
+        Tcomplex=_COMPLEX,
+    )
     def transform(input: Array, fft_length: Array, *, Treal: DType = _FLOAT32) -> Array:
         _require_rank(input, rank)
         kind = Treal.as_numpy_dtype

@@ -39,8 +39,15 @@ def _histogram_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((None if bins is None else int(bins),))]
 
 
-@op("HistogramFixedWidth", "T, T, int32 -> out: dtype", static="nbins", shape=_histogram_shape, no_gradient=True,
-    T=_COUNTABLE, dtype=INDEX32)  # fmt: skip
+@op(
+    "HistogramFixedWidth",
+    "T, T, int32 -> out: dtype",
+    static="nbins",
+    shape=_histogram_shape,
+    no_gradient=True,
+    T=_COUNTABLE,
+    dtype=INDEX32,
+)
 def histogram_fixed_width_op(values: Array, value_range: Array, nbins: Array, *, dtype: DType = _INT32) -> Array:
     bins = int(nbins)
     if bins <= 0:
@@ -91,9 +98,13 @@ def histogram_fixed_width_bins(
 
 
 def confusion_matrix(
-    labels: Any, predictions: Any, num_classes: Any = None, dtype: Any = _INT32, name: str | None = None,
+    labels: Any,
+    predictions: Any,
+    num_classes: Any = None,
+    dtype: Any = _INT32,
+    name: str | None = None,
     weights: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """How often (or with which sum of weights) each class in a row was predicted as each class in a column.
 
     >>> tf.confusion_matrix([1, 2, 4], [2, 2, 4])
@@ -132,8 +143,15 @@ def confusion_matrix(
         return gathering.scatter_nd(indices, values, casting.cast(dims, dt.int64))
 
 
-@op("DenseBincount", "Tidx, Tidx, T -> output: T", static="size", grad=refuse_gradient, T=_COUNTABLE,
-    Tidx=Types(dt.int32, dt.int64), shape=lambda op: [TensorShape.of((_known(op.input_list[1]),))])  # fmt: skip
+@op(
+    "DenseBincount",
+    "Tidx, Tidx, T -> output: T",
+    static="size",
+    grad=refuse_gradient,
+    T=_COUNTABLE,
+    Tidx=Types(dt.int32, dt.int64),
+    shape=lambda op: [TensorShape.of((_known(op.input_list[1]),))],
+)
 def dense_bincount(input: Array, size: Array, weights: Array, *, binary_output: bool = False) -> Array:
     ones = jnp.ones(input.shape, weights.dtype)
     bins = jnp.zeros(int(size), weights.dtype)
@@ -147,9 +165,13 @@ def _known(tensor: Tensor) -> int | None:
 
 
 def bincount(
-    arr: Any, weights: Any = None, minlength: Any = None, maxlength: Any = None, dtype: Any = dt.int32,
+    arr: Any,
+    weights: Any = None,
+    minlength: Any = None,
+    maxlength: Any = None,
+    dtype: Any = dt.int32,
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """How often each number from 0 up occurs, or the sum of its weights: `tf.bincount([0, 2, 2])` is [1, 0, 2]."""
     with name_scope(name, "bincount", [arr, weights]):
         arr = convert_to_tensor(arr, name="arr", dtype=dt.int32)

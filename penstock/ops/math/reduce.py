@@ -107,14 +107,29 @@ def _mean_grad(op: Operation, grad: Any) -> list[Any]:
 # Reductions
 
 
-@op("Sum", "T, Tidx -> output: T", static="reduction_indices", numpy=True, shape=shapes.reduction, grad=_sum_grad,
-    T=SUMMED, Tidx=INDEX32)  # fmt: skip
+@op(
+    "Sum",
+    "T, Tidx -> output: T",
+    static="reduction_indices",
+    numpy=True,
+    shape=shapes.reduction,
+    grad=_sum_grad,
+    T=SUMMED,
+    Tidx=INDEX32,
+)
 def sum_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -> Array:
     return xp(input).sum(input, _axes(input, reduction_indices), dtype=input.dtype, keepdims=keep_dims)
 
 
-@op("Mean", "T, Tidx -> output: T", static="reduction_indices", shape=shapes.reduction, grad=_mean_grad,
-    T=SUMMED, Tidx=INDEX32)  # fmt: skip
+@op(
+    "Mean",
+    "T, Tidx -> output: T",
+    static="reduction_indices",
+    shape=shapes.reduction,
+    grad=_mean_grad,
+    T=SUMMED,
+    Tidx=INDEX32,
+)
 def mean_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -> Array:
     axes = _axes(input, reduction_indices)
     if not np.issubdtype(input.dtype, np.integer):
@@ -124,8 +139,15 @@ def mean_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) 
     return jnp.sign(total) * (jnp.abs(total) // max(count, 1)).astype(input.dtype)  # cut towards zero, as in C
 
 
-@op("Prod", "T, Tidx -> output: T", static="reduction_indices", numpy=True, shape=shapes.reduction,
-    T=SUMMED, Tidx=INDEX32)  # fmt: skip
+@op(
+    "Prod",
+    "T, Tidx -> output: T",
+    static="reduction_indices",
+    numpy=True,
+    shape=shapes.reduction,
+    T=SUMMED,
+    Tidx=INDEX32,
+)
 def prod_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -> Array:
     return xp(input).prod(input, _axes(input, reduction_indices), dtype=input.dtype, keepdims=keep_dims)
 
@@ -142,32 +164,59 @@ def _extreme(input: Array, indices: Array, keep_dims: bool, largest: bool) -> Ar
     return (m.max if largest else m.min)(input, _axes(input, indices), keepdims=keep_dims, **start)
 
 
-@op("Max", "T, Tidx -> output: T", static="reduction_indices", numpy=True, shape=shapes.reduction,
-    T=_ORDERED, Tidx=INDEX32)  # fmt: skip
+@op(
+    "Max",
+    "T, Tidx -> output: T",
+    static="reduction_indices",
+    numpy=True,
+    shape=shapes.reduction,
+    T=_ORDERED,
+    Tidx=INDEX32,
+)
 def max_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -> Array:
     return _extreme(input, reduction_indices, keep_dims, largest=True)
 
 
-@op("Min", "T, Tidx -> output: T", static="reduction_indices", numpy=True, shape=shapes.reduction,
-    T=_ORDERED, Tidx=INDEX32)  # fmt: skip
+@op(
+    "Min",
+    "T, Tidx -> output: T",
+    static="reduction_indices",
+    numpy=True,
+    shape=shapes.reduction,
+    T=_ORDERED,
+    Tidx=INDEX32,
+)
 def min_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -> Array:
     return _extreme(input, reduction_indices, keep_dims, largest=False)
 
 
-@op("All", "bool, Tidx -> output: bool", static="reduction_indices", numpy=True, shape=shapes.reduction,
-    no_gradient=True, Tidx=INDEX32)  # fmt: skip
+@op(
+    "All",
+    "bool, Tidx -> output: bool",
+    static="reduction_indices",
+    numpy=True,
+    shape=shapes.reduction,
+    no_gradient=True,
+    Tidx=INDEX32,
+)
 def all_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -> Array:
     return xp(input).all(input, _axes(input, reduction_indices), keepdims=keep_dims)
 
 
-@op("Any", "bool, Tidx -> output: bool", static="reduction_indices", numpy=True, shape=shapes.reduction,
-    no_gradient=True, Tidx=INDEX32)  # fmt: skip
+@op(
+    "Any",
+    "bool, Tidx -> output: bool",
+    static="reduction_indices",
+    numpy=True,
+    shape=shapes.reduction,
+    no_gradient=True,
+    Tidx=INDEX32,
+)
 def any_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -> Array:
     return xp(input).any(input, _axes(input, reduction_indices), keepdims=keep_dims)
 
 
-@op("EuclideanNorm", "T, Tidx -> output: T", static="reduction_indices", shape=shapes.reduction,
-    T=SUMMED, Tidx=INDEX32)  # fmt: skip
+@op("EuclideanNorm", "T, Tidx -> output: T", static="reduction_indices", shape=shapes.reduction, T=SUMMED, Tidx=INDEX32)
 def euclidean_norm_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -> Array:
     squares = jnp.real(input * jnp.conj(input))
     return jnp.sqrt(jnp.sum(squares, _axes(input, reduction_indices), keepdims=keep_dims)).astype(input.dtype)
@@ -183,22 +232,39 @@ def _arg_shape(op: Operation) -> list[TensorShape]:
     if axis is None:
         return [TensorShape.of((None,) * (shape.rank - 1))]
     if not -shape.rank <= int(axis) < shape.rank:
-        raise ValueError(f"Dimension ({int(axis)}) must be in the range [{-shape.rank}, {shape.rank}), "
-                         f"where {shape.rank} is the number of dimensions in the input.")  # fmt: skip
+        raise ValueError(
+            f"Dimension ({int(axis)}) must be in the range [{-shape.rank}, {shape.rank}), "
+            f"where {shape.rank} is the number of dimensions in the input."
+        )
     dims = shape.as_list()
     del dims[int(axis)]
     return [TensorShape.of(tuple(dims))]
 
 
-@op("ArgMax", "T, Tidx -> output: output_type", static="dimension", shape=_arg_shape, no_gradient=True,
-    T=Types(*_ORDERED, dt.bool), Tidx=Types(dt.int16, dt.int32, dt.int64, default=dt.int32),
-    output_type=Types(dt.int16, dt.uint16, dt.int32, dt.int64))  # fmt: skip
+@op(
+    "ArgMax",
+    "T, Tidx -> output: output_type",
+    static="dimension",
+    shape=_arg_shape,
+    no_gradient=True,
+    T=Types(*_ORDERED, dt.bool),
+    Tidx=Types(dt.int16, dt.int32, dt.int64, default=dt.int32),
+    output_type=Types(dt.int16, dt.uint16, dt.int32, dt.int64),
+)
 def arg_max_op(input: Array, dimension: Array, *, output_type: DType = dt.int64) -> Array:
     return jnp.argmax(input, int(dimension)).astype(output_type.as_numpy_dtype)
 
 
-@op("ArgMin", "T, Tidx -> output: output_type", static="dimension", shape=_arg_shape, no_gradient=True,
-    T=Types(*_ORDERED, dt.bool), Tidx=INDEX32, output_type=Types(dt.int32, dt.int64))  # fmt: skip
+@op(
+    "ArgMin",
+    "T, Tidx -> output: output_type",
+    static="dimension",
+    shape=_arg_shape,
+    no_gradient=True,
+    T=Types(*_ORDERED, dt.bool),
+    Tidx=INDEX32,
+    output_type=Types(dt.int32, dt.int64),
+)
 def arg_min_op(input: Array, dimension: Array, *, output_type: DType = dt.int64) -> Array:
     return jnp.argmin(input, int(dimension)).astype(output_type.as_numpy_dtype)
 
@@ -237,9 +303,13 @@ def _maybe_scalar(result: Tensor, axis: Any, keepdims: bool) -> Tensor:
 
 
 def reduce_sum(
-    input_tensor: Any, axis: Any = None, keepdims: Any = None, name: str | None = None,
-    reduction_indices: Any = None, keep_dims: Any = None,
-) -> Tensor:  # fmt: skip
+    input_tensor: Any,
+    axis: Any = None,
+    keepdims: Any = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: Any = None,
+) -> Tensor:
     """The sum along `axis` (a number, a list, a tensor; None for all).
 
     >>> tf.reduce_sum([[1.0, 2.0], [3.0, 4.0]], axis=1)  # [3.0, 7.0]
@@ -248,49 +318,73 @@ def reduce_sum(
 
 
 def reduce_mean(
-    input_tensor: Any, axis: Any = None, keepdims: Any = None, name: str | None = None,
-    reduction_indices: Any = None, keep_dims: Any = None,
-) -> Tensor:  # fmt: skip
+    input_tensor: Any,
+    axis: Any = None,
+    keepdims: Any = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: Any = None,
+) -> Tensor:
     """The mean along `axis`: `tf.reduce_mean(losses)`."""
     return _reduce(mean_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
 def reduce_prod(
-    input_tensor: Any, axis: Any = None, keepdims: Any = None, name: str | None = None,
-    reduction_indices: Any = None, keep_dims: Any = None,
-) -> Tensor:  # fmt: skip
+    input_tensor: Any,
+    axis: Any = None,
+    keepdims: Any = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: Any = None,
+) -> Tensor:
     """The product along `axis`: `tf.reduce_prod(tf.shape(x))`."""
     return _reduce(prod_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
 def reduce_max(
-    input_tensor: Any, axis: Any = None, keepdims: Any = None, name: str | None = None,
-    reduction_indices: Any = None, keep_dims: Any = None,
-) -> Tensor:  # fmt: skip
+    input_tensor: Any,
+    axis: Any = None,
+    keepdims: Any = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: Any = None,
+) -> Tensor:
     """The largest element along `axis`: `tf.reduce_max(x, axis=0)`."""
     return _reduce(max_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
 def reduce_min(
-    input_tensor: Any, axis: Any = None, keepdims: Any = None, name: str | None = None,
-    reduction_indices: Any = None, keep_dims: Any = None,
-) -> Tensor:  # fmt: skip
+    input_tensor: Any,
+    axis: Any = None,
+    keepdims: Any = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: Any = None,
+) -> Tensor:
     """The smallest element along `axis`: `tf.reduce_min(x, axis=0)`."""
     return _reduce(min_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
 def reduce_all(
-    input_tensor: Any, axis: Any = None, keepdims: Any = None, name: str | None = None,
-    reduction_indices: Any = None, keep_dims: Any = None,
-) -> Tensor:  # fmt: skip
+    input_tensor: Any,
+    axis: Any = None,
+    keepdims: Any = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: Any = None,
+) -> Tensor:
     """Whether all elements along `axis` hold: `tf.reduce_all(x > 0)`."""
     return _reduce(all_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
 def reduce_any(
-    input_tensor: Any, axis: Any = None, keepdims: Any = None, name: str | None = None,
-    reduction_indices: Any = None, keep_dims: Any = None,
-) -> Tensor:  # fmt: skip
+    input_tensor: Any,
+    axis: Any = None,
+    keepdims: Any = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: Any = None,
+) -> Tensor:
     """Whether any element along `axis` holds: `tf.reduce_any(x > 0)`."""
     return _reduce(any_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
@@ -303,9 +397,13 @@ def reduce_euclidean_norm(
 
 
 def reduce_logsumexp(
-    input_tensor: Any, axis: Any = None, keepdims: Any = None, name: str | None = None,
-    reduction_indices: Any = None, keep_dims: Any = None,
-) -> Tensor:  # fmt: skip
+    input_tensor: Any,
+    axis: Any = None,
+    keepdims: Any = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: Any = None,
+) -> Tensor:
     """log(sum(exp(x))) along `axis`, without overflow: `tf.reduce_logsumexp(logits, axis=1)`."""
     axis = renamed(axis, "axis", reduction_indices, "reduction_indices")
     keepdims = bool(renamed(keepdims, "keepdims", keep_dims, "keep_dims"))
@@ -343,9 +441,15 @@ def reduce_std(input_tensor: Any, axis: Any = None, keepdims: bool = False, name
 
 
 def count_nonzero(
-    input_tensor: Any = None, axis: Any = None, keepdims: Any = None, dtype: Any = dt.int64, name: str | None = None,
-    reduction_indices: Any = None, keep_dims: Any = None, input: Any = None,
-) -> Tensor:  # fmt: skip
+    input_tensor: Any = None,
+    axis: Any = None,
+    keepdims: Any = None,
+    dtype: Any = dt.int64,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: Any = None,
+    input: Any = None,
+) -> Tensor:
     """How many elements along `axis` are not zero (empty, for strings): `tf.count_nonzero(mask)`."""
     keepdims = bool(renamed(keepdims, "keepdims", keep_dims, "keep_dims"))
     x = renamed(input, "input", input_tensor, "input_tensor")
@@ -385,5 +489,3 @@ def arg_max(input: Any, dimension: Any, output_type: Any = dt.int64, name: str |
 def arg_min(input: Any, dimension: Any, output_type: Any = dt.int64, name: str | None = None) -> Tensor:
     """`tf.argmin` with TensorFlow's older signature."""
     return argmin(input, dimension, name=name, output_type=output_type)
-
-

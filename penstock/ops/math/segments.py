@@ -57,17 +57,18 @@ def _highest(kind: Any) -> Any:
 
 
 _STARTS: dict[str, Callable[[Any], Any]] = {
-    "add": lambda kind: 0, "multiply": lambda kind: 1, "max": _lowest, "min": _highest,
-}  # fmt: skip
+    "add": lambda kind: 0,
+    "multiply": lambda kind: 1,
+    "max": _lowest,
+    "min": _highest,
+}
 
 
 def _unsorted(method: str, data: Array, segment_ids: Array, num_segments: Array) -> Array:
     count = as_size(num_segments)
     ids = jnp.asarray(segment_ids)
     if data.shape[: ids.ndim] != ids.shape:
-        raise ValueError(
-            f"data.shape = {list(data.shape)} does not start with segment_ids.shape = {list(ids.shape)}"
-        )
+        raise ValueError(f"data.shape = {list(data.shape)} does not start with segment_ids.shape = {list(ids.shape)}")
     if ids.size:
         top = ids.max()
         require(top < count, f"segment_ids value {{}} is out of range [0, {count})", top)
@@ -126,26 +127,57 @@ def _column(mask: Array, ndim: int) -> Array:
     return mask.reshape(*mask.shape, *[1] * (ndim - mask.ndim))
 
 
-@op("UnsortedSegmentSum", "T, Tindices, Tnumsegments -> output: T", static="num_segments", shape=_unsorted_shape,
-    T=(*NUMBERS, *QUANTIZED), Tindices=(dt.int16, *INDEX), Tnumsegments=INDEX32)  # fmt: skip
+@op(
+    "UnsortedSegmentSum",
+    "T, Tindices, Tnumsegments -> output: T",
+    static="num_segments",
+    shape=_unsorted_shape,
+    T=(*NUMBERS, *QUANTIZED),
+    Tindices=(dt.int16, *INDEX),
+    Tnumsegments=INDEX32,
+)
 def unsorted_segment_sum_op(data: Array, segment_ids: Array, num_segments: Array) -> Array:
     return _unsorted("add", data, segment_ids, num_segments)
 
 
-@op("UnsortedSegmentProd", "T, Tindices, Tnumsegments -> output: T", static="num_segments", shape=_unsorted_shape,
-    grad=_prod_grad, T=NUMBERS, Tindices=INDEX, Tnumsegments=INDEX32)  # fmt: skip
+@op(
+    "UnsortedSegmentProd",
+    "T, Tindices, Tnumsegments -> output: T",
+    static="num_segments",
+    shape=_unsorted_shape,
+    grad=_prod_grad,
+    T=NUMBERS,
+    Tindices=INDEX,
+    Tnumsegments=INDEX32,
+)
 def unsorted_segment_prod_op(data: Array, segment_ids: Array, num_segments: Array) -> Array:
     return _unsorted("multiply", data, segment_ids, num_segments)
 
 
-@op("UnsortedSegmentMax", "T, Tindices, Tnumsegments -> output: T", static="num_segments", shape=_unsorted_shape,
-    grad=_extreme_grad, T=REALS, Tindices=INDEX, Tnumsegments=INDEX32)  # fmt: skip
+@op(
+    "UnsortedSegmentMax",
+    "T, Tindices, Tnumsegments -> output: T",
+    static="num_segments",
+    shape=_unsorted_shape,
+    grad=_extreme_grad,
+    T=REALS,
+    Tindices=INDEX,
+    Tnumsegments=INDEX32,
+)
 def unsorted_segment_max_op(data: Array, segment_ids: Array, num_segments: Array) -> Array:
     return _unsorted("max", data, segment_ids, num_segments)
 
 
-@op("UnsortedSegmentMin", "T, Tindices, Tnumsegments -> output: T", static="num_segments", shape=_unsorted_shape,
-    grad=_extreme_grad, T=REALS, Tindices=INDEX, Tnumsegments=INDEX32)  # fmt: skip
+@op(
+    "UnsortedSegmentMin",
+    "T, Tindices, Tnumsegments -> output: T",
+    static="num_segments",
+    shape=_unsorted_shape,
+    grad=_extreme_grad,
+    T=REALS,
+    Tindices=INDEX,
+    Tnumsegments=INDEX32,
+)
 def unsorted_segment_min_op(data: Array, segment_ids: Array, num_segments: Array) -> Array:
     return _unsorted("min", data, segment_ids, num_segments)
 
@@ -250,8 +282,15 @@ def _segment_sum_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [gather(grad, op.input_list[1]), None]
 
 
-@op("SegmentSum", "T, Tindices -> output: T", host=True, shape=sorted_shape, grad=_segment_sum_grad, T=NUMBERS,
-    Tindices=INDEX)  # fmt: skip
+@op(
+    "SegmentSum",
+    "T, Tindices -> output: T",
+    host=True,
+    shape=sorted_shape,
+    grad=_segment_sum_grad,
+    T=NUMBERS,
+    Tindices=INDEX,
+)
 def segment_sum_op(data: Array, segment_ids: Array) -> Array:
     return _sorted(np.add, 0, data, segment_ids)
 
@@ -262,26 +301,36 @@ def _segment_mean_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [gather(op_of("RealDiv")(grad, op_of("Maximum")(weight, op_of("OnesLike")(weight))), ids), None]
 
 
-@op("SegmentMean", "T, Tindices -> output: T", host=True, shape=sorted_shape, grad=_segment_mean_grad, T=NUMBERS,
-    Tindices=INDEX)  # fmt: skip
+@op(
+    "SegmentMean",
+    "T, Tindices -> output: T",
+    host=True,
+    shape=sorted_shape,
+    grad=_segment_mean_grad,
+    T=NUMBERS,
+    Tindices=INDEX,
+)
 def segment_mean_op(data: Array, segment_ids: Array) -> Array:
     return _mean_of(data, segment_ids)
 
 
-@op("SegmentMax", "T, Tindices -> output: T", host=True, shape=sorted_shape, grad=_extreme_grad, T=REALS,
-    Tindices=INDEX)  # fmt: skip
+@op(
+    "SegmentMax", "T, Tindices -> output: T", host=True, shape=sorted_shape, grad=_extreme_grad, T=REALS, Tindices=INDEX
+)
 def segment_max_op(data: Array, segment_ids: Array) -> Array:
     return _sorted(np.maximum, np.asarray(_lowest(np.asarray(data).dtype)), data, segment_ids)
 
 
-@op("SegmentMin", "T, Tindices -> output: T", host=True, shape=sorted_shape, grad=_extreme_grad, T=REALS,
-    Tindices=INDEX)  # fmt: skip
+@op(
+    "SegmentMin", "T, Tindices -> output: T", host=True, shape=sorted_shape, grad=_extreme_grad, T=REALS, Tindices=INDEX
+)
 def segment_min_op(data: Array, segment_ids: Array) -> Array:
     return _sorted(np.minimum, np.asarray(_highest(np.asarray(data).dtype)), data, segment_ids)
 
 
-@op("SegmentProd", "T, Tindices -> output: T", host=True, shape=sorted_shape, grad=_prod_grad, T=NUMBERS,
-    Tindices=INDEX)  # fmt: skip
+@op(
+    "SegmentProd", "T, Tindices -> output: T", host=True, shape=sorted_shape, grad=_prod_grad, T=NUMBERS, Tindices=INDEX
+)
 def segment_prod_op(data: Array, segment_ids: Array) -> Array:
     return _sorted(np.multiply, 1, data, segment_ids)
 

@@ -55,9 +55,14 @@ def _raised_cosine(
 
 
 def frame(
-    signal: Any, frame_length: Any, frame_step: Any, pad_end: bool = False, pad_value: Any = 0, axis: int = -1,
+    signal: Any,
+    frame_length: Any,
+    frame_step: Any,
+    pad_end: bool = False,
+    pad_value: Any = 0,
+    axis: int = -1,
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Overlapping stretches of `frame_length`, every `frame_step` elements along `axis`, as rows.
 
     >>> tf.signal.frame(audio, frame_length=400, frame_step=160)
@@ -129,9 +134,14 @@ Window = Callable[..., Any]
 
 
 def stft(
-    signals: Any, frame_length: Any, frame_step: Any, fft_length: Any = None, window_fn: Window | None = hann_window,
-    pad_end: bool = False, name: str | None = None,
-) -> Tensor:  # fmt: skip
+    signals: Any,
+    frame_length: Any,
+    frame_step: Any,
+    fft_length: Any = None,
+    window_fn: Window | None = hann_window,
+    pad_end: bool = False,
+    name: str | None = None,
+) -> Tensor:
     """The spectra of overlapping frames of real signals: [..., frames, fft_length // 2 + 1], complex.
 
     >>> tf.abs(tf.signal.stft(audio, frame_length=400, frame_step=160))
@@ -163,9 +173,13 @@ def _enclosing_power_of_two(value: Tensor) -> Tensor:
 
 
 def inverse_stft(
-    stfts: Any, frame_length: Any, frame_step: Any, fft_length: Any = None, window_fn: Window | None = hann_window,
+    stfts: Any,
+    frame_length: Any,
+    frame_step: Any,
+    fft_length: Any = None,
+    window_fn: Window | None = hann_window,
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Signals of their short-time Fourier transforms; see `inverse_stft_window_fn` for exact reconstruction.
 
     >>> tf.signal.inverse_stft(spectra, 400, 160, window_fn=tf.signal.inverse_stft_window_fn(160))
@@ -188,9 +202,7 @@ def inverse_stft(
         return overlap_and_add(real, frame_step)
 
 
-def inverse_stft_window_fn(
-    frame_step: Any, forward_window_fn: Window = hann_window, name: str | None = None
-) -> Window:
+def inverse_stft_window_fn(frame_step: Any, forward_window_fn: Window = hann_window, name: str | None = None) -> Window:
     """The window for `inverse_stft` that undoes a `stft` with `forward_window_fn` exactly."""
 
     def window(frame_length: Any, dtype: Any) -> Tensor:
@@ -323,9 +335,14 @@ def _shifted(default_name: str, x: Any, axes: Any, name: str | None, sign: int) 
 
 
 def linear_to_mel_weight_matrix(
-    num_mel_bins: int = 20, num_spectrogram_bins: Any = 129, sample_rate: Any = 8000, lower_edge_hertz: float = 125.0,
-    upper_edge_hertz: float = 3800.0, dtype: Any = _FLOAT32, name: str | None = None,
-) -> Tensor:  # fmt: skip
+    num_mel_bins: int = 20,
+    num_spectrogram_bins: Any = 129,
+    sample_rate: Any = 8000,
+    lower_edge_hertz: float = 125.0,
+    upper_edge_hertz: float = 3800.0,
+    dtype: Any = _FLOAT32,
+    name: str | None = None,
+) -> Tensor:
     """A matrix that turns spectrograms into mel spectrograms: `tf.tensordot(spectrograms, matrix, 1)`."""
     kind = as_dtype(dtype)
     if num_mel_bins <= 0:

@@ -75,8 +75,13 @@ def _nextafter_grad(op: Operation, dy: Tensor) -> list[Any]:
     return elementwise_gradients.unbroadcast(x, y, dy, zeros_like(dy))
 
 
-@op("NextAfter", "T, T -> output: T", shape=shapes.broadcast, grad=_nextafter_grad,
-    T=Types(dt.float64, dt.float32, default=dt.float32))  # fmt: skip
+@op(
+    "NextAfter",
+    "T, T -> output: T",
+    shape=shapes.broadcast,
+    grad=_nextafter_grad,
+    T=Types(dt.float64, dt.float32, default=dt.float32),
+)
 def nextafter(x1: Array, x2: Array) -> Array:
     return jnp.nextafter(x1, x2)
 
@@ -121,8 +126,13 @@ def betainc_grad(a: Array, b: Array, x: Array, dy: Array) -> Array:
     return dy * jnp.exp((a - 1) * jnp.log(x) + (b - 1) * jnp.log1p(-x) - log_beta)
 
 
-@op("Betainc", "T, T, T -> z: T", shape=shapes.broadcast, T=_WIDE,
-    grad=lambda op, grad: [None, None, betainc_grad(*op.inputs, grad)])  # fmt: skip
+@op(
+    "Betainc",
+    "T, T, T -> z: T",
+    shape=shapes.broadcast,
+    T=_WIDE,
+    grad=lambda op, grad: [None, None, betainc_grad(*op.inputs, grad)],
+)
 def betainc(a: Array, b: Array, x: Array) -> Array:
     return scipy.betainc(a, b, x)
 

@@ -44,8 +44,13 @@ def relu_grad(gradients: Array, features: Array) -> Array:
     return jnp.where(features > 0, gradients, jnp.zeros_like(gradients))
 
 
-@op("Relu", "T -> activations: T", shape=shapes.unchanged, T=Types(*REALS, dt.qint8),
-    grad=lambda op, dy: [relu_grad(dy, op.outputs[0])])  # fmt: skip
+@op(
+    "Relu",
+    "T -> activations: T",
+    shape=shapes.unchanged,
+    T=Types(*REALS, dt.qint8),
+    grad=lambda op, dy: [relu_grad(dy, op.outputs[0])],
+)
 def relu(features: Array) -> Array:
     return jnp.maximum(features, jnp.zeros((), features.dtype))
 
@@ -55,8 +60,9 @@ def relu6_grad(gradients: Array, features: Array) -> Array:
     return jnp.where((features > 0) & (features < 6), gradients, jnp.zeros_like(gradients))
 
 
-@op("Relu6", "T -> activations: T", shape=shapes.unchanged, T=REALS,
-    grad=lambda op, dy: [relu6_grad(dy, op.outputs[0])])  # fmt: skip
+@op(
+    "Relu6", "T -> activations: T", shape=shapes.unchanged, T=REALS, grad=lambda op, dy: [relu6_grad(dy, op.outputs[0])]
+)
 def relu6(features: Array) -> Array:
     return jnp.clip(features, jnp.zeros((), features.dtype), jnp.asarray(6, features.dtype))
 
@@ -66,8 +72,13 @@ def leaky_relu_grad(gradients: Array, features: Array, *, alpha: float = 0.2) ->
     return jnp.where(features > 0, gradients, gradients * alpha)
 
 
-@op("LeakyRelu", "T -> activations: T", shape=shapes.unchanged, T=_FLOATS32,
-    grad=lambda op, dy: [leaky_relu_grad(dy, op.input_list[0], alpha=op.attrs["alpha"])])  # fmt: skip
+@op(
+    "LeakyRelu",
+    "T -> activations: T",
+    shape=shapes.unchanged,
+    T=_FLOATS32,
+    grad=lambda op, dy: [leaky_relu_grad(dy, op.input_list[0], alpha=op.attrs["alpha"])],
+)
 def leaky_relu_op(features: Array, *, alpha: float = 0.2) -> Array:
     return jnp.where(features > 0, features, features * alpha)
 
@@ -113,8 +124,13 @@ def softsign_grad(gradients: Array, features: Array) -> Array:
     return gradients / jnp.square(1 + jnp.abs(features))
 
 
-@op("Softsign", "T -> activations: T", shape=shapes.unchanged, T=FLOATS,
-    grad=lambda op, dy: [softsign_grad(dy, op.input_list[0])])  # fmt: skip
+@op(
+    "Softsign",
+    "T -> activations: T",
+    shape=shapes.unchanged,
+    T=FLOATS,
+    grad=lambda op, dy: [softsign_grad(dy, op.input_list[0])],
+)
 def softsign(features: Array) -> Array:
     return features / (1 + jnp.abs(features))
 

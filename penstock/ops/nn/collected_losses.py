@@ -85,9 +85,12 @@ def get_total_loss(
 
 
 def compute_weighted_loss(
-    losses: Any, weights: Any = 1.0, scope: str | None = None, loss_collection: str | None = _LOSSES,
+    losses: Any,
+    weights: Any = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """`losses` times `weights`, reduced as `reduction` says, and collected.
 
     >>> tf.losses.compute_weighted_loss(tf.square(error), weights=mask)
@@ -156,9 +159,13 @@ def _same_shape(labels: Tensor, predictions: Tensor, what: str) -> None:
 
 
 def mean_squared_error(
-    labels: Any, predictions: Any, weights: Any = 1.0, scope: str | None = None,
-    loss_collection: str | None = _LOSSES, reduction: str = _BY_NONZERO,
-) -> Tensor:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = _LOSSES,
+    reduction: str = _BY_NONZERO,
+) -> Tensor:
     """The mean of squared differences: `tf.losses.mean_squared_error(y, predictions)`."""
     _both(labels, predictions, "mean_squared_error")
     with name_scope(scope, "mean_squared_error", [predictions, labels, weights]) as scope:
@@ -199,9 +206,13 @@ def mean_pairwise_squared_error(
 
 
 def absolute_difference(
-    labels: Any, predictions: Any, weights: Any = 1.0, scope: str | None = None,
-    loss_collection: str | None = _LOSSES, reduction: str = _BY_NONZERO,
-) -> Tensor:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = _LOSSES,
+    reduction: str = _BY_NONZERO,
+) -> Tensor:
     """The mean of absolute differences: `tf.losses.absolute_difference(y, predictions)`."""
     _both(labels, predictions, "absolute_difference")
     with name_scope(scope, "absolute_difference", [predictions, labels, weights]) as scope:
@@ -211,9 +222,14 @@ def absolute_difference(
 
 
 def huber_loss(
-    labels: Any, predictions: Any, weights: Any = 1.0, delta: float = 1.0, scope: str | None = None,
-    loss_collection: str | None = _LOSSES, reduction: str = _BY_NONZERO,
-) -> Tensor:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = 1.0,
+    delta: float = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = _LOSSES,
+    reduction: str = _BY_NONZERO,
+) -> Tensor:
     """Half the squared error up to `delta`, and linear beyond: `tf.losses.huber_loss(y, predictions)`."""
     _both(labels, predictions, "huber_loss")
     with name_scope(scope, "huber_loss", [predictions, labels, weights]) as scope:
@@ -232,9 +248,14 @@ def huber_loss(
 
 
 def log_loss(
-    labels: Any, predictions: Any, weights: Any = 1.0, epsilon: float = 1e-7, scope: str | None = None,
-    loss_collection: str | None = _LOSSES, reduction: str = _BY_NONZERO,
-) -> Tensor:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = 1.0,
+    epsilon: float = 1e-7,
+    scope: str | None = None,
+    loss_collection: str | None = _LOSSES,
+    reduction: str = _BY_NONZERO,
+) -> Tensor:
     """Cross-entropy of predicted probabilities; `epsilon` keeps the logarithms finite.
 
     >>> tf.losses.log_loss(y, tf.sigmoid(logits))
@@ -248,9 +269,13 @@ def log_loss(
 
 
 def hinge_loss(
-    labels: Any, logits: Any, weights: Any = 1.0, scope: str | None = None,
-    loss_collection: str | None = _LOSSES, reduction: str = _BY_NONZERO,
-) -> Tensor:  # fmt: skip
+    labels: Any,
+    logits: Any,
+    weights: Any = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = _LOSSES,
+    reduction: str = _BY_NONZERO,
+) -> Tensor:
     """max(0, 1 - (2 label - 1) logit) for labels 0 and 1: `tf.losses.hinge_loss(y, logits)`."""
     _both(labels, logits, "hinge_loss")
     with name_scope(scope, "hinge_loss", [logits, labels, weights]) as scope:
@@ -262,9 +287,15 @@ def hinge_loss(
 
 
 def cosine_distance(
-    labels: Any, predictions: Any, axis: int | None = None, weights: Any = 1.0, scope: str | None = None,
-    loss_collection: str | None = _LOSSES, reduction: str = _BY_NONZERO, dim: int | None = None,
-) -> Tensor:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    axis: int | None = None,
+    weights: Any = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = _LOSSES,
+    reduction: str = _BY_NONZERO,
+    dim: int | None = None,
+) -> Tensor:
     """1 less the product of unit vectors along `axis`: `tf.losses.cosine_distance(a, b, axis=1)`."""
     axis = reduce.renamed(axis, "axis", dim, "dim")
     if axis is None:
@@ -280,9 +311,14 @@ def cosine_distance(
 
 
 def sigmoid_cross_entropy(
-    multi_class_labels: Any, logits: Any, weights: Any = 1.0, label_smoothing: float = 0, scope: str | None = None,
-    loss_collection: str | None = _LOSSES, reduction: str = _BY_NONZERO,
-) -> Tensor:  # fmt: skip
+    multi_class_labels: Any,
+    logits: Any,
+    weights: Any = 1.0,
+    label_smoothing: float = 0,
+    scope: str | None = None,
+    loss_collection: str | None = _LOSSES,
+    reduction: str = _BY_NONZERO,
+) -> Tensor:
     """Cross-entropy of independent classes; `label_smoothing` moves labels towards 1/2.
 
     >>> tf.losses.sigmoid_cross_entropy(y, logits)
@@ -299,9 +335,14 @@ def sigmoid_cross_entropy(
 
 
 def softmax_cross_entropy(
-    onehot_labels: Any, logits: Any, weights: Any = 1.0, label_smoothing: float = 0, scope: str | None = None,
-    loss_collection: str | None = _LOSSES, reduction: str = _BY_NONZERO,
-) -> Tensor:  # fmt: skip
+    onehot_labels: Any,
+    logits: Any,
+    weights: Any = 1.0,
+    label_smoothing: float = 0,
+    scope: str | None = None,
+    loss_collection: str | None = _LOSSES,
+    reduction: str = _BY_NONZERO,
+) -> Tensor:
     """Cross-entropy of exclusive classes; `label_smoothing` moves labels towards 1/classes.
 
     >>> tf.losses.softmax_cross_entropy(tf.one_hot(y, 10), logits)
@@ -322,9 +363,13 @@ def softmax_cross_entropy(
 
 
 def sparse_softmax_cross_entropy(
-    labels: Any, logits: Any, weights: Any = 1.0, scope: str | None = None,
-    loss_collection: str | None = _LOSSES, reduction: str = _BY_NONZERO,
-) -> Tensor:  # fmt: skip
+    labels: Any,
+    logits: Any,
+    weights: Any = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = _LOSSES,
+    reduction: str = _BY_NONZERO,
+) -> Tensor:
     """Cross-entropy of exclusive classes, given by number.
 
     >>> tf.losses.sparse_softmax_cross_entropy(labels=y, logits=logits)

@@ -89,8 +89,14 @@ def _sparse_shape(op: Operation) -> list[TensorShape]:
     return [rows, TensorShape.of((rows.as_list()[0], features.as_list()[1]))]
 
 
-@op("SparseSoftmaxCrossEntropyWithLogits", "T, Tlabels -> loss: T, backprop: T", shape=_sparse_shape,
-    grad=_sparse_gradient, T=FLOATS, Tlabels=INDEX64)  # fmt: skip
+@op(
+    "SparseSoftmaxCrossEntropyWithLogits",
+    "T, Tlabels -> loss: T, backprop: T",
+    shape=_sparse_shape,
+    grad=_sparse_gradient,
+    T=FLOATS,
+    Tlabels=INDEX64,
+)
 def sparse_softmax_cross_entropy(features: Array, labels: Array) -> tuple[Array, Array]:
     if features.ndim != 2 or labels.shape != features.shape[:1]:
         raise ValueError(

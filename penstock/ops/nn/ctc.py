@@ -34,9 +34,11 @@ def _batch(op: Operation) -> int | None:
 def _check_lengths(inputs: np.ndarray, lengths: np.ndarray, refusal: Any = FailedPreconditionError) -> None:
     if inputs.ndim != 3 or lengths.shape != inputs.shape[1:2]:
         raise InvalidArgumentError(
-            None, None, f"inputs must be [time, batch, classes] and sequence_length have one number for each of the "
-            f"batch, received shapes {inputs.shape} and {lengths.shape}"
-        )  # fmt: skip
+            None,
+            None,
+            f"inputs must be [time, batch, classes] and sequence_length have one number for each of the "
+            f"batch, received shapes {inputs.shape} and {lengths.shape}",
+        )
     if inputs.size == 0:
         raise InvalidArgumentError(None, None, f"inputs must not be empty, received shape {inputs.shape}")
     if (lengths > inputs.shape[0]).any() or (lengths < 0).any():
@@ -79,13 +81,24 @@ def _loss_gradient(op: Operation, d_loss: Any, _: Any) -> list[Any]:
     return [reshaping.expand_dims(d_loss, -1) * gradient, None, None, None]
 
 
-@op("CTCLoss", "T, int64, int32, int32 -> loss: T, gradient: T", host=True, shape=_loss_shape, grad=_loss_gradient,
-    T=_FLOATS)  # fmt: skip
+@op(
+    "CTCLoss",
+    "T, int64, int32, int32 -> loss: T, gradient: T",
+    host=True,
+    shape=_loss_shape,
+    grad=_loss_gradient,
+    T=_FLOATS,
+)
 def ctc_loss_op(
-    inputs: np.ndarray, labels_indices: np.ndarray, labels_values: np.ndarray, sequence_length: np.ndarray, *,
-    preprocess_collapse_repeated: bool = False, ctc_merge_repeated: bool = True,
+    inputs: np.ndarray,
+    labels_indices: np.ndarray,
+    labels_values: np.ndarray,
+    sequence_length: np.ndarray,
+    *,
+    preprocess_collapse_repeated: bool = False,
+    ctc_merge_repeated: bool = True,
     ignore_longer_outputs_than_inputs: bool = False,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray]:
     """The loss, and the gradient of it for the logits; the blank is the last class."""
     _check_lengths(inputs, sequence_length, InvalidArgumentError)
     times, batch, classes = inputs.shape
@@ -97,9 +110,11 @@ def ctc_loss_op(
         if len(row) > sequence_length[b]:
             if not ignore_longer_outputs_than_inputs:
                 raise InvalidArgumentError(
-                    None, None, f"Not enough time for target transition sequence (required: {len(row)}, available: "
-                    f"{sequence_length[b]}) in batch entry {b}. ignore_longer_outputs_than_inputs=True skips such."
-                )  # fmt: skip
+                    None,
+                    None,
+                    f"Not enough time for target transition sequence (required: {len(row)}, available: "
+                    f"{sequence_length[b]}) in batch entry {b}. ignore_longer_outputs_than_inputs=True skips such.",
+                )
             skipped[b], labels[b] = True, []
     log_p = _log_softmax(inputs.astype(np.float64))
     loss, posterior = _forward_backward(log_p, labels, sequence_length, ctc_merge_repeated)
@@ -112,9 +127,11 @@ def ctc_loss_op(
 def _labels(indices: np.ndarray, values: np.ndarray, batch: int, blank: int) -> list[list[int]]:
     if indices.ndim != 2 or indices.shape[1] != 2 or values.shape != indices.shape[:1]:
         raise InvalidArgumentError(
-            None, None, f"labels must be a SparseTensor of rank 2, received indices of shape {indices.shape} and "
-            f"values of shape {values.shape}"
-        )  # fmt: skip
+            None,
+            None,
+            f"labels must be a SparseTensor of rank 2, received indices of shape {indices.shape} and "
+            f"values of shape {values.shape}",
+        )
     rows: list[list[int]] = [[] for _ in range(batch)]
     for b, value in zip(indices[:, 0].tolist(), values.tolist(), strict=True):
         if not 0 <= b < batch:
@@ -123,9 +140,11 @@ def _labels(indices: np.ndarray, values: np.ndarray, batch: int, blank: int) -> 
             raise InvalidArgumentError(None, None, f"All labels must be nonnegative integers, batch: {b} has {value}")
         if rows[b] and rows[b][-1] >= blank and value < blank:
             raise InvalidArgumentError(
-                None, None, f"Saw a non-null label (index >= num_classes - 1) following a null label, batch: {b}, "
-                f"labels: {[*rows[b], value]}, num_classes: {blank + 1}"
-            )  # fmt: skip
+                None,
+                None,
+                f"Saw a non-null label (index >= num_classes - 1) following a null label, batch: {b}, "
+                f"labels: {[*rows[b], value]}, num_classes: {blank + 1}",
+            )
         rows[b].append(value)
     if not all(rows):
         raise InvalidArgumentError(None, None, f"Labels length is zero in batch {rows.index([])}")
@@ -188,8 +207,14 @@ def _greedy_shape(op: Operation) -> list[TensorShape]:
     return [*sparse, TensorShape.of((_batch(op), 1))]
 
 
-@op("CTCGreedyDecoder", "T, int32 -> decoded_indices: int64, decoded_values: int64, decoded_shape: int64, "
-    "log_probability: T", host=True, shape=_greedy_shape, no_gradient=True, T=_FLOATS)  # fmt: skip
+@op(
+    "CTCGreedyDecoder",
+    "T, int32 -> decoded_indices: int64, decoded_values: int64, decoded_shape: int64, log_probability: T",
+    host=True,
+    shape=_greedy_shape,
+    no_gradient=True,
+    T=_FLOATS,
+)
 def ctc_greedy_decoder_op(
     inputs: np.ndarray, sequence_length: np.ndarray, *, merge_repeated: bool = False, blank_index: int = -1
 ) -> tuple[np.ndarray, ...]:
@@ -214,9 +239,15 @@ def _beam_shape(op: Operation) -> list[TensorShape]:
     return [*(shape for shape in parts for _ in range(paths)), TensorShape.of((_batch(op), paths))]
 
 
-@op("CTCBeamSearchDecoder", "T, int32 -> decoded_indices: top_paths*int64, decoded_values: top_paths*int64, "
-    "decoded_shape: top_paths*int64, log_probability: T", host=True, shape=_beam_shape, no_gradient=True,
-    T=_FLOATS)  # fmt: skip
+@op(
+    "CTCBeamSearchDecoder",
+    "T, int32 -> decoded_indices: top_paths*int64, decoded_values: top_paths*int64, "
+    "decoded_shape: top_paths*int64, log_probability: T",
+    host=True,
+    shape=_beam_shape,
+    no_gradient=True,
+    T=_FLOATS,
+)
 def ctc_beam_search_decoder_op(
     inputs: np.ndarray, sequence_length: np.ndarray, *, beam_width: int, top_paths: int, merge_repeated: bool = True
 ) -> list[np.ndarray]:
@@ -329,10 +360,15 @@ def _spelled(prefixes: list[tuple[int, int]], prefix: int) -> list[int]:
 
 
 def ctc_loss(
-    labels: Any, inputs: Any = None, sequence_length: Any = None, preprocess_collapse_repeated: bool = False,
-    ctc_merge_repeated: bool = True, ignore_longer_outputs_than_inputs: bool = False, time_major: bool = True,
+    labels: Any,
+    inputs: Any = None,
+    sequence_length: Any = None,
+    preprocess_collapse_repeated: bool = False,
+    ctc_merge_repeated: bool = True,
+    ignore_longer_outputs_than_inputs: bool = False,
+    time_major: bool = True,
     logits: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Minus the log of the probability of each label sequence, given logits [time, batch, classes with blank last].
 
     >>> tf.nn.ctc_loss(sparse_labels, logits, sequence_length)
@@ -344,10 +380,14 @@ def ctc_loss(
         inputs = arranging.transpose(inputs, [1, 0, 2])
     loss: Tensor
     loss, _ = ctc_loss_op(
-        inputs, labels.indices, labels.values, sequence_length,
-        preprocess_collapse_repeated=preprocess_collapse_repeated, ctc_merge_repeated=ctc_merge_repeated,
+        inputs,
+        labels.indices,
+        labels.values,
+        sequence_length,
+        preprocess_collapse_repeated=preprocess_collapse_repeated,
+        ctc_merge_repeated=ctc_merge_repeated,
         ignore_longer_outputs_than_inputs=ignore_longer_outputs_than_inputs,
-    )  # fmt: skip
+    )
     return loss
 
 

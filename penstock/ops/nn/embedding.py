@@ -26,9 +26,13 @@ from penstock.row_sums import run_starts
 
 
 def embedding_lookup(
-    params: Any, ids: Any, partition_strategy: str = "mod", name: str | None = None, validate_indices: bool = True,
+    params: Any,
+    ids: Any,
+    partition_strategy: str = "mod",
+    name: str | None = None,
+    validate_indices: bool = True,
     max_norm: float | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Rows `ids` of a table, given as one tensor or variable, a list of shards, or a partitioned variable.
 
     With "mod" row i of n shards lies in shard i % n, with "div" the shards are contiguous. Rows longer than
@@ -42,8 +46,9 @@ def embedding_lookup(
     if not shards:
         raise ValueError("embedding_lookup: params is an empty list. Need at least one param.")
     with name_scope(name, "embedding_lookup", [*shards, ids]) as name:
-        shards = [p if hasattr(p, "sparse_read") else convert_to_tensor(p, name=f"params_{i}")
-                  for i, p in enumerate(shards)]  # fmt: skip
+        shards = [
+            p if hasattr(p, "sparse_read") else convert_to_tensor(p, name=f"params_{i}") for i, p in enumerate(shards)
+        ]
         ids = convert_to_tensor(ids, name="ids")
         if len(shards) == 1:
             with colocate_with(shards[0]):
@@ -163,9 +168,15 @@ def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:
 
 
 def embedding_lookup_sparse(
-    params: Any, sp_ids: Any, sp_weights: Any, partition_strategy: str = "mod", name: str | None = None,
-    combiner: str | None = None, max_norm: float | None = None, allow_fast_lookup: bool = False,
-) -> Tensor:  # fmt: skip
+    params: Any,
+    sp_ids: Any,
+    sp_weights: Any,
+    partition_strategy: str = "mod",
+    name: str | None = None,
+    combiner: str | None = None,
+    max_norm: float | None = None,
+    allow_fast_lookup: bool = False,
+) -> Tensor:
     """For each row of the sparse matrix `sp_ids` its rows of the table, combined by "sum", "mean" or "sqrtn".
 
     `sp_weights` gives a weight to each id, or is None.
@@ -232,10 +243,16 @@ def _weighted(combiner: str, rows: Any, weights: Any, segments: Tensor, name: st
 
 
 def safe_embedding_lookup_sparse(
-    embedding_weights: Any, sparse_ids: Any, sparse_weights: Any = None, combiner: str = "mean", default_id: Any = None,
-    name: str | None = None, partition_strategy: str = "div", max_norm: float | None = None,
+    embedding_weights: Any,
+    sparse_ids: Any,
+    sparse_weights: Any = None,
+    combiner: str = "mean",
+    default_id: Any = None,
+    name: str | None = None,
+    partition_strategy: str = "div",
+    max_norm: float | None = None,
     allow_fast_lookup: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """`embedding_lookup_sparse` for ids as they come: rows without a valid id get that of `default_id`, or zeros.
 
     Negative ids and, unless they are summed, ids of weights that are not positive are left out. All axes of
@@ -249,8 +266,10 @@ def safe_embedding_lookup_sparse(
     if not shards:
         raise ValueError("safe_embedding_lookup_sparse: missing embedding_weights, received an empty list.")
     dtype = None if sparse_weights is None else sparse_weights.dtype
-    shards = [w if hasattr(w, "sparse_read") and dtype in (None, w.dtype) else convert_to_tensor(w, dtype=dtype)
-              for w in shards]  # fmt: skip
+    shards = [
+        w if hasattr(w, "sparse_read") and dtype in (None, w.dtype) else convert_to_tensor(w, dtype=dtype)
+        for w in shards
+    ]
     ids, weights = as_sparse(sparse_ids), None if sparse_weights is None else as_sparse(sparse_weights)
     with name_scope(name, "embedding_lookup", [*shards, sparse_ids, sparse_weights]) as scope:
         dims = ids.dense_shape

@@ -66,12 +66,21 @@ def fake_quant_with_min_max_args(
     return _on_grid(inputs, _fixed_grid(min, max, num_bits, narrow_range))
 
 
-@op("FakeQuantWithMinMaxArgsGradient", "float32, float32 -> backprops: float32", shape=shapes.unchanged,
-    no_gradient=True)  # fmt: skip
+@op(
+    "FakeQuantWithMinMaxArgsGradient",
+    "float32, float32 -> backprops: float32",
+    shape=shapes.unchanged,
+    no_gradient=True,
+)
 def fake_quant_with_min_max_args_gradient(
-    gradients: Array, inputs: Array, *, min: float = -6.0, max: float = 6.0, num_bits: int = 8,
+    gradients: Array,
+    inputs: Array,
+    *,
+    min: float = -6.0,
+    max: float = 6.0,
+    num_bits: int = 8,
     narrow_range: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     grid = _fixed_grid(min, max, num_bits, narrow_range)
     return jnp.where((inputs >= grid.low) & (inputs <= grid.high), gradients, np.float32(0))
 
@@ -109,8 +118,13 @@ def _shared(gradients: Array, inputs: Array, low: Array, high: Array, bits: int,
     return [jnp.where(mask, gradients, zero) for mask in (unset | ~(below | above), below, above)]
 
 
-@op("FakeQuantWithMinMaxVarsGradient", "float32, float32, float32, float32 -> backprops_wrt_input: float32, "
-    "backprop_wrt_min: float32, backprop_wrt_max: float32", shape=_vars_shape, no_gradient=True)  # fmt: skip
+@op(
+    "FakeQuantWithMinMaxVarsGradient",
+    "float32, float32, float32, float32 -> backprops_wrt_input: float32, "
+    "backprop_wrt_min: float32, backprop_wrt_max: float32",
+    shape=_vars_shape,
+    no_gradient=True,
+)
 def fake_quant_with_min_max_vars_gradient(
     gradients: Array, inputs: Array, min: Array, max: Array, *, num_bits: int = 8, narrow_range: bool = False
 ) -> tuple[Array, Array, Array]:
@@ -141,8 +155,12 @@ def _require_channels(inputs: Array, low: Array, high: Array) -> None:
         )
 
 
-@op("FakeQuantWithMinMaxVarsPerChannel", "float32, float32, float32 -> outputs: float32", shape=_channel_shape,
-    grad=_channel_grad)  # fmt: skip
+@op(
+    "FakeQuantWithMinMaxVarsPerChannel",
+    "float32, float32, float32 -> outputs: float32",
+    shape=_channel_shape,
+    grad=_channel_grad,
+)
 def fake_quant_with_min_max_vars_per_channel(
     inputs: Array, min: Array, max: Array, *, num_bits: int = 8, narrow_range: bool = False
 ) -> Array:
@@ -150,8 +168,13 @@ def fake_quant_with_min_max_vars_per_channel(
     return _quantized_between(inputs, min, max, num_bits, narrow_range)
 
 
-@op("FakeQuantWithMinMaxVarsPerChannelGradient", "float32, float32, float32, float32 -> backprops_wrt_input: float32, "
-    "backprop_wrt_min: float32, backprop_wrt_max: float32", shape=_channel_shape, no_gradient=True)  # fmt: skip
+@op(
+    "FakeQuantWithMinMaxVarsPerChannelGradient",
+    "float32, float32, float32, float32 -> backprops_wrt_input: float32, "
+    "backprop_wrt_min: float32, backprop_wrt_max: float32",
+    shape=_channel_shape,
+    no_gradient=True,
+)
 def fake_quant_with_min_max_vars_per_channel_gradient(
     gradients: Array, inputs: Array, min: Array, max: Array, *, num_bits: int = 8, narrow_range: bool = False
 ) -> tuple[Array, Array, Array]:

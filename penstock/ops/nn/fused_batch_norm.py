@@ -58,13 +58,27 @@ def _along_channels(vector: Array, axis: int, rank: int) -> Array:
     return vector.astype(np.float32).reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
-@op("FusedBatchNormV3", "T, U, U, U, U -> y: T, batch_mean: U, batch_variance: U, reserve_space_1: U, "
+@op(
+    "FusedBatchNormV3",
+    "T, U, U, U, U -> y: T, batch_mean: U, batch_variance: U, reserve_space_1: U, "
     "reserve_space_2: U, reserve_space_3: U",
-    shape=_fused_shape, grad=_fused_gradient, T=_HALF, U=_STATISTICS)  # fmt: skip
+    shape=_fused_shape,
+    grad=_fused_gradient,
+    T=_HALF,
+    U=_STATISTICS,
+)
 def fused_batch_norm_v3(
-    x: Array, scale: Array, offset: Array, mean: Array, variance: Array, *, epsilon: float = 0.0001,
-    exponential_avg_factor: float = 1.0, data_format: str = "NHWC", is_training: bool = True,
-) -> tuple[Array, ...]:  # fmt: skip
+    x: Array,
+    scale: Array,
+    offset: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: float = 0.0001,
+    exponential_avg_factor: float = 1.0,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+) -> tuple[Array, ...]:
     """y; the statistics to keep (their variance unbiased); those used in this step, for the gradient; nothing."""
     axis = _channel_axis(data_format, x.ndim)
     others = tuple(i for i in range(x.ndim) if i != axis)
@@ -88,29 +102,70 @@ def fused_batch_norm_v3(
     return (y.astype(x.dtype), *(jnp.asarray(s).astype(kind) for s in statistics), jnp.zeros((0,), kind))
 
 
-@op("FusedBatchNormV2", "T, U, U, U, U -> y: T, batch_mean: U, batch_variance: U, reserve_space_1: U, "
-    "reserve_space_2: U", shape=_fused_shape, grad=_fused_gradient, T=_HALF, U=_SINGLE)  # fmt: skip
+@op(
+    "FusedBatchNormV2",
+    "T, U, U, U, U -> y: T, batch_mean: U, batch_variance: U, reserve_space_1: U, reserve_space_2: U",
+    shape=_fused_shape,
+    grad=_fused_gradient,
+    T=_HALF,
+    U=_SINGLE,
+)
 def fused_batch_norm_v2(
-    x: Array, scale: Array, offset: Array, mean: Array, variance: Array, *, epsilon: float = 0.0001,
-    exponential_avg_factor: float = 1.0, data_format: str = "NHWC", is_training: bool = True,
-) -> tuple[Array, ...]:  # fmt: skip
+    x: Array,
+    scale: Array,
+    offset: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: float = 0.0001,
+    exponential_avg_factor: float = 1.0,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+) -> tuple[Array, ...]:
     results: tuple[Array, ...] = fused_batch_norm_v3.kernel(
-        x, scale, offset, mean, variance, epsilon=epsilon, exponential_avg_factor=exponential_avg_factor,
-        data_format=data_format, is_training=is_training,
-    )[:5]  # fmt: skip
+        x,
+        scale,
+        offset,
+        mean,
+        variance,
+        epsilon=epsilon,
+        exponential_avg_factor=exponential_avg_factor,
+        data_format=data_format,
+        is_training=is_training,
+    )[:5]
     return results
 
 
-@op("FusedBatchNorm", "T, T, T, T, T -> y: T, batch_mean: T, batch_variance: T, reserve_space_1: T, "
-    "reserve_space_2: T", shape=_fused_shape, grad=_fused_gradient, T=_SINGLE)  # fmt: skip
+@op(
+    "FusedBatchNorm",
+    "T, T, T, T, T -> y: T, batch_mean: T, batch_variance: T, reserve_space_1: T, reserve_space_2: T",
+    shape=_fused_shape,
+    grad=_fused_gradient,
+    T=_SINGLE,
+)
 def fused_batch_norm_v1(
-    x: Array, scale: Array, offset: Array, mean: Array, variance: Array, *, epsilon: float = 0.0001,
-    exponential_avg_factor: float = 1.0, data_format: str = "NHWC", is_training: bool = True,
-) -> tuple[Array, ...]:  # fmt: skip
+    x: Array,
+    scale: Array,
+    offset: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: float = 0.0001,
+    exponential_avg_factor: float = 1.0,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+) -> tuple[Array, ...]:
     results: tuple[Array, ...] = fused_batch_norm_v3.kernel(
-        x, scale, offset, mean, variance, epsilon=epsilon, exponential_avg_factor=exponential_avg_factor,
-        data_format=data_format, is_training=is_training,
-    )[:5]  # fmt: skip
+        x,
+        scale,
+        offset,
+        mean,
+        variance,
+        epsilon=epsilon,
+        exponential_avg_factor=exponential_avg_factor,
+        data_format=data_format,
+        is_training=is_training,
+    )[:5]
     return results
 
 
@@ -126,13 +181,26 @@ def _fused_grad_gradient(op: Operation, d_dx: Any, d_scale: Any, d_offset: Any, 
     return [*grads, *[None] * (len(op.input_list) - 3)]
 
 
-@op("FusedBatchNormGradGrad", "T, T, float32, float32, float32, T, float32, float32 -> y_backprop_grad: T, "
-    "x_grad: T, scale_grad: float32", shape=lambda op: [t.shape for t in op.input_list[:3]], T=_HALF)  # fmt: skip
+@op(
+    "FusedBatchNormGradGrad",
+    "T, T, float32, float32, float32, T, float32, float32 -> y_backprop_grad: T, x_grad: T, scale_grad: float32",
+    shape=lambda op: [t.shape for t in op.input_list[:3]],
+    T=_HALF,
+)
 def fused_batch_norm_grad_grad(
-    y_backprop: Array, x: Array, scale: Array, mean: Array, variance: Array, x_backprop_grad: Array,
-    scale_backprop_grad: Array, offset_backprop_grad: Array, *, epsilon: float = 0.0001, data_format: str = "NHWC",
+    y_backprop: Array,
+    x: Array,
+    scale: Array,
+    mean: Array,
+    variance: Array,
+    x_backprop_grad: Array,
+    scale_backprop_grad: Array,
+    offset_backprop_grad: Array,
+    *,
+    epsilon: float = 0.0001,
+    data_format: str = "NHWC",
     is_training: bool = True,
-) -> tuple[Array, ...]:  # fmt: skip
+) -> tuple[Array, ...]:
     """The gradient of the gradient. In training the statistics are functions of `x`, so it flows through them too."""
     axis = _channel_axis(data_format, x.ndim)
     others = tuple(i for i in range(x.ndim) if i != axis)
@@ -151,13 +219,27 @@ def fused_batch_norm_grad_grad(
     return grads
 
 
-@op("FusedBatchNormGradV3", "T, T, float32, U, U, U -> x_backprop: T, scale_backprop: U, offset_backprop: U, "
+@op(
+    "FusedBatchNormGradV3",
+    "T, T, float32, U, U, U -> x_backprop: T, scale_backprop: U, offset_backprop: U, "
     "reserve_space_4: U, reserve_space_5: U",
-    shape=_fused_grad_shape, grad=_fused_grad_gradient, T=_HALF, U=_SINGLE)  # fmt: skip
+    shape=_fused_grad_shape,
+    grad=_fused_grad_gradient,
+    T=_HALF,
+    U=_SINGLE,
+)
 def fused_batch_norm_grad_v3(
-    y_backprop: Array, x: Array, scale: Array, reserve_space_1: Array, reserve_space_2: Array, reserve_space_3: Array,
-    *, epsilon: float = 0.0001, data_format: str = "NHWC", is_training: bool = True,
-) -> tuple[Array, ...]:  # fmt: skip
+    y_backprop: Array,
+    x: Array,
+    scale: Array,
+    reserve_space_1: Array,
+    reserve_space_2: Array,
+    reserve_space_3: Array,
+    *,
+    epsilon: float = 0.0001,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+) -> tuple[Array, ...]:
     axis, rank = _channel_axis(data_format, x.ndim), x.ndim
     others = tuple(i for i in range(rank) if i != axis)
     dy = y_backprop.astype(np.float32)
@@ -175,31 +257,69 @@ def fused_batch_norm_grad_v3(
     return dx.astype(x.dtype), d_scale, d_offset, empty, empty
 
 
-@op("FusedBatchNormGradV2", "T, T, float32, U, U -> x_backprop: T, scale_backprop: U, offset_backprop: U, "
+@op(
+    "FusedBatchNormGradV2",
+    "T, T, float32, U, U -> x_backprop: T, scale_backprop: U, offset_backprop: U, "
     "reserve_space_3: U, reserve_space_4: U",
-    shape=_fused_grad_shape, grad=_fused_grad_gradient, T=_HALF, U=_SINGLE)  # fmt: skip
+    shape=_fused_grad_shape,
+    grad=_fused_grad_gradient,
+    T=_HALF,
+    U=_SINGLE,
+)
 def fused_batch_norm_grad_v2(
-    y_backprop: Array, x: Array, scale: Array, reserve_space_1: Array, reserve_space_2: Array, *,
-    epsilon: float = 0.0001, data_format: str = "NHWC", is_training: bool = True,
-) -> tuple[Array, ...]:  # fmt: skip
+    y_backprop: Array,
+    x: Array,
+    scale: Array,
+    reserve_space_1: Array,
+    reserve_space_2: Array,
+    *,
+    epsilon: float = 0.0001,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+) -> tuple[Array, ...]:
     grads: tuple[Array, ...] = fused_batch_norm_grad_v3.kernel(
-        y_backprop, x, scale, reserve_space_1, reserve_space_2, None, epsilon=epsilon, data_format=data_format,
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        None,
+        epsilon=epsilon,
+        data_format=data_format,
         is_training=is_training,
-    )  # fmt: skip
+    )
     return grads
 
 
-@op("FusedBatchNormGrad", "T, T, T, T, T -> x_backprop: T, scale_backprop: T, offset_backprop: T, "
-    "reserve_space_3: T, reserve_space_4: T",
-    shape=_fused_grad_shape, grad=_fused_grad_gradient, T=_SINGLE)  # fmt: skip
+@op(
+    "FusedBatchNormGrad",
+    "T, T, T, T, T -> x_backprop: T, scale_backprop: T, offset_backprop: T, reserve_space_3: T, reserve_space_4: T",
+    shape=_fused_grad_shape,
+    grad=_fused_grad_gradient,
+    T=_SINGLE,
+)
 def fused_batch_norm_grad(
-    y_backprop: Array, x: Array, scale: Array, reserve_space_1: Array, reserve_space_2: Array, *,
-    epsilon: float = 0.0001, data_format: str = "NHWC", is_training: bool = True,
-) -> tuple[Array, ...]:  # fmt: skip
+    y_backprop: Array,
+    x: Array,
+    scale: Array,
+    reserve_space_1: Array,
+    reserve_space_2: Array,
+    *,
+    epsilon: float = 0.0001,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+) -> tuple[Array, ...]:
     grads: tuple[Array, ...] = fused_batch_norm_grad_v3.kernel(
-        y_backprop, x, scale, reserve_space_1, reserve_space_2, None, epsilon=epsilon, data_format=data_format,
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        None,
+        epsilon=epsilon,
+        data_format=data_format,
         is_training=is_training,
-    )  # fmt: skip
+    )
     return grads
 
 
@@ -209,17 +329,24 @@ def _unchanged(op: Operation) -> list[TensorShape]:
 
 @op("BatchNormWithGlobalNormalization", "T, T, T, T, T -> result: T", shape=_unchanged, T=_ANY)
 def batch_norm_with_global_normalization_op(
-    t: Array, m: Array, v: Array, beta: Array, gamma: Array, *, variance_epsilon: float,
-    scale_after_normalization: bool,
-) -> Array:  # fmt: skip
+    t: Array, m: Array, v: Array, beta: Array, gamma: Array, *, variance_epsilon: float, scale_after_normalization: bool
+) -> Array:
     factor = lax.rsqrt(v + np.asarray(variance_epsilon, v.dtype))
     return (t - m) * (factor * gamma if scale_after_normalization else factor) + beta
 
 
 def fused_batch_norm(
-    x: Any, scale: Any, offset: Any, mean: Any = None, variance: Any = None, epsilon: float = 0.001,
-    data_format: str = "NHWC", is_training: bool = True, name: str | None = None, exponential_avg_factor: float = 1.0,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    x: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any = None,
+    variance: Any = None,
+    epsilon: float = 0.001,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+    exponential_avg_factor: float = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Normalises each channel by the batch's own statistics, or by those given when not training.
 
     >>> y, batch_mean, batch_variance = tf.nn.fused_batch_norm(x, scale, offset)
@@ -235,7 +362,15 @@ def fused_batch_norm(
     mean = convert_to_tensor([] if mean is None else mean)
     variance = convert_to_tensor([] if variance is None else variance)
     outputs = fused_batch_norm_v3(
-        x, scale, offset, mean, variance, epsilon=max(epsilon, _LEAST_EPSILON), data_format=data_format,
-        is_training=is_training, exponential_avg_factor=exponential_avg_factor, name=name,
-    )  # fmt: skip
+        x,
+        scale,
+        offset,
+        mean,
+        variance,
+        epsilon=max(epsilon, _LEAST_EPSILON),
+        data_format=data_format,
+        is_training=is_training,
+        exponential_avg_factor=exponential_avg_factor,
+        name=name,
+    )
     return outputs[0], outputs[1], outputs[2]

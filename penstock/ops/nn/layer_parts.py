@@ -161,10 +161,13 @@ def bias_add_op(value: Array, bias: Array, *, data_format: str = "NHWC") -> Arra
     return value + bias.reshape([-1 if i == axis else 1 for i in range(value.ndim)])
 
 
-@op("BiasAddV1", "T, T -> output: T", T=_NUMBERS_Q,
+@op(
+    "BiasAddV1",
+    "T, T -> output: T",
+    T=_NUMBERS_Q,
     shape=lambda op: [op.input_list[0].shape.with_rank_at_least(2)],
-    grad=lambda op, dy: [
-        dy, reduce.reduce_sum(dy, ranges.range(arithmetic.subtract(reshaping.rank(dy), 1)))])  # fmt: skip
+    grad=lambda op, dy: [dy, reduce.reduce_sum(dy, ranges.range(arithmetic.subtract(reshaping.rank(dy), 1)))],
+)
 def bias_add_v1(value: Array, bias: Array) -> Array:
     return bias_add_op.kernel(value, bias)
 
@@ -212,9 +215,13 @@ def _product(x: Any, weights: Any) -> Tensor:
 
 
 def dropout(
-    x: Any, keep_prob: Any = None, noise_shape: Any = None, seed: int | None = None, name: str | None = None,
+    x: Any,
+    keep_prob: Any = None,
+    noise_shape: Any = None,
+    seed: int | None = None,
+    name: str | None = None,
     rate: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Zeroes each element with probability `rate` (1 - keep_prob) and scales the others up to keep the sum.
 
     Elements that `noise_shape` gives one size for are dropped together.
@@ -310,8 +317,16 @@ def top_k_grad(input: Array, indices: Array, dy: Array) -> Array:
     return rows.at[jnp.arange(rows.shape[0])[:, None], at].add(dy.reshape(at.shape)).reshape(input.shape)
 
 
-@op("TopKV2", "T, Tk -> values: T, indices: index_type", static="k", shape=_top_k_shape, grad=_top_k_gradient,
-    T=REALS, Tk=_COUNTS, index_type=_COUNTS)  # fmt: skip
+@op(
+    "TopKV2",
+    "T, Tk -> values: T, indices: index_type",
+    static="k",
+    shape=_top_k_shape,
+    grad=_top_k_gradient,
+    T=REALS,
+    Tk=_COUNTS,
+    index_type=_COUNTS,
+)
 def top_k_v2(input: Array, k: Array, *, sorted: bool = True, index_type: DType = _INT32) -> tuple[Array, Array]:
     count = as_size(k)
     if input.ndim < 1 or input.shape[-1] < count:
@@ -330,15 +345,18 @@ def _top_k_v1_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((*dims[:-1], op.attrs["k"]))] * 2
 
 
-@op("TopK", "T -> values: T, indices: int32", shape=_top_k_v1_shape, T=REALS,
-    grad=lambda op, dy, _: [top_k_grad(op.input_list[0], op.outputs[1], dy)])  # fmt: skip
+@op(
+    "TopK",
+    "T -> values: T, indices: int32",
+    shape=_top_k_v1_shape,
+    T=REALS,
+    grad=lambda op, dy, _: [top_k_grad(op.input_list[0], op.outputs[1], dy)],
+)
 def top_k_v1(input: Array, *, k: int, sorted: bool = True) -> tuple[Array, Array]:
     return top_k_v2.kernel(input, k, sorted=sorted)  # type: ignore[no-any-return]
 
 
-def top_k(
-    input: Any, k: Any = 1, sorted: bool = True, index_type: Any = _INT32, name: str | None = None
-) -> TopK:
+def top_k(input: Any, k: Any = 1, sorted: bool = True, index_type: Any = _INT32, name: str | None = None) -> TopK:
     """The `k` largest entries along the last dimension, largest first, and where they are.
 
     >>> values, indices = tf.nn.top_k([1.0, 3.0, 2.0], k=2)
@@ -351,14 +369,24 @@ def _in_top_k_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((rows,)).merge_with(op.input_list[1].shape.with_rank(1))]
 
 
-@op("InTopK", "float32, T -> precision: bool", shape=_in_top_k_shape, no_gradient=True,
-    T=Types(dt.int32, dt.int64, default=dt.int32))  # fmt: skip
+@op(
+    "InTopK",
+    "float32, T -> precision: bool",
+    shape=_in_top_k_shape,
+    no_gradient=True,
+    T=Types(dt.int32, dt.int64, default=dt.int32),
+)
 def in_top_k_op(predictions: Array, targets: Array, *, k: int) -> Array:
     return in_top_k_v2.kernel(predictions, targets, k)
 
 
-@op("InTopKV2", "float32, T, T -> precision: bool", shape=_in_top_k_shape, no_gradient=True,
-    T=Types(dt.int32, dt.int64, default=dt.int32))  # fmt: skip
+@op(
+    "InTopKV2",
+    "float32, T, T -> precision: bool",
+    shape=_in_top_k_shape,
+    no_gradient=True,
+    T=Types(dt.int32, dt.int64, default=dt.int32),
+)
 def in_top_k_v2(predictions: Array, targets: Array, k: Array) -> Array:
     classes = predictions.shape[1]
     inside = (targets >= 0) & (targets < classes)

@@ -23,9 +23,13 @@ _HALF32 = Types(dt.float16, dt.bfloat16, dt.float32, default=dt.float32)
 
 
 def moments(
-    x: Any, axes: Any, shift: Any = None, name: str | None = None, keep_dims: bool | None = None,
+    x: Any,
+    axes: Any,
+    shift: Any = None,
+    name: str | None = None,
+    keep_dims: bool | None = None,
     keepdims: bool | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """Mean and variance of `x` over `axes`. `shift` is ignored.
 
     >>> mean, variance = tf.nn.moments(x, axes=[0])
@@ -47,9 +51,13 @@ def moments(
 
 
 def weighted_moments(
-    x: Any, axes: Any, frequency_weights: Any, name: str | None = None, keep_dims: bool | None = None,
+    x: Any,
+    axes: Any,
+    frequency_weights: Any,
+    name: str | None = None,
+    keep_dims: bool | None = None,
     keepdims: bool | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """Mean and variance of `x` over `axes`, each element counted `frequency_weights` times.
 
     >>> mean, variance = tf.nn.weighted_moments(x, [0], weights)
@@ -75,9 +83,13 @@ def weighted_moments(
 
 
 def sufficient_statistics(
-    x: Any, axes: Any, shift: Any = None, keep_dims: bool | None = None, name: str | None = None,
+    x: Any,
+    axes: Any,
+    shift: Any = None,
+    keep_dims: bool | None = None,
+    name: str | None = None,
     keepdims: bool | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Any]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Any]:
     """Count, sum, sum of squares (both of `x - shift`), and the shift: what `normalize_moments` takes.
 
     >>> tf.nn.sufficient_statistics(x, axes=[0])
@@ -138,10 +150,18 @@ def batch_normalization(
 
 
 def batch_norm_with_global_normalization(
-    t: Any = None, m: Any = None, v: Any = None, beta: Any = None, gamma: Any = None, variance_epsilon: Any = None,
-    scale_after_normalization: bool | None = None, name: str | None = None, input: Any = None, mean: Any = None,
+    t: Any = None,
+    m: Any = None,
+    v: Any = None,
+    beta: Any = None,
+    gamma: Any = None,
+    variance_epsilon: Any = None,
+    scale_after_normalization: bool | None = None,
+    name: str | None = None,
+    input: Any = None,
+    mean: Any = None,
     variance: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """`batch_normalization` under its first name.
 
     >>> tf.nn.batch_norm_with_global_normalization(x, mean, variance, beta, gamma, 1e-3, True)
@@ -168,17 +188,21 @@ def _lrn_gradient(op: Operation, dy: Tensor) -> list[Any]:
 
 @op("LRNGrad", "T, T, T -> output: T", shape=shapes.merged, T=_HALF32)
 def lrn_grad(
-    input_grads: Array, input_image: Array, output_image: Array, *, depth_radius: int = 5, bias: float = 1.0,
-    alpha: float = 1.0, beta: float = 0.5,
-) -> Array:  # fmt: skip
+    input_grads: Array,
+    input_image: Array,
+    output_image: Array,
+    *,
+    depth_radius: int = 5,
+    bias: float = 1.0,
+    alpha: float = 1.0,
+    beta: float = 0.5,
+) -> Array:
     _, pull = jax.vjp(lambda image: _normalised(image, depth_radius, bias, alpha, beta), input_image)
     return pull(input_grads)[0]
 
 
 @op("LRN", "T -> output: T", shape=lambda op: [op.input_list[0].shape.with_rank(4)], grad=_lrn_gradient, T=_HALF32)
-def lrn_op(
-    input: Array, *, depth_radius: int = 5, bias: float = 1.0, alpha: float = 1.0, beta: float = 0.5
-) -> Array:
+def lrn_op(input: Array, *, depth_radius: int = 5, bias: float = 1.0, alpha: float = 1.0, beta: float = 0.5) -> Array:
     if input.ndim != 4:
         raise ValueError(f"in must be 4-dimensional, received shape {input.shape}")
     return _normalised(input, depth_radius, bias, alpha, beta)
@@ -198,9 +222,7 @@ def local_response_normalization(
 lrn = local_response_normalization
 
 
-def l2_normalize(
-    x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None
-) -> Tensor:
+def l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None) -> Tensor:
     """x / sqrt(max(sum(x**2), epsilon)), with the sum over `axis`.
 
     >>> tf.nn.l2_normalize(vectors, axis=1)

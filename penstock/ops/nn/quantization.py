@@ -67,20 +67,41 @@ def _straight_through(op: Operation, grad: Tensor) -> list[Any]:
 
 @op("QuantizeAndDequantizeV2", "T, T, T -> output: T", shape=shapes.unchanged, grad=_straight_through, T=FLOATS)
 def quantize_and_dequantize_op(
-    input: Array, input_min: Array, input_max: Array, *, signed_input: bool = True, num_bits: int = 8,
-    range_given: bool = False, round_mode: str = "HALF_TO_EVEN", narrow_range: bool = False, axis: int = -1,
-) -> Array:  # fmt: skip
+    input: Array,
+    input_min: Array,
+    input_max: Array,
+    *,
+    signed_input: bool = True,
+    num_bits: int = 8,
+    range_given: bool = False,
+    round_mode: str = "HALF_TO_EVEN",
+    narrow_range: bool = False,
+    axis: int = -1,
+) -> Array:
     return _quantize_and_dequantize(
         input, input_min, input_max, signed_input, num_bits, range_given, round_mode == "HALF_UP", narrow_range, axis
     )
 
 
-@op("QuantizeAndDequantizeV3", "T, T, T, int32 -> output: T", static="num_bits", shape=shapes.unchanged,
-    grad=_straight_through, T=FLOATS)  # fmt: skip
+@op(
+    "QuantizeAndDequantizeV3",
+    "T, T, T, int32 -> output: T",
+    static="num_bits",
+    shape=shapes.unchanged,
+    grad=_straight_through,
+    T=FLOATS,
+)
 def quantize_and_dequantize_v3(
-    input: Array, input_min: Array, input_max: Array, num_bits: Array, *, signed_input: bool = True,
-    range_given: bool = True, narrow_range: bool = False, axis: int = -1,
-) -> Array:  # fmt: skip
+    input: Array,
+    input_min: Array,
+    input_max: Array,
+    num_bits: Array,
+    *,
+    signed_input: bool = True,
+    range_given: bool = True,
+    narrow_range: bool = False,
+    axis: int = -1,
+) -> Array:
     bits = int(num_bits)
     return _quantize_and_dequantize(
         input, input_min, input_max, signed_input, bits, range_given, False, narrow_range, axis
@@ -91,9 +112,13 @@ def _within_range(op: Operation, grad: Tensor) -> list[Any]:
     return list(quantize_and_dequantize_v4_grad(grad, *op.input_list, axis=op.attrs["axis"]))
 
 
-@op("QuantizeAndDequantizeV4Grad", "T, T, T, T -> input_backprop: T, input_min_backprop: T, input_max_backprop: T",
-    T=FLOATS, no_gradient=True,
-    shape=lambda op: [op.input_list[0].shape, op.input_list[2].shape, op.input_list[3].shape])  # fmt: skip
+@op(
+    "QuantizeAndDequantizeV4Grad",
+    "T, T, T, T -> input_backprop: T, input_min_backprop: T, input_max_backprop: T",
+    T=FLOATS,
+    no_gradient=True,
+    shape=lambda op: [op.input_list[0].shape, op.input_list[2].shape, op.input_list[3].shape],
+)
 def quantize_and_dequantize_v4_grad(
     gradients: Array, input: Array, input_min: Array, input_max: Array, *, axis: int = -1
 ) -> tuple[Array, Array, Array]:
@@ -103,8 +128,7 @@ def quantize_and_dequantize_v4_grad(
         low, high = (jnp.expand_dims(b, others) for b in (low, high))
     zero = jnp.zeros((), input.dtype)
     inside, below, above = (
-        jnp.where(mask, gradients, zero)
-        for mask in ((input >= low) & (input <= high), input < low, input > high)
+        jnp.where(mask, gradients, zero) for mask in ((input >= low) & (input <= high), input < low, input > high)
     )
     summed = None if axis == -1 else others
     return inside, jnp.sum(below, axis=summed), jnp.sum(above, axis=summed)
@@ -112,38 +136,78 @@ def quantize_and_dequantize_v4_grad(
 
 @op("QuantizeAndDequantizeV4", "T, T, T -> output: T", shape=shapes.unchanged, grad=_within_range, T=FLOATS)
 def quantize_and_dequantize_v4(
-    input: Array, input_min: Array, input_max: Array, *, signed_input: bool = True, num_bits: int = 8,
-    range_given: bool = False, round_mode: str = "HALF_TO_EVEN", narrow_range: bool = False, axis: int = -1,
-) -> Array:  # fmt: skip
+    input: Array,
+    input_min: Array,
+    input_max: Array,
+    *,
+    signed_input: bool = True,
+    num_bits: int = 8,
+    range_given: bool = False,
+    round_mode: str = "HALF_TO_EVEN",
+    narrow_range: bool = False,
+    axis: int = -1,
+) -> Array:
     return _quantize_and_dequantize(
         input, input_min, input_max, signed_input, num_bits, range_given, round_mode == "HALF_UP", narrow_range, axis
     )
 
 
 def quantize_and_dequantize(
-    input: Any, input_min: Any, input_max: Any, signed_input: bool = True, num_bits: int = 8, range_given: bool = False,
-    round_mode: str = "HALF_TO_EVEN", name: str | None = None, narrow_range: bool = False, axis: int | None = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    input_min: Any,
+    input_max: Any,
+    signed_input: bool = True,
+    num_bits: int = 8,
+    range_given: bool = False,
+    round_mode: str = "HALF_TO_EVEN",
+    name: str | None = None,
+    narrow_range: bool = False,
+    axis: int | None = None,
+) -> Tensor:
     """`input` rounded to what `num_bits` can tell apart; gradients pass through.
 
     >>> tf.quantization.quantize_and_dequantize(x, -1.0, 1.0, range_given=True)
     """
     result: Tensor = quantize_and_dequantize_op(
-        input, input_min, input_max, signed_input=signed_input, num_bits=num_bits, range_given=range_given,
-        round_mode=round_mode, narrow_range=narrow_range, axis=-1 if axis is None else axis, name=name,
-    )  # fmt: skip
+        input,
+        input_min,
+        input_max,
+        signed_input=signed_input,
+        num_bits=num_bits,
+        range_given=range_given,
+        round_mode=round_mode,
+        narrow_range=narrow_range,
+        axis=-1 if axis is None else axis,
+        name=name,
+    )
     return result
 
 
 def quantize_and_dequantize_v2(
-    input: Any, input_min: Any, input_max: Any, signed_input: bool = True, num_bits: int = 8, range_given: bool = False,
-    round_mode: str = "HALF_TO_EVEN", name: str | None = None, narrow_range: bool = False, axis: int | None = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    input_min: Any,
+    input_max: Any,
+    signed_input: bool = True,
+    num_bits: int = 8,
+    range_given: bool = False,
+    round_mode: str = "HALF_TO_EVEN",
+    name: str | None = None,
+    narrow_range: bool = False,
+    axis: int | None = None,
+) -> Tensor:
     """`quantize_and_dequantize` with gradients only inside the range, and to its bounds from outside it."""
     result: Tensor = quantize_and_dequantize_v4(
-        input, input_min, input_max, signed_input=signed_input, num_bits=num_bits, range_given=range_given,
-        round_mode=round_mode, narrow_range=narrow_range, axis=-1 if axis is None else axis, name=name,
-    )  # fmt: skip
+        input,
+        input_min,
+        input_max,
+        signed_input=signed_input,
+        num_bits=num_bits,
+        range_given=range_given,
+        round_mode=round_mode,
+        narrow_range=narrow_range,
+        axis=-1 if axis is None else axis,
+        name=name,
+    )
     return result
 
 
@@ -169,13 +233,26 @@ def _quantize_shape(op: Operation) -> list[TensorShape]:
     return [op.input_list[0].shape, bound, bound]
 
 
-@op("QuantizeV2", "float32, float32, float32 -> output: T, output_min: float32, output_max: float32", host=True,
-    shape=_quantize_shape, grad=refuse_gradient, T=QUANTIZED)  # fmt: skip
+@op(
+    "QuantizeV2",
+    "float32, float32, float32 -> output: T, output_min: float32, output_max: float32",
+    host=True,
+    shape=_quantize_shape,
+    grad=refuse_gradient,
+    T=QUANTIZED,
+)
 def quantize_op(
-    input: Any, min_range: Any, max_range: Any, *, T: DType, mode: str = "MIN_COMBINED",
-    round_mode: str = "HALF_AWAY_FROM_ZERO", narrow_range: bool = False, axis: int = -1,
+    input: Any,
+    min_range: Any,
+    max_range: Any,
+    *,
+    T: DType,
+    mode: str = "MIN_COMBINED",
+    round_mode: str = "HALF_AWAY_FROM_ZERO",
+    narrow_range: bool = False,
+    axis: int = -1,
     ensure_minimum_range: float = 0.01,
-) -> Any:  # fmt: skip
+) -> Any:
     plain, first, last = _limits(T, mode, narrow_range)
     low = np.minimum(np.float32(0), np.asarray(min_range, np.float32))
     high = np.asarray(max_range, np.float32)
@@ -185,16 +262,18 @@ def quantize_op(
     high = np.maximum(np.float32(0), np.maximum(high, low + np.maximum(np.float32(ensure_minimum_range), widest)))
     inner_low, inner_high = low, high
     if axis != -1:
-        inner_low, inner_high = (
-            np.expand_dims(b, [i for i in range(input.ndim) if i != axis]) for b in (low, high)
-        )
+        inner_low, inner_high = (np.expand_dims(b, [i for i in range(input.ndim) if i != axis]) for b in (low, high))
     x = np.asarray(input, np.float32)
     half: Any = _half_away if round_mode == "HALF_AWAY_FROM_ZERO" else np.round
     if mode == "SCALED":
         by_high = np.float32(last) / inner_high
-        scale = by_high if first >= 0 else np.minimum(
-            by_high, np.where(inner_low < 0, np.float32(first) / np.where(inner_low < 0, inner_low, -1), np.inf)
-        )  # fmt: skip
+        scale = (
+            by_high
+            if first >= 0
+            else np.minimum(
+                by_high, np.where(inner_low < 0, np.float32(first) / np.where(inner_low < 0, inner_low, -1), np.inf)
+            )
+        )
         steps = np.clip(half(x.astype(np.float64) * scale), first, last)
         low, high = (np.asarray(np.float32(b) / scale, np.float32).reshape(low.shape) for b in (first, last))
         low = np.zeros_like(low) if first == 0 else low
@@ -210,12 +289,26 @@ def quantize_op(
     return steps.astype(plain).view(T.as_numpy_dtype), low, high
 
 
-@op("Dequantize", "T, float32, float32 -> output: dtype", host=True, shape=shapes.unchanged, grad=refuse_gradient,
-    T=QUANTIZED, dtype=Types(dt.bfloat16, dt.float32, default=dt.float32))  # fmt: skip
+@op(
+    "Dequantize",
+    "T, float32, float32 -> output: dtype",
+    host=True,
+    shape=shapes.unchanged,
+    grad=refuse_gradient,
+    T=QUANTIZED,
+    dtype=Types(dt.bfloat16, dt.float32, default=dt.float32),
+)
 def dequantize_op(
-    input: Any, min_range: Any, max_range: Any, *, T: DType, mode: str = "MIN_COMBINED", narrow_range: bool = False,
-    axis: int = -1, dtype: DType = _FLOAT32,
-) -> Any:  # fmt: skip
+    input: Any,
+    min_range: Any,
+    max_range: Any,
+    *,
+    T: DType,
+    mode: str = "MIN_COMBINED",
+    narrow_range: bool = False,
+    axis: int = -1,
+    dtype: DType = _FLOAT32,
+) -> Any:
     plain, first, last = _limits(T, mode, narrow_range)
     x = np.asarray(input).view(plain).astype(np.float32)
     low, high = np.asarray(min_range, np.float32), np.asarray(max_range, np.float32)
@@ -236,9 +329,13 @@ def dequantize_op(
     return found.astype(dtype.as_numpy_dtype)
 
 
-@op("QuantizedConcat", "int32, N*T, N*float32, N*float32 -> output: T, output_min: float32, output_max: float32",
-    host=True, no_gradient=True,
-    shape=lambda op: [TensorShape.of(None), TensorShape.of(()), TensorShape.of(())])  # fmt: skip
+@op(
+    "QuantizedConcat",
+    "int32, N*T, N*float32, N*float32 -> output: T, output_min: float32, output_max: float32",
+    host=True,
+    no_gradient=True,
+    shape=lambda op: [TensorShape.of(None), TensorShape.of(()), TensorShape.of(())],
+)
 def quantized_concat(
     concat_dim: Any, values: list[Any], input_mins: list[Any], input_maxes: list[Any], *, T: DType
 ) -> Any:
@@ -270,33 +367,62 @@ class QuantizedTensor(NamedTuple):
 
 
 def quantize(
-    input: Any, min_range: Any, max_range: Any, T: Any, mode: str = "MIN_COMBINED",
-    round_mode: str = "HALF_AWAY_FROM_ZERO", name: str | None = None, narrow_range: bool = False,
-    axis: int | None = None, ensure_minimum_range: float = 0.01,
-) -> QuantizedTensor:  # fmt: skip
+    input: Any,
+    min_range: Any,
+    max_range: Any,
+    T: Any,
+    mode: str = "MIN_COMBINED",
+    round_mode: str = "HALF_AWAY_FROM_ZERO",
+    name: str | None = None,
+    narrow_range: bool = False,
+    axis: int | None = None,
+    ensure_minimum_range: float = 0.01,
+) -> QuantizedTensor:
     """Floats as numbers of type `T`, and the range that these cover.
 
     >>> tf.quantize(x, -1.0, 1.0, tf.qint8).output
     """
-    return QuantizedTensor(*quantize_op(
-        input, min_range, max_range, T=as_dtype(T), mode=mode, round_mode=round_mode, narrow_range=narrow_range,
-        axis=-1 if axis is None else axis, ensure_minimum_range=ensure_minimum_range, name=name,
-    ))  # fmt: skip
+    return QuantizedTensor(
+        *quantize_op(
+            input,
+            min_range,
+            max_range,
+            T=as_dtype(T),
+            mode=mode,
+            round_mode=round_mode,
+            narrow_range=narrow_range,
+            axis=-1 if axis is None else axis,
+            ensure_minimum_range=ensure_minimum_range,
+            name=name,
+        )
+    )
 
 
 quantize_v2 = quantize
 
 
 def dequantize(
-    input: Any, min_range: Any, max_range: Any, mode: str = "MIN_COMBINED", name: str | None = None,
-    axis: int | None = None, narrow_range: bool = False, dtype: Any = _FLOAT32,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    min_range: Any,
+    max_range: Any,
+    mode: str = "MIN_COMBINED",
+    name: str | None = None,
+    axis: int | None = None,
+    narrow_range: bool = False,
+    dtype: Any = _FLOAT32,
+) -> Tensor:
     """Quantized numbers as floats between `min_range` and `max_range`.
 
     >>> tf.dequantize(quantized.output, quantized.output_min, quantized.output_max)
     """
     result: Tensor = dequantize_op(
-        input, min_range, max_range, mode=mode, narrow_range=narrow_range, axis=-1 if axis is None else axis,
-        dtype=as_dtype(dtype), name=name,
-    )  # fmt: skip
+        input,
+        min_range,
+        max_range,
+        mode=mode,
+        narrow_range=narrow_range,
+        axis=-1 if axis is None else axis,
+        dtype=as_dtype(dtype),
+        name=name,
+    )
     return result

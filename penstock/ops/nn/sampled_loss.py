@@ -17,27 +17,54 @@ from penstock.ops.random.candidate_sampling import compute_accidental_hits, log_
 
 
 def nce_loss(
-    weights: Any, biases: Any, labels: Any, inputs: Any, num_sampled: int, num_classes: int, num_true: int = 1,
-    sampled_values: Any = None, remove_accidental_hits: bool = False, partition_strategy: str = "mod",
+    weights: Any,
+    biases: Any,
+    labels: Any,
+    inputs: Any,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int = 1,
+    sampled_values: Any = None,
+    remove_accidental_hits: bool = False,
+    partition_strategy: str = "mod",
     name: str | None = "nce_loss",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Noise-contrastive estimation: each row's labels against `num_sampled` classes that are wrong, most likely.
 
     >>> tf.nn.nce_loss(weights, biases, labels, embedded, num_sampled=64, num_classes=10000)
     """
     logits, targets = _sampled_logits(
-        weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values, remove_accidental_hits,
-        partition_strategy, name, None,
-    )  # fmt: skip
+        weights,
+        biases,
+        labels,
+        inputs,
+        num_sampled,
+        num_classes,
+        num_true,
+        sampled_values,
+        remove_accidental_hits,
+        partition_strategy,
+        name,
+        None,
+    )
     losses = cross_entropy.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits, name="sampled_losses")
     return _row_sums(losses)
 
 
 def sampled_softmax_loss(
-    weights: Any, biases: Any, labels: Any, inputs: Any, num_sampled: int, num_classes: int, num_true: int = 1,
-    sampled_values: Any = None, remove_accidental_hits: bool = True, partition_strategy: str = "mod",
-    name: str | None = "sampled_softmax_loss", seed: int | None = None,
-) -> Tensor:  # fmt: skip
+    weights: Any,
+    biases: Any,
+    labels: Any,
+    inputs: Any,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int = 1,
+    sampled_values: Any = None,
+    remove_accidental_hits: bool = True,
+    partition_strategy: str = "mod",
+    name: str | None = "sampled_softmax_loss",
+    seed: int | None = None,
+) -> Tensor:
     """The softmax cross-entropy of each row's labels among themselves and `num_sampled` other classes.
 
     For training; to evaluate, use the whole softmax.
@@ -45,9 +72,19 @@ def sampled_softmax_loss(
     >>> tf.nn.sampled_softmax_loss(weights, biases, labels, hidden, num_sampled=64, num_classes=10000)
     """
     logits, targets = _sampled_logits(
-        weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values, remove_accidental_hits,
-        partition_strategy, name, seed,
-    )  # fmt: skip
+        weights,
+        biases,
+        labels,
+        inputs,
+        num_sampled,
+        num_classes,
+        num_true,
+        sampled_values,
+        remove_accidental_hits,
+        partition_strategy,
+        name,
+        seed,
+    )
     targets = passthrough.stop_gradient(targets, name="labels_stop_gradient")
     return cross_entropy.softmax_cross_entropy_with_logits_v2(labels=targets, logits=logits)
 
@@ -60,9 +97,19 @@ def _row_sums(rows: Any) -> Tensor:
 
 
 def _sampled_logits(
-    weights: Any, biases: Any, labels: Any, inputs: Any, num_sampled: int, num_classes: int, num_true: int,
-    sampled_values: Any, remove_accidental_hits: bool, partition_strategy: str, name: str | None, seed: int | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    weights: Any,
+    biases: Any,
+    labels: Any,
+    inputs: Any,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int,
+    sampled_values: Any,
+    remove_accidental_hits: bool,
+    partition_strategy: str,
+    name: str | None,
+    seed: int | None,
+) -> tuple[Tensor, Tensor]:
     """Logits of the true and of the sampled classes side by side, less the logs of how often each is expected."""
     if hasattr(weights, "_get_variable_list"):
         weights = list(weights)
@@ -121,9 +168,11 @@ def _split(rows: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:
 def _ruled_out(labels: Tensor, sampled: Tensor, num_true: int, num_sampled: int, dtype: Any) -> Tensor:
     """Minus the largest number wherever the sample has one of the row's labels, else 0."""
     rows, positions, weights = compute_accidental_hits(labels, sampled, num_true=num_true)
-    pairs = joining.concat([
-        reshaping.reshape(rows, [-1, 1]), reshaping.reshape(casting.cast(positions, dt.int32), [-1, 1])
-    ], 1, "sparse_indices")  # fmt: skip
+    pairs = joining.concat(
+        [reshaping.reshape(rows, [-1, 1]), reshaping.reshape(casting.cast(positions, dt.int32), [-1, 1])],
+        1,
+        "sparse_indices",
+    )
     shape: Any = reshaping.shape(labels)
     dense_shape = joining.concat([shape[:1], reshaping.expand_dims(num_sampled, 0)], 0)
     weights = casting.cast(weights, dtype)

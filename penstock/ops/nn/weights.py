@@ -53,9 +53,12 @@ def assert_broadcastable(weights: Any, values: Any) -> Operation:
             nonscalar = compare.logical_and(compare.equal(weights_rank, values_rank), fits)
             valid = compare.logical_or(is_scalar, nonscalar)
         data = [
-            _REFUSED, f"Received weights {weights.name} of shape", weights_shape,
-            f"and values {values.name} of shape", values_shape,
-        ]  # fmt: skip
+            _REFUSED,
+            f"Received weights {weights.name} of shape",
+            weights_shape,
+            f"and values {values.name} of shape",
+            values_shape,
+        ]
         return assertion.Assert(valid, data, name=scope)
 
 

@@ -125,15 +125,19 @@ class SparseAccumulator(Accumulator):
     def _check(self, indices: np.ndarray, values: np.ndarray, shape: np.ndarray | None) -> None:
         """InvalidArgumentError where a gradient does not fit."""
         if indices.ndim != 1 or values.ndim == 0 or len(values) != len(indices):
-            _refuse(f"{self} takes one row per index, received indices of shape {list(indices.shape)} and values of "
-                    f"shape {list(values.shape)}.")  # fmt: skip
+            _refuse(
+                f"{self} takes one row per index, received indices of shape {list(indices.shape)} and values of "
+                f"shape {list(values.shape)}."
+            )
         rows: int | None = None
         if shape is not None:
             received = [None if d < 0 else int(d) for d in shape]
             fits = _begins(self.shape, received) and TensorShape([None, *received[1:]]).is_compatible_with(values.shape)
             if not fits:
-                _refuse(f"{self} takes gradients of shape {self.shape}, received {received} with values of shape "
-                        f"{list(values.shape)}.")  # fmt: skip
+                _refuse(
+                    f"{self} takes gradients of shape {self.shape}, received {received} with values of shape "
+                    f"{list(values.shape)}."
+                )
             rows = received[0] if received else None
         if self.shape.rank is not None:
             dims = self.shape.as_list()
@@ -141,8 +145,10 @@ class SparseAccumulator(Accumulator):
                 _refuse(f"{self} has rows of shape {dims[1:]}, received {list(values.shape[1:])}.")
             rows = dims[0] if dims and dims[0] is not None else rows
         if len(indices) and (indices.min() < 0 or (rows is not None and indices.max() >= rows)):
-            _refuse(f"{self} has {'unknown many' if rows is None else rows} rows, received the indices "
-                    f"{indices.tolist()[:10]}.")  # fmt: skip
+            _refuse(
+                f"{self} has {'unknown many' if rows is None else rows} rows, received the indices "
+                f"{indices.tolist()[:10]}."
+            )
         if self._sum is not None and values.shape[1:] != self._sum[1].shape[1:]:
             _refuse(f"{self} has rows of shape {list(self._sum[1].shape[1:])}, received {list(values.shape[1:])}.")
 
@@ -211,26 +217,56 @@ def _unknown(op: Operation) -> list[TensorShape]:
     return [TensorShape.of(None) for _ in op.outputs]
 
 
-@op("ResourceConditionalAccumulator", "-> handle: resource", host=True, stateful=True, no_gradient=True, shape=_pair,
-    dtype=_TYPES)  # fmt: skip
+@op(
+    "ResourceConditionalAccumulator",
+    "-> handle: resource",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=_pair,
+    dtype=_TYPES,
+)
 def resource_conditional_accumulator(
-    *, dtype: DType, shape: TensorShape, container: str = "", shared_name: str = "", reduction_type: str = "MEAN",
+    *,
+    dtype: DType,
+    shape: TensorShape,
+    container: str = "",
+    shared_name: str = "",
+    reduction_type: str = "MEAN",
     resource: Any,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     return _found(resource, Accumulator, dtype, shape, reduction_type)
 
 
-@op("SparseConditionalAccumulator", "-> handle: &string", host=True, stateful=True, no_gradient=True, shape=_pair,
-    dtype=_TYPES)  # fmt: skip
+@op(
+    "SparseConditionalAccumulator",
+    "-> handle: &string",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=_pair,
+    dtype=_TYPES,
+)
 def sparse_conditional_accumulator(
-    *, dtype: DType, shape: TensorShape, container: str = "", shared_name: str = "", reduction_type: str = "MEAN",
+    *,
+    dtype: DType,
+    shape: TensorShape,
+    container: str = "",
+    shared_name: str = "",
+    reduction_type: str = "MEAN",
     resource: Any,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     return _found(resource, SparseAccumulator, dtype, shape, reduction_type)
 
 
-@op("ResourceAccumulatorApplyGradient", "resource, int64, dtype ->", host=True, stateful=True, no_gradient=True,
-    dtype=_TYPES)  # fmt: skip
+@op(
+    "ResourceAccumulatorApplyGradient",
+    "resource, int64, dtype ->",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    dtype=_TYPES,
+)
 def resource_accumulator_apply_gradient(
     handle: Any, local_step: np.ndarray, gradient: np.ndarray, *, dtype: DType
 ) -> None:
@@ -240,12 +276,24 @@ def resource_accumulator_apply_gradient(
     accumulator.apply(int(local_step), gradient)
 
 
-@op("SparseAccumulatorApplyGradient", "&string, int64, int64, dtype, int64 ->", host=True, stateful=True,
-    no_gradient=True, dtype=_TYPES)  # fmt: skip
+@op(
+    "SparseAccumulatorApplyGradient",
+    "&string, int64, int64, dtype, int64 ->",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    dtype=_TYPES,
+)
 def sparse_accumulator_apply_gradient(
-    handle: Any, local_step: np.ndarray, gradient_indices: np.ndarray, gradient_values: np.ndarray,
-    gradient_shape: np.ndarray, *, dtype: DType, has_known_shape: bool,
-) -> None:  # fmt: skip
+    handle: Any,
+    local_step: np.ndarray,
+    gradient_indices: np.ndarray,
+    gradient_values: np.ndarray,
+    gradient_shape: np.ndarray,
+    *,
+    dtype: DType,
+    has_known_shape: bool,
+) -> None:
     accumulator = behind(handle)
     if accumulator.dtype != dtype:
         _refuse(f"{accumulator} holds {accumulator.dtype.name}, received {dtype.name}.")
@@ -253,26 +301,56 @@ def sparse_accumulator_apply_gradient(
     accumulator.apply(int(local_step), gradient_indices, gradient_values, shape)
 
 
-@op("ResourceAccumulatorTakeGradient", "resource, int32 -> average: dtype", host=True, stateful=True, blocking=True,
-    gives_way=True, no_gradient=True, shape=_gradient_shape, dtype=_TYPES)  # fmt: skip
+@op(
+    "ResourceAccumulatorTakeGradient",
+    "resource, int32 -> average: dtype",
+    host=True,
+    stateful=True,
+    blocking=True,
+    gives_way=True,
+    no_gradient=True,
+    shape=_gradient_shape,
+    dtype=_TYPES,
+)
 def resource_accumulator_take_gradient(handle: Any, num_required: np.ndarray, *, dtype: DType, ctx: Any) -> Any:
     return behind(handle).take(int(num_required), ctx)
 
 
-@op("SparseAccumulatorTakeGradient", "&string, int32 -> indices: int64, values: dtype, shape: int64", host=True,
-    stateful=True, blocking=True, gives_way=True, no_gradient=True, shape=_unknown, dtype=_TYPES)  # fmt: skip
+@op(
+    "SparseAccumulatorTakeGradient",
+    "&string, int32 -> indices: int64, values: dtype, shape: int64",
+    host=True,
+    stateful=True,
+    blocking=True,
+    gives_way=True,
+    no_gradient=True,
+    shape=_unknown,
+    dtype=_TYPES,
+)
 def sparse_accumulator_take_gradient(handle: Any, num_required: np.ndarray, *, dtype: DType, ctx: Any) -> Any:
     return behind(handle).take(int(num_required), ctx)
 
 
-@op("ResourceAccumulatorNumAccumulated", "resource -> num_accumulated: int32", host=True, stateful=True,
-    no_gradient=True, shape=shapes.scalar)  # fmt: skip
+@op(
+    "ResourceAccumulatorNumAccumulated",
+    "resource -> num_accumulated: int32",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+)
 def resource_accumulator_num_accumulated(handle: Any) -> np.ndarray:
     return np.array(behind(handle).count, np.int32)
 
 
-@op("AccumulatorNumAccumulated", "&string -> num_accumulated: int32", host=True, stateful=True, no_gradient=True,
-    shape=shapes.scalar)  # fmt: skip
+@op(
+    "AccumulatorNumAccumulated",
+    "&string -> num_accumulated: int32",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+)
 def accumulator_num_accumulated(handle: Any) -> np.ndarray:
     return np.array(behind(handle).count, np.int32)
 
@@ -314,9 +392,7 @@ class ConditionalAccumulatorBase:
 
     def num_accumulated(self, name: str | None = None) -> Tensor:
         """How many gradients are in it: an int32 scalar."""
-        count: Tensor = type(self)._num_accumulated(
-            self._accumulator_ref, name=name or f"{self._name}_NumAccumulated"
-        )
+        count: Tensor = type(self)._num_accumulated(self._accumulator_ref, name=name or f"{self._name}_NumAccumulated")
         return count
 
     def set_global_step(self, new_global_step: Any, name: str | None = None) -> Operation:
@@ -330,9 +406,13 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
     """Gathers gradients and gives their mean: `acc.apply_grad(g, step)`, then `acc.take_grad(num_workers)`."""
 
     def __init__(
-        self, dtype: Any, shape: Any = None, shared_name: str | None = None, name: str = "conditional_accumulator",
+        self,
+        dtype: Any,
+        shape: Any = None,
+        shared_name: str | None = None,
+        name: str = "conditional_accumulator",
         reduction_type: str = "MEAN",
-    ) -> None:  # fmt: skip
+    ) -> None:
         _check_reduction(reduction_type)
         handle = resource_conditional_accumulator(
             dtype=dtype, shape=shape, shared_name=shared_name or "", reduction_type=reduction_type, name=name
@@ -371,9 +451,13 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
     _set_global_step = accumulator_set_global_step
 
     def __init__(
-        self, dtype: Any, shape: Any = None, shared_name: str | None = None,
-        name: str = "sparse_conditional_accumulator", reduction_type: str = "MEAN",
-    ) -> None:  # fmt: skip
+        self,
+        dtype: Any,
+        shape: Any = None,
+        shared_name: str | None = None,
+        name: str = "sparse_conditional_accumulator",
+        reduction_type: str = "MEAN",
+    ) -> None:
         _check_reduction(reduction_type)
         handle = sparse_conditional_accumulator(
             dtype=dtype, shape=shape, shared_name=shared_name or "", reduction_type=reduction_type, name=name
@@ -392,9 +476,15 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         indices = casting.cast(grad_indices, dt.int64)
         shape = casting.cast([] if grad_shape is None else grad_shape, dt.int64)
         node: Operation = sparse_accumulator_apply_gradient(
-            self._accumulator_ref, step, indices, grad_values, shape,
-            dtype=self._dtype, has_known_shape=grad_shape is not None, name=name,
-        )  # fmt: skip
+            self._accumulator_ref,
+            step,
+            indices,
+            grad_values,
+            shape,
+            dtype=self._dtype,
+            has_known_shape=grad_shape is not None,
+            name=name,
+        )
         return node
 
     def take_grad(self, num_required: Any, name: str | None = None) -> SparseGradient:

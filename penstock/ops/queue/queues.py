@@ -27,57 +27,100 @@ _NO_TYPES: list[DType] = []
 
 
 def _found(
-    resource: Callable[..., Any], kind: type[resources.Queue], dtypes: Sequence[DType], shapes: Sequence[TensorShape],
-    capacity: int, **kwargs: Any,
-) -> np.ndarray:  # fmt: skip
+    resource: Callable[..., Any],
+    kind: type[resources.Queue],
+    dtypes: Sequence[DType],
+    shapes: Sequence[TensorShape],
+    capacity: int,
+    **kwargs: Any,
+) -> np.ndarray:
     """The handle of the queue that a node stands for, made at its first use."""
     found = resource(lambda name: kind(name, dtypes, shapes, capacity, **kwargs))
     if type(found) is not kind or found.dtypes != tuple(dtypes):
         wanted, held = (", ".join(d.name for d in types) for types in (dtypes, getattr(found, "dtypes", ())))
         raise InvalidArgumentError(
-            None, None, f"{found} exists already and holds ({held}), so it is not a {kind.kind} of ({wanted}). "
+            None,
+            None,
+            f"{found} exists already and holds ({held}), so it is not a {kind.kind} of ({wanted}). "
             "Use another shared_name.",
-        )  # fmt: skip
+        )
     return as_handle(found)
 
 
 @op("FIFOQueueV2", "-> handle: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
 def fifo_queue_v2(
-    *, component_types: list[DType], shapes: list[TensorShape] = _NO_SHAPES, capacity: int = -1, container: str = "",
-    shared_name: str = "", resource: Any,
-) -> np.ndarray:  # fmt: skip
+    *,
+    component_types: list[DType],
+    shapes: list[TensorShape] = _NO_SHAPES,
+    capacity: int = -1,
+    container: str = "",
+    shared_name: str = "",
+    resource: Any,
+) -> np.ndarray:
     return _found(resource, resources.Queue, component_types, shapes, capacity)
 
 
 @op("PaddingFIFOQueueV2", "-> handle: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
 def padding_fifo_queue_v2(
-    *, component_types: list[DType], shapes: list[TensorShape] = _NO_SHAPES, capacity: int = -1, container: str = "",
-    shared_name: str = "", resource: Any,
-) -> np.ndarray:  # fmt: skip
+    *,
+    component_types: list[DType],
+    shapes: list[TensorShape] = _NO_SHAPES,
+    capacity: int = -1,
+    container: str = "",
+    shared_name: str = "",
+    resource: Any,
+) -> np.ndarray:
     return _found(resource, resources.PaddedQueue, component_types, shapes, capacity)
 
 
 @op("RandomShuffleQueueV2", "-> handle: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
 def random_shuffle_queue_v2(
-    *, component_types: list[DType], shapes: list[TensorShape] = _NO_SHAPES, capacity: int = -1,
-    min_after_dequeue: int = 0, seed: int = 0, seed2: int = 0, container: str = "", shared_name: str = "",
+    *,
+    component_types: list[DType],
+    shapes: list[TensorShape] = _NO_SHAPES,
+    capacity: int = -1,
+    min_after_dequeue: int = 0,
+    seed: int = 0,
+    seed2: int = 0,
+    container: str = "",
+    shared_name: str = "",
     resource: Any,
-) -> np.ndarray:  # fmt: skip
-    return _found(resource, resources.ShuffledQueue, component_types, shapes, capacity,
-                  min_after_dequeue=min_after_dequeue, seed=seed, seed2=seed2)  # fmt: skip
+) -> np.ndarray:
+    return _found(
+        resource,
+        resources.ShuffledQueue,
+        component_types,
+        shapes,
+        capacity,
+        min_after_dequeue=min_after_dequeue,
+        seed=seed,
+        seed2=seed2,
+    )
 
 
 @op("PriorityQueueV2", "-> handle: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
 def priority_queue_v2(
-    *, component_types: list[DType] = _NO_TYPES, shapes: list[TensorShape], capacity: int = -1, container: str = "",
-    shared_name: str = "", resource: Any,
-) -> np.ndarray:  # fmt: skip
+    *,
+    component_types: list[DType] = _NO_TYPES,
+    shapes: list[TensorShape],
+    capacity: int = -1,
+    container: str = "",
+    shared_name: str = "",
+    resource: Any,
+) -> np.ndarray:
     dtypes = [dt.int64, *component_types]
     return _found(resource, resources.SortedQueue, dtypes, [TensorShape.of(()), *shapes], capacity)
 
 
-@op("QueueEnqueueV2", "resource, list(Tcomponents) ->", host=True, stateful=True, blocking=True, gives_way=True,
-    no_gradient=True)  # fmt: skip
+@op(
+    "QueueEnqueueV2",
+    "resource, list(Tcomponents) ->",
+    host=True,
+    stateful=True,
+    blocking=True,
+    gives_way=True,
+    no_gradient=True,
+)
 def queue_enqueue_v2(
     handle: Any, components: list[np.ndarray], *, Tcomponents: list[DType], timeout_ms: int = -1, ctx: Any
 ) -> None:
@@ -87,8 +130,15 @@ def queue_enqueue_v2(
     queue.enqueue([tuple(np.array(c) for c in components)], ctx)
 
 
-@op("QueueEnqueueManyV2", "resource, list(Tcomponents) ->", host=True, stateful=True, blocking=True, gives_way=True,
-    no_gradient=True)  # fmt: skip
+@op(
+    "QueueEnqueueManyV2",
+    "resource, list(Tcomponents) ->",
+    host=True,
+    stateful=True,
+    blocking=True,
+    gives_way=True,
+    no_gradient=True,
+)
 def queue_enqueue_many_v2(
     handle: Any, components: list[np.ndarray], *, Tcomponents: list[DType], timeout_ms: int = -1, ctx: Any
 ) -> None:
@@ -112,24 +162,48 @@ def _batch_shapes(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((None if n is None else int(n),)).concatenate(s) for s in _element_shapes(op)]
 
 
-@op("QueueDequeueV2", "resource -> components: list(component_types)", host=True, stateful=True, blocking=True,
-    gives_way=True, no_gradient=True, shape=_element_shapes)  # fmt: skip
+@op(
+    "QueueDequeueV2",
+    "resource -> components: list(component_types)",
+    host=True,
+    stateful=True,
+    blocking=True,
+    gives_way=True,
+    no_gradient=True,
+    shape=_element_shapes,
+)
 def queue_dequeue_v2(handle: Any, *, component_types: list[DType], timeout_ms: int = -1, ctx: Any) -> list[np.ndarray]:
     queue = behind(handle)
     queue.check(component_types, (), many=False)
     return list(queue.dequeue(1, ctx)[0])
 
 
-@op("QueueDequeueManyV2", "resource, int32 -> components: list(component_types)", host=True, stateful=True,
-    blocking=True, gives_way=True, no_gradient=True, shape=_batch_shapes)  # fmt: skip
+@op(
+    "QueueDequeueManyV2",
+    "resource, int32 -> components: list(component_types)",
+    host=True,
+    stateful=True,
+    blocking=True,
+    gives_way=True,
+    no_gradient=True,
+    shape=_batch_shapes,
+)
 def queue_dequeue_many_v2(
     handle: Any, n: np.ndarray, *, component_types: list[DType], timeout_ms: int = -1, ctx: Any
 ) -> list[np.ndarray]:
     return _dequeue_batch(behind(handle), component_types, int(n), ctx, up_to=False)
 
 
-@op("QueueDequeueUpToV2", "resource, int32 -> components: list(component_types)", host=True, stateful=True,
-    blocking=True, gives_way=True, no_gradient=True, shape=_batch_shapes)  # fmt: skip
+@op(
+    "QueueDequeueUpToV2",
+    "resource, int32 -> components: list(component_types)",
+    host=True,
+    stateful=True,
+    blocking=True,
+    gives_way=True,
+    no_gradient=True,
+    shape=_batch_shapes,
+)
 def queue_dequeue_up_to_v2(
     handle: Any, n: np.ndarray, *, component_types: list[DType], timeout_ms: int = -1, ctx: Any
 ) -> list[np.ndarray]:
@@ -314,14 +388,20 @@ class FIFOQueue(QueueBase):
     """A queue that gives elements in the order in which they came: `tf.FIFOQueue(10, [tf.float32], shapes=[[2]])`."""
 
     def __init__(
-        self, capacity: int, dtypes: Any, shapes: Any = None, names: Any = None, shared_name: str | None = None,
+        self,
+        capacity: int,
+        dtypes: Any,
+        shapes: Any = None,
+        names: Any = None,
+        shared_name: str | None = None,
         name: str = "fifo_queue",
-    ) -> None:  # fmt: skip
+    ) -> None:
         dtypes = _types(dtypes)
         shapes = _shapes(shapes, dtypes)
         with init_scope(), device("CPU"):
-            handle = fifo_queue_v2(component_types=dtypes, shapes=shapes or [], capacity=capacity,
-                                   shared_name=shared_name or "", name=name)  # fmt: skip
+            handle = fifo_queue_v2(
+                component_types=dtypes, shapes=shapes or [], capacity=capacity, shared_name=shared_name or "", name=name
+            )
         super().__init__(dtypes, shapes, _names(names, dtypes), handle)
 
 
@@ -332,9 +412,16 @@ class RandomShuffleQueue(QueueBase):
     """
 
     def __init__(
-        self, capacity: int, min_after_dequeue: int, dtypes: Any, shapes: Any = None, names: Any = None,
-        seed: int | None = None, shared_name: str | None = None, name: str = "random_shuffle_queue",
-    ) -> None:  # fmt: skip
+        self,
+        capacity: int,
+        min_after_dequeue: int,
+        dtypes: Any,
+        shapes: Any = None,
+        names: Any = None,
+        seed: int | None = None,
+        shared_name: str | None = None,
+        name: str = "random_shuffle_queue",
+    ) -> None:
         dtypes = _types(dtypes)
         shapes = _shapes(shapes, dtypes)
         seed1, seed2 = get_seed(seed)
@@ -343,9 +430,15 @@ class RandomShuffleQueue(QueueBase):
             digest = hashlib.md5(f"{seed1}{shared_name}".encode(), usedforsecurity=False).hexdigest()
             seed2 = int(digest[:8], 16) & 0x7FFFFFFF
         handle = random_shuffle_queue_v2(
-            component_types=dtypes, shapes=shapes or [], capacity=capacity, min_after_dequeue=min_after_dequeue,
-            seed=seed1 or 0, seed2=seed2 or 0, shared_name=shared_name or "", name=name,
-        )  # fmt: skip
+            component_types=dtypes,
+            shapes=shapes or [],
+            capacity=capacity,
+            min_after_dequeue=min_after_dequeue,
+            seed=seed1 or 0,
+            seed2=seed2 or 0,
+            shared_name=shared_name or "",
+            name=name,
+        )
         super().__init__(dtypes, shapes, _names(names, dtypes), handle)
 
 
@@ -353,15 +446,21 @@ class PaddingFIFOQueue(QueueBase):
     """A FIFOQueue whose batches are padded with zeros: `tf.PaddingFIFOQueue(10, [tf.int32], shapes=[[None]])`."""
 
     def __init__(
-        self, capacity: int, dtypes: Any, shapes: Any, names: Any = None, shared_name: str | None = None,
+        self,
+        capacity: int,
+        dtypes: Any,
+        shapes: Any,
+        names: Any = None,
+        shared_name: str | None = None,
         name: str = "padding_fifo_queue",
-    ) -> None:  # fmt: skip
+    ) -> None:
         dtypes = _types(dtypes)
         shapes = _shapes(shapes, dtypes, partial=True)
         if shapes is None:
             raise ValueError("PaddingFIFOQueue: shapes must be given, with None for dimensions to pad.")
-        handle = padding_fifo_queue_v2(component_types=dtypes, shapes=shapes, capacity=capacity,
-                                       shared_name=shared_name or "", name=name)  # fmt: skip
+        handle = padding_fifo_queue_v2(
+            component_types=dtypes, shapes=shapes, capacity=capacity, shared_name=shared_name or "", name=name
+        )
         super().__init__(dtypes, shapes, _names(names, dtypes), handle)
 
 
@@ -372,13 +471,19 @@ class PriorityQueue(QueueBase):
     """
 
     def __init__(
-        self, capacity: int, types: Any, shapes: Any = None, names: Any = None, shared_name: str | None = None,
+        self,
+        capacity: int,
+        types: Any,
+        shapes: Any = None,
+        names: Any = None,
+        shared_name: str | None = None,
         name: str = "priority_queue",
-    ) -> None:  # fmt: skip
+    ) -> None:
         types = _types(types)
         shapes = _shapes(shapes, types)
-        handle = priority_queue_v2(component_types=types, shapes=shapes or [], capacity=capacity,
-                                   shared_name=shared_name or "", name=name)  # fmt: skip
+        handle = priority_queue_v2(
+            component_types=types, shapes=shapes or [], capacity=capacity, shared_name=shared_name or "", name=name
+        )
         dtypes = [dt.int64, *types]
         super().__init__(dtypes, shapes and [TensorShape.of(()), *shapes], _names(names, dtypes), handle)
 

@@ -102,9 +102,11 @@ class Queue(Waitable):
                     if self.is_closed and left < count:
                         if not up_to or left == 0:
                             raise OutOfRangeError(
-                                None, None, f"{self} is closed and has insufficient elements (requested {count}, "
+                                None,
+                                None,
+                                f"{self} is closed and has insufficient elements (requested {count}, "
                                 f"current size {left})",
-                            )  # fmt: skip
+                            )
                         count = left
                         if len(taken) == count:
                             break
@@ -135,8 +137,9 @@ class Queue(Waitable):
         if many and any(c.ndim == 0 for c in components):
             _refuse(f"{self}: enqueue_many takes components with a first dimension, received a scalar.")
         if many and len({len(c) for c in components}) > 1:
-            _refuse(f"{self}: all components must have the same first dimension, received "
-                    f"{[len(c) for c in components]}.")  # fmt: skip
+            _refuse(
+                f"{self}: all components must have the same first dimension, received {[len(c) for c in components]}."
+            )
         for i, (component, shape) in enumerate(zip(components, self.shapes, strict=False)):
             received = component.shape[1:] if many else component.shape
             if not shape.is_compatible_with(received):

@@ -31,34 +31,65 @@ def _area(resource: Any, dtypes: list[DType], capacity: int) -> _Area:
 
 @op("Stage", "list(dtypes) ->", host=True, stateful=True, blocking=True, no_gradient=True)
 def stage(
-    values: list[Any], *, capacity: int = 0, memory_limit: int = 0, dtypes: list[DType], container: str = "",
-    shared_name: str = "", resource: Any, ctx: Any,
-) -> None:  # fmt: skip
+    values: list[Any],
+    *,
+    capacity: int = 0,
+    memory_limit: int = 0,
+    dtypes: list[DType],
+    container: str = "",
+    shared_name: str = "",
+    resource: Any,
+    ctx: Any,
+) -> None:
     _area(resource, dtypes, capacity).enqueue([tuple(np.array(v) for v in values)], ctx)
 
 
-@op("Unstage", "-> values: list(dtypes)", host=True, stateful=True, blocking=True, no_gradient=True,
-    shape=lambda node: [TensorShape.of(None)] * len(node.outputs))  # fmt: skip
+@op(
+    "Unstage",
+    "-> values: list(dtypes)",
+    host=True,
+    stateful=True,
+    blocking=True,
+    no_gradient=True,
+    shape=lambda node: [TensorShape.of(None)] * len(node.outputs),
+)
 def unstage(
-    *, capacity: int = 0, memory_limit: int = 0, dtypes: list[DType], container: str = "", shared_name: str = "",
-    resource: Any, ctx: Any,
-) -> Any:  # fmt: skip
+    *,
+    capacity: int = 0,
+    memory_limit: int = 0,
+    dtypes: list[DType],
+    container: str = "",
+    shared_name: str = "",
+    resource: Any,
+    ctx: Any,
+) -> Any:
     return list(_area(resource, dtypes, capacity).dequeue(1, ctx)[0])
 
 
 @op("StageSize", "-> size: int32", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
 def stage_size(
-    *, capacity: int = 0, memory_limit: int = 0, dtypes: list[DType], container: str = "", shared_name: str = "",
+    *,
+    capacity: int = 0,
+    memory_limit: int = 0,
+    dtypes: list[DType],
+    container: str = "",
+    shared_name: str = "",
     resource: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     return np.asarray(_area(resource, dtypes, capacity).size(), np.int32)
 
 
 @op("StageClear", "->", host=True, stateful=True, no_gradient=True)
 def stage_clear(
-    *, capacity: int = 0, memory_limit: int = 0, dtypes: list[DType], container: str = "", shared_name: str = "",
-    resource: Any, ctx: Any,
-) -> None:  # fmt: skip
+    *,
+    capacity: int = 0,
+    memory_limit: int = 0,
+    dtypes: list[DType],
+    container: str = "",
+    shared_name: str = "",
+    resource: Any,
+    ctx: Any,
+) -> None:
     area = _area(resource, dtypes, capacity)
     while area.size():
         area.dequeue(1, ctx)
@@ -87,8 +118,11 @@ class StagingArea:
         self._names = names
         self._name = get_default_graph().unique_name("StagingArea") if shared_name is None else shared_name
         self._attrs: dict[str, Any] = {
-            "capacity": capacity, "memory_limit": memory_limit, "dtypes": self._dtypes, "shared_name": self._name,
-        }  # fmt: skip
+            "capacity": capacity,
+            "memory_limit": memory_limit,
+            "dtypes": self._dtypes,
+            "shared_name": self._name,
+        }
 
     @property
     def name(self) -> str:

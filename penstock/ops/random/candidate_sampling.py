@@ -79,9 +79,7 @@ def _drawn(
         # The first two words of the state are Philox's key: another key is another stream.
         return chosen, seen, jnp.minimum(place[-1] + 1, count), tries + used, key.at[1].add(np.uint32(0x9E3779B9))
 
-    start = (
-        jnp.zeros(count, jnp.int64), jnp.zeros(range_max, bool), jnp.asarray(0), jnp.asarray(0), jnp.asarray(key),
-    )  # fmt: skip
+    start = (jnp.zeros(count, jnp.int64), jnp.zeros(range_max, bool), jnp.asarray(0), jnp.asarray(0), jnp.asarray(key))
     chosen, _, _, tries, _ = lax.while_loop(more, a_round, start)
     return chosen, tries
 
@@ -94,22 +92,33 @@ def _expected(p: Any, tries: Any, unique: bool) -> Any:
 
 
 def _sample(
-    true_classes: Array, draw: Callable[[Array, int], Array], probability: Probability, key: Array, num_true: int,
-    num_sampled: int, unique: bool, range_max: int,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+    true_classes: Array,
+    draw: Callable[[Array, int], Array],
+    probability: Probability,
+    key: Array,
+    num_true: int,
+    num_sampled: int,
+    unique: bool,
+    range_max: int,
+) -> tuple[Array, Array, Array]:
     _check(true_classes, num_true, num_sampled, unique, range_max)
     chosen, tries = _drawn(draw, key, num_sampled, unique, range_max)
     chosen, tries = jnp.asarray(chosen, jnp.int64), jnp.asarray(tries, jnp.float64)
-    return (
-        chosen, _expected(probability(true_classes), tries, unique), _expected(probability(chosen), tries, unique)
-    )  # fmt: skip
+    return (chosen, _expected(probability(true_classes), tries, unique), _expected(probability(chosen), tries, unique))
 
 
 @op("UniformCandidateSampler", _SAMPLER, random=True, no_gradient=True, shape=_shape)
 def uniform_candidate_sampler_op(
-    true_classes: Array, *, num_true: int, num_sampled: int, unique: bool, range_max: int, seed: int = 0,
-    seed2: int = 0, key: Array,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+    true_classes: Array,
+    *,
+    num_true: int,
+    num_sampled: int,
+    unique: bool,
+    range_max: int,
+    seed: int = 0,
+    seed2: int = 0,
+    key: Array,
+) -> tuple[Array, Array, Array]:
     def draw(key: Array, count: int) -> Array:
         return jnp.minimum((_uniform(key, count) * range_max).astype(jnp.int64), range_max - 1)
 
@@ -121,9 +130,16 @@ def uniform_candidate_sampler_op(
 
 @op("LogUniformCandidateSampler", _SAMPLER, random=True, no_gradient=True, shape=_shape)
 def log_uniform_candidate_sampler_op(
-    true_classes: Array, *, num_true: int, num_sampled: int, unique: bool, range_max: int, seed: int = 0,
-    seed2: int = 0, key: Array,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+    true_classes: Array,
+    *,
+    num_true: int,
+    num_sampled: int,
+    unique: bool,
+    range_max: int,
+    seed: int = 0,
+    seed2: int = 0,
+    key: Array,
+) -> tuple[Array, Array, Array]:
     """P(class) = log((class + 2) / (class + 1)) / log(range_max + 1): Zipf's law, for classes by falling frequency."""
     log_range = np.log1p(range_max)
 
@@ -138,10 +154,22 @@ def log_uniform_candidate_sampler_op(
 
 @op("FixedUnigramCandidateSampler", _SAMPLER, random=True, no_gradient=True, shape=_shape)
 def fixed_unigram_candidate_sampler_op(
-    true_classes: Array, *, num_true: int, num_sampled: int, unique: bool, range_max: int, vocab_file: str = "",
-    distortion: float = 1.0, num_reserved_ids: int = 0, num_shards: int = 1, shard: int = 0,
-    unigrams: list[float] = [], seed: int = 0, seed2: int = 0, key: Array,  # noqa: B006
-) -> tuple[Array, Array, Array]:  # fmt: skip
+    true_classes: Array,
+    *,
+    num_true: int,
+    num_sampled: int,
+    unique: bool,
+    range_max: int,
+    vocab_file: str = "",
+    distortion: float = 1.0,
+    num_reserved_ids: int = 0,
+    num_shards: int = 1,
+    shard: int = 0,
+    unigrams: list[float] = [],  # noqa: B006
+    seed: int = 0,
+    seed2: int = 0,
+    key: Array,
+) -> tuple[Array, Array, Array]:
     """P(class) in proportion to a frequency, from `unigrams` or a file, to the power of `distortion`."""
     weights = _weights(vocab_file, tuple(unigrams), distortion, num_reserved_ids, num_shards, shard)
     if len(weights) != range_max:
@@ -235,9 +263,16 @@ class _Learned:
 def _learned(name: str) -> OpDef:
     @op(name, _SAMPLER, host=True, stateful=True, no_gradient=True, shape=_shape)
     def sampler(
-        true_classes: np.ndarray, *, num_true: int, num_sampled: int, unique: bool, range_max: int, seed: int = 0,
-        seed2: int = 0, resource: Any,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+        true_classes: np.ndarray,
+        *,
+        num_true: int,
+        num_sampled: int,
+        unique: bool,
+        range_max: int,
+        seed: int = 0,
+        seed2: int = 0,
+        resource: Any,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         try:
             _check(true_classes, num_true, num_sampled, unique, range_max)
         except ValueError as error:
@@ -262,16 +297,23 @@ def _hits_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((None,))] * 3
 
 
-@op("ComputeAccidentalHits", "int64, int64 -> indices: int32, ids: int64, weights: float32", host=True,
-    no_gradient=True, shape=_hits_shape)  # fmt: skip
+@op(
+    "ComputeAccidentalHits",
+    "int64, int64 -> indices: int32, ids: int64, weights: float32",
+    host=True,
+    no_gradient=True,
+    shape=_hits_shape,
+)
 def compute_accidental_hits_op(
     true_classes: np.ndarray, sampled_candidates: np.ndarray, *, num_true: int, seed: int = 0, seed2: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if true_classes.ndim != 2 or true_classes.shape[1] != num_true or sampled_candidates.ndim != 1:
         raise InvalidArgumentError(
-            None, None, f"true_classes must have num_true = {num_true} columns and sampled_candidates be a vector, "
-            f"received shapes {true_classes.shape} and {sampled_candidates.shape}"
-        )  # fmt: skip
+            None,
+            None,
+            f"true_classes must have num_true = {num_true} columns and sampled_candidates be a vector, "
+            f"received shapes {true_classes.shape} and {sampled_candidates.shape}",
+        )
     place = {int(candidate): i for i, candidate in enumerate(sampled_candidates)}
     hits = [(b, place[c]) for b, row in enumerate(true_classes.tolist()) for c in row if c in place]
     pairs = np.array(hits, np.int64).reshape(-1, 2)
@@ -288,61 +330,119 @@ def _seeds(seed: int | None) -> dict[str, int]:
 
 
 def uniform_candidate_sampler(
-    true_classes: Any, num_true: int, num_sampled: int, unique: bool, range_max: int, seed: int | None = None,
+    true_classes: Any,
+    num_true: int,
+    num_sampled: int,
+    unique: bool,
+    range_max: int,
+    seed: int | None = None,
     name: str | None = None,
-) -> Candidates:  # fmt: skip
+) -> Candidates:
     """Candidates from [0, range_max), all equally likely.
 
     >>> sampled, true_counts, sampled_counts = tf.nn.uniform_candidate_sampler(labels, 1, 64, True, 10000)
     """
-    return Candidates(*uniform_candidate_sampler_op(
-        true_classes, num_true=num_true, num_sampled=num_sampled, unique=unique, range_max=range_max, name=name,
-        **_seeds(seed),
-    ))  # fmt: skip
+    return Candidates(
+        *uniform_candidate_sampler_op(
+            true_classes,
+            num_true=num_true,
+            num_sampled=num_sampled,
+            unique=unique,
+            range_max=range_max,
+            name=name,
+            **_seeds(seed),
+        )
+    )
 
 
 def log_uniform_candidate_sampler(
-    true_classes: Any, num_true: int, num_sampled: int, unique: bool, range_max: int, seed: int | None = None,
+    true_classes: Any,
+    num_true: int,
+    num_sampled: int,
+    unique: bool,
+    range_max: int,
+    seed: int | None = None,
     name: str | None = None,
-) -> Candidates:  # fmt: skip
+) -> Candidates:
     """Candidates by Zipf's law: for vocabularies sorted by falling frequency.
 
     >>> sampled, true_counts, sampled_counts = tf.nn.log_uniform_candidate_sampler(labels, 1, 64, True, 10000)
     """
-    return Candidates(*log_uniform_candidate_sampler_op(
-        true_classes, num_true=num_true, num_sampled=num_sampled, unique=unique, range_max=range_max, name=name,
-        **_seeds(seed),
-    ))  # fmt: skip
+    return Candidates(
+        *log_uniform_candidate_sampler_op(
+            true_classes,
+            num_true=num_true,
+            num_sampled=num_sampled,
+            unique=unique,
+            range_max=range_max,
+            name=name,
+            **_seeds(seed),
+        )
+    )
 
 
 def learned_unigram_candidate_sampler(
-    true_classes: Any, num_true: int, num_sampled: int, unique: bool, range_max: int, seed: int | None = None,
+    true_classes: Any,
+    num_true: int,
+    num_sampled: int,
+    unique: bool,
+    range_max: int,
+    seed: int | None = None,
     name: str | None = None,
-) -> Candidates:  # fmt: skip
+) -> Candidates:
     """Candidates as often as they were true classes in the steps so far.
 
     >>> sampled, true_counts, sampled_counts = tf.nn.learned_unigram_candidate_sampler(labels, 1, 64, True, 10000)
     """
-    return Candidates(*learned_unigram_candidate_sampler_op(
-        true_classes, num_true=num_true, num_sampled=num_sampled, unique=unique, range_max=range_max, name=name,
-        **_seeds(seed),
-    ))  # fmt: skip
+    return Candidates(
+        *learned_unigram_candidate_sampler_op(
+            true_classes,
+            num_true=num_true,
+            num_sampled=num_sampled,
+            unique=unique,
+            range_max=range_max,
+            name=name,
+            **_seeds(seed),
+        )
+    )
 
 
 def fixed_unigram_candidate_sampler(
-    true_classes: Any, num_true: int, num_sampled: int, unique: bool, range_max: int, vocab_file: str = "",
-    distortion: float = 1.0, num_reserved_ids: int = 0, num_shards: int = 1, shard: int = 0,
-    unigrams: Any = (), seed: int | None = None, name: str | None = None,
-) -> Candidates:  # fmt: skip
+    true_classes: Any,
+    num_true: int,
+    num_sampled: int,
+    unique: bool,
+    range_max: int,
+    vocab_file: str = "",
+    distortion: float = 1.0,
+    num_reserved_ids: int = 0,
+    num_shards: int = 1,
+    shard: int = 0,
+    unigrams: Any = (),
+    seed: int | None = None,
+    name: str | None = None,
+) -> Candidates:
     """Candidates by given frequencies, from a file (the last field of each line) or a list.
 
     >>> tf.nn.fixed_unigram_candidate_sampler(labels, 1, 64, False, 10000, unigrams=counts, distortion=0.75)
     """
-    return Candidates(*fixed_unigram_candidate_sampler_op(
-        true_classes, num_true=num_true, num_sampled=num_sampled, unique=unique, range_max=range_max,
-        vocab_file=vocab_file, distortion=distortion, num_reserved_ids=num_reserved_ids, num_shards=num_shards,
-        shard=shard, unigrams=[float(u) for u in unigrams], name=name, **_seeds(seed),
-    ))  # fmt: skip
+    return Candidates(
+        *fixed_unigram_candidate_sampler_op(
+            true_classes,
+            num_true=num_true,
+            num_sampled=num_sampled,
+            unique=unique,
+            range_max=range_max,
+            vocab_file=vocab_file,
+            distortion=distortion,
+            num_reserved_ids=num_reserved_ids,
+            num_shards=num_shards,
+            shard=shard,
+            unigrams=[float(u) for u in unigrams],
+            name=name,
+            **_seeds(seed),
+        )
+    )
 
 
 def all_candidate_sampler(
@@ -352,9 +452,11 @@ def all_candidate_sampler(
 
     >>> tf.nn.all_candidate_sampler(labels, 1, 1000, True)
     """
-    return Candidates(*all_candidate_sampler_op(
-        true_classes, num_true=num_true, num_sampled=num_sampled, unique=unique, name=name, **_seeds(seed)
-    ))  # fmt: skip
+    return Candidates(
+        *all_candidate_sampler_op(
+            true_classes, num_true=num_true, num_sampled=num_sampled, unique=unique, name=name, **_seeds(seed)
+        )
+    )
 
 
 class AccidentalHits(NamedTuple):
@@ -372,6 +474,6 @@ def compute_accidental_hits(
 
     >>> rows, positions, weights = tf.nn.compute_accidental_hits(labels, sampled, num_true=1)
     """
-    return AccidentalHits(*compute_accidental_hits_op(
-        true_classes, sampled_candidates, num_true=num_true, name=name, **_seeds(seed)
-    ))  # fmt: skip
+    return AccidentalHits(
+        *compute_accidental_hits_op(true_classes, sampled_candidates, num_true=num_true, name=name, **_seeds(seed))
+    )

@@ -86,14 +86,30 @@ def _normal(key: Array, dims: tuple[int, ...], dtype: DType, limit: float = pyma
 _from_shape = shapes.from_value(0)
 
 
-@op("RandomUniform", "T -> output: dtype", random=True, static="shape", no_gradient=True, shape=_from_shape,
-    T=INDEX, dtype=FLOATS)  # fmt: skip
+@op(
+    "RandomUniform",
+    "T -> output: dtype",
+    random=True,
+    static="shape",
+    no_gradient=True,
+    shape=_from_shape,
+    T=INDEX,
+    dtype=FLOATS,
+)
 def random_uniform_op(shape: Array, *, seed: int = 0, seed2: int = 0, dtype: DType, key: Array) -> Array:
     return _uniform(key, sizes(shape), dtype)
 
 
-@op("RandomUniformInt", "T, Tout, Tout -> output: Tout", random=True, static="shape", no_gradient=True,
-    shape=_from_shape, T=INDEX, Tout=INDEX)  # fmt: skip
+@op(
+    "RandomUniformInt",
+    "T, Tout, Tout -> output: Tout",
+    random=True,
+    static="shape",
+    no_gradient=True,
+    shape=_from_shape,
+    T=INDEX,
+    Tout=INDEX,
+)
 def random_uniform_int(
     shape: Array, minval: Array, maxval: Array, *, seed: int = 0, seed2: int = 0, key: Array
 ) -> Array:
@@ -107,14 +123,30 @@ def random_uniform_int(
     return (_bits(key, dims, width) % span + low).astype(minval.dtype)
 
 
-@op("RandomStandardNormal", "T -> output: dtype", random=True, static="shape", no_gradient=True, shape=_from_shape,
-    T=INDEX, dtype=FLOATS)  # fmt: skip
+@op(
+    "RandomStandardNormal",
+    "T -> output: dtype",
+    random=True,
+    static="shape",
+    no_gradient=True,
+    shape=_from_shape,
+    T=INDEX,
+    dtype=FLOATS,
+)
 def random_standard_normal(shape: Array, *, seed: int = 0, seed2: int = 0, dtype: DType, key: Array) -> Array:
     return _normal(key, sizes(shape), dtype)
 
 
-@op("TruncatedNormal", "T -> output: dtype", random=True, static="shape", no_gradient=True, shape=_from_shape,
-    T=INDEX, dtype=FLOATS)  # fmt: skip
+@op(
+    "TruncatedNormal",
+    "T -> output: dtype",
+    random=True,
+    static="shape",
+    no_gradient=True,
+    shape=_from_shape,
+    T=INDEX,
+    dtype=FLOATS,
+)
 def truncated_normal_op(shape: Array, *, seed: int = 0, seed2: int = 0, dtype: DType, key: Array) -> Array:
     return _normal(key, sizes(shape), dtype, limit=2.0)
 
@@ -136,8 +168,16 @@ def _multinomial_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((logits.as_list()[0], None if samples is None else int(samples)))]
 
 
-@op("Multinomial", "T, int32 -> output: output_dtype", random=True, static="num_samples", no_gradient=True,
-    shape=_multinomial_shape, T=REALS, output_dtype=INDEX64)  # fmt: skip
+@op(
+    "Multinomial",
+    "T, int32 -> output: output_dtype",
+    random=True,
+    static="num_samples",
+    no_gradient=True,
+    shape=_multinomial_shape,
+    T=REALS,
+    output_dtype=INDEX64,
+)
 def multinomial_op(
     logits: Array, num_samples: Array, *, seed: int = 0, seed2: int = 0, output_dtype: DType = _INT64, key: Array
 ) -> Array:
@@ -180,8 +220,16 @@ def random_gamma_grad(alpha: Array, sample: Array) -> Array:
     return jax.lax.random_gamma_grad(*jnp.broadcast_arrays(alpha, sample))
 
 
-@op("RandomGamma", "S, T -> output: T", random=True, static="shape", grad=gamma_gradient, shape=_with_parameters(1),
-    S=INDEX, T=Types(dt.float16, dt.float32, dt.float64))  # fmt: skip
+@op(
+    "RandomGamma",
+    "S, T -> output: T",
+    random=True,
+    static="shape",
+    grad=gamma_gradient,
+    shape=_with_parameters(1),
+    S=INDEX,
+    T=Types(dt.float16, dt.float32, dt.float64),
+)
 def random_gamma_op(shape: Array, alpha: Array, *, seed: int = 0, seed2: int = 0, key: Array) -> Array:
     exact = alpha.astype(np.float32) if alpha.dtype == np.float16 else alpha
     drawn = jax.random.gamma(jax.random.wrap_key_data(key, impl="rbg"), exact, sizes(shape) + alpha.shape, exact.dtype)
@@ -191,8 +239,17 @@ def random_gamma_op(shape: Array, alpha: Array, *, seed: int = 0, seed2: int = 0
 _POISSON = (dt.float16, dt.float32, dt.float64, dt.int32, dt.int64)
 
 
-@op("RandomPoissonV2", "S, R -> output: dtype", random=True, static="shape", no_gradient=True,
-    shape=_with_parameters(1), S=INDEX, R=Types(*_POISSON, default=dt.float64), dtype=_POISSON)  # fmt: skip
+@op(
+    "RandomPoissonV2",
+    "S, R -> output: dtype",
+    random=True,
+    static="shape",
+    no_gradient=True,
+    shape=_with_parameters(1),
+    S=INDEX,
+    R=Types(*_POISSON, default=dt.float64),
+    dtype=_POISSON,
+)
 def random_poisson_v2(
     shape: Array, rate: Array, *, seed: int = 0, seed2: int = 0, dtype: DType = _INT64, key: Array
 ) -> Array:
@@ -214,9 +271,13 @@ def seeds(seed: int | None) -> dict[str, Any]:
 
 
 def random_uniform(
-    shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = _FLOAT32, seed: int | None = None,
+    shape: Any,
+    minval: Any = 0,
+    maxval: Any = None,
+    dtype: Any = _FLOAT32,
+    seed: int | None = None,
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Uniform random numbers in [minval, maxval).
 
     >>> tf.random_uniform([2, 3], minval=-1.0, maxval=1.0)
@@ -249,9 +310,13 @@ def random_uniform(
 
 
 def random_normal(
-    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = _FLOAT32, seed: int | None = None,
+    shape: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = _FLOAT32,
+    seed: int | None = None,
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Normal random numbers.
 
     >>> tf.random_normal([784, 10], stddev=0.1)
@@ -260,9 +325,13 @@ def random_normal(
 
 
 def truncated_normal(
-    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = _FLOAT32, seed: int | None = None,
+    shape: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = _FLOAT32,
+    seed: int | None = None,
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Normal random numbers, none of them further than two standard deviations from the mean.
 
     >>> tf.truncated_normal([5, 5, 1, 32], stddev=0.1)

@@ -150,8 +150,13 @@ def key_and_counter(seed: Array) -> tuple[Array, Array]:
 # Ops that take a key and a counter
 
 
-@op("StatelessRandomGetKeyCounter", "Tseed -> key: uint64, counter: uint64", no_gradient=True,
-    shape=lambda op: [TensorShape.of((1,)), TensorShape.of((2,))], Tseed=INDEX64)  # fmt: skip
+@op(
+    "StatelessRandomGetKeyCounter",
+    "Tseed -> key: uint64, counter: uint64",
+    no_gradient=True,
+    shape=lambda op: [TensorShape.of((1,)), TensorShape.of((2,))],
+    Tseed=INDEX64,
+)
 def get_key_counter(seed: Array) -> tuple[Array, Array]:
     return key_and_counter(seed)
 
@@ -160,8 +165,15 @@ _from_shape = shapes.from_value(0)
 
 
 def _sized(name: str, draw: Any, types: Types, default: DType) -> OpDef:
-    @op(name, "Tshape, uint64, uint64, int32 -> output: dtype", static="shape", no_gradient=True, shape=_from_shape,
-        dtype=types, Tshape=INDEX32)  # fmt: skip
+    @op(
+        name,
+        "Tshape, uint64, uint64, int32 -> output: dtype",
+        static="shape",
+        no_gradient=True,
+        shape=_from_shape,
+        dtype=types,
+        Tshape=INDEX32,
+    )
     def kernel(shape: Array, key: Array, counter: Array, alg: Array, *, dtype: DType = default) -> Array:
         return draw(key, counter, random.sizes(shape), dtype)
 
@@ -180,8 +192,15 @@ stateless_truncated_normal_v2 = _sized("StatelessTruncatedNormalV2", _truncated,
 stateless_random_uniform_full_int_v2 = _sized("StatelessRandomUniformFullIntV2", _full_int, _WHOLE, _UINT64)
 
 
-@op("StatelessRandomUniformIntV2", "Tshape, uint64, uint64, int32, dtype, dtype -> output: dtype", static="shape",
-    no_gradient=True, shape=_from_shape, dtype=_WHOLE, Tshape=INDEX32)  # fmt: skip
+@op(
+    "StatelessRandomUniformIntV2",
+    "Tshape, uint64, uint64, int32, dtype, dtype -> output: dtype",
+    static="shape",
+    no_gradient=True,
+    shape=_from_shape,
+    dtype=_WHOLE,
+    Tshape=INDEX32,
+)
 def stateless_random_uniform_int_v2(
     shape: Array, key: Array, counter: Array, alg: Array, minval: Array, maxval: Array
 ) -> Array:
@@ -199,8 +218,16 @@ def stateless_random_uniform_int_v2(
 
 
 def _seeded(name: str, draw: Any) -> OpDef:
-    @op(name, "T, Tseed -> output: dtype", static="shape", no_gradient=True, shape=_from_shape, dtype=FLOATS,
-        T=INDEX32, Tseed=INDEX64)  # fmt: skip
+    @op(
+        name,
+        "T, Tseed -> output: dtype",
+        static="shape",
+        no_gradient=True,
+        shape=_from_shape,
+        dtype=FLOATS,
+        T=INDEX32,
+        Tseed=INDEX64,
+    )
     def kernel(shape: Array, seed: Array, *, dtype: DType = _FLOAT32) -> Array:
         return draw(*key_and_counter(seed), random.sizes(shape), dtype)
 
@@ -212,8 +239,16 @@ stateless_random_normal_v1 = _seeded("StatelessRandomNormal", _normal)
 stateless_truncated_normal_v1 = _seeded("StatelessTruncatedNormal", _truncated)
 
 
-@op("StatelessRandomUniformInt", "T, Tseed, dtype, dtype -> output: dtype", static="shape", no_gradient=True,
-    shape=_from_shape, dtype=INDEX, T=INDEX, Tseed=INDEX64)  # fmt: skip
+@op(
+    "StatelessRandomUniformInt",
+    "T, Tseed, dtype, dtype -> output: dtype",
+    static="shape",
+    no_gradient=True,
+    shape=_from_shape,
+    dtype=INDEX,
+    T=INDEX,
+    Tseed=INDEX64,
+)
 def stateless_random_uniform_int_v1(shape: Array, seed: Array, minval: Array, maxval: Array) -> Array:
     kernel = stateless_random_uniform_int_v2.kernel
     return kernel(shape, *key_and_counter(seed), np.int32(_PHILOX), minval, maxval)
@@ -236,11 +271,17 @@ def _multinomial_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((rows, None if samples is None else int(samples)))]
 
 
-@op("StatelessMultinomial", "T, int32, Tseed -> output: output_dtype", static="num_samples", no_gradient=True,
-    shape=_multinomial_shape, T=REALS, Tseed=INDEX64, output_dtype=INDEX64)  # fmt: skip
-def stateless_multinomial_op(
-    logits: Array, num_samples: Array, seed: Array, *, output_dtype: DType = _INT64
-) -> Array:
+@op(
+    "StatelessMultinomial",
+    "T, int32, Tseed -> output: output_dtype",
+    static="num_samples",
+    no_gradient=True,
+    shape=_multinomial_shape,
+    T=REALS,
+    Tseed=INDEX64,
+    output_dtype=INDEX64,
+)
+def stateless_multinomial_op(logits: Array, num_samples: Array, seed: Array, *, output_dtype: DType = _INT64) -> Array:
     key, counter = key_and_counter(seed)
     words = jnp.stack([*_words(key[0]), *_words(counter[1])])
     return random.multinomial_op.kernel(logits, num_samples, output_dtype=output_dtype, key=words)
@@ -250,8 +291,17 @@ def _ends_shape(op: Operation) -> list[TensorShape]:
     return [constant_value_as_shape(op.input_list[0])]
 
 
-@op("StatelessRandomBinomial", "S, Tseed, T, T -> output: dtype", static="shape", no_gradient=True, shape=_ends_shape,
-    S=INDEX, Tseed=INDEX64, T=Types(*_DRAWN, default=dt.float64), dtype=Types(*_DRAWN, default=dt.int64))  # fmt: skip
+@op(
+    "StatelessRandomBinomial",
+    "S, Tseed, T, T -> output: dtype",
+    static="shape",
+    no_gradient=True,
+    shape=_ends_shape,
+    S=INDEX,
+    Tseed=INDEX64,
+    T=Types(*_DRAWN, default=dt.float64),
+    dtype=Types(*_DRAWN, default=dt.int64),
+)
 def stateless_random_binomial_op(
     shape: Array, seed: Array, counts: Array, probs: Array, *, dtype: DType = _INT64
 ) -> Array:
@@ -261,17 +311,32 @@ def stateless_random_binomial_op(
     return drawn.astype(dtype.as_numpy_dtype)
 
 
-@op("StatelessRandomPoisson", "T, Tseed, Rtype -> output: dtype", static="shape", no_gradient=True, shape=_ends_shape,
-    T=INDEX, Tseed=INDEX64, Rtype=Types(*_DRAWN), dtype=Types(*_DRAWN))  # fmt: skip
+@op(
+    "StatelessRandomPoisson",
+    "T, Tseed, Rtype -> output: dtype",
+    static="shape",
+    no_gradient=True,
+    shape=_ends_shape,
+    T=INDEX,
+    Tseed=INDEX64,
+    Rtype=Types(*_DRAWN),
+    dtype=Types(*_DRAWN),
+)
 def stateless_random_poisson_op(shape: Array, seed: Array, lam: Array, *, dtype: DType) -> Array:
     rates = jnp.asarray(lam).astype(np.float64)
     drawn = jax.random.poisson(_jax_key(*key_and_counter(seed)), rates, random.sizes(shape), np.int64)
     return drawn.astype(dtype.as_numpy_dtype)
 
 
-@op("StatelessRandomGammaV3", "shape_dtype, uint64, uint64, int32, dtype -> output: dtype", static="shape",
-    grad=random.gamma_gradient, shape=_ends_shape, dtype=Types(dt.float16, dt.float32, dt.float64),
-    shape_dtype=INDEX32)  # fmt: skip
+@op(
+    "StatelessRandomGammaV3",
+    "shape_dtype, uint64, uint64, int32, dtype -> output: dtype",
+    static="shape",
+    grad=random.gamma_gradient,
+    shape=_ends_shape,
+    dtype=Types(dt.float16, dt.float32, dt.float64),
+    shape_dtype=INDEX32,
+)
 def stateless_random_gamma_v3(shape: Array, key: Array, counter: Array, alg: Array, alpha: Array) -> Array:
     exact = jnp.asarray(alpha).astype(np.float32) if alpha.dtype == np.float16 else jnp.asarray(alpha)
     return jax.random.gamma(_jax_key(key, counter), exact, random.sizes(shape), exact.dtype).astype(alpha.dtype)
@@ -281,9 +346,14 @@ def stateless_random_gamma_v3(shape: Array, key: Array, counter: Array, alg: Arr
 
 
 def stateless_uniform(
-    shape: Any, seed: Any, minval: Any = 0, maxval: Any = None, dtype: Any = _FLOAT32, name: str | None = None,
+    shape: Any,
+    seed: Any,
+    minval: Any = 0,
+    maxval: Any = None,
+    dtype: Any = _FLOAT32,
+    name: str | None = None,
     alg: Any = "auto_select",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Uniform random numbers in [minval, maxval) that depend on `seed`, two integers, alone.
 
     >>> tf.random.stateless_uniform([2], seed=[1, 2])
@@ -311,17 +381,27 @@ def stateless_uniform(
 
 
 def stateless_normal(
-    shape: Any, seed: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = _FLOAT32, name: str | None = None,
+    shape: Any,
+    seed: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = _FLOAT32,
+    name: str | None = None,
     alg: Any = "auto_select",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Normal random numbers that depend on `seed`, two integers, alone: `tf.random.stateless_normal([2], [1, 2])`."""
     return _scaled(stateless_random_normal_v2, "stateless_random_normal", shape, seed, mean, stddev, dtype, name)
 
 
 def stateless_truncated_normal(
-    shape: Any, seed: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = _FLOAT32, name: str | None = None,
+    shape: Any,
+    seed: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = _FLOAT32,
+    name: str | None = None,
     alg: Any = "auto_select",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """`stateless_normal` without numbers further than two standard deviations from the mean."""
     return _scaled(stateless_truncated_normal_v2, "stateless_truncated_normal", shape, seed, mean, stddev, dtype, name)
 
@@ -389,9 +469,7 @@ def stateless_gamma(
         return result
 
 
-def stateless_poisson(
-    shape: Any, seed: Any, lam: Any, dtype: Any = _INT32, name: str | None = None
-) -> Tensor:
+def stateless_poisson(shape: Any, seed: Any, lam: Any, dtype: Any = _INT32, name: str | None = None) -> Tensor:
     """Poisson random numbers of rates `lam`, depending on `seed` alone."""
     with name_scope(name, "stateless_random_poisson", [shape, seed, lam]):
         dims = random.shape_tensor(shape)

@@ -53,8 +53,13 @@ def _reorder_grad(op: Operation, _: Any, grad: Tensor) -> list[Any]:
     return [None, gathering.gather(grad, arranging.invert_permutation(order)), None]
 
 
-@op("SparseReorder", "int64, T, int64 -> output_indices: int64, output_values: T", host=True, grad=_reorder_grad,
-    shape=lambda op: [require_rank(t.shape, rank) for t, rank in zip(op.input_list, (2, 1), strict=False)])  # fmt: skip
+@op(
+    "SparseReorder",
+    "int64, T, int64 -> output_indices: int64, output_values: T",
+    host=True,
+    grad=_reorder_grad,
+    shape=lambda op: [require_rank(t.shape, rank) for t, rank in zip(op.input_list, (2, 1), strict=False)],
+)
 def sparse_reorder_op(input_indices: Array, input_values: Array, input_shape: Array) -> tuple[Array, Array]:
     rows, values, _ = parts(input_indices, input_values, input_shape)
     order = row_major(rows)
@@ -101,8 +106,13 @@ def _reshape_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((length_of(op.input_list[0]), rank)), TensorShape.of((rank,))]
 
 
-@op("SparseReshape", "int64, int64, int64 -> output_indices: int64, output_shape: int64", host=True, no_gradient=True,
-    shape=_reshape_shape)  # fmt: skip
+@op(
+    "SparseReshape",
+    "int64, int64, int64 -> output_indices: int64, output_shape: int64",
+    host=True,
+    no_gradient=True,
+    shape=_reshape_shape,
+)
 def sparse_reshape_op(input_indices: Array, input_shape: Array, new_shape: Array) -> tuple[Array, Array]:
     rows, dims, wanted = np.asarray(input_indices), np.asarray(input_shape), np.array(new_shape)
     parts(rows, np.empty(len(rows) if rows.ndim else 0), dims)
@@ -117,12 +127,16 @@ def sparse_reshape_op(input_indices: Array, input_shape: Array, new_shape: Array
     if len(free):
         rest = int(np.prod(wanted[wanted != -1]))
         if rest <= 0:
-            raise invalid("reshape cannot infer the missing input size for an empty tensor unless all specified "
-                          "input sizes are non-zero")  # fmt: skip
+            raise invalid(
+                "reshape cannot infer the missing input size for an empty tensor unless all specified "
+                "input sizes are non-zero"
+            )
         wanted[free[0]] = total // rest
     if int(np.prod(wanted)) != total:
-        raise invalid(f"Input to reshape is a tensor with {total} dense values, but the requested shape "
-                      f"{wanted.tolist()} has {int(np.prod(wanted))}")  # fmt: skip
+        raise invalid(
+            f"Input to reshape is a tensor with {total} dense values, but the requested shape "
+            f"{wanted.tolist()} has {int(np.prod(wanted))}"
+        )
     need_in_bounds(rows, dims)
     return spread_indices(flat_indices(rows, dims), wanted), wanted
 
@@ -149,8 +163,9 @@ def _reshaped_statically(before: TensorShape, wanted: np.ndarray | None) -> list
     total = before.num_elements()
     if -1 not in sizes:
         if total is not None and total != int(np.prod(sizes)):
-            raise ValueError(f"Cannot reshape a tensor with {total} elements to shape {sizes} ({int(np.prod(sizes))} "
-                             "elements).")  # fmt: skip
+            raise ValueError(
+                f"Cannot reshape a tensor with {total} elements to shape {sizes} ({int(np.prod(sizes))} elements)."
+            )
         return sizes
     rest = int(np.prod([d for d in sizes if d != -1]))
     if total is None or rest == 0:
@@ -227,8 +242,13 @@ def _concat_shape(op: Operation) -> list[TensorShape]:
     return sparse_shapes(total, rank)
 
 
-@op("SparseConcat", "N*int64, N*T, N*int64 -> output_indices: int64, output_values: T, output_shape: int64",
-    host=True, no_gradient=True, shape=_concat_shape)  # fmt: skip
+@op(
+    "SparseConcat",
+    "N*int64, N*T, N*int64 -> output_indices: int64, output_values: T, output_shape: int64",
+    host=True,
+    no_gradient=True,
+    shape=_concat_shape,
+)
 def sparse_concat_op(
     indices: list[Array], values: list[Array], shapes: list[Array], *, concat_dim: int
 ) -> tuple[Array, Array, Array]:
@@ -243,8 +263,9 @@ def sparse_concat_op(
         if len(dims) != rank:
             raise invalid(f"Ranks of all input tensors must match: expected {rank} but got {len(dims)}")
         if (np.delete(dims, axis) != np.delete(final, axis)).any():
-            raise invalid(f"Input shapes must match: expected {final.tolist()} but got {dims.tolist()}, all but "
-                          f"dimension {axis}")  # fmt: skip
+            raise invalid(
+                f"Input shapes must match: expected {final.tolist()} but got {dims.tolist()}, all but dimension {axis}"
+            )
         shifted = rows.copy()
         shifted[:, axis] += at
         at += int(dims[axis])
@@ -256,9 +277,13 @@ def sparse_concat_op(
 
 
 def sparse_concat(
-    axis: int, sp_inputs: Any, name: str | None = None, expand_nonconcat_dim: bool = False,
-    concat_dim: int | None = None, expand_nonconcat_dims: bool | None = None,
-) -> SparseTensor:  # fmt: skip
+    axis: int,
+    sp_inputs: Any,
+    name: str | None = None,
+    expand_nonconcat_dim: bool = False,
+    concat_dim: int | None = None,
+    expand_nonconcat_dims: bool | None = None,
+) -> SparseTensor:
     """Sparse tensors one after the other along `axis`; their other sizes may differ if `expand_nonconcat_dims`.
 
     >>> tf.sparse.concat(0, [x, y])
@@ -274,10 +299,11 @@ def sparse_concat(
     if expand:
         top: Any = reduce.reduce_max(joining.concat([reshaping.reshape(d, [1, -1]) for d in dims], 0), 0)
         dims = [
-            joining.concat([top[:axis], d[-1:] if axis == -1 else d[axis : axis + 1],
-                            [] if axis == -1 else top[axis + 1 :]], 0)
+            joining.concat(
+                [top[:axis], d[-1:] if axis == -1 else d[axis : axis + 1], [] if axis == -1 else top[axis + 1 :]], 0
+            )
             for d in dims
-        ]  # fmt: skip
+        ]
     indices, values, shape = sparse_concat_op(
         [x.indices for x in inputs], [x.values for x in inputs], dims, concat_dim=axis, name=name
     )
@@ -303,8 +329,14 @@ def _split_shape(op: Operation) -> list[TensorShape]:
     return [shape for shape in sparse_shapes(None, rank) for _ in range(op.attrs["num_split"])]
 
 
-@op("SparseSplit", "int64, int64, T, int64 -> output_indices: num_split*int64, output_values: num_split*T, "
-    "output_shape: num_split*int64", host=True, grad=refuse_gradient, shape=_split_shape)  # fmt: skip
+@op(
+    "SparseSplit",
+    "int64, int64, T, int64 -> output_indices: num_split*int64, output_values: num_split*T, "
+    "output_shape: num_split*int64",
+    host=True,
+    grad=refuse_gradient,
+    shape=_split_shape,
+)
 def sparse_split_op(split_dim: Array, indices: Array, values: Array, shape: Array, *, num_split: int) -> list[Array]:
     rows, entries, dims = parts(indices, values, shape)
     axis = int(split_dim)
@@ -329,9 +361,13 @@ def sparse_split_op(split_dim: Array, indices: Array, values: Array, shape: Arra
 
 
 def sparse_split(
-    keyword_required: Any = None, sp_input: Any = None, num_split: int | None = None, axis: Any = None,
-    name: str | None = None, split_dim: Any = None,
-) -> list[SparseTensor]:  # fmt: skip
+    keyword_required: Any = None,
+    sp_input: Any = None,
+    num_split: int | None = None,
+    axis: Any = None,
+    name: str | None = None,
+    split_dim: Any = None,
+) -> list[SparseTensor]:
     """A sparse tensor cut into `num_split` parts along `axis`: `tf.sparse.split(sp_input=x, num_split=2, axis=1)`."""
     if keyword_required is not None:
         raise ValueError("Keyword arguments are required for this function.")
@@ -349,25 +385,37 @@ def _slice_grad(op: Operation, _: Any, grad: Tensor, __: Any) -> list[Any]:
     return [None, result, None, None, None]
 
 
-@op("SparseSlice", "int64, T, int64, int64, int64 -> output_indices: int64, output_values: T, output_shape: int64",
-    host=True, grad=_slice_grad,
-    shape=lambda op: sparse_shapes(None, op.input_list[2].shape.num_elements()))  # fmt: skip
+@op(
+    "SparseSlice",
+    "int64, T, int64, int64, int64 -> output_indices: int64, output_values: T, output_shape: int64",
+    host=True,
+    grad=_slice_grad,
+    shape=lambda op: sparse_shapes(None, op.input_list[2].shape.num_elements()),
+)
 def sparse_slice_op(
     indices: Array, values: Array, shape: Array, start: Array, size: Array
 ) -> tuple[Array, Array, Array]:
     rows, entries, dims = parts(indices, values, shape)
     first, count = np.asarray(start), np.asarray(size)
     if first.shape != dims.shape or count.shape != dims.shape:
-        raise invalid(f"Expected start and size to be vectors of {len(dims)} numbers, received shapes "
-                      f"{list(first.shape)} and {list(count.shape)}")  # fmt: skip
+        raise invalid(
+            f"Expected start and size to be vectors of {len(dims)} numbers, received shapes "
+            f"{list(first.shape)} and {list(count.shape)}"
+        )
     if (count < 0).any():
         raise invalid(f"size must not be negative, received {count.tolist()}")
     inside = ((rows >= first) & (rows < first + count)).all(axis=1)
     return rows[inside] - first, entries[inside], np.clip(dims - first, 0, count)
 
 
-@op("SparseSliceGrad", "T, int64, int64, int64 -> val_grad: T", host=True, grad=refuse_gradient,
-    shape=lambda op: [TensorShape.of((length_of(op.input_list[1]),))], T=(*NUMBERS, *QUANTIZED))  # fmt: skip
+@op(
+    "SparseSliceGrad",
+    "T, int64, int64, int64 -> val_grad: T",
+    host=True,
+    grad=refuse_gradient,
+    shape=lambda op: [TensorShape.of((length_of(op.input_list[1]),))],
+    T=(*NUMBERS, *QUANTIZED),
+)
 def sparse_slice_grad(
     backprop_val_grad: Array, input_indices: Array, input_start: Array, output_indices: Array
 ) -> Array:

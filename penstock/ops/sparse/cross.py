@@ -73,19 +73,38 @@ def _joined_hash(first: int, second: int) -> int:
 def _hashes(features: list[list[Any]]) -> list[list[list[int]]]:
     """Integers stand for themselves, strings for their fingerprints."""
     return [
-        [[int(h) for h in fingerprint64(row)] if row and isinstance(row[0], bytes) else [v & _MASK for v in row]
-         for row in feature]
+        [
+            [int(h) for h in fingerprint64(row)] if row and isinstance(row[0], bytes) else [v & _MASK for v in row]
+            for row in feature
+        ]
         for feature in features
-    ]  # fmt: skip
+    ]
 
 
-@op("SparseCross", "N*int64, list(sparse_types), N*int64, list(dense_types) -> output_indices: int64, "
-    "output_values: out_type, output_shape: int64", host=True, no_gradient=True, shape=_shape, sparse_types=_FEATURES,
-    dense_types=_FEATURES, out_type=_FEATURES, internal_type=_FEATURES)  # fmt: skip
+@op(
+    "SparseCross",
+    "N*int64, list(sparse_types), N*int64, list(dense_types) -> output_indices: int64, "
+    "output_values: out_type, output_shape: int64",
+    host=True,
+    no_gradient=True,
+    shape=_shape,
+    sparse_types=_FEATURES,
+    dense_types=_FEATURES,
+    out_type=_FEATURES,
+    internal_type=_FEATURES,
+)
 def sparse_cross_op(
-    indices: list[Array], values: list[Array], shapes: list[Array], dense_inputs: list[Array], *, hashed_output: bool,
-    num_buckets: int, hash_key: int, out_type: DType, internal_type: DType,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+    indices: list[Array],
+    values: list[Array],
+    shapes: list[Array],
+    dense_inputs: list[Array],
+    *,
+    hashed_output: bool,
+    num_buckets: int,
+    hash_key: int,
+    out_type: DType,
+    internal_type: DType,
+) -> tuple[Array, Array, Array]:
     features = _rows(indices, values, shapes, dense_inputs)
     if not hashed_output:
         return _crossed(features, object, lambda combination: _text(combination, b"_X_"))
@@ -103,9 +122,16 @@ def _text(combination: tuple[Any, ...], separator: bytes) -> bytes:
     return separator.join(v if isinstance(v, bytes) else str(v).encode() for v in combination)
 
 
-@op("SparseCrossV2", "N*int64, list(sparse_types), N*int64, list(dense_types), string -> output_indices: int64, "
-    "output_values: string, output_shape: int64", host=True, no_gradient=True, shape=_shape, sparse_types=_FEATURES,
-    dense_types=_FEATURES)  # fmt: skip
+@op(
+    "SparseCrossV2",
+    "N*int64, list(sparse_types), N*int64, list(dense_types), string -> output_indices: int64, "
+    "output_values: string, output_shape: int64",
+    host=True,
+    no_gradient=True,
+    shape=_shape,
+    sparse_types=_FEATURES,
+    dense_types=_FEATURES,
+)
 def sparse_cross_v2(
     indices: list[Array], values: list[Array], shapes: list[Array], dense_inputs: list[Array], sep: Array
 ) -> tuple[Array, Array, Array]:
@@ -137,7 +163,14 @@ def sparse_cross_hashed(
     inputs: Any, num_buckets: int = 0, hash_key: int | None = None, name: str | None = None
 ) -> SparseTensor:
     """The combinations of features as hashes: `tf.sparse.cross_hashed([colors, sizes], num_buckets=1000)`."""
-    return SparseTensor(*sparse_cross_op(
-        *_inputs(inputs), hashed_output=True, num_buckets=num_buckets,
-        hash_key=_DEFAULT_KEY if hash_key is None else hash_key, out_type=dt.int64, internal_type=dt.int64, name=name,
-    ))  # fmt: skip
+    return SparseTensor(
+        *sparse_cross_op(
+            *_inputs(inputs),
+            hashed_output=True,
+            num_buckets=num_buckets,
+            hash_key=_DEFAULT_KEY if hash_key is None else hash_key,
+            out_type=dt.int64,
+            internal_type=dt.int64,
+            name=name,
+        )
+    )

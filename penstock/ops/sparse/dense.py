@@ -35,18 +35,30 @@ def _to_dense_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [None, None, values_grad, rest]
 
 
-@op("SparseToDense", "Tindices, Tindices, T, T -> dense: T", host=True, shape=shapes.from_value(1),
-    grad=_to_dense_grad, Tindices=INDEX)  # fmt: skip
+@op(
+    "SparseToDense",
+    "Tindices, Tindices, T, T -> dense: T",
+    host=True,
+    shape=shapes.from_value(1),
+    grad=_to_dense_grad,
+    Tindices=INDEX,
+)
 def sparse_to_dense_op(
-    sparse_indices: Array, output_shape: Array, sparse_values: Array, default_value: Array, *,
+    sparse_indices: Array,
+    output_shape: Array,
+    sparse_values: Array,
+    default_value: Array,
+    *,
     validate_indices: bool = True,
-) -> Array:  # fmt: skip
+) -> Array:
     # On the host: the number of entries differs from step to step, and compiled code would be compiled for each.
     rows, dims, values = np.asarray(sparse_indices), np.asarray(output_shape), np.asarray(sparse_values)
     if rows.ndim > 2 or dims.ndim != 1 or values.ndim > 1 or np.ndim(default_value):
-        raise invalid("sparse_indices should be a scalar, vector or matrix, output_shape a vector, sparse_values a "
-                      f"scalar or vector, default_value a scalar; received shapes {list(rows.shape)}, "
-                      f"{list(dims.shape)}, {list(values.shape)}, {list(np.shape(default_value))}")  # fmt: skip
+        raise invalid(
+            "sparse_indices should be a scalar, vector or matrix, output_shape a vector, sparse_values a "
+            f"scalar or vector, default_value a scalar; received shapes {list(rows.shape)}, "
+            f"{list(dims.shape)}, {list(values.shape)}, {list(np.shape(default_value))}"
+        )
     rows = rows.reshape(-1, 1) if rows.ndim < 2 else rows
     if rows.shape[1] != len(dims):
         raise invalid(f"output_shape has incorrect number of elements: {len(dims)} should be: {rows.shape[1]}")
@@ -64,9 +76,13 @@ def sparse_to_dense_op(
 
 
 def sparse_to_dense(
-    sparse_indices: Any, output_shape: Any, sparse_values: Any, default_value: Any = 0, validate_indices: bool = True,
+    sparse_indices: Any,
+    output_shape: Any,
+    sparse_values: Any,
+    default_value: Any = 0,
+    validate_indices: bool = True,
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """`sparse_values` at `sparse_indices`, `default_value` elsewhere: `tf.sparse_to_dense([1, 3], [5], 1.0)`."""
     result: Tensor = sparse_to_dense_op(
         sparse_indices, output_shape, sparse_values, default_value, validate_indices=validate_indices, name=name
@@ -134,18 +150,29 @@ def _product_grad(op: Operation, grad: Tensor) -> list[Any]:
 _AT_ONCE = 1 << 22
 
 
-@op("SparseTensorDenseMatMul", "Tindices, T, int64, T -> product: T", static="a_shape", shape=_product_shape,
-    grad=_product_grad, T=NUMBERS, Tindices=INDEX64)  # fmt: skip
+@op(
+    "SparseTensorDenseMatMul",
+    "Tindices, T, int64, T -> product: T",
+    static="a_shape",
+    shape=_product_shape,
+    grad=_product_grad,
+    T=NUMBERS,
+    Tindices=INDEX64,
+)
 def sparse_tensor_dense_mat_mul(
     a_indices: Array, a_values: Array, a_shape: Array, b: Array, *, adjoint_a: bool = False, adjoint_b: bool = False
 ) -> Array:
     """Each entry (i, j) adds its multiple of row j of `b` to row i of the product."""
     if a_indices.ndim != 2 or a_indices.shape[1] != 2 or len(a_shape) != 2 or b.ndim != 2:
-        raise ValueError(f"Expected a sparse matrix and a dense one, received indices of shape "
-                         f"{list(a_indices.shape)}, a_shape {list(a_shape)}, b of shape {list(b.shape)}")  # fmt: skip
+        raise ValueError(
+            f"Expected a sparse matrix and a dense one, received indices of shape "
+            f"{list(a_indices.shape)}, a_shape {list(a_shape)}, b of shape {list(b.shape)}"
+        )
     if a_values.shape != a_indices.shape[:1]:
-        raise ValueError(f"Number of rows of a_indices does not match number of entries in a_values: "
-                         f"{a_indices.shape[0]} vs. {list(a_values.shape)}")  # fmt: skip
+        raise ValueError(
+            f"Number of rows of a_indices does not match number of entries in a_values: "
+            f"{a_indices.shape[0]} vs. {list(a_values.shape)}"
+        )
     rows, inner = map(as_size, a_shape)
     to, source = a_indices[:, 0], a_indices[:, 1]
     if adjoint_a:
@@ -206,15 +233,27 @@ def _dense_add_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [None, gathering.gather_nd(grad, op.inputs[0]), None, grad]
 
 
-@op("SparseTensorDenseAdd", "Tindices, T, Tindices, T -> output: T", shape=shapes.same_as(3), grad=_dense_add_grad,
-    T=_NUMBERS, Tindices=INDEX)  # fmt: skip
+@op(
+    "SparseTensorDenseAdd",
+    "Tindices, T, Tindices, T -> output: T",
+    shape=shapes.same_as(3),
+    grad=_dense_add_grad,
+    T=_NUMBERS,
+    Tindices=INDEX,
+)
 def sparse_tensor_dense_add(a_indices: Array, a_values: Array, a_shape: Array, b: Array) -> Array:
     if a_indices.ndim != 2 or a_values.shape != a_indices.shape[:1] or a_indices.shape[1] != b.ndim:
-        raise ValueError(f"Two operands have different ranks or sizes; received indices of shape "
-                         f"{list(a_indices.shape)}, values {list(a_values.shape)}, dense {list(b.shape)}")  # fmt: skip
+        raise ValueError(
+            f"Two operands have different ranks or sizes; received indices of shape "
+            f"{list(a_indices.shape)}, values {list(a_values.shape)}, dense {list(b.shape)}"
+        )
     for axis, size in enumerate(b.shape):
-        require(jnp.asarray(a_shape)[axis] == size, f"Dimension {axis} does not equal (no broadcasting is supported): "
-                f"sparse side {{}} vs dense side shape {size}", jnp.asarray(a_shape)[axis])  # fmt: skip
+        require(
+            jnp.asarray(a_shape)[axis] == size,
+            f"Dimension {axis} does not equal (no broadcasting is supported): "
+            f"sparse side {{}} vs dense side shape {size}",
+            jnp.asarray(a_shape)[axis],
+        )
         require_in_range(a_indices[:, axis], size, message="invalid index {} of the sparse tensor")
     return jnp.asarray(b).at[tuple(a_indices[:, i] for i in range(b.ndim))].add(a_values, mode="drop")
 
@@ -222,20 +261,28 @@ def sparse_tensor_dense_add(a_indices: Array, a_values: Array, a_shape: Array, b
 def _matching(sp_indices: Array, sp_values: Array, sp_shape: Array, dense: Array) -> Array:
     """For each entry the element of `dense` that broadcasting puts there."""
     if sp_indices.ndim != 2 or sp_values.shape != sp_indices.shape[:1]:
-        raise ValueError(f"Inputs sp_indices should be a matrix and sp_values a vector of its rows, received shapes "
-                         f"{list(sp_indices.shape)} and {list(sp_values.shape)}")  # fmt: skip
+        raise ValueError(
+            f"Inputs sp_indices should be a matrix and sp_values a vector of its rows, received shapes "
+            f"{list(sp_indices.shape)} and {list(sp_values.shape)}"
+        )
     lead = sp_indices.shape[1] - dense.ndim
     if lead < 0:
-        raise ValueError(f"SparseDenseBinaryOpShared broadcasts dense to sparse only; got incompatible shapes: "
-                         f"rank {sp_indices.shape[1]} vs. {list(dense.shape)}")  # fmt: skip
+        raise ValueError(
+            f"SparseDenseBinaryOpShared broadcasts dense to sparse only; got incompatible shapes: "
+            f"rank {sp_indices.shape[1]} vs. {list(dense.shape)}"
+        )
     place = []
     for axis, size in enumerate(dense.shape):
         whole, column = jnp.asarray(sp_shape)[lead + axis], sp_indices[:, lead + axis]
         if size == 1:
             place.append(jnp.zeros_like(column))
             continue
-        require(whole == size, f"SparseDenseBinaryOpShared broadcasts dense to sparse only; got incompatible shapes: "
-                f"dimension {{}} vs. {size}", whole)  # fmt: skip
+        require(
+            whole == size,
+            f"SparseDenseBinaryOpShared broadcasts dense to sparse only; got incompatible shapes: "
+            f"dimension {{}} vs. {size}",
+            whole,
+        )
         require_in_range(column, size, message="Provided index {} is out-of-bounds for dense side")
         place.append(column)
     return jnp.asarray(dense)[tuple(place)] if place else dense

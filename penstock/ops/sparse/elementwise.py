@@ -52,8 +52,15 @@ def _add_grad(op: Operation, _: Any, grad: Tensor, __: Any) -> list[Any]:
     return [None, a_grad, None, None, b_grad, None, None]
 
 
-@op("SparseAdd", "int64, T, int64, int64, T, int64, Treal -> sum_indices: int64, sum_values: T, sum_shape: int64",
-    host=True, shape=_add_shape, grad=_add_grad, T=_SUMMED, Treal=REALS)  # fmt: skip
+@op(
+    "SparseAdd",
+    "int64, T, int64, int64, T, int64, Treal -> sum_indices: int64, sum_values: T, sum_shape: int64",
+    host=True,
+    shape=_add_shape,
+    grad=_add_grad,
+    T=_SUMMED,
+    Treal=REALS,
+)
 def sparse_add_op(
     a_indices: Array, a_values: Array, a_shape: Array, b_indices: Array, b_values: Array, b_shape: Array, thresh: Array
 ) -> tuple[Array, Array, Array]:
@@ -64,8 +71,14 @@ def sparse_add_op(
     return rows[kept], total[kept], dims
 
 
-@op("SparseAddGrad", "T, int64, int64, int64 -> a_val_grad: T, b_val_grad: T", host=True, no_gradient=True, T=_SUMMED,
-    shape=lambda op: [TensorShape.of((length_of(t),)) for t in op.input_list[1:3]])  # fmt: skip
+@op(
+    "SparseAddGrad",
+    "T, int64, int64, int64 -> a_val_grad: T, b_val_grad: T",
+    host=True,
+    no_gradient=True,
+    T=_SUMMED,
+    shape=lambda op: [TensorShape.of((length_of(t),)) for t in op.input_list[1:3]],
+)
 def sparse_add_grad(
     backprop_val_grad: Array, a_indices: Array, b_indices: Array, sum_indices: Array
 ) -> tuple[Array, Array]:
@@ -92,9 +105,7 @@ def sparse_add(a: Any, b: Any, threshold: Any = None, thresh: Any = None) -> Any
     x, y = as_sparse(a), as_sparse(b)
     real = x.dtype.base_dtype.real_dtype
     least = convert_to_tensor(0 if limit is None else limit, dtype=real, name="threshold")
-    indices, values, dims = sparse_add_op(
-        x.indices, x.values, x.dense_shape, y.indices, y.values, y.dense_shape, least
-    )
+    indices, values, dims = sparse_add_op(x.indices, x.values, x.dense_shape, y.indices, y.values, y.dense_shape, least)
     known = merge(x.shape, y.shape)
     return SparseTensor(indices, values, known.as_list() if known.is_fully_defined() else dims)
 
@@ -103,8 +114,14 @@ def _union_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((None, None)), TensorShape.of((None,))]
 
 
-@op("SparseSparseMaximum", "int64, T, int64, int64, T, int64 -> output_indices: int64, output_values: T", host=True,
-    grad=refuse_gradient, shape=_union_shape, T=REALS)  # fmt: skip
+@op(
+    "SparseSparseMaximum",
+    "int64, T, int64, int64, T, int64 -> output_indices: int64, output_values: T",
+    host=True,
+    grad=refuse_gradient,
+    shape=_union_shape,
+    T=REALS,
+)
 def sparse_sparse_maximum(
     a_indices: Array, a_values: Array, a_shape: Array, b_indices: Array, b_values: Array, b_shape: Array
 ) -> tuple[Array, Array]:
@@ -112,8 +129,14 @@ def sparse_sparse_maximum(
     return rows, np.maximum(left, right)
 
 
-@op("SparseSparseMinimum", "int64, T, int64, int64, T, int64 -> output_indices: int64, output_values: T", host=True,
-    grad=refuse_gradient, shape=_union_shape, T=_SUMMED)  # fmt: skip
+@op(
+    "SparseSparseMinimum",
+    "int64, T, int64, int64, T, int64 -> output_indices: int64, output_values: T",
+    host=True,
+    grad=refuse_gradient,
+    shape=_union_shape,
+    T=_SUMMED,
+)
 def sparse_sparse_minimum(
     a_indices: Array, a_values: Array, a_shape: Array, b_indices: Array, b_values: Array, b_shape: Array
 ) -> tuple[Array, Array]:
@@ -124,9 +147,7 @@ def sparse_sparse_minimum(
 def _either(function: Any, default: str, sp_a: Any, sp_b: Any, name: str | None) -> SparseTensor:
     a, b = as_sparse(sp_a), as_sparse(sp_b)
     with name_scope(name, default, [a.indices, a.values, b.indices, b.values]) as scope:
-        indices, values = function(
-            a.indices, a.values, a.dense_shape, b.indices, b.values, b.dense_shape, name=scope
-        )
+        indices, values = function(a.indices, a.values, a.dense_shape, b.indices, b.values, b.dense_shape, name=scope)
     return SparseTensor(indices, values, a.dense_shape)
 
 

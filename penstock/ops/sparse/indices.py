@@ -54,11 +54,15 @@ def parts(indices: Array, values: Array, shape: Array) -> tuple[np.ndarray, np.n
     if dims.ndim != 1:
         raise invalid(f"Input shape should be a vector but received shape {list(dims.shape)}")
     if len(rows) != len(entries):
-        raise invalid(f"Number of values must match first dimension of indices. Got {len(entries)} values, "
-                      f"indices shape: {list(rows.shape)}")  # fmt: skip
+        raise invalid(
+            f"Number of values must match first dimension of indices. Got {len(entries)} values, "
+            f"indices shape: {list(rows.shape)}"
+        )
     if rows.shape[1] != len(dims):
-        raise invalid(f"Number of dimensions must match second dimension of indices. Got {len(dims)} dimensions, "
-                      f"indices shape: {list(rows.shape)}")  # fmt: skip
+        raise invalid(
+            f"Number of dimensions must match second dimension of indices. Got {len(dims)} dimensions, "
+            f"indices shape: {list(rows.shape)}"
+        )
     return rows, entries, dims
 
 

@@ -22,14 +22,7 @@ from penstock.kernel.types import NUMBERS, QUANTIZED, REALS, Array
 from penstock.ops.array import gathering, ranges, reshaping
 from penstock.ops.array.passthrough import refuse_gradient
 from penstock.ops.math import arithmetic, reduce
-from penstock.ops.sparse.indices import (
-    as_sparse,
-    flat_indices,
-    grouped_rows,
-    invalid,
-    need_in_bounds,
-    parts,
-)
+from penstock.ops.sparse.indices import as_sparse, flat_indices, grouped_rows, invalid, need_in_bounds, parts
 
 _SUMMED = (*NUMBERS, *QUANTIZED)
 _FLOATS = (dt.float16, dt.float32, dt.float64)
@@ -111,24 +104,42 @@ def sparse_reduce_sum_op(
     return _reduced(np.add, input_indices, input_values, input_shape, reduction_axes, keep_dims)
 
 
-@op("SparseReduceMax", "int64, T, int64, int32 -> output: T", host=True, shape=_dense_shape, grad=refuse_gradient,
-    T=REALS)  # fmt: skip
+@op(
+    "SparseReduceMax",
+    "int64, T, int64, int32 -> output: T",
+    host=True,
+    shape=_dense_shape,
+    grad=refuse_gradient,
+    T=REALS,
+)
 def sparse_reduce_max_op(
     input_indices: Array, input_values: Array, input_shape: Array, reduction_axes: Array, *, keep_dims: bool = False
 ) -> Array:
     return _reduced(np.maximum, input_indices, input_values, input_shape, reduction_axes, keep_dims)
 
 
-@op("SparseReduceSumSparse", "int64, T, int64, int32 -> output_indices: int64, output_values: T, output_shape: int64",
-    host=True, shape=shapes.unknown, grad=refuse_gradient, T=_SUMMED)  # fmt: skip
+@op(
+    "SparseReduceSumSparse",
+    "int64, T, int64, int32 -> output_indices: int64, output_values: T, output_shape: int64",
+    host=True,
+    shape=shapes.unknown,
+    grad=refuse_gradient,
+    T=_SUMMED,
+)
 def sparse_reduce_sum_sparse_op(
     input_indices: Array, input_values: Array, input_shape: Array, reduction_axes: Array, *, keep_dims: bool = False
 ) -> tuple[Array, Array, Array]:
     return _reduced_sparse(np.add, input_indices, input_values, input_shape, reduction_axes, keep_dims)
 
 
-@op("SparseReduceMaxSparse", "int64, T, int64, int32 -> output_indices: int64, output_values: T, output_shape: int64",
-    host=True, shape=shapes.unknown, grad=refuse_gradient, T=REALS)  # fmt: skip
+@op(
+    "SparseReduceMaxSparse",
+    "int64, T, int64, int32 -> output_indices: int64, output_values: T, output_shape: int64",
+    host=True,
+    shape=shapes.unknown,
+    grad=refuse_gradient,
+    T=REALS,
+)
 def sparse_reduce_max_sparse_op(
     input_indices: Array, input_values: Array, input_shape: Array, reduction_axes: Array, *, keep_dims: bool = False
 ) -> tuple[Array, Array, Array]:
@@ -146,9 +157,12 @@ def _arguments(sp_input: Any, axis: Any, keepdims: Any, reduction_axes: Any, kee
 
 
 def sparse_reduce_sum(
-    sp_input: Any, axis: Any = None, keepdims: bool | None = None, reduction_axes: Any = None,
+    sp_input: Any,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    reduction_axes: Any = None,
     keep_dims: bool | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The sums along `axis` (all axes by default) as a dense tensor: `tf.sparse.reduce_sum(x, axis=1)`."""
     inputs, keep = _arguments(sp_input, axis, keepdims, reduction_axes, keep_dims)
     result: Tensor = sparse_reduce_sum_op(*inputs, keep_dims=keep)
@@ -156,9 +170,12 @@ def sparse_reduce_sum(
 
 
 def sparse_reduce_max(
-    sp_input: Any, axis: Any = None, keepdims: bool | None = None, reduction_axes: Any = None,
+    sp_input: Any,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    reduction_axes: Any = None,
     keep_dims: bool | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The largest entries along `axis` as a dense tensor, zero where there are none."""
     inputs, keep = _arguments(sp_input, axis, keepdims, reduction_axes, keep_dims)
     result: Tensor = sparse_reduce_max_op(*inputs, keep_dims=keep)
@@ -166,18 +183,24 @@ def sparse_reduce_max(
 
 
 def sparse_reduce_sum_sparse(
-    sp_input: Any, axis: Any = None, keepdims: bool | None = None, reduction_axes: Any = None,
+    sp_input: Any,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    reduction_axes: Any = None,
     keep_dims: bool | None = None,
-) -> SparseTensor:  # fmt: skip
+) -> SparseTensor:
     """The sums along `axis` as a SparseTensor."""
     inputs, keep = _arguments(sp_input, axis, keepdims, reduction_axes, keep_dims)
     return SparseTensor(*sparse_reduce_sum_sparse_op(*inputs, keep_dims=keep))
 
 
 def sparse_reduce_max_sparse(
-    sp_input: Any, axis: Any = None, keepdims: bool | None = None, reduction_axes: Any = None,
+    sp_input: Any,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    reduction_axes: Any = None,
     keep_dims: bool | None = None,
-) -> SparseTensor:  # fmt: skip
+) -> SparseTensor:
     """The largest entries along `axis` as a SparseTensor."""
     inputs, keep = _arguments(sp_input, axis, keepdims, reduction_axes, keep_dims)
     return SparseTensor(*sparse_reduce_max_sparse_op(*inputs, keep_dims=keep))
@@ -186,8 +209,12 @@ def sparse_reduce_max_sparse(
 # Softmax
 
 
-@op("SparseSoftmax", "int64, T, int64 -> output: T", T=_FLOATS,
-    shape=lambda op: [shapes.require_rank(op.input_list[1].shape, 1)])  # fmt: skip
+@op(
+    "SparseSoftmax",
+    "int64, T, int64 -> output: T",
+    T=_FLOATS,
+    shape=lambda op: [shapes.require_rank(op.input_list[1].shape, 1)],
+)
 def sparse_softmax_op(sp_indices: Array, sp_values: Array, sp_shape: Array) -> Array:
     """Softmax over the entries of each row; indices are in row-major order, so rows are runs of entries."""
     if sp_indices.ndim != 2 or sp_values.shape != sp_indices.shape[:1] or sp_indices.shape[1] < 2:

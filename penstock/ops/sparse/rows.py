@@ -55,15 +55,23 @@ def _fill_grad(op: Operation, _: Any, grad: Tensor, *__: Any) -> list[Any]:
     return [None, values_grad, None, default_grad]
 
 
-@op("SparseFillEmptyRows", "int64, T, int64, T -> output_indices: int64, output_values: T, empty_row_indicator: bool, "
-    "reverse_index_map: int64", host=True, shape=_fill_shape, grad=_fill_grad)  # fmt: skip
+@op(
+    "SparseFillEmptyRows",
+    "int64, T, int64, T -> output_indices: int64, output_values: T, empty_row_indicator: bool, "
+    "reverse_index_map: int64",
+    host=True,
+    shape=_fill_shape,
+    grad=_fill_grad,
+)
 def sparse_fill_empty_rows_op(
     indices: Array, values: Array, dense_shape: Array, default_value: Array
 ) -> tuple[Array, Array, Array, Array]:
     rows, entries, dims = parts(indices, values, dense_shape)
     if not len(dims) or np.ndim(default_value):
-        raise invalid("Dense shape cannot be empty, and default_value must be a scalar; received shapes "
-                      f"{list(dims.shape)} and {list(np.shape(default_value))}")  # fmt: skip
+        raise invalid(
+            "Dense shape cannot be empty, and default_value must be a scalar; received shapes "
+            f"{list(dims.shape)} and {list(np.shape(default_value))}"
+        )
     count = int(dims[0])
     if count == 0 and len(rows):
         raise invalid(f"Received SparseTensor with dense_shape[0] = 0 but indices.shape[0] = {len(rows)}")
@@ -84,8 +92,13 @@ def sparse_fill_empty_rows_op(
     return joined[order], filled[order], empty, place[: len(rows)]
 
 
-@op("SparseFillEmptyRowsGrad", "int64, T -> d_values: T, d_default_value: T", host=True, grad=refuse_gradient,
-    shape=lambda op: [op.input_list[0].shape, TensorShape.of(())])  # fmt: skip
+@op(
+    "SparseFillEmptyRowsGrad",
+    "int64, T -> d_values: T, d_default_value: T",
+    host=True,
+    grad=refuse_gradient,
+    shape=lambda op: [op.input_list[0].shape, TensorShape.of(())],
+)
 def sparse_fill_empty_rows_grad(reverse_index_map: Array, grad_values: Array) -> tuple[Array, Array]:
     upstream, places = np.asarray(grad_values), np.asarray(reverse_index_map)
     if len(places) and not ((places >= 0) & (places < len(upstream))).all():
@@ -172,5 +185,3 @@ def sparse_eye(
         diagonal = ranges.range(count, dtype=dt.int64)
         values = creation.ones(count, as_dtype(dtype))
         return SparseTensor(joining.stack([diagonal, diagonal], axis=1), values, [rows, columns])
-
-

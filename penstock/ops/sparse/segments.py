@@ -76,14 +76,30 @@ def _sparse_grad(name: str, power: float) -> Callable[..., Any]:
 
 
 def _sparse_segment(name: str, power: float) -> tuple[Any, Any]:
-    @op(name, "T, Tidx, Tsegmentids -> output: T", host=True, shape=sorted_shape, grad=_sparse_grad(name, power),
-        T=REALS, Tidx=INDEX32, Tsegmentids=INDEX32)  # fmt: skip
+    @op(
+        name,
+        "T, Tidx, Tsegmentids -> output: T",
+        host=True,
+        shape=sorted_shape,
+        grad=_sparse_grad(name, power),
+        T=REALS,
+        Tidx=INDEX32,
+        Tsegmentids=INDEX32,
+    )
     def plain(data: Array, indices: Array, segment_ids: Array, *, sparse_gradient: bool = False) -> Array:
         return _sparse_sum(data, indices, segment_ids, None, power)
 
-    @op(f"{name}WithNumSegments", "T, Tidx, Tsegmentids, Tnumsegments -> output: T", host=True,
-        shape=_num_segments_shape, grad=_sparse_grad(name, power), T=REALS, Tidx=INDEX32, Tsegmentids=INDEX32,
-        Tnumsegments=INDEX32)  # fmt: skip
+    @op(
+        f"{name}WithNumSegments",
+        "T, Tidx, Tsegmentids, Tnumsegments -> output: T",
+        host=True,
+        shape=_num_segments_shape,
+        grad=_sparse_grad(name, power),
+        T=REALS,
+        Tidx=INDEX32,
+        Tsegmentids=INDEX32,
+        Tnumsegments=INDEX32,
+    )
     def sized(
         data: Array, indices: Array, segment_ids: Array, num_segments: Array, *, sparse_gradient: bool = False
     ) -> Array:
@@ -93,8 +109,16 @@ def _sparse_segment(name: str, power: float) -> tuple[Any, Any]:
         grad, indices, ids = op.input_list[:3]
         return [sized(dy, indices, ids, shape(grad)[0]), None, None, None]  # type: ignore[index]
 
-    @op(f"{name}Grad", "T, Tidx, Tsegmentids, int32 -> output: T", host=True, shape=_num_segments_shape,
-        grad=grad_of_grad, T=FLOATS, Tidx=INDEX32, Tsegmentids=INDEX32)  # fmt: skip
+    @op(
+        f"{name}Grad",
+        "T, Tidx, Tsegmentids, int32 -> output: T",
+        host=True,
+        shape=_num_segments_shape,
+        grad=grad_of_grad,
+        T=FLOATS,
+        Tidx=INDEX32,
+        Tsegmentids=INDEX32,
+    )
     def grad(grad: Array, indices: Array, segment_ids: Array, output_dim0: Array) -> Array:
         rows, picked, ids = np.asarray(grad), np.asarray(indices), np.asarray(segment_ids)
         _check_pairs(picked, ids)

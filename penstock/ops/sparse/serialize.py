@@ -32,8 +32,14 @@ def _parts(indices: np.ndarray, values: np.ndarray, shape: np.ndarray, dtype: DT
     return [serialized(indices, dt.int64), serialized(values, dtype), serialized(shape, dt.int64)]
 
 
-@op("SerializeSparse", "int64, T, int64 -> serialized_sparse: out_type", host=True, no_gradient=True,
-    shape=lambda op: [TensorShape.of((3,))], out_type=_AS)  # fmt: skip
+@op(
+    "SerializeSparse",
+    "int64, T, int64 -> serialized_sparse: out_type",
+    host=True,
+    no_gradient=True,
+    shape=lambda op: [TensorShape.of((3,))],
+    out_type=_AS,
+)
 def serialize_sparse_op(
     sparse_indices: Any, sparse_values: Any, sparse_shape: Any, *, T: DType, out_type: DType = dt.string
 ) -> Any:
@@ -41,8 +47,14 @@ def serialize_sparse_op(
     return texts(_parts(sparse_indices, sparse_values, sparse_shape, T))
 
 
-@op("SerializeManySparse", "int64, T, int64 -> serialized_sparse: out_type", host=True, no_gradient=True,
-    shape=lambda op: [TensorShape.of((None, 3))], out_type=_AS)  # fmt: skip
+@op(
+    "SerializeManySparse",
+    "int64, T, int64 -> serialized_sparse: out_type",
+    host=True,
+    no_gradient=True,
+    shape=lambda op: [TensorShape.of((None, 3))],
+    out_type=_AS,
+)
 def serialize_many_sparse_op(
     sparse_indices: Any, sparse_values: Any, sparse_shape: Any, *, T: DType, out_type: DType = dt.string
 ) -> Any:
@@ -87,16 +99,27 @@ def _many_shapes(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((None, None)), TensorShape.of((None,)), TensorShape.of((None,))]
 
 
-@op("DeserializeManySparse", "string -> sparse_indices: int64, sparse_values: dtype, sparse_shape: int64", host=True,
-    no_gradient=True, shape=_many_shapes)  # fmt: skip
+@op(
+    "DeserializeManySparse",
+    "string -> sparse_indices: int64, sparse_values: dtype, sparse_shape: int64",
+    host=True,
+    no_gradient=True,
+    shape=_many_shapes,
+)
 def deserialize_many_sparse_op(serialized_sparse: Any, *, dtype: DType) -> Any:
     if np.ndim(serialized_sparse) != 2 or np.shape(serialized_sparse)[1] != 3:
         raise invalid(f"Serialized sparse should have 3 columns, received shape {np.shape(serialized_sparse)}.")
     return _stacked(np.asarray(serialized_sparse, object), dtype)
 
 
-@op("DeserializeSparse", "Tserialized -> sparse_indices: int64, sparse_values: dtype, sparse_shape: int64", host=True,
-    no_gradient=True, shape=_many_shapes, Tserialized=_AS)  # fmt: skip
+@op(
+    "DeserializeSparse",
+    "Tserialized -> sparse_indices: int64, sparse_values: dtype, sparse_shape: int64",
+    host=True,
+    no_gradient=True,
+    shape=_many_shapes,
+    Tserialized=_AS,
+)
 def deserialize_sparse_op(serialized_sparse: Any, *, dtype: DType) -> Any:
     if np.ndim(serialized_sparse) < 1 or np.shape(serialized_sparse)[-1] != 3:
         raise invalid(f"Serialized sparse should have 3 as its last dimension: {np.shape(serialized_sparse)}.")

@@ -59,9 +59,13 @@ def _dense_groups(tensor: np.ndarray) -> dict[Place, list[Any]]:
 
 
 def _combined(
-    name: str, outer: Iterable[int], other: Iterable[int], a: dict[Place, list[Any]], b: dict[Place, list[Any]],
+    name: str,
+    outer: Iterable[int],
+    other: Iterable[int],
+    a: dict[Place, list[Any]],
+    b: dict[Place, list[Any]],
     dtype: Any,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The operation on each pair of rows, its members in order, as a sparse tensor."""
     dims, others = [int(d) for d in outer], [int(d) for d in other]
     if dims != others:
@@ -117,29 +121,52 @@ def _dense_shape(op: Operation) -> list[TensorShape]:
 _SIGNATURE = "result_indices: int64, result_values: T, result_shape: int64"
 
 
-@op("DenseToDenseSetOperation", f"T, T -> {_SIGNATURE}", host=True, no_gradient=True, T=_MEMBERS,
-    shape=_dense_shape)  # fmt: skip
+@op("DenseToDenseSetOperation", f"T, T -> {_SIGNATURE}", host=True, no_gradient=True, T=_MEMBERS, shape=_dense_shape)
 def dense_to_dense(set1: Any, set2: Any, *, set_operation: str, validate_indices: bool = True) -> Any:
     a, b = _dense_groups(set1), _dense_groups(set2)
     return _combined(set_operation, set1.shape[:-1], set2.shape[:-1], a, b, set1.dtype)
 
 
-@op("DenseToSparseSetOperation", f"T, int64, T, int64 -> {_SIGNATURE}", host=True, no_gradient=True, T=_MEMBERS,
-    shape=lambda op: _two(_rank(op.input_list[0], False), _rank(op.input_list[3], True)))  # fmt: skip
+@op(
+    "DenseToSparseSetOperation",
+    f"T, int64, T, int64 -> {_SIGNATURE}",
+    host=True,
+    no_gradient=True,
+    T=_MEMBERS,
+    shape=lambda op: _two(_rank(op.input_list[0], False), _rank(op.input_list[3], True)),
+)
 def dense_to_sparse(
-    set1: Any, set2_indices: Any, set2_values: Any, set2_shape: Any, *, set_operation: str,
+    set1: Any,
+    set2_indices: Any,
+    set2_values: Any,
+    set2_shape: Any,
+    *,
+    set_operation: str,
     validate_indices: bool = True,
-) -> Any:  # fmt: skip
+) -> Any:
     a, b = _dense_groups(set1), _groups(set2_indices, set2_values, set2_shape, validate_indices)
     return _combined(set_operation, set1.shape[:-1], set2_shape[:-1], a, b, set1.dtype)
 
 
-@op("SparseToSparseSetOperation", f"int64, T, int64, int64, T, int64 -> {_SIGNATURE}", host=True, no_gradient=True,
-    T=_MEMBERS, shape=lambda op: _two(_rank(op.input_list[2], True), _rank(op.input_list[5], True)))  # fmt: skip
+@op(
+    "SparseToSparseSetOperation",
+    f"int64, T, int64, int64, T, int64 -> {_SIGNATURE}",
+    host=True,
+    no_gradient=True,
+    T=_MEMBERS,
+    shape=lambda op: _two(_rank(op.input_list[2], True), _rank(op.input_list[5], True)),
+)
 def sparse_to_sparse(
-    set1_indices: Any, set1_values: Any, set1_shape: Any, set2_indices: Any, set2_values: Any, set2_shape: Any, *,
-    set_operation: str, validate_indices: bool = True,
-) -> Any:  # fmt: skip
+    set1_indices: Any,
+    set1_values: Any,
+    set1_shape: Any,
+    set2_indices: Any,
+    set2_values: Any,
+    set2_shape: Any,
+    *,
+    set_operation: str,
+    validate_indices: bool = True,
+) -> Any:
     a = _groups(set1_indices, set1_values, set1_shape, validate_indices)
     b = _groups(set2_indices, set2_values, set2_shape, validate_indices)
     return _combined(set_operation, set1_shape[:-1], set2_shape[:-1], a, b, set1_values.dtype)
@@ -250,12 +277,23 @@ def _levenshtein(a: list[Any], b: list[Any]) -> int:
     return row[-1]
 
 
-@op("EditDistance", "int64, T, int64, int64, T, int64 -> output: float32", host=True, no_gradient=True,
-    shape=_distance_shape)  # fmt: skip
+@op(
+    "EditDistance",
+    "int64, T, int64, int64, T, int64 -> output: float32",
+    host=True,
+    no_gradient=True,
+    shape=_distance_shape,
+)
 def edit_distance_op(
-    hypothesis_indices: Any, hypothesis_values: Any, hypothesis_shape: Any, truth_indices: Any, truth_values: Any,
-    truth_shape: Any, *, normalize: bool = True,
-) -> Any:  # fmt: skip
+    hypothesis_indices: Any,
+    hypothesis_values: Any,
+    hypothesis_shape: Any,
+    truth_indices: Any,
+    truth_values: Any,
+    truth_shape: Any,
+    *,
+    normalize: bool = True,
+) -> Any:
     if len(hypothesis_shape) != len(truth_shape):
         raise _refused(
             f"hypothesis_shape and truth_shape have {len(hypothesis_shape)} and {len(truth_shape)} sizes: they must "
@@ -281,7 +319,13 @@ def edit_distance(hypothesis: Any, truth: Any, normalize: bool = True, name: str
             raise TypeError(f"edit_distance takes SparseTensors, received {value!r}.")
     guess, right = SparseTensor.from_value(hypothesis), SparseTensor.from_value(truth)
     result: Tensor = edit_distance_op(
-        guess.indices, guess.values, guess.dense_shape, right.indices, right.values, right.dense_shape,
-        normalize=normalize, name=name,
-    )  # fmt: skip
+        guess.indices,
+        guess.values,
+        guess.dense_shape,
+        right.indices,
+        right.values,
+        right.dense_shape,
+        normalize=normalize,
+        name=name,
+    )
     return result

@@ -128,10 +128,23 @@ def _declare_rows(kind: str) -> tuple[OpDef, OpDef]:
     def resource_kernel(resource: Array, indices: Array, updates: Array) -> Array:
         return scatter_rows(change, resource, indices, updates)
 
-    declare = op(f"Scatter{kind}", "&T, Tindices, T -> output_ref: &T", writes="ref", no_gradient=True,
-                 shape=_rows_shape, T=allowed, Tindices=INDEX)  # fmt: skip
-    declare_resource = op(f"ResourceScatter{kind}", "resource, Tindices, dtype ->", writes="resource",
-                          no_gradient=True, dtype=() if kind == "Update" else UPDATABLE, Tindices=INDEX)  # fmt: skip
+    declare = op(
+        f"Scatter{kind}",
+        "&T, Tindices, T -> output_ref: &T",
+        writes="ref",
+        no_gradient=True,
+        shape=_rows_shape,
+        T=allowed,
+        Tindices=INDEX,
+    )
+    declare_resource = op(
+        f"ResourceScatter{kind}",
+        "resource, Tindices, dtype ->",
+        writes="resource",
+        no_gradient=True,
+        dtype=() if kind == "Update" else UPDATABLE,
+        Tindices=INDEX,
+    )
     return declare(kernel), declare_resource(resource_kernel)
 
 
@@ -139,9 +152,13 @@ def _declare_nd(kind: str) -> tuple[OpDef, OpDef]:
     change = CHANGES[kind]
 
     def kernel(
-        ref: Array, indices: Array, updates: Array, *,
-        use_locking: bool = kind == "Update", bad_indices_policy: str = "",
-    ) -> Array:  # fmt: skip
+        ref: Array,
+        indices: Array,
+        updates: Array,
+        *,
+        use_locking: bool = kind == "Update",
+        bad_indices_policy: str = "",
+    ) -> Array:
         return scatter_nd(change, ref, indices, updates)
 
     def resource_kernel(
@@ -149,10 +166,18 @@ def _declare_nd(kind: str) -> tuple[OpDef, OpDef]:
     ) -> Array:
         return scatter_nd(change, ref, indices, updates)
 
-    declare = op(f"ScatterNd{kind}", "&T, Tindices, T -> output_ref: &T", writes="ref", no_gradient=True,
-                 shape=_nd_shape, T=() if kind == "Update" else UPDATABLE, Tindices=INDEX)  # fmt: skip
-    declare_resource = op(f"ResourceScatterNd{kind}", "resource, Tindices, T ->", writes="ref", no_gradient=True,
-                          Tindices=INDEX)  # fmt: skip
+    declare = op(
+        f"ScatterNd{kind}",
+        "&T, Tindices, T -> output_ref: &T",
+        writes="ref",
+        no_gradient=True,
+        shape=_nd_shape,
+        T=() if kind == "Update" else UPDATABLE,
+        Tindices=INDEX,
+    )
+    declare_resource = op(
+        f"ResourceScatterNd{kind}", "resource, Tindices, T ->", writes="ref", no_gradient=True, Tindices=INDEX
+    )
     return declare(kernel), declare_resource(resource_kernel)
 
 

@@ -34,23 +34,64 @@ def _assigned(variable: Array, begin: Array, end: Array, strides: Array, value: 
     return jnp.asarray(variable).at[tuple(index)].set(new)
 
 
-@op("StridedSliceAssign", "&T, Index, Index, Index, T -> output_ref: &T", static="strides", writes="ref",
-    grad=refuse_gradient, shape=lambda op: [op.input_list[0].shape], Index=INDEX)  # fmt: skip
+@op(
+    "StridedSliceAssign",
+    "&T, Index, Index, Index, T -> output_ref: &T",
+    static="strides",
+    writes="ref",
+    grad=refuse_gradient,
+    shape=lambda op: [op.input_list[0].shape],
+    Index=INDEX,
+)
 def strided_slice_assign(
-    ref: Array, begin: Array, end: Array, strides: Array, value: Array, *, begin_mask: int = 0, end_mask: int = 0,
-    ellipsis_mask: int = 0, new_axis_mask: int = 0, shrink_axis_mask: int = 0,
-) -> Array:  # fmt: skip
-    attrs = {"begin_mask": begin_mask, "end_mask": end_mask, "ellipsis_mask": ellipsis_mask,
-             "new_axis_mask": new_axis_mask, "shrink_axis_mask": shrink_axis_mask}  # fmt: skip
+    ref: Array,
+    begin: Array,
+    end: Array,
+    strides: Array,
+    value: Array,
+    *,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+) -> Array:
+    attrs = {
+        "begin_mask": begin_mask,
+        "end_mask": end_mask,
+        "ellipsis_mask": ellipsis_mask,
+        "new_axis_mask": new_axis_mask,
+        "shrink_axis_mask": shrink_axis_mask,
+    }
     return _assigned(ref, begin, end, strides, value, attrs)
 
 
-@op("ResourceStridedSliceAssign", "resource, Index, Index, Index, T ->", static="strides", writes="ref",
-    no_gradient=True, Index=INDEX)  # fmt: skip
+@op(
+    "ResourceStridedSliceAssign",
+    "resource, Index, Index, Index, T ->",
+    static="strides",
+    writes="ref",
+    no_gradient=True,
+    Index=INDEX,
+)
 def resource_strided_slice_assign(
-    ref: Array, begin: Array, end: Array, strides: Array, value: Array, *, begin_mask: int = 0, end_mask: int = 0,
-    ellipsis_mask: int = 0, new_axis_mask: int = 0, shrink_axis_mask: int = 0,
-) -> Array:  # fmt: skip
-    attrs = {"begin_mask": begin_mask, "end_mask": end_mask, "ellipsis_mask": ellipsis_mask,
-             "new_axis_mask": new_axis_mask, "shrink_axis_mask": shrink_axis_mask}  # fmt: skip
+    ref: Array,
+    begin: Array,
+    end: Array,
+    strides: Array,
+    value: Array,
+    *,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+) -> Array:
+    attrs = {
+        "begin_mask": begin_mask,
+        "end_mask": end_mask,
+        "ellipsis_mask": ellipsis_mask,
+        "new_axis_mask": new_axis_mask,
+        "shrink_axis_mask": shrink_axis_mask,
+    }
     return _assigned(ref, begin, end, strides, value, attrs)

@@ -70,8 +70,7 @@ def stack_v2(max_size: Array, *, elem_type: DType, stack_name: str = "") -> np.n
     return as_handle(Stack(stack_name, elem_type, int(np.asarray(max_size))))
 
 
-@op("StackPushV2", "resource, T -> output: T", host=True, stateful=True, grad=refuse_gradient,
-    shape=shapes.same_as(1))  # fmt: skip
+@op("StackPushV2", "resource, T -> output: T", host=True, stateful=True, grad=refuse_gradient, shape=shapes.same_as(1))
 def stack_push_v2(handle: Any, elem: Array, *, T: DType, swap_memory: bool = False) -> Any:
     """Puts a value on top of a stack, and gives it."""
     behind(handle).push(elem, T)

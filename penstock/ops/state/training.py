@@ -202,9 +202,15 @@ def apply_gradient_descent(var: Array, alpha: Array, delta: Array, *, use_lockin
 
 @rule("Momentum", "V, V, T, T, T", writes="var accum")
 def momentum(
-    var: Array, accum: Array, lr: Array, grad: Array, momentum: Array,
-    *, use_locking: bool = False, use_nesterov: bool = False,
-) -> Any:  # fmt: skip
+    var: Array,
+    accum: Array,
+    lr: Array,
+    grad: Array,
+    momentum: Array,
+    *,
+    use_locking: bool = False,
+    use_nesterov: bool = False,
+) -> Any:
     _require_same_shape(var, accum, grad)
     accum = accum * momentum + grad
     step = grad * lr + accum * momentum * lr if use_nesterov else accum * lr
@@ -222,9 +228,15 @@ def adagrad(
 
 @rule("AdagradV2", "V, V, T, T, T", writes="var accum")
 def adagrad_v2(
-    var: Array, accum: Array, lr: Array, epsilon: Array, grad: Array,
-    *, use_locking: bool = False, update_slots: bool = True,
-) -> Any:  # fmt: skip
+    var: Array,
+    accum: Array,
+    lr: Array,
+    epsilon: Array,
+    grad: Array,
+    *,
+    use_locking: bool = False,
+    update_slots: bool = True,
+) -> Any:
     _require_same_shape(var, accum, grad)
     accum = accum + grad * grad if update_slots else accum
     return var - lr * grad / (jnp.sqrt(accum) + epsilon), accum
@@ -232,9 +244,16 @@ def adagrad_v2(
 
 @rule("Adadelta", "V, V, V, T, T, T, T", writes="var accum accum_update")
 def adadelta(
-    var: Array, accum: Array, accum_update: Array, lr: Array, rho: Array, epsilon: Array, grad: Array,
-    *, use_locking: bool = False,
-) -> Any:  # fmt: skip
+    var: Array,
+    accum: Array,
+    accum_update: Array,
+    lr: Array,
+    rho: Array,
+    epsilon: Array,
+    grad: Array,
+    *,
+    use_locking: bool = False,
+) -> Any:
     _require_same_shape(var, accum, accum_update, grad)
     accum = accum * rho + grad * grad * (1 - rho)
     step = jnp.sqrt(accum_update + epsilon) * jax.lax.rsqrt(accum + epsilon) * grad
@@ -243,9 +262,17 @@ def adadelta(
 
 @rule("RMSProp", "V, V, V, T, T, T, T, T", writes="var ms mom")
 def rms_prop(
-    var: Array, ms: Array, mom: Array, lr: Array, rho: Array, momentum: Array, epsilon: Array, grad: Array,
-    *, use_locking: bool = False,
-) -> Any:  # fmt: skip
+    var: Array,
+    ms: Array,
+    mom: Array,
+    lr: Array,
+    rho: Array,
+    momentum: Array,
+    epsilon: Array,
+    grad: Array,
+    *,
+    use_locking: bool = False,
+) -> Any:
     _require_same_shape(var, ms, mom, grad)
     ms = ms + (grad * grad - ms) * (1 - rho)
     mom = mom * momentum + lr * grad * jax.lax.rsqrt(ms + epsilon)
@@ -254,9 +281,18 @@ def rms_prop(
 
 @rule("CenteredRMSProp", "V, V, V, V, T, T, T, T, T", writes="var mg ms mom")
 def centered_rms_prop(
-    var: Array, mg: Array, ms: Array, mom: Array, lr: Array, rho: Array, momentum: Array, epsilon: Array, grad: Array,
-    *, use_locking: bool = False,
-) -> Any:  # fmt: skip
+    var: Array,
+    mg: Array,
+    ms: Array,
+    mom: Array,
+    lr: Array,
+    rho: Array,
+    momentum: Array,
+    epsilon: Array,
+    grad: Array,
+    *,
+    use_locking: bool = False,
+) -> Any:
     _require_same_shape(var, mg, ms, mom, grad)
     ms = ms + (grad * grad - ms) * (1 - rho)
     mg = mg + (grad - mg) * (1 - rho)
@@ -265,9 +301,17 @@ def centered_rms_prop(
 
 
 def _ftrl(
-    var: Array, accum: Array, linear: Array, grad: Array, pull: Array, lr: Array, l1: Array, l2: Array,
-    lr_power: Array, multiply_linear_by_lr: bool,
-) -> Any:  # fmt: skip
+    var: Array,
+    accum: Array,
+    linear: Array,
+    grad: Array,
+    pull: Array,
+    lr: Array,
+    l1: Array,
+    l2: Array,
+    lr_power: Array,
+    multiply_linear_by_lr: bool,
+) -> Any:
     """`pull` is the gradient of the linear part, shrinkage included."""
     _require_same_shape(var, accum, linear, grad)
     scale = lr if multiply_linear_by_lr else jnp.ones_like(lr)  # of the linear part
@@ -281,17 +325,36 @@ def _ftrl(
 
 @rule("Ftrl", "V, V, V, T, T, T, T, T", writes="var accum linear")
 def ftrl(
-    var: Array, accum: Array, linear: Array, grad: Array, lr: Array, l1: Array, l2: Array, lr_power: Array,
-    *, use_locking: bool = False, multiply_linear_by_lr: bool = False,
-) -> Any:  # fmt: skip
+    var: Array,
+    accum: Array,
+    linear: Array,
+    grad: Array,
+    lr: Array,
+    l1: Array,
+    l2: Array,
+    lr_power: Array,
+    *,
+    use_locking: bool = False,
+    multiply_linear_by_lr: bool = False,
+) -> Any:
     return _ftrl(var, accum, linear, grad, grad, lr, l1, l2, lr_power, multiply_linear_by_lr)
 
 
 @rule("FtrlV2", "V, V, V, T, T, T, T, T, T", writes="var accum linear")
 def ftrl_v2(
-    var: Array, accum: Array, linear: Array, grad: Array, lr: Array, l1: Array, l2: Array, l2_shrinkage: Array,
-    lr_power: Array, *, use_locking: bool = False, multiply_linear_by_lr: bool = False,
-) -> Any:  # fmt: skip
+    var: Array,
+    accum: Array,
+    linear: Array,
+    grad: Array,
+    lr: Array,
+    l1: Array,
+    l2: Array,
+    l2_shrinkage: Array,
+    lr_power: Array,
+    *,
+    use_locking: bool = False,
+    multiply_linear_by_lr: bool = False,
+) -> Any:
     pull = grad + 2 * l2_shrinkage * var
     return _ftrl(var, accum, linear, grad, pull, lr, l1, l2, lr_power, multiply_linear_by_lr)
 
@@ -321,9 +384,17 @@ def proximal_adagrad(
 
 @rule("AdagradDA", "V, V, V, T, T, T, T, int64", writes="var gradient_accumulator gradient_squared_accumulator")
 def adagrad_da(
-    var: Array, gradient_accumulator: Array, gradient_squared_accumulator: Array, grad: Array, lr: Array, l1: Array,
-    l2: Array, global_step: Array, *, use_locking: bool = False,
-) -> Any:  # fmt: skip
+    var: Array,
+    gradient_accumulator: Array,
+    gradient_squared_accumulator: Array,
+    grad: Array,
+    lr: Array,
+    l1: Array,
+    l2: Array,
+    global_step: Array,
+    *,
+    use_locking: bool = False,
+) -> Any:
     _require_same_shape(var, gradient_accumulator, gradient_squared_accumulator, grad)
     step = jnp.asarray(global_step).astype(var.dtype)
     total, squares = gradient_accumulator + grad, gradient_squared_accumulator + grad * grad
@@ -332,9 +403,20 @@ def adagrad_da(
 
 @update("ApplyAdam", "V, V, V, T, T, T, T, T, T, T", writes="var m v")
 def apply_adam(
-    var: Array, m: Array, v: Array, beta1_power: Array, beta2_power: Array, lr: Array, beta1: Array, beta2: Array,
-    epsilon: Array, grad: Array, *, use_locking: bool = False, use_nesterov: bool = False,
-) -> Any:  # fmt: skip
+    var: Array,
+    m: Array,
+    v: Array,
+    beta1_power: Array,
+    beta2_power: Array,
+    lr: Array,
+    beta1: Array,
+    beta2: Array,
+    epsilon: Array,
+    grad: Array,
+    *,
+    use_locking: bool = False,
+    use_nesterov: bool = False,
+) -> Any:
     _require_same_shape(var, m, v, grad)
     rate = lr * jnp.sqrt(1 - beta2_power) / (1 - beta1_power)
     m = m + (grad - m) * (1 - beta1)
@@ -361,8 +443,14 @@ def sum_duplicate_rows(values: Array, indices: Array) -> Any:
     return sums, nowhere.at[place].set(ordered, indices_are_sorted=True)
 
 
-@op("SumDuplicateRowsOnHost", "T, Tindices -> sums: T, rows: Tindices", T=UPDATABLE, Tindices=INDEX, host=True,
-    no_gradient=True)  # fmt: skip
+@op(
+    "SumDuplicateRowsOnHost",
+    "T, Tindices -> sums: T, rows: Tindices",
+    T=UPDATABLE,
+    Tindices=INDEX,
+    host=True,
+    no_gradient=True,
+)
 def sum_duplicate_rows_on_host(values: np.ndarray, indices: np.ndarray) -> Any:
     """The same for rows that came from elsewhere: only distinct rows are left, and a few at no row at all.
 

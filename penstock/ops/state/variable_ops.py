@@ -44,9 +44,14 @@ def variable_v1(*, shape: TensorShape, dtype: DType, container: str = "", shared
 
 @op("VarHandleOp", "-> resource: resource", stateful=True, shape=shapes.scalar)
 def var_handle(
-    *, container: str = "", shared_name: str = "", debug_name: str = "", dtype: DType, shape: TensorShape,
+    *,
+    container: str = "",
+    shared_name: str = "",
+    debug_name: str = "",
+    dtype: DType,
+    shape: TensorShape,
     allowed_devices: list[str] = [],  # noqa: B006
-) -> None:  # fmt: skip
+) -> None:
     """A variable whose output is a handle."""
 
 
@@ -63,15 +68,24 @@ def handle_shape(handle: Tensor) -> TensorShape:
 
 
 @op(
-    "ReadVariableOp", "resource -> value: dtype", stateful=True,
-    shape=lambda op: [handle_shape(op.input_list[0])], grad=lambda op, dy: [dy],
-)  # fmt: skip
+    "ReadVariableOp",
+    "resource -> value: dtype",
+    stateful=True,
+    shape=lambda op: [handle_shape(op.input_list[0])],
+    grad=lambda op, dy: [dy],
+)
 def read_variable(resource: Array, *, dtype: DType) -> Array:
     return resource
 
 
-@op("VariableShape", "resource -> output: out_type", out_type=INDEX32, stateful=True, no_gradient=True,
-    shape=lambda op: [TensorShape.of((handle_shape(op.input_list[0]).rank,))])  # fmt: skip
+@op(
+    "VariableShape",
+    "resource -> output: out_type",
+    out_type=INDEX32,
+    stateful=True,
+    no_gradient=True,
+    shape=lambda op: [TensorShape.of((handle_shape(op.input_list[0]).rank,))],
+)
 def variable_shape_op(input: Array, *, out_type: DType = dt.int32) -> Array:
     return np.array(input.shape, out_type.as_numpy_dtype)
 
@@ -84,14 +98,26 @@ def variable_shape(handle: Tensor, name: str | None = None) -> Any:
     return variable_shape_op(handle, name=name)
 
 
-@op("IsVariableInitialized", "&dtype -> is_initialized: bool", host=True, stateful=True, no_gradient=True,
-    shape=shapes.scalar)  # fmt: skip
+@op(
+    "IsVariableInitialized",
+    "&dtype -> is_initialized: bool",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+)
 def is_variable_initialized(ref: Any) -> Any:
     return np.array(ref.value is not None)
 
 
-@op("VarIsInitializedOp", "resource -> is_initialized: bool", host=True, stateful=True, no_gradient=True,
-    shape=shapes.scalar)  # fmt: skip
+@op(
+    "VarIsInitializedOp",
+    "resource -> is_initialized: bool",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+)
 def var_is_initialized(resource: Any) -> Any:
     return np.array(resource.value is not None)
 
@@ -112,8 +138,14 @@ def _gather_grad(op: Operation, dy: Any) -> list[Any]:
     return [IndexedSlices(values, reshape(indices, count), shape), None]
 
 
-@op("ResourceGather", "resource, Tindices -> output: dtype", Tindices=INDEX, stateful=True,
-    shape=_gather_shape, grad=_gather_grad)  # fmt: skip
+@op(
+    "ResourceGather",
+    "resource, Tindices -> output: dtype",
+    Tindices=INDEX,
+    stateful=True,
+    shape=_gather_shape,
+    grad=_gather_grad,
+)
 def resource_gather(
     resource: Array, indices: Array, *, batch_dims: int = 0, validate_indices: bool = True, dtype: DType
 ) -> Array:
@@ -139,8 +171,14 @@ def _gather_nd_grad(op: Operation, dy: Any) -> list[Any]:
     return [scatter_nd(indices, dy, variable_shape(handle)), None]
 
 
-@op("ResourceGatherNd", "resource, Tindices -> output: dtype", Tindices=INDEX, stateful=True,
-    shape=_gather_nd_shape, grad=_gather_nd_grad)  # fmt: skip
+@op(
+    "ResourceGatherNd",
+    "resource, Tindices -> output: dtype",
+    Tindices=INDEX,
+    stateful=True,
+    shape=_gather_nd_shape,
+    grad=_gather_nd_grad,
+)
 def resource_gather_nd(resource: Array, indices: Array, *, dtype: DType) -> Array:
     parts = tuple(jnp.moveaxis(indices, -1, 0))
     for part, limit in zip(parts, resource.shape, strict=False):
@@ -223,8 +261,15 @@ def count_up_to(ref: Any, *, limit: int) -> np.ndarray:
     return _count_up(ref, limit)
 
 
-@op("ResourceCountUpTo", "resource -> output: T", host=True, stateful=True, no_gradient=True, shape=shapes.scalar,
-    T=INDEX)  # fmt: skip
+@op(
+    "ResourceCountUpTo",
+    "resource -> output: T",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+    T=INDEX,
+)
 def resource_count_up_to(resource: Any, *, limit: int, T: DType) -> np.ndarray:
     return _count_up(resource, limit)
 

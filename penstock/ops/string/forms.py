@@ -73,9 +73,15 @@ def shown(text: bytes) -> str:
 
 @op("AsString", "T -> output: string", host=True, no_gradient=True, shape=shapes.unchanged, T=_PRINTABLE)
 def as_string(
-    input: Any, *, T: DType, precision: int = -1, scientific: bool = False, shortest: bool = False, width: int = -1,
+    input: Any,
+    *,
+    T: DType,
+    precision: int = -1,
+    scientific: bool = False,
+    shortest: bool = False,
+    width: int = -1,
     fill: str = "",
-) -> Any:  # fmt: skip
+) -> Any:
     real = T.is_floating or T.is_complex
     if len(fill) > 1 or fill not in "0+- #":
         raise invalid(f"AsString: fill must be one of '0', '+', '-', ' ' and '#', received {fill!r}.")
@@ -120,8 +126,14 @@ def parse_number(text: bytes, dtype: DType) -> int | float | None:
     return value if dtype.min <= value <= dtype.max else None
 
 
-@op("StringToNumber", "string -> output: out_type", host=True, no_gradient=True, shape=shapes.unchanged,
-    out_type=_PARSED)  # fmt: skip
+@op(
+    "StringToNumber",
+    "string -> output: out_type",
+    host=True,
+    no_gradient=True,
+    shape=shapes.unchanged,
+    out_type=_PARSED,
+)
 def string_to_number_op(string_tensor: Any, *, out_type: DType = dt.float32) -> Any:
     flat = listed(string_tensor)
     values = [parse_number(text, out_type) for text in flat]
@@ -129,9 +141,11 @@ def string_to_number_op(string_tensor: Any, *, out_type: DType = dt.float32) -> 
         text = shown(flat[values.index(None)])
         raise invalid(f"StringToNumberOp could not correctly convert string: {text}")
     with np.errstate(over="ignore"):  # what is too large for the type is infinite
-        return np.array(values, np.float64 if out_type.is_floating else out_type.as_numpy_dtype).astype(
-            out_type.as_numpy_dtype
-        ).reshape(np.shape(string_tensor))  # fmt: skip
+        return (
+            np.array(values, np.float64 if out_type.is_floating else out_type.as_numpy_dtype)
+            .astype(out_type.as_numpy_dtype)
+            .reshape(np.shape(string_tensor))
+        )
 
 
 def string_to_number(
@@ -276,9 +290,7 @@ def _from_base64(text: bytes) -> bytes:
 
 def _buckets_shape(op: Operation) -> list[TensorShape]:
     if op.attrs["num_buckets"] < 1:
-        raise ValueError(
-            f"Attr 'num_buckets' of '{op.type}' Op passed {op.attrs['num_buckets']} less than minimum 1"
-        )
+        raise ValueError(f"Attr 'num_buckets' of '{op.type}' Op passed {op.attrs['num_buckets']} less than minimum 1")
     return shapes.unchanged(op)
 
 

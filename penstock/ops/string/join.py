@@ -84,9 +84,14 @@ def reduce_join_op(inputs: Any, reduction_indices: Any, *, keep_dims: bool = Fal
 
 
 def reduce_join(
-    inputs: Any, axis: Any = None, keep_dims: bool | None = None, separator: str = "", name: str | None = None,
-    reduction_indices: Any = None, keepdims: bool | None = None,
-) -> Tensor:  # fmt: skip
+    inputs: Any,
+    axis: Any = None,
+    keep_dims: bool | None = None,
+    separator: str = "",
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keepdims: bool | None = None,
+) -> Tensor:
     """Joins the strings along axes, in the order of `axis`; without it, all of them.
 
     >>> tf.reduce_join([["a", "b"], ["c", "d"]], axis=0, separator="-")  # ["a-c", "b-d"]
@@ -98,9 +103,10 @@ def reduce_join(
         if axis is None:
             count = strings.shape.rank
             axis = (
-                range_of(subtract(rank_of(strings), 1, name="sub"), -1, -1) if count is None
+                range_of(subtract(rank_of(strings), 1, name="sub"), -1, -1)
+                if count is None
                 else constant(np.arange(count - 1, -1, -1), "int32")
-            )  # fmt: skip
+            )
         # The node has the name of its scope once more: `ReduceJoin/ReduceJoin`.
         joined: Tensor = reduce_join_op(strings, axis, keep_dims=keep, separator=separator, name="ReduceJoin")
     return joined
@@ -119,8 +125,15 @@ def _segments_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((None if count is None else int(count), *strings.as_list()[ids.rank :]))]
 
 
-@op("UnsortedSegmentJoin", "string, Tindices, Tnumsegments -> output: string", host=True, no_gradient=True,
-    shape=_segments_shape, Tindices=INDEX, Tnumsegments=INDEX32)  # fmt: skip
+@op(
+    "UnsortedSegmentJoin",
+    "string, Tindices, Tnumsegments -> output: string",
+    host=True,
+    no_gradient=True,
+    shape=_segments_shape,
+    Tindices=INDEX,
+    Tnumsegments=INDEX32,
+)
 def unsorted_segment_join_op(inputs: Any, segment_ids: Any, num_segments: Any, *, separator: str = "") -> Any:
     strings, ids, count = np.asarray(inputs, object), np.asarray(segment_ids), int(num_segments)
     if ids.ndim == 0 or strings.shape[: ids.ndim] != ids.shape:
@@ -176,9 +189,7 @@ def string_format(
             f"The template expects {template.count(placeholder)} tensors, but the inputs only has {len(given)}. "
             "Please ensure the number of placeholders in template matches inputs length."
         )
-    text: Tensor = string_format_op(
-        given, template=template, placeholder=placeholder, summarize=summarize, name=name
-    )
+    text: Tensor = string_format_op(given, template=template, placeholder=placeholder, summarize=summarize, name=name)
     return text
 
 

@@ -112,9 +112,7 @@ def regex_replace(
     """
     found: Tensor
     if isinstance(pattern, (str, bytes)) and isinstance(rewrite, (str, bytes)):
-        found = static_regex_replace(
-            input, pattern=pattern, rewrite=rewrite, replace_global=replace_global, name=name
-        )
+        found = static_regex_replace(input, pattern=pattern, rewrite=rewrite, replace_global=replace_global, name=name)
     else:
         found = regex_replace_op(input, pattern, rewrite, replace_global=replace_global, name=name)
     return found

@@ -49,8 +49,13 @@ def _checked(strings: Any, separator: Any) -> tuple[list[bytes], bytes]:
     return listed(strings), listed(separator)[0]
 
 
-@op("StringSplit", "string, string -> indices: int64, values: string, shape: int64", host=True, no_gradient=True,
-    shape=_sparse_shapes)  # fmt: skip
+@op(
+    "StringSplit",
+    "string, string -> indices: int64, values: string, shape: int64",
+    host=True,
+    no_gradient=True,
+    shape=_sparse_shapes,
+)
 def string_split_op(input: Any, delimiter: Any, *, skip_empty: bool = True) -> Any:
     strings, delimiters = _checked(input, delimiter)
     return sparse_rows([_at_any(text, delimiters, skip_empty) for text in strings])
@@ -68,8 +73,13 @@ def _at_any(text: bytes, delimiters: bytes, skip_empty: bool) -> list[bytes]:
     return [part for part in parts if part] if skip_empty else parts
 
 
-@op("StringSplitV2", "string, string -> indices: int64, values: string, shape: int64", host=True, no_gradient=True,
-    shape=_sparse_shapes)  # fmt: skip
+@op(
+    "StringSplitV2",
+    "string, string -> indices: int64, values: string, shape: int64",
+    host=True,
+    no_gradient=True,
+    shape=_sparse_shapes,
+)
 def string_split_v2_op(input: Any, sep: Any, *, maxsplit: int = -1) -> Any:
     strings, separator = _checked(input, sep)
     limit = max(maxsplit, -1)
@@ -79,9 +89,13 @@ def string_split_v2_op(input: Any, sep: Any, *, maxsplit: int = -1) -> Any:
 
 
 def string_split(
-    source: Any, sep: Any = None, skip_empty: bool = True, delimiter: Any = None, result_type: str = "SparseTensor",
+    source: Any,
+    sep: Any = None,
+    skip_empty: bool = True,
+    delimiter: Any = None,
+    result_type: str = "SparseTensor",
     name: str | None = None,
-) -> SparseTensor:  # fmt: skip
+) -> SparseTensor:
     """The parts of strings between delimiters, as a SparseTensor of one row per string.
 
     Every byte of the delimiter splits; the empty delimiter splits into bytes.
@@ -97,9 +111,13 @@ def string_split(
 
 
 def split(
-    input: Any = None, sep: Any = None, maxsplit: int = -1, result_type: str = "SparseTensor", source: Any = None,
+    input: Any = None,
+    sep: Any = None,
+    maxsplit: int = -1,
+    result_type: str = "SparseTensor",
+    source: Any = None,
     name: str | None = None,
-) -> SparseTensor:  # fmt: skip
+) -> SparseTensor:
     """The parts of strings between separators, as `str.split` finds them; one more dimension than `input`.
 
     >>> tf.strings.split(["a, b", "c"], sep=", ").values  # ["a", "b", "c"]
@@ -120,8 +138,13 @@ def split(
         return SparseTensor(places, parts.values, concat([outer, slice_of(parts.dense_shape, [1], [1])], axis=0))
 
 
-@op("UnravelRows", "int64, int64 -> output: int64", host=True, no_gradient=True,
-    shape=lambda op: [TensorShape.of((None, None))])  # fmt: skip
+@op(
+    "UnravelRows",
+    "int64, int64 -> output: int64",
+    host=True,
+    no_gradient=True,
+    shape=lambda op: [TensorShape.of((None, None))],
+)
 def unravel_rows(indices: Any, dims: Any) -> Any:
     """Indices [row, place] with the row of a flattened tensor as one number per dimension of it."""
     places = np.unravel_index(indices[:, 0], tuple(int(d) for d in dims))
@@ -165,12 +188,25 @@ def bytes_split(input: Any, name: str | None = None) -> Tensor:
 # N-grams
 
 
-@op("StringNGrams", "string, Tsplits -> ngrams: string, ngrams_splits: Tsplits", host=True, no_gradient=True,
-    shape=lambda op: [TensorShape.of((None,)), op.input_list[1].shape], Tsplits=INDEX64)  # fmt: skip
+@op(
+    "StringNGrams",
+    "string, Tsplits -> ngrams: string, ngrams_splits: Tsplits",
+    host=True,
+    no_gradient=True,
+    shape=lambda op: [TensorShape.of((None,)), op.input_list[1].shape],
+    Tsplits=INDEX64,
+)
 def string_n_grams(
-    data: Any, data_splits: Any, *, separator: str, ngram_widths: list[int], left_pad: str, right_pad: str,
-    pad_width: int, preserve_short_sequences: bool,
-) -> Any:  # fmt: skip
+    data: Any,
+    data_splits: Any,
+    *,
+    separator: str,
+    ngram_widths: list[int],
+    left_pad: str,
+    right_pad: str,
+    pad_width: int,
+    preserve_short_sequences: bool,
+) -> Any:
     strings, splits = listed(data), np.asarray(data_splits).tolist()
     if splits and (splits[0] != 0 or splits[-1] != len(strings) or sorted(splits) != splits):
         raise invalid(f"StringNGrams: splits must rise from 0 to {len(strings)}, received {splits[:8]}.")
@@ -195,9 +231,14 @@ def string_n_grams(
 
 
 def ngrams(
-    data: Any, ngram_width: Any, separator: str = " ", pad_values: Any = None, padding_width: int | None = None,
-    preserve_short_sequences: bool = False, name: str | None = None,
-) -> Tensor:  # fmt: skip
+    data: Any,
+    ngram_width: Any,
+    separator: str = " ",
+    pad_values: Any = None,
+    padding_width: int | None = None,
+    preserve_short_sequences: bool = False,
+    name: str | None = None,
+) -> Tensor:
     """Runs of `ngram_width` neighbours in a vector of strings, joined: `tf.strings.ngrams(["a", "b", "c"], 2)`."""
     with name_scope(name, "StringNGrams", [data]):
         widths = [ngram_width] if isinstance(ngram_width, int) else list(ngram_width)
@@ -213,9 +254,15 @@ def ngrams(
         count = constant_value(shape(strings, out_type=dt.int64))
         splits = constant(np.array([0, int(count[0])]), dt.int64) if count is not None else _whole(strings)
         found: Tensor = string_n_grams(
-            strings, splits, separator=separator, ngram_widths=widths, left_pad=left, right_pad=right, pad_width=pad,
+            strings,
+            splits,
+            separator=separator,
+            ngram_widths=widths,
+            left_pad=left,
+            right_pad=right,
+            pad_width=pad,
             preserve_short_sequences=preserve_short_sequences,
-        )[0]  # fmt: skip
+        )[0]
         return found
 
 

@@ -105,9 +105,14 @@ def _transcode_shape(op: Operation) -> list[TensorShape]:
 
 @op("UnicodeTranscode", "string -> output: string", host=True, no_gradient=True, shape=_transcode_shape)
 def unicode_transcode(
-    input: Any, *, input_encoding: str, output_encoding: str, errors: str = "replace",
-    replacement_char: int = _REPLACEMENT, replace_control_characters: bool = False,
-) -> Any:  # fmt: skip
+    input: Any,
+    *,
+    input_encoding: str,
+    output_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = _REPLACEMENT,
+    replace_control_characters: bool = False,
+) -> Any:
     """Strings in another encoding: `tf.strings.unicode_transcode(x, "ISO-8859-1", "UTF-8")`."""
     source, target = _codec(input_encoding), _codec(output_encoding)
     char = _require_replacement(replacement_char)
@@ -139,21 +144,43 @@ def _decode_all(
     return np.array(ends, splits.as_numpy_dtype), np.array(chars, np.int32), np.array(offsets, np.int64)
 
 
-@op("UnicodeDecode", "string -> row_splits: Tsplits, char_values: int32", host=True, no_gradient=True,
-    shape=_decode_shapes, Tsplits=INDEX64)  # fmt: skip
+@op(
+    "UnicodeDecode",
+    "string -> row_splits: Tsplits, char_values: int32",
+    host=True,
+    no_gradient=True,
+    shape=_decode_shapes,
+    Tsplits=INDEX64,
+)
 def unicode_decode_op(
-    input: Any, *, input_encoding: str, errors: str = "replace", replacement_char: int = _REPLACEMENT,
-    replace_control_characters: bool = False, Tsplits: DType = dt.int64,
-) -> Any:  # fmt: skip
+    input: Any,
+    *,
+    input_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = _REPLACEMENT,
+    replace_control_characters: bool = False,
+    Tsplits: DType = dt.int64,
+) -> Any:
     return _decode_all(input, input_encoding, errors, replacement_char, replace_control_characters, Tsplits)[:2]
 
 
-@op("UnicodeDecodeWithOffsets", "string -> row_splits: Tsplits, char_values: int32, char_to_byte_starts: int64",
-    host=True, no_gradient=True, shape=_decode_shapes, Tsplits=INDEX64)  # fmt: skip
+@op(
+    "UnicodeDecodeWithOffsets",
+    "string -> row_splits: Tsplits, char_values: int32, char_to_byte_starts: int64",
+    host=True,
+    no_gradient=True,
+    shape=_decode_shapes,
+    Tsplits=INDEX64,
+)
 def unicode_decode_with_offsets_op(
-    input: Any, *, input_encoding: str, errors: str = "replace", replacement_char: int = _REPLACEMENT,
-    replace_control_characters: bool = False, Tsplits: DType = dt.int64,
-) -> Any:  # fmt: skip
+    input: Any,
+    *,
+    input_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = _REPLACEMENT,
+    replace_control_characters: bool = False,
+    Tsplits: DType = dt.int64,
+) -> Any:
     return _decode_all(input, input_encoding, errors, replacement_char, replace_control_characters, Tsplits)
 
 
@@ -164,12 +191,22 @@ def _encode_shape(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((None if splits is None else splits - 1,))]
 
 
-@op("UnicodeEncode", "int32, Tsplits -> output: string", host=True, no_gradient=True, shape=_encode_shape,
-    Tsplits=INDEX64)  # fmt: skip
+@op(
+    "UnicodeEncode",
+    "int32, Tsplits -> output: string",
+    host=True,
+    no_gradient=True,
+    shape=_encode_shape,
+    Tsplits=INDEX64,
+)
 def unicode_encode_op(
-    input_values: Any, input_splits: Any, *, errors: str = "replace", output_encoding: str,
+    input_values: Any,
+    input_splits: Any,
+    *,
+    errors: str = "replace",
+    output_encoding: str,
     replacement_char: int = _REPLACEMENT,
-) -> Any:  # fmt: skip
+) -> Any:
     chars, splits = np.asarray(input_values).tolist(), np.asarray(input_splits).tolist()
     if not splits or splits[0] != 0 or splits[-1] != len(chars) or sorted(splits) != splits:
         raise invalid(f"UnicodeEncode: splits must rise from 0 to {len(chars)}, received {splits[:8]}.")
@@ -196,36 +233,53 @@ def _one_string(function: str, input: Any) -> Tensor:
 
 
 def unicode_decode(
-    input: Any, input_encoding: str, errors: str = "replace", replacement_char: int = _REPLACEMENT,
-    replace_control_characters: bool = False, name: str | None = None,
-) -> Tensor:  # fmt: skip
+    input: Any,
+    input_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = _REPLACEMENT,
+    replace_control_characters: bool = False,
+    name: str | None = None,
+) -> Tensor:
     """The characters of one string as numbers: `tf.strings.unicode_decode("hé", "UTF-8")  # [104, 233]`."""
     with name_scope(name, "UnicodeDecode", [input]):
         _, chars = unicode_decode_op(
-            _one_string("unicode_decode", input), input_encoding=input_encoding, errors=errors,
-            replacement_char=replacement_char, replace_control_characters=replace_control_characters,
-        )  # fmt: skip
+            _one_string("unicode_decode", input),
+            input_encoding=input_encoding,
+            errors=errors,
+            replacement_char=replacement_char,
+            replace_control_characters=replace_control_characters,
+        )
         found: Tensor = chars
         return found
 
 
 def unicode_decode_with_offsets(
-    input: Any, input_encoding: str, errors: str = "replace", replacement_char: int = _REPLACEMENT,
-    replace_control_characters: bool = False, name: str | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    input: Any,
+    input_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = _REPLACEMENT,
+    replace_control_characters: bool = False,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
     """The characters of one string as numbers, and the offsets of their first bytes."""
     with name_scope(name, "UnicodeDecodeWithOffsets", [input]):
         _, chars, offsets = unicode_decode_with_offsets_op(
-            _one_string("unicode_decode_with_offsets", input), input_encoding=input_encoding, errors=errors,
-            replacement_char=replacement_char, replace_control_characters=replace_control_characters,
-        )  # fmt: skip
+            _one_string("unicode_decode_with_offsets", input),
+            input_encoding=input_encoding,
+            errors=errors,
+            replacement_char=replacement_char,
+            replace_control_characters=replace_control_characters,
+        )
         return chars, offsets
 
 
 def unicode_encode(
-    input: Any, output_encoding: str, errors: str = "replace", replacement_char: int = _REPLACEMENT,
+    input: Any,
+    output_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = _REPLACEMENT,
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Strings of the characters along the last axis: `tf.strings.unicode_encode([104, 233], "UTF-8")`."""
     with name_scope(name, "UnicodeEncode", [input]):
         chars = convert_to_tensor(input, dtype=dt.int32, name="input")
@@ -242,41 +296,57 @@ def unicode_encode(
             # Rows of no characters would have no steps to count by.
             splits = multiply(range_of(add(reduce_prod(outer), 1)), width)
         encoded = unicode_encode_op(
-            reshape(chars, [-1]), splits, output_encoding=output_encoding, errors=errors,
+            reshape(chars, [-1]),
+            splits,
+            output_encoding=output_encoding,
+            errors=errors,
             replacement_char=replacement_char,
-        )  # fmt: skip
+        )
         return reshape(encoded, outer)
 
 
 def _split_chars(chars: Tensor, encoding: str, errors: str, replacement: int) -> Tensor:
     found: Tensor = unicode_encode_op(
-        chars, range_of(add(size(chars, out_type=dt.int64), 1)), output_encoding=encoding, errors=errors,
+        chars,
+        range_of(add(size(chars, out_type=dt.int64), 1)),
+        output_encoding=encoding,
+        errors=errors,
         replacement_char=replacement,
-    )  # fmt: skip
+    )
     return found
 
 
 def unicode_split(
-    input: Any, input_encoding: str, errors: str = "replace", replacement_char: int = _REPLACEMENT,
+    input: Any,
+    input_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = _REPLACEMENT,
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """One string as strings of one character each: `tf.strings.unicode_split("hé", "UTF-8")`."""
     with name_scope(name, "UnicodeSplit", [input]):
         _, chars = unicode_decode_op(
-            _one_string("unicode_split", input), input_encoding=input_encoding, errors=errors,
+            _one_string("unicode_split", input),
+            input_encoding=input_encoding,
+            errors=errors,
             replacement_char=replacement_char,
-        )  # fmt: skip
+        )
         return _split_chars(chars, input_encoding, errors, replacement_char)
 
 
 def unicode_split_with_offsets(
-    input: Any, input_encoding: str, errors: str = "replace", replacement_char: int = _REPLACEMENT,
+    input: Any,
+    input_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = _REPLACEMENT,
     name: str | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """One string as strings of one character each, and the offsets of their first bytes."""
     with name_scope(name, "UnicodeSplitWithOffsets", [input]):
         _, chars, offsets = unicode_decode_with_offsets_op(
-            _one_string("unicode_split_with_offsets", input), input_encoding=input_encoding, errors=errors,
+            _one_string("unicode_split_with_offsets", input),
+            input_encoding=input_encoding,
+            errors=errors,
             replacement_char=replacement_char,
-        )  # fmt: skip
+        )
         return _split_chars(chars, input_encoding, errors, replacement_char), offsets

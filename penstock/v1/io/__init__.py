@@ -14,13 +14,7 @@ from penstock.ops.image.codecs import (
     is_jpeg,
 )
 from penstock.ops.io.decode_csv import decode_csv
-from penstock.ops.io.decoding import (
-    decode_compressed,
-    decode_json_example,
-    decode_raw,
-    parse_tensor,
-    serialize_tensor,
-)
+from penstock.ops.io.decoding import decode_compressed, decode_json_example, decode_raw, parse_tensor, serialize_tensor
 from penstock.ops.io.files import matching_files, read_file, write_file
 from penstock.ops.io.parse_features import (
     FixedLenFeature,

@@ -73,7 +73,7 @@ VALUES: list[tuple[Any, Any]] = [
     (lambda x, m, w: tf.transpose(tf.concat([w, w], 0)), np.concatenate([WORDS, WORDS]).T),
     (lambda x, m, w: tf.gather(tf.reshape(w, [-1]), [3, 0]), WORDS.reshape(-1)[[3, 0]]),
     (lambda x, m, w: tf.where([True, False], w, tf.stack([w[1], w[0]])), np.stack([WORDS[0], WORDS[0]])),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
@@ -112,7 +112,7 @@ DYNAMIC: list[tuple[Any, Any]] = [
     (lambda x, i: x[tf.newaxis, ..., i], lambda i: M[None, ..., i]),
     (lambda x, i: x[i, i], lambda i: M[i, i]),
     (lambda x, i: tf.gradients(x[i, 1:], [x])[0], lambda i: np.eye(2, dtype=np.float32)[i][:, None] * [0, 1, 1]),
-]  # fmt: skip
+]
 
 
 def test_getitem_with_tensors() -> None:
@@ -161,7 +161,7 @@ STATIC: list[tuple[Any, Any]] = [
     (lambda u, a, b, k, n: tf.broadcast_to(a, [4, 2, 3]), [4, 2, 3]),
     (lambda u, a, b, k, n: tf.ensure_shape(b, [None, 5]), [2, 5]),
     (lambda u, a, b, k, n: tf.placeholder_with_default(k, [None, 3]), [None, 3]),
-]  # fmt: skip
+]
 
 
 def test_static_shapes() -> None:
@@ -195,7 +195,7 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda x: tf.broadcast_to(x, [2, 4]), ValueError, "must be equal, but are 3 and 4"),
     (lambda x: tf.zeros([-1, 2]), ValueError, "must be >= 0"),
     (lambda x: tf.constant([1, 2], shape=[3], verify_shape=True), TypeError, "Expected Tensor's shape"),
-]  # fmt: skip
+]
 
 
 def test_errors_while_building() -> None:
@@ -237,11 +237,29 @@ def test_names_of_helper_nodes() -> None:
         tf.one_hot([1], 3, on_value=5.0)
         names = [op.name for op in graph.get_operations()][2:]
     assert names == [
-        "zeros/shape_as_tensor", "zeros/Const", "zeros", "ones_like/Shape", "ones_like/Const", "ones_like",
-        "stack/1", "stack", "Const", "Const_1", "strided_slice/stack/1", "strided_slice/stack",
-        "strided_slice/stack_1/1", "strided_slice/stack_1", "strided_slice/stack_2/1", "strided_slice/stack_2",
-        "strided_slice", "one_hot/Const", "one_hot/off_value", "one_hot/indices", "one_hot/depth", "one_hot",
-    ]  # fmt: skip
+        "zeros/shape_as_tensor",
+        "zeros/Const",
+        "zeros",
+        "ones_like/Shape",
+        "ones_like/Const",
+        "ones_like",
+        "stack/1",
+        "stack",
+        "Const",
+        "Const_1",
+        "strided_slice/stack/1",
+        "strided_slice/stack",
+        "strided_slice/stack_1/1",
+        "strided_slice/stack_1",
+        "strided_slice/stack_2/1",
+        "strided_slice/stack_2",
+        "strided_slice",
+        "one_hot/Const",
+        "one_hot/off_value",
+        "one_hot/indices",
+        "one_hot/depth",
+        "one_hot",
+    ]
 
 
 def test_gradient_of_rows_is_indexed_slices() -> None:

@@ -108,9 +108,11 @@ def test_while_nested(sess):
 def test_while_with_changing_shape_runs_on_the_host(sess):
     start = tf.constant([1.0])
     _, out = tf.while_loop(
-        lambda i, a: i < 4, lambda i, a: (i + 1, tf.concat([a, a], 0)), [0, start],
+        lambda i, a: i < 4,
+        lambda i, a: (i + 1, tf.concat([a, a], 0)),
+        [0, start],
         shape_invariants=[tf.TensorShape([]), tf.TensorShape([None])],
-    )  # fmt: skip
+    )
     assert sess.run(out).shape == (16,)
     with pytest.raises(ValueError, match="shape_invariants"):
         tf.while_loop(lambda i, a: i < 4, lambda i, a: (i + 1, tf.concat([a, a], 0)), [0, start])

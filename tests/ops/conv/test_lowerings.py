@@ -110,10 +110,14 @@ def exact(x: np.ndarray, kernel: np.ndarray, dy: np.ndarray, settings: Settings)
 def reference(x: Any, kernel: Any, settings: Settings) -> jax.Array:
     """XLA's own convolution: for shapes, for other types, and for second derivatives."""
     return lax.conv_general_dilated(
-        x, kernel, settings.get("strides", (1, 1)), pads(x.shape[1:3], kernel.shape[:2], settings),
-        rhs_dilation=settings.get("dilations"), dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        x,
+        kernel,
+        settings.get("strides", (1, 1)),
+        pads(x.shape[1:3], kernel.shape[:2], settings),
+        rhs_dilation=settings.get("dilations"),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
         feature_group_count=x.shape[3] // kernel.shape[2],
-    )  # fmt: skip
+    )
 
 
 def pool_reference(x: Any, start: float, reducer: Any, settings: Settings) -> jax.Array:

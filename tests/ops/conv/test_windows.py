@@ -104,9 +104,11 @@ def test_dilated_convolutions_agree() -> None:
             (direct, tf.nn.atrous_conv2d(x, w, 2, "SAME")),
             (native, tf.nn.depthwise_conv2d(x, depthwise, [1, 1, 1, 1], "SAME", rate=[2, 2])),
             (up, tf.gradients(direct, x, direct)[0]),
-            (tf.gradients(native, x)[0], tf.gradients(tf.nn.depthwise_conv2d(
-                x, depthwise, [1, 1, 1, 1], "SAME", rate=[2, 2]), x)[0]),
-        ]  # fmt: skip
+            (
+                tf.gradients(native, x)[0],
+                tf.gradients(tf.nn.depthwise_conv2d(x, depthwise, [1, 1, 1, 1], "SAME", rate=[2, 2]), x)[0],
+            ),
+        ]
 
     for one, other in run(build, x):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)

@@ -68,45 +68,78 @@ X = {"x": tf.FixedLenFeature([2], tf.float32)}
     "make, wanted",
     [
         (lambda: tf.parse_example([example(x=floats(1, 2)), example(x=floats(3, 4))], X), {"x": [[1, 2], [3, 4]]}),
-        (lambda: tf.parse_example([example(), example(x=F())], {"x": tf.FixedLenFeature([2], tf.float32, [7, 8])}),
-         {"x": [[7, 8], [7, 8]]}),
-        (lambda: tf.parse_example([example(x=ints(1, -2)), example(), example(x=ints(5))],
-                                  {"x": tf.VarLenFeature(tf.int64)}),
-         {"x": [[[0, 0], [0, 1], [2, 0]], [1, -2, 5], [3, 2]]}),
-        (lambda: tf.parse_example([example(x=ints(1, 2, 3, 4)), example(), example(x=ints(5, 6))],
-                                  {"x": tf.FixedLenSequenceFeature([2], tf.int64, True, -1)}),
-         {"x": [[[1, 2], [3, 4]], [[-1, -1], [-1, -1]], [[5, 6], [-1, -1]]]}),
-        (lambda: tf.parse_example([example(i=ints(9, 3), v=floats(5, 6))],
-                                  {"s": tf.SparseFeature("i", "v", tf.float32, 10)}),
-         {"s": [[[0, 3], [0, 9]], [6, 5], [1, 10]]}),
-        (lambda: tf.parse_example(tf.constant([], tf.string), {**X, "y": tf.VarLenFeature(tf.string)}),
-         {"x": [], "y": [[], [], [0, 0]]}),
-        (lambda: tf.parse_single_example(example(x=floats(1, 2), y=strings(b"a", b"b")),
-                                         {**X, "y": tf.VarLenFeature(tf.string)}),
-         {"x": [1, 2], "y": [[[0], [1]], [b"a", b"b"], [2]]}),
-        (lambda: tf.parse_single_sequence_example(
-            sequence({"c": ints(7)}, t=[ints(1), ints(2, 3)], d=[floats(1, 2)]),
-            {"c": tf.FixedLenFeature([], tf.int64)},
-            {"t": tf.VarLenFeature(tf.int64), "d": tf.FixedLenSequenceFeature([2], tf.float32)}),
-         [{"c": 7}, {"t": [[[0, 0], [1, 0], [1, 1]], [1, 2, 3], [2, 2]], "d": [[1, 2]]}]),
-        (lambda: tf.io.parse_sequence_example(
-            [sequence({}, d=[floats(1), floats(2)]), sequence({}, d=[])], None,
-            {"d": tf.FixedLenSequenceFeature([1], tf.float32)}),
-         [{}, {"d": [[[1], [2]], [[0], [0]]]}, {"d": [2, 0]}]),
-        (lambda: tf.decode_csv(['1,"a,b""c",3', "NA,,"], [[7], ["d"], [0.5]], na_value="NA"),
-         [[1, 7], [b'a,b"c', b"d"], [3.0, 0.5]]),
+        (
+            lambda: tf.parse_example([example(), example(x=F())], {"x": tf.FixedLenFeature([2], tf.float32, [7, 8])}),
+            {"x": [[7, 8], [7, 8]]},
+        ),
+        (
+            lambda: tf.parse_example(
+                [example(x=ints(1, -2)), example(), example(x=ints(5))], {"x": tf.VarLenFeature(tf.int64)}
+            ),
+            {"x": [[[0, 0], [0, 1], [2, 0]], [1, -2, 5], [3, 2]]},
+        ),
+        (
+            lambda: tf.parse_example(
+                [example(x=ints(1, 2, 3, 4)), example(), example(x=ints(5, 6))],
+                {"x": tf.FixedLenSequenceFeature([2], tf.int64, True, -1)},
+            ),
+            {"x": [[[1, 2], [3, 4]], [[-1, -1], [-1, -1]], [[5, 6], [-1, -1]]]},
+        ),
+        (
+            lambda: tf.parse_example(
+                [example(i=ints(9, 3), v=floats(5, 6))], {"s": tf.SparseFeature("i", "v", tf.float32, 10)}
+            ),
+            {"s": [[[0, 3], [0, 9]], [6, 5], [1, 10]]},
+        ),
+        (
+            lambda: tf.parse_example(tf.constant([], tf.string), {**X, "y": tf.VarLenFeature(tf.string)}),
+            {"x": [], "y": [[], [], [0, 0]]},
+        ),
+        (
+            lambda: tf.parse_single_example(
+                example(x=floats(1, 2), y=strings(b"a", b"b")), {**X, "y": tf.VarLenFeature(tf.string)}
+            ),
+            {"x": [1, 2], "y": [[[0], [1]], [b"a", b"b"], [2]]},
+        ),
+        (
+            lambda: tf.parse_single_sequence_example(
+                sequence({"c": ints(7)}, t=[ints(1), ints(2, 3)], d=[floats(1, 2)]),
+                {"c": tf.FixedLenFeature([], tf.int64)},
+                {"t": tf.VarLenFeature(tf.int64), "d": tf.FixedLenSequenceFeature([2], tf.float32)},
+            ),
+            [{"c": 7}, {"t": [[[0, 0], [1, 0], [1, 1]], [1, 2, 3], [2, 2]], "d": [[1, 2]]}],
+        ),
+        (
+            lambda: tf.io.parse_sequence_example(
+                [sequence({}, d=[floats(1), floats(2)]), sequence({}, d=[])],
+                None,
+                {"d": tf.FixedLenSequenceFeature([1], tf.float32)},
+            ),
+            [{}, {"d": [[[1], [2]], [[0], [0]]]}, {"d": [2, 0]}],
+        ),
+        (
+            lambda: tf.decode_csv(['1,"a,b""c",3', "NA,,"], [[7], ["d"], [0.5]], na_value="NA"),
+            [[1, 7], [b'a,b"c', b"d"], [3.0, 0.5]],
+        ),
         (lambda: tf.decode_csv(["1,2,3"], [[0], [""]], select_cols=[0, 2]), [[1], [b"3"]]),
         (lambda: tf.decode_compressed([gzip.compress(b"hello")], "GZIP"), [b"hello"]),
         (lambda: tf.decode_compressed([zlib.compress(b"hello")], "ZLIB"), [b"hello"]),
-        (lambda: tf.parse_single_example(
-            tf.decode_json_example('{"features":{"feature":{"x":{"floatList":{"value":[1,2]}}}}}'), X), {"x": [1, 2]}),
+        (
+            lambda: tf.parse_single_example(
+                tf.decode_json_example('{"features":{"feature":{"x":{"floatList":{"value":[1,2]}}}}}'), X
+            ),
+            {"x": [1, 2]},
+        ),
         (lambda: tf.parse_tensor(tf.serialize_tensor(["a", "b"]), tf.string), [b"a", b"b"]),
         (lambda: tf.parse_tensor(tf.serialize_tensor(tf.zeros([0, 3])), tf.float32), []),
-        (lambda: tf.deserialize_many_sparse(
-            tf.serialize_many_sparse(tf.SparseTensor([[0, 1], [1, 0]], ["a", "b"], [3, 2])), tf.string),
-         [[[0, 1], [1, 0]], [b"a", b"b"], [3, 2]]),
+        (
+            lambda: tf.deserialize_many_sparse(
+                tf.serialize_many_sparse(tf.SparseTensor([[0, 1], [1, 0]], ["a", "b"], [3, 2])), tf.string
+            ),
+            [[[0, 1], [1, 0]], [b"a", b"b"], [3, 2]],
+        ),
     ],
-)  # fmt: skip
+)
 def test_values(make: Any, wanted: Any) -> None:
     assert value(make) == wanted
 
@@ -114,15 +147,23 @@ def test_values(make: Any, wanted: Any) -> None:
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: tf.parse_example([example(x=floats(1, 2)), b"\xff"], X, example_names=["one", "two"]),
-         "Name: two, Index: 1. Could not parse example"),
+        (
+            lambda: tf.parse_example([example(x=floats(1, 2)), b"\xff"], X, example_names=["one", "two"]),
+            "Name: two, Index: 1. Could not parse example",
+        ),
         (lambda: tf.parse_example([example()], X), "Feature: x .* is required but could not be found"),
         (lambda: tf.parse_example([example(x=floats(1))], X), "Number of float32 values != expected"),
         (lambda: tf.parse_example([example(x=ints(1, 2))], X), "Data types don't match"),
-        (lambda: tf.parse_example([example(x=floats(1))],
-                                  {"x": tf.FixedLenSequenceFeature([2], tf.float32, True)}), "multiple of stride"),
-        (lambda: tf.parse_single_sequence_example(
-            sequence({}), None, {"d": tf.FixedLenSequenceFeature([2], tf.float32)})[1], "'d' is required"),
+        (
+            lambda: tf.parse_example([example(x=floats(1))], {"x": tf.FixedLenSequenceFeature([2], tf.float32, True)}),
+            "multiple of stride",
+        ),
+        (
+            lambda: tf.parse_single_sequence_example(
+                sequence({}), None, {"d": tf.FixedLenSequenceFeature([2], tf.float32)}
+            )[1],
+            "'d' is required",
+        ),
         (lambda: tf.decode_csv(["1,2"], [[0]]), "Expect 1 fields but have 2"),
         (lambda: tf.decode_csv(["a"], [[0]]), "Field 0 in record 0 is not a valid int32: a"),
         (lambda: tf.decode_csv([",1"], [tf.constant([], tf.int32), [0]]), "Field 0 is required but missing"),
@@ -132,7 +173,7 @@ def test_values(make: Any, wanted: Any) -> None:
         (lambda: tf.decode_json_example("{nope"), "JSON"),
         (lambda: tf.decode_raw([b"abc"], tf.int16), "multiple of"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_an_invalid_argument(make: Any, message: str) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         value(make)
@@ -177,9 +218,10 @@ def parsers() -> tuple[Any, Any, list[Any]]:
         features = {"x": tf.VarLenFeature(tf.float32), "y": tf.FixedLenFeature([], tf.string)}
         lists = {"x": tf.VarLenFeature(tf.float32)}
         outputs = [
-            tf.parse_single_example(fed, features), tf.parse_tensor(fed, tf.float32),
+            tf.parse_single_example(fed, features),
+            tf.parse_tensor(fed, tf.float32),
             tf.parse_single_sequence_example(fed, None, lists)[1],
-        ]  # fmt: skip
+        ]
         return tf.Session(), fed, outputs
 
 

@@ -37,12 +37,18 @@ VALUES = {
     "logdet": (lambda x: tf.linalg.logdet(x), [S], np.log(np.linalg.det(S))),
     "solve": (lambda x, y: tf.linalg.solve(x, y), [M, RIGHT], np.linalg.solve(M, RIGHT)),
     "triangular": (lambda x, y: tf.linalg.triangular_solve(x, y), [M, RIGHT], np.linalg.solve(np.tril(M), RIGHT)),
-    "upper": (lambda x, y: tf.linalg.triangular_solve(x, y, lower=False, adjoint=True), [M[0], RIGHT],
-              np.linalg.solve(np.triu(M[0]).T, RIGHT)),
+    "upper": (
+        lambda x, y: tf.linalg.triangular_solve(x, y, lower=False, adjoint=True),
+        [M[0], RIGHT],
+        np.linalg.solve(np.triu(M[0]).T, RIGHT),
+    ),
     "lstsq": (lambda x, y: tf.linalg.lstsq(x, y), [TALL, TALL[:, :2]], np.linalg.lstsq(TALL, TALL[:, :2])[0]),
     "lstsq of few": (lambda x, y: tf.linalg.lstsq(x, y), [WIDE, WIDE[:, :2]], np.linalg.pinv(WIDE) @ WIDE[:, :2]),
-    "lstsq of any": (lambda x, y: tf.linalg.lstsq(x, y, fast=False), [np.ones((3, 2)), np.ones((3, 1))],
-                     np.full((2, 1), 0.5)),
+    "lstsq of any": (
+        lambda x, y: tf.linalg.lstsq(x, y, fast=False),
+        [np.ones((3, 2)), np.ones((3, 1))],
+        np.full((2, 1), 0.5),
+    ),
     "eigvalsh": (lambda x: tf.linalg.eigvalsh(x), [S], np.linalg.eigvalsh(S)),
     "eigh": (lambda x: tf.abs(tf.linalg.eigh(x)[1]), [S], np.abs(np.linalg.eigh(S)[1])),
     "svd": (lambda x: tf.linalg.svd(x, compute_uv=False), [TALL], np.linalg.svd(TALL)[1]),
@@ -54,16 +60,30 @@ VALUES = {
     "sqrtm": (lambda x: tf.matmul(tf.linalg.sqrtm(x), tf.linalg.sqrtm(x)), [S], S),
     "expm": (lambda x: tf.linalg.expm(x), [np.diag([0.5, -1.0, 30.0])], np.diag(np.exp([0.5, -1.0, 30.0]))),
     "logm": (lambda x: tf.linalg.logm(tf.cast(x, tf.complex128)), [np.diag([1.0, 2.0])], np.diag(np.log([1.0, 2.0]))),
-    "tridiagonal": (lambda x, y: tf.linalg.tridiagonal_solve(x, y), [BAND, np.ones((5, 1))],
-                    np.linalg.solve(tridiagonal(BAND), np.ones((5, 1)))),
-    "tridiagonal matrix": (lambda x, y: tf.linalg.tridiagonal_solve(x, y, diagonals_format="matrix"),
-                           [tridiagonal(BAND), np.ones((5, 2))],
-                           np.linalg.solve(tridiagonal(BAND), np.ones((5, 2)))),
+    "tridiagonal": (
+        lambda x, y: tf.linalg.tridiagonal_solve(x, y),
+        [BAND, np.ones((5, 1))],
+        np.linalg.solve(tridiagonal(BAND), np.ones((5, 1))),
+    ),
+    "tridiagonal matrix": (
+        lambda x, y: tf.linalg.tridiagonal_solve(x, y, diagonals_format="matrix"),
+        [tridiagonal(BAND), np.ones((5, 2))],
+        np.linalg.solve(tridiagonal(BAND), np.ones((5, 2))),
+    ),
     "trace": (lambda x: tf.linalg.trace(x), [M], np.trace(M, axis1=1, axis2=2)),
-    **{f"norm {o} {axes}": (lambda x, o=o, axes=axes: tf.norm(x, o, axes), [M], np.linalg.norm(M, f, axes))
-       for o, f, axes in [("fro", "fro", (0, 1)), (2, 2, (2, 0)), (1, 1, (-2, -1)), (np.inf, np.inf, (1, 2)),
-                          (3, 3, 1), (np.inf, np.inf, 0), ("euclidean", None, -1)]},
-}  # fmt: skip
+    **{
+        f"norm {o} {axes}": (lambda x, o=o, axes=axes: tf.norm(x, o, axes), [M], np.linalg.norm(M, f, axes))
+        for o, f, axes in [
+            ("fro", "fro", (0, 1)),
+            (2, 2, (2, 0)),
+            (1, 1, (-2, -1)),
+            (np.inf, np.inf, (1, 2)),
+            (3, 3, 1),
+            (np.inf, np.inf, 0),
+            ("euclidean", None, -1),
+        ]
+    },
+}
 
 
 @pytest.mark.parametrize("known", [True, False])

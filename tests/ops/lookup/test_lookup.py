@@ -41,8 +41,9 @@ def words(tmp_path: Path) -> str:
 
 def test_static_tables() -> None:
     assert found(static(["a", "b"], tf.constant([1, 2], tf.int64)), tf.constant([["a", "z"], ["b", "a"]])) == [
-        [1, -1], [2, 1],
-    ]  # fmt: skip
+        [1, -1],
+        [2, 1],
+    ]
     assert found(static(tf.constant([1, 2], tf.int64), ["x", "y"], "?"), tf.constant([2, 5], tf.int64)) == [b"y", b"?"]
     assert found(static(tf.constant([1, 2], tf.int64), [0.5, 1.5]), tf.zeros([0, 2], tf.int64)) == []
 
@@ -98,9 +99,10 @@ def test_files_that_do_not_fit(tmp_path: Path, text: str | None, kwargs: Any, er
 def test_mutable_tables() -> None:
     table = lookup.MutableHashTable(tf.string, tf.int64, -1)
     steps = [
-        table.insert(["a", "b"], tf.constant([1, 2], tf.int64)), table.insert(["a"], tf.constant([7], tf.int64)),
+        table.insert(["a", "b"], tf.constant([1, 2], tf.int64)),
+        table.insert(["a"], tf.constant([7], tf.int64)),
         table.remove(["b", "q"]),
-    ]  # fmt: skip
+    ]
     assert found(table, ["a", "b"], *steps) == [7, -1]
     rows = lookup.MutableHashTable(tf.int64, tf.float32, [0.0, 1.0])
     assert rows.lookup(tf.constant([3], tf.int64)).shape.as_list() == [1, 2]

@@ -51,19 +51,44 @@ VALUES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("maximum", (X, Y), {}, np.maximum(X, Y)),
     ("minimum", (X, Y), {}, np.minimum(X, Y)),
     ("atan2", (X, Y), {}, np.arctan2(X, Y)),
-    *((name, (X,), {}, f(X)) for name, f in {
-        "negative": np.negative, "abs": np.abs, "sign": np.sign, "square": np.square, "exp": np.exp,
-        "expm1": np.expm1, "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh, "cosh": np.cosh,
-        "tanh": np.tanh, "asinh": np.arcsinh, "floor": np.floor, "ceil": np.ceil, "round": np.round, "rint": np.rint,
-        "is_finite": np.isfinite, "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    }.items()),
-    *((name, (P,), {}, f(P)) for name, f in {
-        "log": np.log, "log1p": np.log1p, "sqrt": np.sqrt,
-        "rsqrt": lambda x: 1 / np.sqrt(x), "reciprocal": lambda x: 1 / x,
-    }.items()),
-    *((name, (U,), {}, f(U)) for name, f in {
-        "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atanh": np.arctanh,
-    }.items()),
+    *(
+        (name, (X,), {}, f(X))
+        for name, f in {
+            "negative": np.negative,
+            "abs": np.abs,
+            "sign": np.sign,
+            "square": np.square,
+            "exp": np.exp,
+            "expm1": np.expm1,
+            "sin": np.sin,
+            "cos": np.cos,
+            "tan": np.tan,
+            "sinh": np.sinh,
+            "cosh": np.cosh,
+            "tanh": np.tanh,
+            "asinh": np.arcsinh,
+            "floor": np.floor,
+            "ceil": np.ceil,
+            "round": np.round,
+            "rint": np.rint,
+            "is_finite": np.isfinite,
+            "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+        }.items()
+    ),
+    *(
+        (name, (P,), {}, f(P))
+        for name, f in {
+            "log": np.log,
+            "log1p": np.log1p,
+            "sqrt": np.sqrt,
+            "rsqrt": lambda x: 1 / np.sqrt(x),
+            "reciprocal": lambda x: 1 / x,
+        }.items()
+    ),
+    *(
+        (name, (U,), {}, f(U))
+        for name, f in {"asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atanh": np.arctanh}.items()
+    ),
     ("equal", (X, 0.0), {}, X == 0),
     ("not_equal", (X, 0.0), {}, X != 0),
     ("less", (X, Y), {}, X < Y),
@@ -102,7 +127,7 @@ VALUES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("clip_by_value", (X, -1.0, 1.0), {}, X.clip(-1, 1)),
     ("clip_by_norm", (X, 1.0), {}, X / np.linalg.norm(X)),
     ("global_norm", ([X, None, P],), {}, np.sqrt((X * X).sum() + (P * P).sum())),
-]  # fmt: skip
+]
 
 
 def _function(name: str) -> Any:
@@ -163,10 +188,17 @@ def _tf(**more: Any) -> types.SimpleNamespace:
     functions = {name: _function(name) for name in names.split()}
     dtypes = {d.name: d for d in map(as_dtype, range(1, 24)) if hasattr(dt, d.name)}
     return types.SimpleNamespace(
-        **functions, **dtypes, Graph=Graph, Session=Session,
-        constant=creation.constant, placeholder=creation.placeholder,
-        gradients=autodiff.gradients, get_default_graph=lambda: None, global_variables=list, **more,
-    )  # fmt: skip
+        **functions,
+        **dtypes,
+        Graph=Graph,
+        Session=Session,
+        constant=creation.constant,
+        placeholder=creation.placeholder,
+        gradients=autodiff.gradients,
+        get_default_graph=lambda: None,
+        global_variables=list,
+        **more,
+    )
 
 
 _DTYPES = {row["id"]: row for row in load("semantics/dtypes.json")["cases"]}
@@ -205,7 +237,9 @@ GRADIENT_NODES = {
     "add row": (arithmetic.add, ([2, 3], [3]), "Shape Shape_1 Sum/reduction_indices Sum Reshape"),
     "add unknown rows": (arithmetic.add, ([None, 3], [3]), "Shape Shape_1 Sum/reduction_indices Sum Reshape"),
     "add unknown": (
-        arithmetic.add, ([None, 3], [None, 3]), "Shape Shape_1 BroadcastGradientArgs Sum Reshape Sum_1 Reshape_1",
+        arithmetic.add,
+        ([None, 3], [None, 3]),
+        "Shape Shape_1 BroadcastGradientArgs Sum Reshape Sum_1 Reshape_1",
     ),
     "sub same": (arithmetic.subtract, ([2], [2]), "Neg"),
     "mul same": (arithmetic.multiply, ([2], [2]), "Mul Mul_1"),
@@ -217,14 +251,15 @@ GRADIENT_NODES = {
     "sum unknown": (reduce.reduce_sum, ([None, 3],), "Reshape/shape Reshape Shape Tile"),
     "mean": (reduce.reduce_mean, ([2, 3],), "Reshape/shape Reshape Const Tile Const_1 truediv"),
     "sum of rows": (
-        lambda x: reduce.reduce_sum(x, axis=1), ([2, 3],),
+        lambda x: reduce.reduce_sum(x, axis=1),
+        ([2, 3],),
         "Maximum/x Maximum/y Maximum floordiv/x floordiv Reshape/shape Reshape Tile/multiples Tile",
     ),
     "square": (unary.square, ([2],), "Const Mul Mul_1"),
     "abs": (unary.abs, ([2],), "Sign mul"),
     "tanh": (unary.tanh, ([2],), "TanhGrad"),
     "max": (arithmetic.maximum, ([2], [2]), "zeros_like GreaterEqual SelectV2 SelectV2_1 Shape Shape_1"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", GRADIENT_NODES)

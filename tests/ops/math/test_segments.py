@@ -51,9 +51,7 @@ def test_refused(indices: Any, segments: Any, message: str) -> None:
     fed = [tf.placeholder(tf.int32, [None]) for _ in range(2)]
     data = tf.placeholder(tf.float64, [None, 2])
     y = tf.sparse_segment_mean(data, *fed)
-    gradient = tf.raw_ops.SparseSegmentMeanGrad(
-        grad=tf.ones([1, 2]), indices=fed[0], segment_ids=fed[1], output_dim0=4
-    )
+    gradient = tf.raw_ops.SparseSegmentMeanGrad(grad=tf.ones([1, 2]), indices=fed[0], segment_ids=fed[1], output_dim0=4)
     with tf.Session() as session:
         for result in (y, gradient):
             with pytest.raises(tf.errors.InvalidArgumentError, match=message):

@@ -25,9 +25,17 @@ def test_collected_losses() -> None:
 
 @pytest.mark.parametrize(
     "weights, fits",
-    [(np.float32(2), True), (np.ones((3, 1)), True), (np.ones((3, 2)), True), (np.ones((1, 2)), True),
-     (np.ones(2), False), (np.ones((2, 1)), False), (np.ones((3, 2, 1)), False), (np.ones((3, 3)), False)],
-)  # fmt: skip
+    [
+        (np.float32(2), True),
+        (np.ones((3, 1)), True),
+        (np.ones((3, 2)), True),
+        (np.ones((1, 2)), True),
+        (np.ones(2), False),
+        (np.ones((2, 1)), False),
+        (np.ones((3, 2, 1)), False),
+        (np.ones((3, 3)), False),
+    ],
+)
 def test_weights_must_fit(weights: Any, fits: bool) -> None:
     weights, values = np.asarray(weights, np.float32), np.ones((3, 2), np.float32)
     with tf.Graph().as_default(), tf.Session() as session:

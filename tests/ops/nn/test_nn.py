@@ -143,8 +143,9 @@ def test_elementwise_losses() -> None:
             loss.weighted_cross_entropy_with_logits(labels=z, logits=x, pos_weight=3.0),
             loss.l2_loss(x),
         ),
-        x, z,
-    )  # fmt: skip
+        x,
+        z,
+    )
     np.testing.assert_allclose(plain, -z * np.log(p) - (1 - z) * np.log1p(-p), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(weighted, -3 * z * np.log(p) - (1 - z) * np.log1p(-p), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(square, (x**2).sum() / 2, rtol=1e-5)
@@ -187,8 +188,15 @@ def test_normalisation() -> None:
         weights = reshaping.reshape(ranges.range(120.0), [4, 3, 5, 2])
         inputs = [x, scale, offset]
         # moments() lets no gradient through the mean of the variance, which sums to zero: both forms have one gradient.
-        return [mean, variance, by_parts, fused, unbiased,
-                gradients(by_parts * weights, inputs), gradients(fused * weights, inputs)]  # fmt: skip
+        return [
+            mean,
+            variance,
+            by_parts,
+            fused,
+            unbiased,
+            gradients(by_parts * weights, inputs),
+            gradients(fused * weights, inputs),
+        ]
 
     mean, variance, by_parts, fused, unbiased, parts_grads, fused_grads = run(build, x, scale, offset)
     np.testing.assert_allclose(mean, flat.mean(0), rtol=1e-4, atol=1e-6)
@@ -232,13 +240,19 @@ def windows(x: np.ndarray, size: int, stride: int, dilation: int, padding: Any, 
         around = [(0, 0), (0, 0)] if padding == "VALID" else list(padding[1:3])
     padded = np.pad(x, [(0, 0), *around, (0, 0)], constant_values=fill)
     rows, columns = ((n - reach) // stride + 1 for n in padded.shape[1:3])
-    return np.stack([
-        np.stack([
-            padded[:, i * stride : i * stride + reach : dilation, j * stride : j * stride + reach : dilation]
-            for j in range(columns)
-        ], axis=1)
-        for i in range(rows)
-    ], axis=1)  # fmt: skip
+    return np.stack(
+        [
+            np.stack(
+                [
+                    padded[:, i * stride : i * stride + reach : dilation, j * stride : j * stride + reach : dilation]
+                    for j in range(columns)
+                ],
+                axis=1,
+            )
+            for i in range(rows)
+        ],
+        axis=1,
+    )
 
 
 EXPLICIT = [[0, 0], [1, 2], [0, 1], [0, 0]]
@@ -386,7 +400,7 @@ def test_static_shapes(build: Callable[[], Any], shape: list[int | None]) -> Non
         (lambda: layer_parts.top_k(x_of(2, 3), 4), "last dimension >= k = 4 but is 3"),
         (lambda: embedding.embedding_lookup([x_of(2, 3)] * 2, [0], "modulo"), "partition strategy: modulo"),
     ],
-)  # fmt: skip
+)
 def test_misuse_is_refused(build: Callable[[], Any], message: str) -> None:
     with Graph().as_default(), pytest.raises(ValueError, match=message):
         build()

@@ -92,10 +92,17 @@ def test_sampled_softmax_over_all_classes_is_the_softmax() -> None:
 def test_nce_loss() -> None:
     sampled, counts = np.array([0, 5]), np.array([0.5, 0.25], np.float32)
     true_counts = np.array([[0.1], [0.2], [0.1]], np.float32)
-    loss = run(lambda: tf.nn.nce_loss(
-        [tf.constant(WEIGHTS[0::2]), tf.constant(WEIGHTS[1::2])], tf.constant(BIASES), tf.constant(LABELS),
-        tf.constant(HIDDEN), 2, 6, sampled_values=(tf.constant(sampled), true_counts, counts),
-    ))  # fmt: skip
+    loss = run(
+        lambda: tf.nn.nce_loss(
+            [tf.constant(WEIGHTS[0::2]), tf.constant(WEIGHTS[1::2])],
+            tf.constant(BIASES),
+            tf.constant(LABELS),
+            tf.constant(HIDDEN),
+            2,
+            6,
+            sampled_values=(tf.constant(sampled), true_counts, counts),
+        )
+    )
     logits = HIDDEN @ WEIGHTS.T + BIASES
     true = np.take_along_axis(logits, LABELS, 1) - np.log(true_counts)
     noise = logits[:, sampled] - np.log(counts)

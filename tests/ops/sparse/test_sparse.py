@@ -37,8 +37,10 @@ SOFT = np.exp(A) * (A != 0)
 SAME = {
     "to_dense": (lambda: tf.sparse.to_dense(sparse(A)), A),
     "from_dense": (lambda: tf.sparse.from_dense(A), A),
-    "reorder": (lambda: tf.sparse.reorder(tf.SparseTensor([[2, 2], [0, 1]], [1.0, 2.0], [3, 4])).indices,
-                [[0, 1], [2, 2]]),
+    "reorder": (
+        lambda: tf.sparse.reorder(tf.SparseTensor([[2, 2], [0, 1]], [1.0, 2.0], [3, 4])).indices,
+        [[0, 1], [2, 2]],
+    ),
     "transpose": (lambda: tf.sparse.transpose(sparse(A)), A.T),
     "reshape": (lambda: tf.sparse.reshape(sparse(A), [2, -1, 2]), A.reshape(2, 3, 2)),
     "expand_dims": (lambda: tf.sparse.expand_dims(sparse(A), 1), A[:, None]),
@@ -57,12 +59,16 @@ SAME = {
     "times": (lambda: sparse(A) * np.float32([[1], [2], [3]]), A * np.float32([[1], [2], [3]])),
     "over": (lambda: sparse(A) / 2.0, A / 2),
     "dense times": (lambda: tf.constant(B) * sparse(A), A * B),
-    "fill_empty_rows": (lambda: tf.sparse.fill_empty_rows(sparse(A * [[1], [0], [1]]), 7.0)[0],
-                        A * [[1], [0], [1]] + np.float32([[0] * 4, [7, 0, 0, 0], [0] * 4])),
-    "to_indicator": (lambda: tf.sparse.to_indicator(tf.SparseTensor([[0, 0], [1, 1]], np.int64([2, 0]), [2, 2]), 3),
-                     [[False, False, True], [True, False, False]]),
+    "fill_empty_rows": (
+        lambda: tf.sparse.fill_empty_rows(sparse(A * [[1], [0], [1]]), 7.0)[0],
+        A * [[1], [0], [1]] + np.float32([[0] * 4, [7, 0, 0, 0], [0] * 4]),
+    ),
+    "to_indicator": (
+        lambda: tf.sparse.to_indicator(tf.SparseTensor([[0, 0], [1, 1]], np.int64([2, 0]), [2, 2]), 3),
+        [[False, False, True], [True, False, False]],
+    ),
     "eye": (lambda: tf.sparse.eye(2, 3), np.eye(2, 3)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SAME)

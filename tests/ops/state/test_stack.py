@@ -45,7 +45,11 @@ def test_refused(case: str) -> None:
             wrong = raw.StackPushV2(handle=handle, elem=1.0)
         else:
             wrong = raw.StackPopV2(handle=handle, elem_type=tf.int32 if case == "other type" else tf.float32)
-    message = {"empty": "is empty", "full": "overflowed its max_size", "closed": "has already been closed",
-               "other type": "holds float32, not int32"}[case]  # fmt: skip
+    message = {
+        "empty": "is empty",
+        "full": "overflowed its max_size",
+        "closed": "has already been closed",
+        "other type": "holds float32, not int32",
+    }[case]
     with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match=rf"Stack\[s\] {message}"):
         session.run(wrong)

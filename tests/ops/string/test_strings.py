@@ -42,27 +42,41 @@ def value(make: Any) -> Any:
         (lambda: tf.reduce_join(tf.zeros([0, 2], tf.string), 0), [b"", b""]),
         (lambda: tf.strings.unsorted_segment_join(["a", "b", "c"], [1, 0, 1], 3, ":"), [b"b", b"a:c", b""]),
         (lambda: tf.strings.format("{} {}", ([1.5, 2.0], ["a", 'b"'])), b'[1.5 2] ["a" "b\\""]'),
-        (lambda: tf.strings.format("{}", np.arange(100).reshape(10, 10), summarize=1),
-         b"[[0 ... 9]\n ...\n [90 ... 99]]"),
-        (lambda: tf.string_split(["a,b c;d", " x"], delimiter=", ;"),
-         [[[0, 0], [0, 1], [0, 2], [0, 3], [1, 0]], [b"a", b"b", b"c", b"d", b"x"], [2, 4]]),
+        (
+            lambda: tf.strings.format("{}", np.arange(100).reshape(10, 10), summarize=1),
+            b"[[0 ... 9]\n ...\n [90 ... 99]]",
+        ),
+        (
+            lambda: tf.string_split(["a,b c;d", " x"], delimiter=", ;"),
+            [[[0, 0], [0, 1], [0, 2], [0, 3], [1, 0]], [b"a", b"b", b"c", b"d", b"x"], [2, 4]],
+        ),
         (lambda: tf.string_split(tf.constant([], tf.string)), [[], [], [0, 0]]),
-        (lambda: tf.strings.split(["a<>b<>", "x"], sep="<>"),
-         [[[0, 0], [0, 1], [0, 2], [1, 0]], [b"a", b"b", b"", b"x"], [2, 3]]),
+        (
+            lambda: tf.strings.split(["a<>b<>", "x"], sep="<>"),
+            [[[0, 0], [0, 1], [0, 2], [1, 0]], [b"a", b"b", b"", b"x"], [2, 3]],
+        ),
         (lambda: tf.strings.split(["  a b  c  "], maxsplit=1), [[[0, 0], [0, 1]], [b"a", b"b  c  "], [1, 2]]),
-        (lambda: tf.strings.split([["a b"], ["c"]]),
-         [[[0, 0, 0], [0, 0, 1], [1, 0, 0]], [b"a", b"b", b"c"], [2, 1, 2]]),
+        (
+            lambda: tf.strings.split([["a b"], ["c"]]),
+            [[[0, 0, 0], [0, 0, 1], [1, 0, 0]], [b"a", b"b", b"c"], [2, 1, 2]],
+        ),
         (lambda: tf.strings.ngrams(["a", "b"], 2, pad_values=("L", "R")), [b"L a", b"a b", b"b R"]),
-        (lambda: tf.strings.unicode_transcode([b"h\xff\x01"], "UTF-8", "UTF-16-BE", replacement_char=33,
-                                              replace_control_characters=True), ["h!!".encode("utf-16-be")]),
+        (
+            lambda: tf.strings.unicode_transcode(
+                [b"h\xff\x01"], "UTF-8", "UTF-16-BE", replacement_char=33, replace_control_characters=True
+            ),
+            ["h!!".encode("utf-16-be")],
+        ),
         (lambda: tf.strings.unicode_decode_with_offsets("hél", "UTF-8")[1], [0, 1, 3]),
-        (lambda: tf.strings.unicode_encode([[104, 0xD800], [0x4E2D, 97]], "UTF-8"),
-         ["h\ufffd".encode(), "中a".encode()]),
+        (
+            lambda: tf.strings.unicode_encode([[104, 0xD800], [0x4E2D, 97]], "UTF-8"),
+            ["h\ufffd".encode(), "中a".encode()],
+        ),
         (lambda: tf.strings.unicode_split("hé", "UTF-8"), [b"h", "é".encode()]),
         (lambda: tf.map_fn(lambda x: tf.string_join([x, "!"]), tf.constant(["a", "b"])), [b"a!", b"b!"]),
         (lambda: tf.string_to_hash_bucket_fast(tf.zeros([0, 2], tf.string), 7), []),
     ],
-)  # fmt: skip
+)
 def test_values(make: Any, wanted: Any) -> None:
     assert value(make) == wanted
 
