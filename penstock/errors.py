@@ -49,9 +49,9 @@ _TYPE_OF_CODE: dict[int, type[OpError]] = {}
 class OpError(Exception):
     """An op failed while a graph was built or run.
 
-    `op` is the Operation that failed, its name where only the name is known, or None:
+    `op` is the Operation that failed, its name where only the name is known, or None. A message alone will do:
 
-    >>> str(OpError(None, None, "queue is closed", CANCELLED))
+    >>> str(CancelledError("queue is closed"))
     'queue is closed'
     """
 
@@ -63,7 +63,11 @@ class OpError(Exception):
             cls._code = code
             _TYPE_OF_CODE[code] = cls
 
-    def __init__(self, node_def: Any, op: Any, message: str | bytes, error_code: int | None = None) -> None:
+    def __init__(
+        self, node_def: Any = None, op: Any = None, message: str | bytes | None = None, error_code: int | None = None
+    ) -> None:
+        if message is None:
+            node_def, message = None, str(node_def)
         text = message.decode("utf-8", "replace") if isinstance(message, bytes) else message
         super().__init__(text)
         self._node_def = node_def

@@ -57,7 +57,7 @@ def _local(path: Path) -> str:
         return text
     if scheme != "file":
         raise errors.UnimplementedError(
-            None, None, f"'{text}': files of scheme '{scheme}' are not supported. Use a path on a mounted file system."
+            f"'{text}': files of scheme '{scheme}' are not supported. Use a path on a mounted file system."
         )
     return rest
 
@@ -72,7 +72,7 @@ def _as_op_error(path: str) -> Iterator[None]:
 
 def _op_error(path: str, error: OSError) -> errors.OpError:
     cls = _ERROR_OF_ERRNO.get(error.errno or 0, errors.UnknownError)
-    return cls(None, None, f"{path}; {error.strerror or error}")
+    return cls(f"{path}; {error.strerror or error}")
 
 
 class GFile:
@@ -89,10 +89,8 @@ class GFile:
     def __init__(self, name: Path, mode: str = "r") -> None:
         if mode.replace("b", "", 1) not in _MODES:
             raise errors.InvalidArgumentError(
-                None,
-                None,
                 f"Cannot open '{as_str_any(name)}': mode must be one of {', '.join(_MODES)}, with or without 'b', "
-                f"received {mode!r}.",
+                f"received {mode!r}."
             )
         self._name = name
         self._path = _local(name)
@@ -126,7 +124,7 @@ class GFile:
         """Write text (as UTF-8) or bytes."""
         content = as_bytes(file_content)
         if self._mode[0] == "r" and "+" not in self._mode:
-            raise errors.PermissionDeniedError(None, None, f"{self._path}; not open for writing (mode {self._mode!r})")
+            raise errors.PermissionDeniedError(f"{self._path}; not open for writing (mode {self._mode!r})")
         with _as_op_error(self._path):
             self._opened().write(content)
 
@@ -138,14 +136,14 @@ class GFile:
         if offset is None:
             raise TypeError("seek() needs an offset.")
         if whence not in (0, 1, 2):
-            raise errors.InvalidArgumentError(None, None, f"seek(): whence must be 0, 1 or 2, received {whence}.")
+            raise errors.InvalidArgumentError(f"seek(): whence must be 0, 1 or 2, received {whence}.")
         file = self._reading()
         size = self.size()
         target = offset + (0, file.tell(), size)[whence]
         if target < 0:
-            raise errors.InvalidArgumentError(None, None, f"{self._path}; seek to negative position {target}")
+            raise errors.InvalidArgumentError(f"{self._path}; seek to negative position {target}")
         if target > size:
-            raise errors.OutOfRangeError(None, None, f"{self._path}; seek to {target}, past the end at {size}")
+            raise errors.OutOfRangeError(f"{self._path}; seek to {target}, past the end at {size}")
         file.seek(target)
 
     def seekable(self) -> bool:
@@ -210,7 +208,7 @@ class GFile:
 
     def _reading(self) -> BinaryIO:
         if self._mode[0] != "r" and "+" not in self._mode:
-            raise errors.PermissionDeniedError(None, None, f"{self._path}; not open for reading (mode {self._mode!r})")
+            raise errors.PermissionDeniedError(f"{self._path}; not open for reading (mode {self._mode!r})")
         return self._opened()
 
     def _decoded(self, data: bytes) -> Any:
@@ -272,7 +270,7 @@ def listdir(path: Path) -> list[str]:
     """Names in a directory, in no particular order."""
     local = _local(path)
     if not os.path.isdir(local):
-        raise errors.NotFoundError(None, None, f"{local}; no such directory")
+        raise errors.NotFoundError(f"{local}; no such directory")
     with _as_op_error(local):
         return os.listdir(local)
 
@@ -304,7 +302,7 @@ def rename(src: Path, dst: Path, overwrite: bool = False) -> None:
 
 def _refuse_existing(target: str, overwrite: bool) -> None:
     if not overwrite and os.path.exists(target):
-        raise errors.AlreadyExistsError(None, None, f"{target}; already exists. Pass overwrite=True to replace it.")
+        raise errors.AlreadyExistsError(f"{target}; already exists. Pass overwrite=True to replace it.")
 
 
 def glob(pattern: Path | Sequence[Path]) -> list[str]:

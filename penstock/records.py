@@ -44,7 +44,7 @@ class RecordWriter:
     def write(self, record: bytes | str) -> None:
         """Appends a record."""
         if self._file is None:
-            raise InvalidArgumentError(None, None, f"'{self._path}' is closed.")
+            raise InvalidArgumentError(f"'{self._path}' is closed.")
         data = encode(record.encode() if isinstance(record, str) else bytes(record))
         files.write(self._file, self._compressor.compress(data) if self._compressor else data)
 
@@ -103,7 +103,7 @@ def read(path: Any, compression: str = "") -> Iterator[bytes]:
                 yield data
                 at += 16 + length
         except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise DataLossError(None, None, f"'{name}' is damaged at {at}: {error}.") from error
+            raise DataLossError(f"'{name}' is damaged at {at}: {error}.") from error
 
 
 def _read_exactly(file: Any, length: int) -> bytes:
@@ -138,4 +138,4 @@ class _Inflated:
 
 def _require_known(compression: str) -> None:
     if compression not in COMPRESSIONS:
-        raise InvalidArgumentError(None, None, f"Compression must be one of {COMPRESSIONS}, received {compression!r}.")
+        raise InvalidArgumentError(f"Compression must be one of {COMPRESSIONS}, received {compression!r}.")

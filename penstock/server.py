@@ -115,7 +115,7 @@ class Server:
     ) -> None:
         definition = make_server_def(server_or_cluster_def, job_name, task_index, protocol, config)
         if definition.protocol not in ("grpc", "grpc+tls"):
-            raise NotFoundError(None, None, f"There is no server for the protocol '{definition.protocol}': use 'grpc'.")
+            raise NotFoundError(f"There is no server for the protocol '{definition.protocol}': use 'grpc'.")
         self._def = definition
         self.cluster = ClusterSpec(definition.cluster)
         job, index = definition.job_name, definition.task_index
@@ -123,7 +123,7 @@ class Server:
             address = self.cluster.task_address(job, index)
         except ValueError as error:
             raise InvalidArgumentError(
-                None, None, f"Task {index} of job '{job}' is not in the cluster: {error} It has {self.cluster!r}."
+                f"Task {index} of job '{job}' is not in the cluster: {error} It has {self.cluster!r}."
             ) from error
         for each in self.cluster.jobs:
             for number in self.cluster.task_indices(each):
@@ -131,11 +131,9 @@ class Server:
         self.credentials = credentials or Credentials.from_environment()
         if definition.protocol == "grpc+tls" and self.credentials is None:
             raise FailedPreconditionError(
-                None,
-                None,
                 f"The protocol 'grpc+tls' was asked for, and there are no credentials: {address} would "
                 "serve plain text. Make some with `penstock credentials create DIR` and set "
-                f"{ENVIRONMENT_VARIABLE}=DIR for every task, or ask for 'grpc'.",
+                f"{ENVIRONMENT_VARIABLE}=DIR for every task, or ask for 'grpc'."
             )
         require_safe(address, self.credentials, insecure)
         _give_way_to_none()
@@ -248,10 +246,8 @@ class Server:
             require_port(address, task)
         if self.name not in addresses:
             raise InvalidArgumentError(
-                None,
-                None,
                 f"The session's cluster_def has no {self.name}, which is what the server at {self.address} "
-                f"was started as. It has {', '.join(addresses)}.",
+                f"was started as. It has {', '.join(addresses)}."
             )
         self._addresses.update(addresses)
 
@@ -297,7 +293,7 @@ class Server:
         except OpError:
             raise
         except Exception as error:  # what a kernel or a pass says of a graph that no session would send
-            raise InvalidArgumentError(None, None, f"A partition cannot be compiled: {error!r}") from error
+            raise InvalidArgumentError(f"A partition cannot be compiled: {error!r}") from error
         return messages["RegisterGraphReply"](handle=handle)
 
     def close_session(self, request: Any) -> Any:
@@ -381,10 +377,8 @@ def connect_to(
     address = target.removeprefix("grpc://")
     if address == target:
         raise NotFoundError(
-            None,
-            None,
             f"No session factory registered for the target '{target}'. A local session has the target '', one of a "
-            "cluster 'grpc://host:port'.",
+            "cluster 'grpc://host:port'."
         )
     require_port(address, f"The target '{target}'")
     brought = ClusterSpec(cluster_def) if cluster_def is not None and cluster_def.job else None
@@ -405,7 +399,7 @@ def connect_to(
     except (UnavailableError, DeadlineExceededError) as error:
         if deadline is None or time.monotonic() < deadline:
             raise
-        raise DeadlineExceededError(None, None, f"No session within {timeout:g} s: {error.message}") from error
+        raise DeadlineExceededError(f"No session within {timeout:g} s: {error.message}") from error
     finally:
         client.close()
     links = Links.of_client(credentials)

@@ -240,7 +240,7 @@ class BaseSession:
             return fetch.build([])
         run = self._partial_runs.get(handle)
         if run is None:
-            raise InvalidArgumentError(None, None, f"partial_run_setup gave no handle {handle!r}, or its run is over.")
+            raise InvalidArgumentError(f"partial_run_setup gave no handle {handle!r}, or its run is over.")
         piece = run.advance(fed, fetch.tensors)
         if piece.targets:
             try:

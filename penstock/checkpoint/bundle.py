@@ -75,21 +75,21 @@ class BundleWriter:
     def add(self, name: str, value: np.ndarray) -> None:
         """Appends a tensor."""
         if not name or name.encode() in self._entries:
-            raise InvalidArgumentError(None, None, f"The name '{name}' is empty or in the checkpoint already.")
+            raise InvalidArgumentError(f"The name '{name}' is empty or in the checkpoint already.")
         self._entries[name.encode()] = self._write(value, name)
 
     def add_slice(self, name: str, shape: tuple[int, ...], part: Slice, value: np.ndarray) -> None:
         """Appends a part of the tensor `name`, which has `shape` as a whole."""
         if tuple(value.shape) != part.lengths:
             raise InvalidArgumentError(
-                None, None, f"The slice of '{name}' has shape {part.lengths}, its value {tuple(value.shape)}."
+                f"The slice of '{name}' has shape {part.lengths}, its value {tuple(value.shape)}."
             )
         entry = self._write(value, name)
         whole = self._entries.get(name.encode())
         if whole is None:
             whole = self._entries[name.encode()] = BundleEntryProto(dtype=entry.dtype, shape=_shape_proto(shape))
         elif _shape(whole) != shape:
-            raise InvalidArgumentError(None, None, f"Slices of '{name}' belong to shapes {_shape(whole)} and {shape}.")
+            raise InvalidArgumentError(f"Slices of '{name}' belong to shapes {_shape(whole)} and {shape}.")
         whole.slices.append(part.to_proto())
         self._entries[part.key(name)] = entry
 
@@ -168,7 +168,7 @@ def merge(prefixes: Iterable[str], target: str, delete_old: bool = True) -> None
         for key, entry in reader.entries.items():
             if key in entries:
                 if not entry.slices or not entries[key].slices:
-                    raise InvalidArgumentError(None, None, f"'{key.decode()}' is in two of the checkpoints to merge.")
+                    raise InvalidArgumentError(f"'{key.decode()}' is in two of the checkpoints to merge.")
                 entries[key].slices.extend(entry.slices)
                 continue
             entries[key] = entry
@@ -199,15 +199,11 @@ class BundleReader:
             raw = table.decode(files.read(self._where), self._where)
         except NotFoundError as error:
             raise NotFoundError(
-                None,
-                None,
-                f"Unsuccessful TensorSliceReader constructor: Failed to find any matching files for {prefix}",
+                f"Unsuccessful TensorSliceReader constructor: Failed to find any matching files for {prefix}"
             ) from error
         header = self._parse(BundleHeaderProto, raw.pop(b"", b""), "the header")
         if header.endianness != 0 or header.version.min_consumer > _PRODUCER or header.num_shards < 1:
-            raise DataLossError(
-                None, None, f"'{self._where}' has a header that cannot be read: {str(header).split()!r}."
-            )
+            raise DataLossError(f"'{self._where}' has a header that cannot be read: {str(header).split()!r}.")
         self.num_shards: int = header.num_shards
         self.entries = {key: self._parse(BundleEntryProto, value, repr(key)) for key, value in raw.items()}
 
@@ -215,7 +211,7 @@ class BundleReader:
         try:
             return kind.FromString(data)
         except Exception as error:
-            raise DataLossError(None, None, f"'{self._where}' is damaged: {what} cannot be read.") from error
+            raise DataLossError(f"'{self._where}' is damaged: {what} cannot be read.") from error
 
     def names(self) -> list[str]:
         """The tensors in it, sorted; the parts of one count as one."""
@@ -229,7 +225,7 @@ class BundleReader:
         """What the index says of a tensor."""
         entry = self.entries.get(name.encode())
         if entry is None:
-            raise NotFoundError(None, None, f"Key {name} not found in checkpoint '{self.prefix}'.")
+            raise NotFoundError(f"Key {name} not found in checkpoint '{self.prefix}'.")
         return entry
 
     def dtype(self, name: str) -> DType:
@@ -254,7 +250,7 @@ class BundleReader:
         stored = self._shape(entry, name)
         if shape is not None and shape != stored:
             raise InvalidArgumentError(
-                None, None, f"Shape of '{name}' in checkpoint '{self.prefix}' is {list(stored)}, wanted {list(shape)}."
+                f"Shape of '{name}' in checkpoint '{self.prefix}' is {list(stored)}, wanted {list(shape)}."
             )
         if not entry.slices:
             return np.ascontiguousarray(self._data(entry, name)[wanted.within(Slice((0,) * len(stored), stored))])
@@ -266,23 +262,23 @@ class BundleReader:
             if common is not None:
                 held = self.entries.get(part.key(name))
                 if held is None:
-                    raise DataLossError(None, None, f"'{self._where}' lacks a part of '{name}'.")
+                    raise DataLossError(f"'{self._where}' lacks a part of '{name}'.")
                 result[common.within(wanted)] = self._data(held, name)[common.within(part)]
                 filled += int(np.prod(common.lengths))
         if filled != result.size:
-            raise DataLossError(None, None, f"The parts of '{name}' in '{self._where}' do not cover what is wanted.")
+            raise DataLossError(f"The parts of '{name}' in '{self._where}' do not cover what is wanted.")
         return result
 
     def _part(self, proto: Any, shape: tuple[int, ...], name: str) -> Slice:
         try:
             return Slice.from_proto(proto, shape)
         except ValueError as error:
-            raise DataLossError(None, None, f"'{self._where}' is damaged at '{name}': {error}.") from error
+            raise DataLossError(f"'{self._where}' is damaged at '{name}': {error}.") from error
 
     def _shape(self, entry: Any, name: str) -> tuple[int, ...]:
         shape = _shape(entry)
         if any(d < 0 for d in shape) or int(np.prod(shape, dtype=object)) > _MAX_ELEMENTS:
-            raise DataLossError(None, None, f"'{self._where}' gives '{name}' the shape {shape}.")
+            raise DataLossError(f"'{self._where}' gives '{name}' the shape {shape}.")
         return shape
 
     def _data(self, entry: Any, name: str) -> np.ndarray:
@@ -307,9 +303,9 @@ class BundleReader:
             array: np.ndarray = data.view(_numpy(entry)).reshape(shape)
             return array
         except NotFoundError as error:
-            raise DataLossError(None, None, f"'{path}', which holds '{name}', is missing.") from error
+            raise DataLossError(f"'{path}', which holds '{name}', is missing.") from error
         except (ValueError, TypeError) as error:
-            raise DataLossError(None, None, f"'{path}' is damaged at '{name}': {error}.") from error
+            raise DataLossError(f"'{path}' is damaged at '{name}': {error}.") from error
 
 
 def _numpy(entry: Any) -> Any:

@@ -163,9 +163,9 @@ class named:
 
 def _error(error: OSError, path: str) -> OpError:
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return NotFoundError(None, None, f"{path}: {error.strerror}.")
+        return NotFoundError(f"{path}: {error.strerror}.")
     if isinstance(error, PermissionError):
-        return PermissionDeniedError(None, None, f"{path}: {error.strerror}. Check who may write there.")
+        return PermissionDeniedError(f"{path}: {error.strerror}. Check who may write there.")
     if error.errno in (28, 122):  # no space, over quota
-        return ResourceExhaustedError(None, None, f"{path}: {error.strerror}. Free some space and save again.")
-    return UnknownError(None, None, f"{path}: {error.strerror or error}.")
+        return ResourceExhaustedError(f"{path}: {error.strerror}. Free some space and save again.")
+    return UnknownError(f"{path}: {error.strerror or error}.")

@@ -114,7 +114,7 @@ def decode(data: bytes, where: str) -> dict[bytes, bytes]:
     try:
         return _decode(data, where)
     except (ValueError, struct.error, IndexError) as error:
-        raise DataLossError(None, None, f"'{where}' is damaged: {error}.") from error
+        raise DataLossError(f"'{where}' is damaged: {error}.") from error
 
 
 def _decode(data: bytes, where: str) -> dict[bytes, bytes]:
@@ -147,9 +147,7 @@ def _block(data: bytes, handle: tuple[int, int], where: str) -> bytes:
     if crc.masked(data[offset : offset + size + 1]) != checksum:
         raise ValueError(f"the checksum of the block at {offset} is wrong")
     if kind != _UNCOMPRESSED:
-        raise UnimplementedError(
-            None, None, f"'{where}' is compressed (type {kind}), which checkpoints of TensorFlow are not."
-        )
+        raise UnimplementedError(f"'{where}' is compressed (type {kind}), which checkpoints of TensorFlow are not.")
     return data[offset : offset + size]
 
 

@@ -109,4 +109,4 @@ class PartialRun:
 
 
 def _refused(message: str) -> InvalidArgumentError:
-    return InvalidArgumentError(None, None, message)
+    return InvalidArgumentError(message)

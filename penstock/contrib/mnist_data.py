@@ -216,13 +216,13 @@ def _read(file: Any, path: str, magic: int) -> np.ndarray:
             raise ValueError(f"Invalid magic number {header[0]} in MNIST file '{path}': {magic} is expected.")
         dims = tuple(int(size) for size in header[1:])
         if len(dims) != rank or dims[0] > _MOST_EXAMPLES or any(size > 1024 for size in dims[1:]):
-            raise DataLossError(None, None, f"The header of MNIST file '{path}' is damaged: sizes {dims}.")
+            raise DataLossError(f"The header of MNIST file '{path}' is damaged: sizes {dims}.")
         size = int(np.prod(dims))
         data = file.read(size)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataLossError(None, None, f"MNIST file '{path}' is damaged: {error}.") from error
+        raise DataLossError(f"MNIST file '{path}' is damaged: {error}.") from error
     if len(data) != size:
-        raise DataLossError(None, None, f"MNIST file '{path}' is cut short: {len(data)} of {size} bytes.")
+        raise DataLossError(f"MNIST file '{path}' is cut short: {len(data)} of {size} bytes.")
     values = np.frombuffer(data, np.uint8).reshape(dims)
     return values[..., None] if magic == _IMAGES else values
 

@@ -22,10 +22,8 @@ def _stack(arrays: Sequence[Any], component: int) -> Any:
     for i, array in enumerate(arrays):
         if array.shape != shape:
             raise InvalidArgumentError(
-                None,
-                None,
                 f"Cannot batch tensors with different shapes in component {component}. First element had shape "
-                f"{list(shape)} and element {i} had shape {list(array.shape)}.",
+                f"{list(shape)} and element {i} had shape {list(array.shape)}."
             )
     batch = np.empty((len(arrays), *shape), first.dtype)
     for i, array in enumerate(arrays):
@@ -60,10 +58,8 @@ def _padded(arrays: Sequence[Any], shape: Sequence[int], value: Any, component: 
     for array in arrays:
         if array.ndim != len(shape):
             raise InvalidArgumentError(
-                None,
-                None,
                 f"All elements in a batch must have the same rank as the padded shape for component {component}: "
-                f"expected rank {len(shape)} but got element with rank {array.ndim}.",
+                f"expected rank {len(shape)} but got element with rank {array.ndim}."
             )
     sizes = [max(a.shape[d] for a in arrays) for d in range(len(shape))]
     for d, wanted in enumerate(shape):
@@ -73,7 +69,7 @@ def _padded(arrays: Sequence[Any], shape: Sequence[int], value: Any, component: 
                 raise _too_long(longest.shape, shape, component)
             sizes[d] = wanted
     if arrays[0].dtype == object and not isinstance(value, (bytes, str)) and np.asarray(value).dtype != object:
-        raise UnimplementedError(None, None, f"Component {component} cannot be padded.")
+        raise UnimplementedError(f"Component {component} cannot be padded.")
     batch = np.empty((len(arrays), *sizes), arrays[0].dtype)
     batch[...] = value
     for i, array in enumerate(arrays):
@@ -84,8 +80,6 @@ def _padded(arrays: Sequence[Any], shape: Sequence[int], value: Any, component: 
 
 def _too_long(found: Sequence[int], shape: Sequence[int], component: int) -> InvalidArgumentError:
     return InvalidArgumentError(
-        None,
-        None,
         f"Attempted to pad to a smaller size than the input element: component {component} has shape {list(found)}, "
-        f"the padded shape is {list(shape)}.",
+        f"the padded shape is {list(shape)}."
     )

@@ -81,9 +81,9 @@ def _read(path: str) -> Iterator[Element]:
     found = records.read(path)
     for head in found:
         if len(head) != 4:
-            raise DataLossError(None, None, f"'{path}' is not a cache of a dataset.")
+            raise DataLossError(f"'{path}' is not a cache of a dataset.")
         parts = [next(found, None) for _ in range(int.from_bytes(head, "little"))]
         try:
             yield tuple(make_ndarray(TensorProto.FromString(p or b"")) for p in parts)
         except Exception as error:
-            raise DataLossError(None, None, f"'{path}' is damaged: {error}.") from error
+            raise DataLossError(f"'{path}' is damaged: {error}.") from error

@@ -149,7 +149,7 @@ def _first_rows(paths: Any, delimiter: str, quotes: bool, count: int | None, com
         if count is not None and len(found) > count:
             break
     if not found:
-        raise InvalidArgumentError(None, None, f"'{paths[0]}' is empty.")
+        raise InvalidArgumentError(f"'{paths[0]}' is empty.")
     return found
 
 

@@ -73,15 +73,13 @@ class IteratorState:
         pipeline = self._pipeline
         if pipeline is None:
             raise FailedPreconditionError(
-                None,
-                None,
                 "GetNext() failed because the iterator has not been initialized. Ensure that you have run the "
-                "initializer operation for this iterator before getting the next element.",
+                "initializer operation for this iterator before getting the next element."
             )
         try:
             return pipeline.next(step)
         except StopIteration:
-            raise OutOfRangeError(None, None, "End of sequence") from None
+            raise OutOfRangeError("End of sequence") from None
 
     def close(self) -> None:
         """The end, with the session: threads are stopped."""
@@ -95,17 +93,13 @@ class IteratorState:
 def check_element(element: Element, dtypes: Sequence[DType], wanted: Sequence[TensorShape]) -> None:
     """Demands the number, types and shapes of components that a node declares."""
     if len(element) != len(dtypes):
-        raise InvalidArgumentError(None, None, f"Expected {len(dtypes)} components but got {len(element)}.")
+        raise InvalidArgumentError(f"Expected {len(dtypes)} components but got {len(element)}.")
     for i, (array, dtype, shape) in enumerate(zip(element, dtypes, wanted, strict=True)):
         if dtype.name not in _OBJECTS and array.dtype != dtype.as_numpy_dtype:
-            raise InvalidArgumentError(
-                None, None, f"Component {i} has type {array.dtype.name}, but {dtype.name} was expected."
-            )
+            raise InvalidArgumentError(f"Component {i} has type {array.dtype.name}, but {dtype.name} was expected.")
         known = shape._dims
         if known is not None and known != array.shape and not shape.is_compatible_with(array.shape):
-            raise InvalidArgumentError(
-                None, None, f"Component {i} has shape {list(array.shape)}, but {shape} was expected."
-            )
+            raise InvalidArgumentError(f"Component {i} has shape {list(array.shape)}, but {shape} was expected.")
 
 
 @op("IteratorV2", "-> handle: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
@@ -169,13 +163,11 @@ def iterator_from_string_handle(
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     found = _HANDLES.get(text)
     if found is None:
-        raise NotFoundError(None, None, f"No iterator in this process has the string handle {text[:200]!r}.")
+        raise NotFoundError(f"No iterator in this process has the string handle {text[:200]!r}.")
     if output_types and tuple(output_types) != found.dtypes:
         raise InvalidArgumentError(
-            None,
-            None,
             f"The iterator of this handle gives ({', '.join(d.name for d in found.dtypes)}), but "
-            f"({', '.join(d.name for d in output_types)}) was expected.",
+            f"({', '.join(d.name for d in output_types)}) was expected."
         )
     return as_handle(found)
 
@@ -261,7 +253,7 @@ def dataset_to_single_element(
         pipeline.close()
     if len(found) != 1:
         raise InvalidArgumentError(
-            None, None, f"Dataset {'was empty' if not found else 'had more than one element'}, one was expected."
+            f"Dataset {'was empty' if not found else 'had more than one element'}, one was expected."
         )
     return list(found[0])
 

@@ -235,7 +235,7 @@ class _Unbatch(Iterator[Element]):
             components = next(self._input)
             if len({len(c) for c in components}) > 1:
                 found = ", ".join(str(c.shape) for c in components)
-                raise InvalidArgumentError(None, None, f"Unbatch: all components need as many rows, received {found}.")
+                raise InvalidArgumentError(f"Unbatch: all components need as many rows, received {found}.")
             self._rows = sources.slices(components)
 
 
@@ -320,7 +320,7 @@ class _Select(Iterator[Element]):
             at = int(next(self._selector)[0])
             if not 0 <= at < len(self._inputs):
                 count = len(self._inputs)
-                raise InvalidArgumentError(None, None, f"There are {count} datasets, received the index {at}.")
+                raise InvalidArgumentError(f"There are {count} datasets, received the index {at}.")
             chosen = self._inputs[at]
             if chosen is not None:
                 try:
@@ -364,7 +364,7 @@ class _GroupByWindow(Iterator[Element]):
             if key not in self._groups:
                 size = int(self._size((np.asarray(key, np.int64),))[0])
                 if size <= 0:
-                    raise InvalidArgumentError(None, None, f"The size of a window must be positive, received {size}.")
+                    raise InvalidArgumentError(f"The size of a window must be positive, received {size}.")
                 self._sizes[key] = size
             group = self._groups.setdefault(key, [])
             group.append(element)

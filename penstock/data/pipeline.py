@@ -48,7 +48,7 @@ class Scope:
     def check(self) -> None:
         """Raises where whoever asked does not want the element any more."""
         if self.stopped:
-            raise CancelledError(None, None, "The iterator was closed together with its session.")
+            raise CancelledError("The iterator was closed together with its session.")
         step = self.step
         if step is not None and (step.deadline is not None or step.cancelled.is_set):
             step.check("IteratorGetNext")
@@ -73,7 +73,7 @@ class Scope:
         if not ready():
             if self.stopped or (step is not None and step.cancelled.is_set):
                 self.check()
-            raise DeadlineExceededError(None, None, "Timed out waiting for the next element of a dataset.")
+            raise DeadlineExceededError("Timed out waiting for the next element of a dataset.")
 
 
 class Crew:
@@ -171,7 +171,7 @@ class Pipeline:
         """Takes note of threads that must be stopped in the end."""
         with self._lock:
             if self._stopped:
-                raise CancelledError(None, None, "The iterator was closed together with its session.")
+                raise CancelledError("The iterator was closed together with its session.")
             self._crews.add(crew)
         _running.add(self)
 
@@ -230,7 +230,7 @@ class _Turn:
             while not self._lock.acquire(timeout=0.05):
                 self._step.check("IteratorGetNext")
                 if self._scope.stopped:
-                    raise CancelledError(None, None, "The iterator was closed together with its session.")
+                    raise CancelledError("The iterator was closed together with its session.")
         self._scope.step = self._step
 
     def __exit__(self, *error: Any) -> None:
@@ -305,7 +305,7 @@ def outcome(iterator: Iterator[Any], scope: Scope) -> tuple[Any, Exception | Non
         return None
     except Exception as error:
         if scope.stopped:
-            raise CancelledError(None, None, "The iterator was closed.") from error
+            raise CancelledError("The iterator was closed.") from error
         return None, error
 
 

@@ -51,10 +51,10 @@ def tensor_slice_dataset(
 ) -> Any:
     arrays = _frozen(components)
     if any(a.ndim == 0 for a in arrays):
-        raise InvalidArgumentError(None, None, "All components must be at least 1-dimensional: scalars have no slices.")
+        raise InvalidArgumentError("All components must be at least 1-dimensional: scalars have no slices.")
     if len({len(a) for a in arrays}) > 1:
         found = ", ".join(str(list(a.shape)) for a in arrays)
-        raise InvalidArgumentError(None, None, f"All components must have as many rows, received shapes {found}.")
+        raise InvalidArgumentError(f"All components must have as many rows, received shapes {found}.")
     return as_handle(nodes.Slices(arrays))
 
 
@@ -63,7 +63,7 @@ def range_dataset(
     start: Any, stop: Any, step: Any, *, output_types: list[DType], output_shapes: list[TensorShape]
 ) -> Any:
     if number(step) == 0:
-        raise InvalidArgumentError(None, None, "step must be a non-zero integer.")
+        raise InvalidArgumentError("step must be a non-zero integer.")
     return as_handle(nodes.Range(number(start), number(stop), number(step), output_types[0].as_numpy_dtype))
 
 
@@ -95,10 +95,8 @@ def fixed_length_record_dataset(
     header, size, footer = number(header_bytes), number(record_bytes), number(footer_bytes)
     if header < 0 or footer < 0 or size <= 0:
         raise InvalidArgumentError(
-            None,
-            None,
             f"record_bytes must be positive, header_bytes and footer_bytes not negative; received {size}, {header} "
-            f"and {footer}.",
+            f"and {footer}."
         )
     return as_handle(nodes.FixedLengthRecords(flattened(filenames), header, size, footer, text(compression_type)))
 

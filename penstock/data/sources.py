@@ -47,7 +47,7 @@ def _text(data: bytes) -> Element:
 @contextlib.contextmanager
 def _opened(path: str, compression: str) -> Iterator[Any]:
     if compression not in records.COMPRESSIONS:
-        raise InvalidArgumentError(None, None, f"Unsupported compression_type: {compression}.")
+        raise InvalidArgumentError(f"Unsupported compression_type: {compression}.")
     with files.named(path), open(path, "rb", buffering=_CHUNK) as raw:
         try:
             if compression == "GZIP":
@@ -56,7 +56,7 @@ def _opened(path: str, compression: str) -> Iterator[Any]:
             else:
                 yield records._Inflated(raw) if compression else raw
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise DataLossError(None, None, f"'{path}' cannot be decompressed: {error}.") from error
+            raise DataLossError(f"'{path}' cannot be decompressed: {error}.") from error
 
 
 def lines(node: Lines) -> Iterator[Element]:
@@ -88,7 +88,7 @@ def fixed_length_records(node: FixedLengthRecords) -> Iterator[Element]:
     for path in node.files:
         with _opened(path, node.compression) as file:
             if len(file.read(node.header)) < node.header:
-                raise InvalidArgumentError(None, None, f"'{path}' is shorter than its header of {node.header} bytes.")
+                raise InvalidArgumentError(f"'{path}' is shorter than its header of {node.header} bytes.")
             held = b""
             while True:
                 piece = file.read(max(_CHUNK // node.size, 1) * node.size)
@@ -101,10 +101,8 @@ def fixed_length_records(node: FixedLengthRecords) -> Iterator[Element]:
                     break
             if len(held) != node.footer:
                 raise InvalidArgumentError(
-                    None,
-                    None,
                     f"Excess bytes at the end of '{path}': the body must be a multiple of the record length "
-                    f"{node.size}, {len(held) - node.footer} bytes are left over.",
+                    f"{node.size}, {len(held) - node.footer} bytes are left over."
                 )
 
 

@@ -63,9 +63,9 @@ def _joined(handle: Any, dtype: DType) -> Parts:
         return _joined(handle.item(), dtype)
     rows = [_joined(row, dtype) for row in handle]
     if not rows:
-        raise InvalidArgumentError(None, None, "A batch of no sparse tensors has no shape.")
+        raise InvalidArgumentError("A batch of no sparse tensors has no shape.")
     if len({len(shape) for _, _, shape in rows}) > 1:
-        raise InvalidArgumentError(None, None, "Cannot batch sparse tensors of different ranks.")
+        raise InvalidArgumentError("Cannot batch sparse tensors of different ranks.")
     moved = [np.insert(where, 0, i, axis=1) for i, (where, _, _) in enumerate(rows)]
     largest = np.max([shape for _, _, shape in rows], axis=0)
     values = np.concatenate([np.asarray(v) for _, v, _ in rows])

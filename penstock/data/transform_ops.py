@@ -23,7 +23,7 @@ def _positive(value: Any, what: str, least: int = 1) -> int:
     found = number(value)
     if found < least:
         wanted = "greater than zero" if least == 1 else f"at least {least}"
-        raise InvalidArgumentError(None, None, f"{what} must be {wanted}, received {found}.")
+        raise InvalidArgumentError(f"{what} must be {wanted}, received {found}.")
     return found
 
 
@@ -63,7 +63,7 @@ def parallel_map_dataset(
 ) -> Any:
     parallel = _positive(num_parallel_calls, "num_parallel_calls", least=-1)
     if not parallel:
-        raise InvalidArgumentError(None, None, "num_parallel_calls must be greater than zero, received 0.")
+        raise InvalidArgumentError("num_parallel_calls must be greater than zero, received 0.")
     return as_handle(nodes.Mapped(behind(input_dataset), _closure(f, other_arguments), parallel))
 
 
@@ -352,7 +352,7 @@ def shard_dataset(
     count, which = number(num_shards), number(index)
     if not 0 <= which < count:
         raise InvalidArgumentError(
-            None, None, f"ShardDataset: index must be in [0, num_shards), received {which} of {count} shards."
+            f"ShardDataset: index must be in [0, num_shards), received {which} of {count} shards."
         )
     return as_handle(nodes.Sharded(behind(input_dataset), count, which))
 

@@ -45,7 +45,7 @@ def require(ok: Any, message: str, detail: Any = 0) -> None:
         return
     if isinstance(ok, (bool, np.bool_, np.ndarray)):
         if not np.all(ok):
-            raise InvalidArgumentError(None, None, message.format(detail))
+            raise InvalidArgumentError(message.format(detail))
         return
     if _state.recorder is not None:
         _state.recorder.record(ok, message, detail)
@@ -66,8 +66,8 @@ def require_in_range(indices: Any, limit: int, what: str = "indices", message: s
         if indices.size and (indices.min() < 0 or indices.max() >= limit):
             where = np.argwhere((indices < 0) | (indices >= limit))[0].tolist()
             if message:
-                raise InvalidArgumentError(None, None, message.format(indices[tuple(where)]))
-            raise InvalidArgumentError(None, None, f"{what}{where} = {indices[tuple(where)]} is not in [0, {limit})")
+                raise InvalidArgumentError(message.format(indices[tuple(where)]))
+            raise InvalidArgumentError(f"{what}{where} = {indices[tuple(where)]} is not in [0, {limit})")
         return
     if _state.ignored or _state.recorder is None or indices.size == 0:
         return

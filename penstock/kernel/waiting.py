@@ -88,11 +88,11 @@ class Waitable:
                 too_late = cancelled.is_set
                 ctx.waited += time.perf_counter() - began
         if self._gone:
-            raise CancelledError(None, None, f"{self} was closed together with its session.")
+            raise CancelledError(f"{self} was closed together with its session.")
         if not woken:
-            raise DeadlineExceededError(None, None, f"Timed out waiting for {self}.")
+            raise DeadlineExceededError(f"Timed out waiting for {self}.")
         if too_late or not ready():
-            raise CancelledError(None, None, f"The step was cancelled while it waited for {self}.")
+            raise CancelledError(f"The step was cancelled while it waited for {self}.")
 
 
 class _Held:

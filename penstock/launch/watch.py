@@ -41,17 +41,13 @@ class Watch:
         try:
             if isinstance(answer, PermissionDeniedError):
                 raise PermissionDeniedError(
-                    None,
-                    None,
                     f"The task at {address} refused: {answer.message} PENSTOCK_CREDENTIALS must name the "
-                    "credentials of this job.",
+                    "credentials of this job."
                 )
             if isinstance(answer, OpError):
                 raise UnavailableError(
-                    None,
-                    None,
                     f"Nothing answers at {address}: {_reason(answer)}. Is a task running there? Give the "
-                    f"address of any task of the cluster. {_about_credentials(credentials)}",
+                    f"address of any task of the cluster. {_about_credentials(credentials)}"
                 )
         except OpError:
             self.close()

@@ -117,7 +117,7 @@ def require_port(address: str, whose: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > MAX_PORT:
         raise InvalidArgumentError(
-            None, None, f"{whose} has the address '{address}', which is no host and port. Write it as 'localhost:2222'."
+            f"{whose} has the address '{address}', which is no host and port. Write it as 'localhost:2222'."
         )
 
 

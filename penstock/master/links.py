@@ -104,7 +104,7 @@ class Link:
             if self._worker is not None:
                 self._worker.abort(message.step)
         else:
-            raise DataLossError(None, None, f"{self.peer} sent a {type(message).__name__} in the middle of steps.")
+            raise DataLossError(f"{self.peer} sent a {type(message).__name__} in the middle of steps.")
 
     def _answered(self, step: int, result: Done | OpError) -> None:
         with self._lock:
@@ -114,7 +114,7 @@ class Link:
 
     def _start(self, request: RunGraph) -> None:
         if self._worker is None:
-            raise DataLossError(None, None, f"{self.peer} asked a client to run a graph.")
+            raise DataLossError(f"{self.peer} asked a client to run a graph.")
         step = request.step
 
         def done(values: list[Any] | None, error: OpError | None, ran: Step) -> None:
@@ -144,7 +144,7 @@ class Link:
             running, self._running = self._running, set()
         self._lost.set()
         for answer in asked.values():
-            answer(UnavailableError(None, None, f"Lost the connection to {self.peer}: {reason.message}"))
+            answer(UnavailableError(f"Lost the connection to {self.peer}: {reason.message}"))
         if self._worker is not None:
             for step in running:
                 self._worker.abort(step)
@@ -194,9 +194,7 @@ class Links:
         channel, welcome = endpoint.connect(host, status.channel_port, status.unix_name, hello, self.credentials)
         if (welcome.task, welcome.incarnation) != (status.task, status.incarnation):
             channel.close(say=False)
-            raise AbortedError(
-                None, None, f"At {address} {welcome.task} answered where {status.task} was; it has been restarted."
-            )
+            raise AbortedError(f"At {address} {welcome.task} answered where {status.task} was; it has been restarted.")
         return self._keep(Link(channel, welcome.task, welcome.incarnation, self.worker))
 
     def reach(self, task: str, address: str) -> Link:
@@ -210,7 +208,7 @@ class Links:
             status = client.get_status(timeout=min(STATUS_SECS, keepalive_secs() / 2))
             return self.open(address, status)
         except DeadlineExceededError as error:  # it is not the step's, and a new session may get over it
-            raise UnavailableError(None, None, f"{task} cannot be reached: {error.message}") from error
+            raise UnavailableError(f"{task} cannot be reached: {error.message}") from error
         finally:
             client.close()
 
@@ -218,7 +216,7 @@ class Links:
         """Takes in a channel that a peer has opened."""
         name = hello.task or f"client {hello.incarnation:x}"
         if (name, hello.incarnation) in self._replaced:
-            raise AbortedError(None, None, f"{name} has come back as another incarnation since this one was connected.")
+            raise AbortedError(f"{name} has come back as another incarnation since this one was connected.")
         self._keep(Link(channel, name, hello.incarnation, self.worker), hello.task)
 
     def _keep(self, link: Link, task: str | None = None) -> Link:
@@ -226,7 +224,7 @@ class Links:
         with self._lock:
             if self._closed:
                 link.channel.close()
-                raise UnavailableError(None, None, f"{self.task or 'The client'} is closing.")
+                raise UnavailableError(f"{self.task or 'The client'} is closing.")
             if task == "":
                 self._others.add(link)
             else:

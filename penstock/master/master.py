@@ -106,7 +106,7 @@ class Master:
         """
         key = (feeds, fetches, targets, mutations, done)
         if not self._lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
-            raise DeadlineExceededError(None, None, "The time limit has passed while another step connects to tasks.")
+            raise DeadlineExceededError("The time limit has passed while another step connects to tasks.")
         try:
             found = self._signatures.get(key)
             if found is None:
@@ -269,7 +269,7 @@ class _StepRun:
                 self._traces.append(result.trace)
             if len(result.values) != len(part.fetches):
                 wrong = InternalError(
-                    None, None, f"{part.task.name} gave {len(result.values)} values, {len(part.fetches)} are fetched."
+                    f"{part.task.name} gave {len(result.values)} values, {len(part.fetches)} are fetched."
                 )
                 self._act(lambda state: state.failed(part, wrong))
                 return
@@ -301,7 +301,7 @@ class _StepRun:
             failure = error
             self._act(lambda state: state.failed(part, failure))
         except BaseException as error:
-            left = CancelledError(None, None, f"The step was left: {error!r}")
+            left = CancelledError(f"The step was left: {error!r}")
             self._act(lambda state: state.given_up(left))
             raise
         else:
@@ -331,7 +331,7 @@ class _StepRun:
         # Without a deadline: a task that is lost answers with an error, and a task that is silent is lost.
         if not self._signature.wait(self._news, remaining):
             late = ", ".join(p.task.name for p in state.waiting)  # type: ignore[attr-defined]
-            error = DeadlineExceededError(None, None, f"Timed out after {self._timeout} s waiting for {late}.")
+            error = DeadlineExceededError(f"Timed out after {self._timeout} s waiting for {late}.")
             self._act(lambda state: state.given_up(error))
         elif not state.ended and not self._signature.wait(self._over, GRACE_SECS):
-            self._act(lambda state: state.given_up(state.error or InternalError(None, None, "no error")))
+            self._act(lambda state: state.given_up(state.error or InternalError("no error")))

@@ -82,7 +82,7 @@ class RemoteTask:
                 if self._closed.is_set():
                     raise session_closed() from error
                 if deadline is not None and time.monotonic() >= deadline:
-                    raise DeadlineExceededError(None, None, f"The time limit has passed: {error.message}") from error
+                    raise DeadlineExceededError(f"The time limit has passed: {error.message}") from error
                 raise
             if self._closed.is_set():  # meanwhile
                 self._close_control()
@@ -120,21 +120,17 @@ class RemoteTask:
             status = self._open_control().get_status(timeout=min(STATUS_SECS, left))
         except (UnavailableError, DeadlineExceededError) as error:
             raise UnavailableError(
-                None, None, f"{self.name} cannot be reached: {error.message}. Is the task running at {self.address}?"
+                f"{self.name} cannot be reached: {error.message}. Is the task running at {self.address}?"
             ) from error
         if status.task != self.name:
             raise AbortedError(
-                None,
-                None,
                 f"At {self.address} there is {status.task} where the cluster has {self.name}: do all tasks "
-                "have the same ClusterSpec?",
+                "have the same ClusterSpec?"
             )
         if self._incarnation and status.incarnation != self._incarnation:
             raise AbortedError(
-                None,
-                None,
                 f"{self.name} has been restarted, and what it held is lost: make a new session, and "
-                "restore or initialise the variables.",
+                "restore or initialise the variables."
             )
         link = self._links.open(self.address, status)
         self._incarnation = status.incarnation
@@ -158,7 +154,7 @@ class RemoteTask:
             if self._closed.is_set() or link.channel.is_open:
                 raise
             raise UnavailableError(
-                None, None, f"Lost {self.name} while it took a graph: {link.channel.closed_error().message}"
+                f"Lost {self.name} while it took a graph: {link.channel.closed_error().message}"
             ) from error
         graph.link = link
 

@@ -3,7 +3,7 @@
 >>> step = StepState(["ps", "worker"])
 >>> step.finished("worker", [1.0])
 []
->>> step.failed("ps", UnavailableError(None, None, "gone"))
+>>> step.failed("ps", UnavailableError("gone"))
 [Ended()]
 """
 

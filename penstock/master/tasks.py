@@ -20,7 +20,7 @@ Answer = Callable[[Done | OpError], None]
 
 def session_closed() -> CancelledError:
     """What a step gets whose session is closed, before it or meanwhile."""
-    return CancelledError(None, None, "The session has been closed.")
+    return CancelledError("The session has been closed.")
 
 
 class Task(Protocol):

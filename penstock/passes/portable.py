@@ -142,7 +142,7 @@ def from_graph_def(proto: GraphDef) -> Subgraph:
     try:
         reader = _Reader(proto.library.function, Graph())
     except ValueError as error:
-        raise InvalidArgumentError(None, None, f"A partition's library of functions: {error}") from error
+        raise InvalidArgumentError(f"A partition's library of functions: {error}") from error
     return reader.partition(proto.node)
 
 
@@ -174,18 +174,18 @@ class _Reader(Functions):
     def partition(self, protos: Sequence[NodeDef]) -> Subgraph:
         """The partition that a header and the nodes after it describe."""
         if not len(protos) or protos[0].op != HEADER:
-            raise InvalidArgumentError(None, None, f"A partition must begin with a node of type {HEADER}.")
+            raise InvalidArgumentError(f"A partition must begin with a node of type {HEADER}.")
         lists = {key: _integers(protos[0], key) for key in _LISTS}
         if len(lists["orders"]) != len(protos) - 1:
             raise InvalidArgumentError(
-                None, None, f"A partition of {len(protos) - 1} nodes gives the order of {len(lists['orders'])}."
+                f"A partition of {len(protos) - 1} nodes gives the order of {len(lists['orders'])}."
             )
         nodes: list[Node] = []
         for proto, order in zip(protos[1:], lists["orders"], strict=True):
             nodes.append(self.node(proto, order, nodes))
         flat = lists["fetches"]
         if len(flat) % 2:
-            raise InvalidArgumentError(None, None, "The fetches of a partition are not pairs.")
+            raise InvalidArgumentError("The fetches of a partition are not pairs.")
         feeds = [_numbered(nodes, i, "fed") for i in lists["feeds"]]
         targets = [_numbered(nodes, i, "run") for i in lists["targets"]]
         fetches = [(_numbered(nodes, n, "fetched"), i) for n, i in zip(flat[::2], flat[1::2], strict=True)]
@@ -201,7 +201,7 @@ class _Reader(Functions):
                     None, node.name, f"Node '{node.name}' ({node.op.name}): what is fed must be the nodes of type _Arg."
                 )
         if len(fed) < len(feeds):
-            raise InvalidArgumentError(None, None, "A node of a partition is fed twice.")
+            raise InvalidArgumentError("A node of a partition is fed twice.")
         return Subgraph(nodes, feeds, fetches, targets)
 
     def node(self, proto: NodeDef, order: int, before: list[Node]) -> Node:
@@ -246,7 +246,7 @@ def _integers(header: NodeDef, key: str) -> list[int]:
 
 def _numbered(nodes: list[Node], number: int, verb: str) -> Node:
     if not 0 <= number < len(nodes):
-        raise InvalidArgumentError(None, None, f"Node {number} is to be {verb}, but the partition has {len(nodes)}.")
+        raise InvalidArgumentError(f"Node {number} is to be {verb}, but the partition has {len(nodes)}.")
     return nodes[number]
 
 

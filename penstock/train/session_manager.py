@@ -172,7 +172,7 @@ class SessionManager:
                 now = time.monotonic()
                 if now + pause > began + limit:
                     raise DeadlineExceededError(
-                        None, None, f"Session was not ready after waiting {limit} secs. {why or ''}".rstrip()
+                        f"Session was not ready after waiting {limit} secs. {why or ''}".rstrip()
                     )
                 if now - said >= _SAY_EVERY or said == began:
                     # Who waits for long wants to know what for; the first moments are part of every start.
@@ -230,10 +230,8 @@ class SessionManager:
                 return str(state.model_checkpoint_path)
             if state is not None and latest_checkpoint(checkpoint_dir) is None and limit == 0.0:
                 raise NotFoundError(
-                    None,
-                    None,
                     f"'{checkpoint_dir}/checkpoint' names '{state.model_checkpoint_path}', which is not there. Remove "
-                    "the file to begin anew.",
+                    "the file to begin anew."
                 )
             if time.monotonic() >= deadline:
                 return None

@@ -222,7 +222,7 @@ class Channel:
                 self._announced(message)
             elif message.__class__ is Released:
                 if self._arena is None:
-                    raise DataLossError(None, None, "Segments were released, but none are shared here.")
+                    raise DataLossError("Segments were released, but none are shared here.")
                 self._arena.release(message.segments)
             else:
                 return message
@@ -235,7 +235,7 @@ class Channel:
             return False
         kind, meta_size, payload_size = codec.decode_header(self._buffer, self._start)
         if most is not None and meta_size + payload_size > most:
-            raise DataLossError(None, None, f"A frame announces {meta_size} + {payload_size} bytes, not {most}.")
+            raise DataLossError(f"A frame announces {meta_size} + {payload_size} bytes, not {most}.")
         begin = self._start + codec.HEADER.size
         if begin + meta_size > self._end:
             self._make_room(codec.HEADER.size + meta_size)
@@ -276,7 +276,7 @@ class Channel:
 
     def _announced(self, message: Any) -> None:
         if self._leases is None or not self._stream.descriptors:
-            raise DataLossError(None, None, "A segment was announced without its descriptor.")
+            raise DataLossError("A segment was announced without its descriptor.")
         self._leases.announced(message.segment, message.size, self._stream.descriptors.pop(0))
 
     def _count(self, size: int) -> int:
@@ -317,7 +317,7 @@ class Channel:
         """Why the channel is closed, as an error of its own for each who asks."""
         reason = self._reason
         assert reason is not None
-        return UnavailableError(None, None, f"No connection to {self.peer}: {reason.message}")
+        return UnavailableError(f"No connection to {self.peer}: {reason.message}")
 
     def close(self, code: int = UNAVAILABLE, message: str = "it was closed", say: bool = True) -> None:
         """Closes the channel; `say` tells the peer why, if it listens."""

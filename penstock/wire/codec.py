@@ -229,10 +229,8 @@ def encode(message: Message, share: Share | None = None) -> list[Any]:
         size = _encode_tensors(message, meta, payload, share)
     if len(meta) > MAX_META or size > MAX_PAYLOAD:
         raise InvalidArgumentError(
-            None,
-            None,
             f"A message of {len(meta)} + {size} bytes is too large to send: at most {MAX_META} + {MAX_PAYLOAD} bytes "
-            "fit. Split the tensors, for instance with a partitioner.",
+            "fit. Split the tensors, for instance with a partitioner."
         )
     head = HEADER.pack(MAGIC, VERSION, _KIND_OF[kind], len(meta), size)
     return [b"".join((head, meta, *payload))] if size <= 4 * _SMALL else [head + meta, *payload]
@@ -277,15 +275,15 @@ def _entry(key: int, place: int, enum: int, shape: tuple[int, ...], where: int, 
 def _strings(array: np.ndarray) -> np.ndarray:
     """Strings as their lengths followed by their bytes."""
     if array.dtype.kind not in "OSU":
-        raise UnimplementedError(None, None, f"A tensor of type {array.dtype} cannot be sent to another task.")
+        raise UnimplementedError(f"A tensor of type {array.dtype} cannot be sent to another task.")
     try:
         texts = [x.encode() if isinstance(x, str) else x for x in array.reshape(-1).tolist()]
     except UnicodeEncodeError as error:
-        raise InvalidArgumentError(None, None, f"A string cannot be sent to another task as UTF-8: {error}.") from error
+        raise InvalidArgumentError(f"A string cannot be sent to another task as UTF-8: {error}.") from error
     if not all(isinstance(x, bytes) for x in texts):
         kind = next(type(x).__name__ for x in texts if not isinstance(x, bytes))
         raise UnimplementedError(
-            None, None, f"A tensor that holds a {kind} cannot be sent to another task: only numbers and strings can."
+            f"A tensor that holds a {kind} cannot be sent to another task: only numbers and strings can."
         )
     lengths = np.array([len(x) for x in texts], "<u8").tobytes()
     return np.frombuffer(lengths + b"".join(texts), np.uint8)
@@ -298,15 +296,15 @@ def decode_header(buffer: Any, at: int = 0) -> tuple[int, int, int]:
     """Kind, bytes of meta and bytes of payload that a frame's header announces; DataLossError if it is none."""
     magic, version, kind, meta, payload = HEADER.unpack_from(buffer, at)
     if magic != MAGIC:
-        raise DataLossError(None, None, f"A frame begins with {magic!r}, not with {MAGIC!r}: the peer is no penstock.")
+        raise DataLossError(f"A frame begins with {magic!r}, not with {MAGIC!r}: the peer is no penstock.")
     if version != VERSION:
-        raise DataLossError(None, None, f"A frame has version {version}; this penstock speaks {VERSION}.")
+        raise DataLossError(f"A frame has version {version}; this penstock speaks {VERSION}.")
     if kind >= len(_KINDS):
-        raise DataLossError(None, None, f"A frame has the unknown kind {kind}.")
+        raise DataLossError(f"A frame has the unknown kind {kind}.")
     if meta > MAX_META or payload > MAX_PAYLOAD:
-        raise DataLossError(None, None, f"A frame announces {meta} + {payload} bytes, more than is allowed.")
+        raise DataLossError(f"A frame announces {meta} + {payload} bytes, more than is allowed.")
     if payload and _KINDS[kind] not in _CARRIES_TENSORS:
-        raise DataLossError(None, None, f"A {_KINDS[kind].__name__} frame announces {payload} bytes of tensors.")
+        raise DataLossError(f"A {_KINDS[kind].__name__} frame announces {payload} bytes of tensors.")
     return kind, meta, payload
 
 
@@ -331,9 +329,9 @@ def decode(kind: int, meta: Any, payload: Any = b"", shared: Shared | None = Non
                 raise ValueError(f"{values[-1]} of {len(tensors)} values are fed or fetched")
             values += [keys, tensors]
     except (struct.error, ValueError, OverflowError, UnicodeDecodeError) as error:
-        raise DataLossError(None, None, f"A {cls.__name__} frame is malformed: {error}.") from error
+        raise DataLossError(f"A {cls.__name__} frame is malformed: {error}.") from error
     if at != len(meta):
-        raise DataLossError(None, None, f"A {cls.__name__} frame has {len(meta) - at} bytes too many.")
+        raise DataLossError(f"A {cls.__name__} frame has {len(meta) - at} bytes too many.")
     message: Message = cls(*values)
     return message
 
@@ -429,9 +427,9 @@ def _decode_strings(data: Any, count: int) -> np.ndarray:
 def decode_whole(frame: bytes) -> Message:
     """The message of a whole frame."""
     if len(frame) < HEADER.size:
-        raise DataLossError(None, None, f"A frame has at least {HEADER.size} bytes, received {len(frame)}.")
+        raise DataLossError(f"A frame has at least {HEADER.size} bytes, received {len(frame)}.")
     kind, meta, payload = decode_header(frame)
     if len(frame) != HEADER.size + meta + payload:
-        raise DataLossError(None, None, f"A frame of {HEADER.size} + {meta} + {payload} bytes has {len(frame)} bytes.")
+        raise DataLossError(f"A frame of {HEADER.size} + {meta} + {payload} bytes has {len(frame)} bytes.")
     body = memoryview(frame)[HEADER.size :]
     return decode(kind, body[:meta], body[meta:])

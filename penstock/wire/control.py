@@ -98,7 +98,7 @@ class ControlServer:
     def __init__(self, address: str, service: Service, credentials: Credentials | None = None) -> None:
         if not re.fullmatch(r".*:[0-9]{1,5}", address) or int(address.rpartition(":")[2]) > 65535:
             raise InvalidArgumentError(
-                None, None, f"A server's address must be of the form 'host:port', received '{address[:200]}'."
+                f"A server's address must be of the form 'host:port', received '{address[:200]}'."
             )
         from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # start-up
         from grpc_reflection.v1alpha import reflection  # start-up
@@ -132,9 +132,7 @@ class ControlServer:
         except RuntimeError as error:
             self._pool.shutdown()
             raise UnavailableError(
-                None,
-                None,
-                f"The server cannot listen at '{address}': {_why_not(address)}. Is another task using that port?",
+                f"The server cannot listen at '{address}': {_why_not(address)}. Is another task using that port?"
             ) from error
 
     def start(self) -> None:
@@ -169,10 +167,10 @@ def _handler(name: str, act: Callable[[Any], Any]) -> Any:
         except OpError as error:
             failure = error
         except DecodeError as error:
-            failure = InvalidArgumentError(None, None, f"{name}: the request is no {request.DESCRIPTOR.name}: {error}")
+            failure = InvalidArgumentError(f"{name}: the request is no {request.DESCRIPTOR.name}: {error}")
         except Exception as error:
             logging.error("penstock: %s failed", name, exc_info=error)
-            failure = InternalError(None, None, f"{name} failed: {error!r}")
+            failure = InternalError(f"{name} failed: {error!r}")
         _abort(context, failure)
 
     return grpc.unary_unary_rpc_method_handler(answer, None, reply.SerializeToString)
@@ -200,7 +198,7 @@ class _TokenCheck(grpc.ServerInterceptor):  # type: ignore[misc]
 
         def refuse(_: Any, context: Any) -> None:
             self._refusals.refused(context.peer(), "its token is wrong")
-            _abort(context, PermissionDeniedError(None, None, "The token is not that of this job."))
+            _abort(context, PermissionDeniedError("The token is not that of this job."))
 
         self._refuse = grpc.unary_unary_rpc_method_handler(refuse)
 
@@ -246,22 +244,20 @@ class ControlClient:
             with watched(call.cancel):
                 return call.result()
         except grpc.FutureCancelledError as error:
-            raise CancelledError(None, None, f"{name} at {self.address} was cancelled.") from error
+            raise CancelledError(f"{name} at {self.address} was cancelled.") from error
         except grpc.RpcError as error:
             raise self._error(name, error, timeout) from error
         except ValueError as error:  # the channel is closed, or the message is too large
             kind = CancelledError if self._closed else InvalidArgumentError
-            raise kind(None, None, f"{name} at {self.address}: {error}") from error
+            raise kind(f"{name} at {self.address}: {error}") from error
 
     def _error(self, name: str, error: Any, timeout: float | None) -> OpError:
         code, said = error.code().value[0], error.details() or ""
         if code == DeadlineExceededError._code:
-            return DeadlineExceededError(
-                None, None, f"{self.address} accepted {name} but has not answered within {timeout:g} s."
-            )
+            return DeadlineExceededError(f"{self.address} accepted {name} but has not answered within {timeout:g} s.")
         op = next((value for key, value in error.trailing_metadata() or () if key == _OP), b"")
         if code == UnavailableError._code:
-            return UnavailableError(None, None, f"No answer from {self.address}: {said}")
+            return UnavailableError(f"No answer from {self.address}: {said}")
         return error_from_code(code, said, op.decode(errors="replace") or None)
 
     def get_status(self, details: bool = False, timeout: float = STATUS_SECS) -> Any:
@@ -324,7 +320,7 @@ def wait_until_listening(
             why = str(error)
         now = time.monotonic()
         if now - began >= timeout or ended.is_set():
-            raise UnavailableError(None, None, f"nothing answers at {address} ({why}) after {now - began:.0f} s")
+            raise UnavailableError(f"nothing answers at {address} ({why}) after {now - began:.0f} s")
         if now - said >= every:
             said = now
             say(why, now - began)

@@ -93,15 +93,13 @@ class Credentials:
         folder = Path(directory).expanduser().absolute()
         if not folder.is_dir():
             what = "is not a directory" if folder.exists() else "does not exist"
-            raise errors.NotFoundError(None, None, f"There are no credentials in '{folder}': it {what}. {_RENEW}")
+            raise errors.NotFoundError(f"There are no credentials in '{folder}': it {what}. {_RENEW}")
         ca, certificate, key, token = (_read(folder / name) for name in (_CA, _CERTIFICATE, _KEY, _TOKEN))
         token = token.strip()
         if not _TOKEN_FORM.fullmatch(token):
             raise errors.InvalidArgumentError(
-                None,
-                None,
                 f"The token in '{folder / _TOKEN}' must be 32 to 1024 printable ASCII characters without spaces, "
-                f"received {len(token)} bytes. {_RENEW}",
+                f"received {len(token)} bytes. {_RENEW}"
             )
         server, client = _contexts(folder, ca)
         return cls(folder, ca, certificate, key, token, server, client)
@@ -115,7 +113,7 @@ class Credentials:
         try:
             return cls.load(directory)
         except errors.OpError as error:
-            raise type(error)(None, None, f"{error.message} (The directory is from {ENVIRONMENT_VARIABLE}.)") from error
+            raise type(error)(f"{error.message} (The directory is from {ENVIRONMENT_VARIABLE}.)") from error
 
     def server_context(self) -> ssl.SSLContext:
         """For a socket that listens: TLS 1.3, and the peer must show a certificate of this job.
@@ -168,7 +166,7 @@ def create_credentials(directory: str | os.PathLike[str], hosts: Iterable[str] =
     The directory appears complete or not at all: `create_credentials("/etc/my_job", hosts=["ps0.example.org"])`.
     """
     if not 1 <= days <= 36500:
-        raise errors.InvalidArgumentError(None, None, f"days must be 1 to 36500, received {days}.")
+        raise errors.InvalidArgumentError(f"days must be 1 to 36500, received {days}.")
     names = _host_names(hosts)
     target = Path(directory).expanduser().resolve()
     _refuse_existing(target)
@@ -234,13 +232,11 @@ def require_safe(address: str, credentials: Credentials | None, insecure: bool) 
     if credentials is not None or insecure or is_loopback(_host_of(address)):
         return
     raise errors.PermissionDeniedError(
-        None,
-        None,
         f"The address '{address}' is reached from other machines, and there are no credentials: whoever can connect "
         "could run graphs in this job and read its variables. Do one of these: use a loopback address such as "
         "'localhost:2222' if all tasks are on this machine; make credentials with `penstock credentials create DIR` "
         f"and set {ENVIRONMENT_VARIABLE}=DIR for every task; or pass insecure=True if everybody on this network is "
-        "trusted.",
+        "trusted."
     )
 
 
@@ -324,10 +320,8 @@ def _host_names(hosts: Iterable[str]) -> list[str]:
         except ValueError:
             if not _HOST_FORM.match(host):
                 raise errors.InvalidArgumentError(
-                    None,
-                    None,
                     f"A host must be a name such as 'ps0.example.org' or an IP address, without a port, "
-                    f"received {host!r}.",
+                    f"received {host!r}."
                 ) from None
     return list(dict.fromkeys([SERVER_NAME, "localhost", "127.0.0.1", "::1", *given]))
 
@@ -339,10 +333,8 @@ def _refuse_existing(target: Path) -> None:
         return  # the attempt to write there says more
     if used:
         raise errors.AlreadyExistsError(
-            None,
-            None,
             f"'{target}' exists and is not an empty directory. Credentials are not overwritten, since tasks may be "
-            "using them: give a new directory, or remove this one first if nothing needs it.",
+            "using them: give a new directory, or remove this one first if nothing needs it."
         )
 
 
@@ -361,21 +353,17 @@ def _read(path: Path) -> bytes:
         # Without waiting: a pipe by that name would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise errors.NotFoundError(None, None, f"The credentials lack the file '{path}'. {_RENEW}") from None
+        raise errors.NotFoundError(f"The credentials lack the file '{path}'. {_RENEW}") from None
     except OSError as error:
         raise errors.PermissionDeniedError(
-            None,
-            None,
             f"The file '{path}' of the credentials cannot be opened: {error.strerror or error}. It must belong to the "
-            "user who runs the task.",
+            "user who runs the task."
         ) from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= _LARGEST_FILE:
             raise errors.InvalidArgumentError(
-                None,
-                None,
-                f"'{path}' must be a file of 1 to {_LARGEST_FILE} bytes, received {status.st_size}. {_RENEW}",
+                f"'{path}' must be a file of 1 to {_LARGEST_FILE} bytes, received {status.st_size}. {_RENEW}"
             )
         refused = 0o077 if path.name in _SECRET else 0o022
         if status.st_uid == 0 and os.geteuid() != 0:
@@ -384,10 +372,8 @@ def _read(path: Path) -> bytes:
         if status.st_mode & refused:
             mode = "600" if path.name in _SECRET else "644"
             raise errors.PermissionDeniedError(
-                None,
-                None,
                 f"Other users may read or change '{path}': its mode is {stat.S_IMODE(status.st_mode):04o}. "
-                f"Run `chmod {mode} {path}`, and make new credentials if others had access to the machine.",
+                f"Run `chmod {mode} {path}`, and make new credentials if others had access to the machine."
             )
         return os.read(descriptor, _LARGEST_FILE)
     finally:
@@ -411,9 +397,7 @@ def _contexts(folder: Path, ca: bytes) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         _shake_hands(server, client)
     except (ssl.SSLError, OSError, ValueError) as error:
         why = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
-        raise errors.UnauthenticatedError(
-            None, None, f"The certificates in '{folder}' cannot be used: {why}. {_RENEW}"
-        ) from error
+        raise errors.UnauthenticatedError(f"The certificates in '{folder}' cannot be used: {why}. {_RENEW}") from error
     return server, client
 
 

@@ -146,13 +146,13 @@ class Listener:
             if not in_time:
                 raise EOFError  # nothing more is heard or said over it
             if not isinstance(hello, Hello):
-                raise DataLossError(None, None, f"it began with a {type(hello).__name__}")
+                raise DataLossError(f"it began with a {type(hello).__name__}")
             if self._credentials is not None and not self._credentials.token_matches(hello.token):
                 channel.close(PERMISSION_DENIED, "the token is not that of this job")
                 self._refusals.refused(name, "its token is wrong")
                 return
             if len(hello.task) > MAX_NAME or not hello.task.isprintable():
-                raise DataLossError(None, None, "it has a name that no task has")
+                raise DataLossError("it has a name that no task has")
             channel.peer = hello.task or name
             channel.send(self._welcome)
             self._on_channel(channel, hello)
@@ -201,7 +201,7 @@ def connect(
         if isinstance(answer, Goodbye):
             raise error_from_code(answer.code, f"{where} refused the channel: {answer.message}")
         if not isinstance(answer, Welcome):
-            raise DataLossError(None, None, f"{where} answered with a {type(answer).__name__}.")
+            raise DataLossError(f"{where} answered with a {type(answer).__name__}.")
         sock.settimeout(None)
     except BaseException as error:
         if channel is not None:
@@ -209,7 +209,7 @@ def connect(
         elif sock is not None:
             sock.close()
         if isinstance(error, (OSError, EOFError)):
-            raise UnavailableError(None, None, f"No channel to {where}: {error}") from error
+            raise UnavailableError(f"No channel to {where}: {error}") from error
         raise
     channel.peer = answer.task
     return channel, answer

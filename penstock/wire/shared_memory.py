@@ -78,7 +78,7 @@ class Arena:
                 memory = self._memory.get(segment)
                 free = None if memory is None else self._free.setdefault(memory.nbytes, [])
                 if free is None or segment in free:
-                    raise DataLossError(None, None, f"The peer released the segment {segment}, which it does not hold.")
+                    raise DataLossError(f"The peer released the segment {segment}, which it does not hold.")
                 free.append(segment)
 
 
@@ -139,13 +139,13 @@ class Leases:
         try:
             wanted = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
             if segment in self._memory or len(self._memory) >= MAX_SEGMENTS or not 0 < size <= MOST - self._bytes:
-                raise DataLossError(None, None, f"The peer announced a segment {segment} of {size} bytes.")
+                raise DataLossError(f"The peer announced a segment {segment} of {size} bytes.")
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & wanted != wanted or os.fstat(descriptor).st_size != size:
-                raise DataLossError(None, None, f"The segment {segment} of the peer could change its size.")
+                raise DataLossError(f"The segment {segment} of the peer could change its size.")
             flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
             memory = mmap.mmap(descriptor, size, flags=flags, prot=mmap.PROT_READ)
         except OSError as error:
-            raise DataLossError(None, None, f"The segment {segment} cannot be mapped: {error}.") from error
+            raise DataLossError(f"The segment {segment} cannot be mapped: {error}.") from error
         finally:
             os.close(descriptor)
         self._memory[segment] = np.frombuffer(memory, np.uint8)

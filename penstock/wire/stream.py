@@ -47,7 +47,7 @@ class Stream:
                 received.frombytes(data[: len(data) - len(data) % received.itemsize])
                 self.descriptors += received
         if len(self.descriptors) > _MAX_DESCRIPTORS:
-            raise DataLossError(None, None, f"{len(self.descriptors)} descriptors came, and no segments for them.")
+            raise DataLossError(f"{len(self.descriptors)} descriptors came, and no segments for them.")
         return size
 
     def read_bulk(self, view: Any) -> int:

@@ -172,6 +172,6 @@ def _max_bytes() -> int:
     text = os.environ.get("PENSTOCK_CACHE_BYTES", str(MAX_BYTES))
     if not text.isdecimal():
         raise InvalidArgumentError(
-            None, None, f"PENSTOCK_CACHE_BYTES must be a number of bytes, such as {MAX_BYTES}, received '{text}'."
+            f"PENSTOCK_CACHE_BYTES must be a number of bytes, such as {MAX_BYTES}, received '{text}'."
         )
     return int(text)

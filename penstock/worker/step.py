@@ -85,4 +85,4 @@ class Step:
 
 
 def _to_nobody(task: str, keys: Sequence[int], values: Sequence[Any], kept_for: Any) -> bool:
-    raise InternalError(None, None, f"A step of one task was to send to {task}.")
+    raise InternalError(f"A step of one task was to send to {task}.")

@@ -104,7 +104,7 @@ class Worker:
         self._pool = ThreadPoolExecutor(MAX_THREADS, f"penstock-step{self.name}")
 
     def _no_route(self, task: str) -> Route:
-        raise InternalError(None, None, f"{self.name} knows no way to {task}.")
+        raise InternalError(f"{self.name} knows no way to {task}.")
 
     # Graphs
 
@@ -141,7 +141,7 @@ class Worker:
         graph = self._graphs.get(handle)
         if graph is None:
             raise AbortedError(
-                None, None, f"Graph handle {handle} is not registered on {self.name}: the session was closed or reset."
+                f"Graph handle {handle} is not registered on {self.name}: the session was closed or reset."
             )
         return graph
 
@@ -177,7 +177,7 @@ class Worker:
         """Begins a step that other tasks take part in; `end_step` must follow."""
         with self._lock:
             if number in self._ended:
-                raise AbortedError(None, None, f"The step {number} was given up before it began on {self.name}.")
+                raise AbortedError(f"The step {number} was given up before it began on {self.name}.")
             step = self._steps.get(number)
             if step is None:
                 step = self._steps[number] = self._new_step(number)
@@ -252,7 +252,7 @@ class Worker:
             graph = self._graph(request.handle)
             if count != len(graph.executable.feed_slots):
                 raise InvalidArgumentError(
-                    None, None, f"{count} values are fed to a graph that takes {len(graph.executable.feed_slots)}."
+                    f"{count} values are fed to a graph that takes {len(graph.executable.feed_slots)}."
                 )
             step = self.open_step(number, None if request.timeout < 0 else request.timeout, request.trace)
             step.asked_by = asked_by
@@ -432,4 +432,4 @@ def _as_op_error(error: BaseException) -> OpError:
     if isinstance(error, OpError):
         return error
     logging.error("penstock: a step failed", exc_info=error)
-    return InternalError(None, None, f"{type(error).__name__}: {error}")
+    return InternalError(f"{type(error).__name__}: {error}")

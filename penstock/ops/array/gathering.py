@@ -331,7 +331,7 @@ def _tensor_scatter(name: str, method: str, grad: Callable[..., Any] | None) -> 
         at = _nd_index(indices, tensor.shape, "")
         if tensor.dtype == object:
             if method != "set":
-                raise InvalidArgumentError(None, None, "strings can be replaced; there is no other kernel for them")
+                raise InvalidArgumentError("strings can be replaced; there is no other kernel for them")
             changed = tensor.copy()
             changed[at] = updates
             return changed

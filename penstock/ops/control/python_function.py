@@ -47,7 +47,7 @@ def _call(values: list[Any], token: str, types: list[DType]) -> list[Any]:
     callback = _CALLBACKS.get(token)
     if callback is None:
         raise InvalidArgumentError(
-            None, None, f"callback {token} is not in this process: py_func runs only where its graph was built"
+            f"callback {token} is not in this process: py_func runs only where its graph was built"
         )
     try:
         result = callback.function(*[v[()] if isinstance(v, np.ndarray) and v.ndim == 0 else v for v in values])
@@ -55,23 +55,23 @@ def _call(values: list[Any], token: str, types: list[DType]) -> list[Any]:
         raise _as_op_error(error) from error
     results = list(result) if isinstance(result, (tuple, list)) else [] if result is None and not types else [result]
     if len(results) != len(types):
-        raise InvalidArgumentError(None, None, f"{token} returns {len(results)} values, but expects {len(types)}")
+        raise InvalidArgumentError(f"{token} returns {len(results)} values, but expects {len(types)}")
     return [_checked(value, wanted, i, token) for i, (value, wanted) in enumerate(zip(results, types, strict=True))]
 
 
 def _as_op_error(error: Exception) -> OpError:
     kind = next((kind for cause, kind in _ERRORS if isinstance(error, cause)), UnknownError)
-    return kind(None, None, f"{type(error).__name__}: {error}")
+    return kind(f"{type(error).__name__}: {error}")
 
 
 def _checked(value: Any, wanted: DType, position: int, token: str) -> np.ndarray:
     try:
         array, found = array_of(np.asarray(value))
     except TypeError as error:
-        raise InvalidArgumentError(None, None, f"{position}-th value returned by {token}: {error}") from error
+        raise InvalidArgumentError(f"{position}-th value returned by {token}: {error}") from error
     if found is not wanted:
         raise InvalidArgumentError(
-            None, None, f"{position}-th value returned by {token} is {found.name}, but expects {wanted.name}"
+            f"{position}-th value returned by {token} is {found.name}, but expects {wanted.name}"
         )
     return array
 

@@ -42,9 +42,7 @@ def _item_shape(op: Operation) -> list[TensorShape]:
 
 def _unwritten(what: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        None,
-        None,
-        f"Could not {what} the TensorArray: an element was never written, and the shape of its elements is not known.",
+        f"Could not {what} the TensorArray: an element was never written, and the shape of its elements is not known."
     )
 
 
@@ -96,7 +94,7 @@ def tensor_list_stack(
         if input_handle.size:
             raise _unwritten("stack") from None
         raise UnimplementedError(
-            None, None, "a TensorArray of size zero can be stacked only if the shape of its elements is known."
+            "a TensorArray of size zero can be stacked only if the shape of its elements is known."
         ) from None
 
 

@@ -133,9 +133,7 @@ def lowering(
     channel, (h, w) = axes_of(data_format)
     if any(v[i] != 1 for v in (strides, dilations) for i in (0, channel)):
         raise UnimplementedError(
-            None,
-            None,
-            f"strides and dilations in the batch and depth dimensions must be 1, received {strides} and {dilations}",
+            f"strides and dilations in the batch and depth dimensions must be 1, received {strides} and {dilations}"
         )
     around: Any = padding
     if padding == "EXPLICIT":

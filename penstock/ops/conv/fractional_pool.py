@@ -49,7 +49,7 @@ def _edges(size: int, ratio: float, pseudo: bool, random: np.random.Generator) -
     """Where windows of sizes floor(ratio) and one more begin, and the end of the last."""
     count = int(size / ratio)
     if count < 1:
-        raise InvalidArgumentError(None, None, f"pooling {size} pixels by {ratio} leaves none")
+        raise InvalidArgumentError(f"pooling {size} pixels by {ratio} leaves none")
     least = size // count
     if least * count == size:
         return np.arange(0, size + 1, least, dtype=np.int64)
@@ -94,7 +94,7 @@ def _declare(name: str, reduce: Any) -> OpDef:
         resource: Any,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if value.ndim != 4:
-            raise InvalidArgumentError(None, None, f"value must be 4-dimensional, received shape {value.shape}")
+            raise InvalidArgumentError(f"value must be 4-dimensional, received shape {value.shape}")
         # Deterministic: the same windows in every step.
         draws = _Draws((seed, seed2)) if deterministic else resource(lambda _: _Draws((seed, seed2)))
         rows, columns = (_edges(value.shape[a], pooling_ratio[a], pseudo_random, draws.random) for a in (1, 2))

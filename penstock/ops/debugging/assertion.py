@@ -19,7 +19,7 @@ from penstock.ops.debugging.tensor_text import summary
 def assert_op(condition: Any, data: list[Any], *, summarize: int = 3) -> None:
     if not np.all(condition):
         shown = " ".join(f"[{summary(value, summarize)}]" for value in data)
-        raise InvalidArgumentError(None, None, f"assertion failed: {shown}")
+        raise InvalidArgumentError(f"assertion failed: {shown}")
 
 
 def Assert(condition: Any, data: Any, summarize: int | None = None, name: str | None = None) -> Operation:

@@ -73,10 +73,8 @@ def _write(text: str, stream: str, end: str) -> None:
             file.write(text + end)
     else:
         raise InvalidArgumentError(
-            None,
-            None,
             f"Unknown output stream: {stream}; it must be stdout, stderr, log(info), log(warning), log(error) or "
-            "file://<path>",
+            "file://<path>"
         )
 
 
@@ -84,7 +82,7 @@ def _write(text: str, stream: str, end: str) -> None:
 def print_v2(input: Any, *, output_stream: str = "stderr", end: str = "\n") -> None:
     text: Any = np.asarray(input, object)[()]
     if not isinstance(text, bytes):
-        raise InvalidArgumentError(None, None, f"input must be a scalar string, received shape {list(np.shape(input))}")
+        raise InvalidArgumentError(f"input must be a scalar string, received shape {list(np.shape(input))}")
     _write(text.decode("utf-8", "surrogateescape"), output_stream, end)
 
 

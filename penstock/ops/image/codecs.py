@@ -38,7 +38,7 @@ def _file(contents: Any, op_name: str) -> bytes:
 
 
 def _invalid(op_name: str, reason: Any) -> InvalidArgumentError:
-    return InvalidArgumentError(None, None, f"{op_name}: {reason}")
+    return InvalidArgumentError(f"{op_name}: {reason}")
 
 
 def _decoded(

@@ -27,7 +27,7 @@ _LOWEST = float("-inf")
 
 
 def _invalid(message: str) -> InvalidArgumentError:
-    return InvalidArgumentError(None, None, message)
+    return InvalidArgumentError(message)
 
 
 def _size(value: Any) -> int:

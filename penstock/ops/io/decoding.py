@@ -37,16 +37,14 @@ def decode_raw_op(bytes: Any, *, out_type: DType, little_endian: bool = True) ->
     sizes = {len(text) for text in flat}
     if len(sizes) > 1:
         raise InvalidArgumentError(
-            None, None, f"DecodeRaw requires input strings to all be the same size, received sizes {sorted(sizes)}"
+            f"DecodeRaw requires input strings to all be the same size, received sizes {sorted(sizes)}"
         )
     size = sizes.pop() if sizes else 0
     wanted = np.dtype(out_type.as_numpy_dtype)
     if size % wanted.itemsize:
         raise InvalidArgumentError(
-            None,
-            None,
             f"Input to DecodeRaw has length {size} that is not a multiple of {wanted.itemsize}, the size of "
-            f"{out_type.name}",
+            f"{out_type.name}"
         )
     values = np.frombuffer(b"".join(flat), wanted).reshape(*texts.shape, size // wanted.itemsize)
     return values.copy() if little_endian else values.byteswap()
@@ -90,11 +88,11 @@ def _decompressed(text: bytes_, window: int) -> bytes_:
     try:
         found = stream.decompress(text, _MAX_DECOMPRESSED)
     except zlib.error as error:
-        raise DataLossError(None, None, f"DecodeCompressed: the data is damaged: {error}") from error
+        raise DataLossError(f"DecodeCompressed: the data is damaged: {error}") from error
     if stream.unconsumed_tail:
         raise invalid(f"DecodeCompressed: a string is over {_MAX_DECOMPRESSED} bytes once it is decompressed.")
     if not stream.eof:
-        raise DataLossError(None, None, "DecodeCompressed: the data ends too early.")
+        raise DataLossError("DecodeCompressed: the data ends too early.")
     return found
 
 

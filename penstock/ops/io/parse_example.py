@@ -36,9 +36,7 @@ def message_in(message: Any, serialized: bytes, index: int, name: str) -> Any:
         return message.FromString(serialized)
     except DecodeError as error:
         start = serialized[:64].decode("utf-8", "backslashreplace")
-        raise InvalidArgumentError(
-            None, None, f"{who(name, index)}Could not parse example input, value: '{start}'"
-        ) from error
+        raise InvalidArgumentError(f"{who(name, index)}Could not parse example input, value: '{start}'") from error
 
 
 def who(name: str, index: int) -> str:

@@ -126,7 +126,7 @@ def _fixed_length(header: int, size: int, footer: int, hop: int, encoding: str) 
             if encoding:
                 data = gzip.decompress(data) if encoding == "GZIP" else zlib.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
-            raise InvalidArgumentError(None, None, f"'{path}' cannot be decompressed: {error}.") from error
+            raise InvalidArgumentError(f"'{path}' cannot be decompressed: {error}.") from error
         for number, at in enumerate(range(header, len(data) - footer - size + 1, hop or size)):
             yield f"{path}:{number}".encode(), data[at : at + size]
 
@@ -182,10 +182,8 @@ def fixed_length_record_reader_v2(
 ) -> np.ndarray:
     if record_bytes <= 0 or min(header_bytes, footer_bytes, hop_bytes) < 0:
         raise InvalidArgumentError(
-            None,
-            None,
             f"record_bytes must be positive and the others not negative, received {record_bytes}, {header_bytes}, "
-            f"{footer_bytes}, {hop_bytes}.",
+            f"{footer_bytes}, {hop_bytes}."
         )
     return _found(resource, _fixed_length(header_bytes, record_bytes, footer_bytes, hop_bytes, encoding))
 
@@ -229,7 +227,7 @@ def reader_read_v2(reader_handle: Any, queue_handle: Any, *, ctx: Any) -> Any:
 )
 def reader_read_up_to_v2(reader_handle: Any, queue_handle: Any, num_records: Any, *, ctx: Any) -> Any:
     if int(num_records) <= 0:
-        raise InvalidArgumentError(None, None, f"num_records must be positive, received {int(num_records)}.")
+        raise InvalidArgumentError(f"num_records must be positive, received {int(num_records)}.")
     found = behind(reader_handle).read_up_to(behind(queue_handle), int(num_records), ctx)
     return _bytes_array([key for key, _ in found]), _bytes_array([value for _, value in found])
 

@@ -64,7 +64,7 @@ class _Yielder:
                     found = True
                     yield record
             if not found:
-                raise NotFoundError(None, None, f"There is no record in the files that match '{self._pattern}'.")
+                raise NotFoundError(f"There is no record in the files that match '{self._pattern}'.")
             epoch += 1
 
 

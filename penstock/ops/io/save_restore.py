@@ -26,7 +26,7 @@ def _text(value: Any) -> str:
 def _texts(values: Any, what: str, count: int) -> list[str]:
     items = [s.decode() if isinstance(s, bytes) else str(s) for s in np.asarray(values, object).reshape(-1)]
     if len(items) != count:
-        raise InvalidArgumentError(None, None, f"There are {len(items)} {what} for {count} tensors.")
+        raise InvalidArgumentError(f"There are {len(items)} {what} for {count} tensors.")
     return items
 
 
@@ -34,7 +34,7 @@ def _slice(spec: str, name: str) -> tuple[tuple[int, ...], Slice]:
     try:
         return Slice.parse(spec)
     except ValueError as error:
-        raise InvalidArgumentError(None, None, f"The slice of '{name}' is malformed: {error}.") from error
+        raise InvalidArgumentError(f"The slice of '{name}' is malformed: {error}.") from error
 
 
 @op(
@@ -103,7 +103,7 @@ def restore_v2(prefix: Array, tensor_names: Array, shape_and_slices: Array, *, d
         stored = reader.dtype(name)
         if stored is not as_dtype(dtype).base_dtype:
             raise InvalidArgumentError(
-                None, None, f"'{name}' is {stored.name} in checkpoint '{reader.prefix}', but {dtype.name} in the graph."
+                f"'{name}' is {stored.name} in checkpoint '{reader.prefix}', but {dtype.name} in the graph."
             )
         if spec:
             shape, part = _slice(spec, name)

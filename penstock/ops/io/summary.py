@@ -23,9 +23,7 @@ from penstock.kernel.types import REALS
 @op("ScalarSummary", "string, T -> summary: string", host=True, no_gradient=True, shape=shapes.scalar, T=REALS)
 def scalar_summary(tags: Any, values: Any) -> Any:
     if np.shape(tags) != np.shape(values):
-        raise InvalidArgumentError(
-            None, None, f"tags and values are not the same shape: {np.shape(tags)} != {np.shape(values)}"
-        )
+        raise InvalidArgumentError(f"tags and values are not the same shape: {np.shape(tags)} != {np.shape(values)}")
     summary = summary_pb2.Summary()
     for tag, value in zip(np.ravel(tags), np.ravel(values), strict=True):
         summary.value.add(tag=tag.decode(), simple_value=float(value))
@@ -46,7 +44,7 @@ def _bucket_limits() -> np.ndarray:
 def histogram_summary(tag: Any, values: Any) -> Any:
     flat = np.ravel(values).astype(np.float64)
     if not np.isfinite(flat).all():
-        raise InvalidArgumentError(None, None, f"Nan in summary histogram for: {np.ravel(tag)[0].decode()}")
+        raise InvalidArgumentError(f"Nan in summary histogram for: {np.ravel(tag)[0].decode()}")
     limits = _bucket_limits()
     counts = np.bincount(np.searchsorted(limits, flat, side="right"), minlength=len(limits))[: len(limits)]
     summary = summary_pb2.Summary()
@@ -85,7 +83,7 @@ def merge_summary(inputs: list[Any]) -> Any:
         for text in np.ravel(serialized):
             for value in summary_pb2.Summary.FromString(text).value:
                 if value.tag in seen:
-                    raise InvalidArgumentError(None, None, f"Duplicate tag {value.tag} found in summary inputs")
+                    raise InvalidArgumentError(f"Duplicate tag {value.tag} found in summary inputs")
                 seen.add(value.tag)
                 merged.value.add().CopyFrom(value)
     return np.array(merged.SerializeToString(), object)

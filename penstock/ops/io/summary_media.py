@@ -35,9 +35,9 @@ def _serialized(summary: Any) -> np.ndarray:
 @op("ImageSummary", "string, T -> summary: string", host=True, no_gradient=True, shape=shapes.scalar, T=_PIXELS)
 def image_summary(tag: Any, tensor: Any, *, max_images: int = 3, bad_color: np.ndarray = _RED) -> Any:
     if np.ndim(tag) != 0:
-        raise InvalidArgumentError(None, None, f"The tag must be a scalar, received shape {np.shape(tag)}.")
+        raise InvalidArgumentError(f"The tag must be a scalar, received shape {np.shape(tag)}.")
     if tensor.ndim != 4 or tensor.shape[3] not in (1, 3, 4):
-        raise InvalidArgumentError(None, None, f"Tensor must be 4-D with last dim 1, 3, or 4, not {list(tensor.shape)}")
+        raise InvalidArgumentError(f"Tensor must be 4-D with last dim 1, 3, or 4, not {list(tensor.shape)}")
     summary = summary_pb2.Summary()
     shown = min(max_images, len(tensor))
     for i in range(shown):
@@ -77,9 +77,9 @@ def _png(pixels: np.ndarray) -> bytes:
 @op("AudioSummaryV2", "string, float32, float32 -> summary: string", host=True, no_gradient=True, shape=shapes.scalar)
 def audio_summary_v2(tag: Any, tensor: Any, sample_rate: Any, *, max_outputs: int = 3) -> Any:
     if tensor.ndim not in (2, 3):
-        raise InvalidArgumentError(None, None, f"Tensor must be 3-D or 2-D, got: {list(tensor.shape)}")
+        raise InvalidArgumentError(f"Tensor must be 3-D or 2-D, got: {list(tensor.shape)}")
     if not float(sample_rate) > 0:
-        raise InvalidArgumentError(None, None, f"sample_rate must be > 0, received {float(sample_rate)}.")
+        raise InvalidArgumentError(f"sample_rate must be > 0, received {float(sample_rate)}.")
     clips = tensor if tensor.ndim == 3 else tensor[..., None]
     summary = summary_pb2.Summary()
     for i in range(min(max_outputs, len(clips))):

@@ -149,9 +149,7 @@ class StaticTable(Table):
     def require_initialized(self) -> None:
         """FailedPreconditionError before the initializer has run."""
         if not self.initialized:
-            raise FailedPreconditionError(
-                None, None, f"Table not initialized: {self}. Run tf.tables_initializer() first."
-            )
+            raise FailedPreconditionError(f"Table not initialized: {self}. Run tf.tables_initializer() first.")
 
     def initialize(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         """Fills the table; once more with the same entries is allowed."""
@@ -159,14 +157,12 @@ class StaticTable(Table):
         for key, value in pairs:
             if entries.setdefault(key, value) != value:
                 raise FailedPreconditionError(
-                    None,
-                    None,
                     f"HashTable has different value for same key. Key {key!r} has {entries[key]!r} and trying to add "
-                    f"value {value!r}",
+                    f"value {value!r}"
                 )
         with self.lock:
             if self.initialized and entries != self.entries:
-                raise FailedPreconditionError(None, None, f"{self} is initialized already, with other entries.")
+                raise FailedPreconditionError(f"{self} is initialized already, with other entries.")
             self.entries, self.initialized = entries, True
 
     def find(self, keys: np.ndarray, default: np.ndarray) -> np.ndarray:
@@ -175,13 +171,13 @@ class StaticTable(Table):
 
     def insert(self, keys: np.ndarray, values: np.ndarray, clear: bool = False) -> None:
         if not clear:
-            raise UnimplementedError(None, None, f"{self} is filled by its initializer; use a MutableHashTable.")
+            raise UnimplementedError(f"{self} is filled by its initializer; use a MutableHashTable.")
         if not np.size(keys):
             raise invalid("keys and values cannot be empty tensors.")
         self.initialize(zip(self.keys_of(keys), self.values_of(keys, values), strict=True))
 
     def remove(self, keys: np.ndarray) -> None:
-        raise UnimplementedError(None, None, f"{self} is filled by its initializer; use a MutableHashTable.")
+        raise UnimplementedError(f"{self} is filled by its initializer; use a MutableHashTable.")
 
     def export(self) -> tuple[np.ndarray, np.ndarray]:
         self.require_initialized()
@@ -430,7 +426,7 @@ def _pairs_in_file(
             yield tuple(_cell(index, dtype, line, parts, number + offset, path) for index, dtype in columns)
             number += 1
     if not number:
-        raise OutOfRangeError(None, None, f"{path} is empty: there is nothing to fill the table with.")
+        raise OutOfRangeError(f"{path} is empty: there is nothing to fill the table with.")
     if vocab_size >= 0 and number < vocab_size:
         raise invalid(f"Invalid vocab_size in {path}: expected {vocab_size} but got {number}")
 
@@ -443,5 +439,5 @@ def _cell(index: int, dtype: DType, line: bytes, parts: list[bytes], number: int
         return text
     value = parse_number(text, dtype)
     if value is None:
-        raise InvalidArgumentError(None, None, f"{path}: Field {text[:80]!r} is not a valid {dtype.name}.")
+        raise InvalidArgumentError(f"{path}: Field {text[:80]!r} is not a valid {dtype.name}.")
     return np.array(value, dtype.as_numpy_dtype).tolist()

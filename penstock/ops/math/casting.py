@@ -63,7 +63,7 @@ def conj_op(input: Array) -> Array:
 def cast_op(x: Array, *, DstT: DType, Truncate: bool = False) -> Array:
     if x.dtype == object or DstT is dt.string:
         source = "string" if x.dtype == object else as_dtype(x.dtype).name
-        raise UnimplementedError(None, None, f"Cast {source} to {DstT.name} is not supported")
+        raise UnimplementedError(f"Cast {source} to {DstT.name} is not supported")
     if x.dtype.kind == "c" and not DstT.is_complex:
         x = x.real
     if DstT.is_bool:

@@ -249,9 +249,9 @@ def sorted_shape(op: Operation) -> list[TensorShape]:
 def check_sorted(ids: np.ndarray) -> int:
     """The number of segments of rising ids."""
     if ids.size and ids[0] < 0:
-        raise InvalidArgumentError(None, None, f"Segment id {ids[0]} out of range [0, {int(ids[-1]) + 1})")
+        raise InvalidArgumentError(f"Segment id {ids[0]} out of range [0, {int(ids[-1]) + 1})")
     if np.count_nonzero(ids[1:] < ids[:-1]):  # in half the time of any()
-        raise InvalidArgumentError(None, None, "segment ids are not increasing")
+        raise InvalidArgumentError("segment ids are not increasing")
     return int(ids[-1]) + 1 if ids.size else 0
 
 

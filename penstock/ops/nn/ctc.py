@@ -34,13 +34,11 @@ def _batch(op: Operation) -> int | None:
 def _check_lengths(inputs: np.ndarray, lengths: np.ndarray, refusal: Any = FailedPreconditionError) -> None:
     if inputs.ndim != 3 or lengths.shape != inputs.shape[1:2]:
         raise InvalidArgumentError(
-            None,
-            None,
             f"inputs must be [time, batch, classes] and sequence_length have one number for each of the "
-            f"batch, received shapes {inputs.shape} and {lengths.shape}",
+            f"batch, received shapes {inputs.shape} and {lengths.shape}"
         )
     if inputs.size == 0:
-        raise InvalidArgumentError(None, None, f"inputs must not be empty, received shape {inputs.shape}")
+        raise InvalidArgumentError(f"inputs must not be empty, received shape {inputs.shape}")
     if (lengths > inputs.shape[0]).any() or (lengths < 0).any():
         raise refusal(
             None, None, f"sequence_length must be between 0 and {inputs.shape[0]} times, received {lengths.tolist()}"
@@ -110,10 +108,8 @@ def ctc_loss_op(
         if len(row) > sequence_length[b]:
             if not ignore_longer_outputs_than_inputs:
                 raise InvalidArgumentError(
-                    None,
-                    None,
                     f"Not enough time for target transition sequence (required: {len(row)}, available: "
-                    f"{sequence_length[b]}) in batch entry {b}. ignore_longer_outputs_than_inputs=True skips such.",
+                    f"{sequence_length[b]}) in batch entry {b}. ignore_longer_outputs_than_inputs=True skips such."
                 )
             skipped[b], labels[b] = True, []
     log_p = _log_softmax(inputs.astype(np.float64))
@@ -127,27 +123,23 @@ def ctc_loss_op(
 def _labels(indices: np.ndarray, values: np.ndarray, batch: int, blank: int) -> list[list[int]]:
     if indices.ndim != 2 or indices.shape[1] != 2 or values.shape != indices.shape[:1]:
         raise InvalidArgumentError(
-            None,
-            None,
             f"labels must be a SparseTensor of rank 2, received indices of shape {indices.shape} and "
-            f"values of shape {values.shape}",
+            f"values of shape {values.shape}"
         )
     rows: list[list[int]] = [[] for _ in range(batch)]
     for b, value in zip(indices[:, 0].tolist(), values.tolist(), strict=True):
         if not 0 <= b < batch:
-            raise InvalidArgumentError(None, None, f"labels of batch entry {b}, but the inputs have {batch} entries")
+            raise InvalidArgumentError(f"labels of batch entry {b}, but the inputs have {batch} entries")
         if value < 0:
-            raise InvalidArgumentError(None, None, f"All labels must be nonnegative integers, batch: {b} has {value}")
+            raise InvalidArgumentError(f"All labels must be nonnegative integers, batch: {b} has {value}")
         if rows[b] and rows[b][-1] >= blank and value < blank:
             raise InvalidArgumentError(
-                None,
-                None,
                 f"Saw a non-null label (index >= num_classes - 1) following a null label, batch: {b}, "
-                f"labels: {[*rows[b], value]}, num_classes: {blank + 1}",
+                f"labels: {[*rows[b], value]}, num_classes: {blank + 1}"
             )
         rows[b].append(value)
     if not all(rows):
-        raise InvalidArgumentError(None, None, f"Labels length is zero in batch {rows.index([])}")
+        raise InvalidArgumentError(f"Labels length is zero in batch {rows.index([])}")
     # Labels from the blank on are padding at the end of a row.
     return [[value for value in row if value < blank] for row in rows]
 
@@ -222,7 +214,7 @@ def ctc_greedy_decoder_op(
     times, batch, classes = inputs.shape
     blank = blank_index + classes if blank_index < 0 else blank_index
     if not 0 <= blank < classes:
-        raise InvalidArgumentError(None, None, f"blank_index must be in [0, {classes}), received {blank_index}")
+        raise InvalidArgumentError(f"blank_index must be in [0, {classes}), received {blank_index}")
     best = inputs.argmax(-1).reshape(times, batch)
     within = np.arange(times)[:, None] < sequence_length[None]
     score = -np.where(within, inputs.max(-1), 0).sum(0, dtype=inputs.dtype)
@@ -254,7 +246,7 @@ def ctc_beam_search_decoder_op(
     _check_lengths(inputs, sequence_length)
     if not 0 < top_paths <= beam_width:
         raise InvalidArgumentError(
-            None, None, f"top_paths must be positive and at most beam_width = {beam_width}, received {top_paths}"
+            f"top_paths must be positive and at most beam_width = {beam_width}, received {top_paths}"
         )
     log_p = _log_softmax(inputs.astype(np.float64))
     decoded: list[list[list[int]]] = [[] for _ in range(top_paths)]
@@ -262,7 +254,7 @@ def ctc_beam_search_decoder_op(
     for b in range(inputs.shape[1]):
         found = _beam_search(log_p[: sequence_length[b], b], beam_width)[:top_paths]
         if len(found) < top_paths:
-            raise InvalidArgumentError(None, None, "Less leaves in the beam search than requested.")
+            raise InvalidArgumentError("Less leaves in the beam search than requested.")
         for k, (labels, score) in enumerate(found):
             decoded[k].append(_once(labels) if merge_repeated else labels)
             scores[b, k] = score

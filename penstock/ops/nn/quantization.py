@@ -350,11 +350,11 @@ def quantized_concat(
     axis = int(concat_dim)
     rank = parts[0].ndim
     if not -rank <= axis < rank or any(p.ndim != rank for p in parts):
-        raise InvalidArgumentError(None, None, f"concat_dim {axis} does not fit values of {rank} dimensions")
+        raise InvalidArgumentError(f"concat_dim {axis} does not fit values of {rank} dimensions")
     try:
         joined = np.concatenate(parts, axis)
     except ValueError as error:
-        raise InvalidArgumentError(None, None, str(error)) from error
+        raise InvalidArgumentError(str(error)) from error
     return joined, np.float32(low), np.float32(high)
 
 

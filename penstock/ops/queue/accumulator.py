@@ -66,7 +66,7 @@ class Accumulator(Waitable):
     def take(self, required: int, ctx: Any) -> Any:
         """All that was gathered, once there are `required` gradients; the next ones belong to the next step."""
         if required < 1:
-            raise InvalidArgumentError(None, None, f"{self}: num_required must be >= 1, received {required}.")
+            raise InvalidArgumentError(f"{self}: num_required must be >= 1, received {required}.")
         with self._held():
             ready = lambda: self.count >= required  # noqa: E731
             self._wait(ready, ctx, again=ready)
@@ -193,7 +193,7 @@ def _divided(total: np.ndarray, count: Any) -> Any:
 
 
 def _refuse(message: str) -> None:
-    raise InvalidArgumentError(None, None, message)
+    raise InvalidArgumentError(message)
 
 
 def _found(

@@ -39,10 +39,8 @@ def _found(
     if type(found) is not kind or found.dtypes != tuple(dtypes):
         wanted, held = (", ".join(d.name for d in types) for types in (dtypes, getattr(found, "dtypes", ())))
         raise InvalidArgumentError(
-            None,
-            None,
             f"{found} exists already and holds ({held}), so it is not a {kind.kind} of ({wanted}). "
-            "Use another shared_name.",
+            "Use another shared_name."
         )
     return as_handle(found)
 
@@ -216,7 +214,7 @@ def _dequeue_batch(
     queue.check(dtypes, (), many=True)
     queue.require_shapes()
     if count < 0:
-        raise InvalidArgumentError(None, None, f"{queue}: the number of elements must be >= 0, received {count}.")
+        raise InvalidArgumentError(f"{queue}: the number of elements must be >= 0, received {count}.")
     return queue.batch(queue.dequeue(count, ctx, up_to))
 
 

@@ -70,7 +70,7 @@ class Queue(Waitable):
             for element in elements:
                 self._wait(ready, ctx)
                 if turn.cancelled or self.is_closed:
-                    raise CancelledError(None, None, f"{self} is closed.")
+                    raise CancelledError(f"{self} is closed.")
                 self._put(element)
                 self._notify()
 
@@ -102,10 +102,8 @@ class Queue(Waitable):
                     if self.is_closed and left < count:
                         if not up_to or left == 0:
                             raise OutOfRangeError(
-                                None,
-                                None,
                                 f"{self} is closed and has insufficient elements (requested {count}, "
-                                f"current size {left})",
+                                f"current size {left})"
                             )
                         count = left
                         if len(taken) == count:
@@ -127,7 +125,7 @@ class Queue(Waitable):
             with self._in_line(self._enqueuers) as turn:
                 self._wait(lambda: turn.cancelled or self._enqueuers[0] is turn, ctx)
                 if self.is_closed:
-                    raise CancelledError(None, None, f"{self} is already closed.")
+                    raise CancelledError(f"{self} is already closed.")
                 self.is_closed = True
 
     def check(self, dtypes: Sequence[DType], components: Sequence[np.ndarray], many: bool) -> None:
@@ -261,4 +259,4 @@ def _names(dtypes: Sequence[DType]) -> str:
 
 
 def _refuse(message: str) -> None:
-    raise InvalidArgumentError(None, None, message)
+    raise InvalidArgumentError(message)

@@ -25,7 +25,7 @@ class _Area(Queue):
 def _area(resource: Any, dtypes: list[DType], capacity: int) -> _Area:
     found = resource(lambda name: _Area(name, dtypes, [], capacity or -1))
     if not isinstance(found, _Area):
-        raise InvalidArgumentError(None, None, f"{found} is no staging area. Use another shared_name.")
+        raise InvalidArgumentError(f"{found} is no staging area. Use another shared_name.")
     return found
 
 

@@ -212,11 +212,11 @@ def _frequencies(vocab_file: str) -> list[float]:
         with open(vocab_file, encoding="utf-8") as lines:
             found = [float(line.rstrip("\n").rsplit(",", 1)[-1]) for line in lines if line.strip()]
     except OSError as error:
-        raise NotFoundError(None, None, f"vocab_file {vocab_file!r} cannot be read: {error.strerror}") from error
+        raise NotFoundError(f"vocab_file {vocab_file!r} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise InvalidArgumentError(None, None, f"vocab_file {vocab_file!r}: lines must end in a number") from error
+        raise InvalidArgumentError(f"vocab_file {vocab_file!r}: lines must end in a number") from error
     if len(found) > _LARGEST_VOCABULARY:
-        raise InvalidArgumentError(None, None, f"vocab_file {vocab_file!r} has over {_LARGEST_VOCABULARY} lines")
+        raise InvalidArgumentError(f"vocab_file {vocab_file!r} has over {_LARGEST_VOCABULARY} lines")
     return found
 
 
@@ -276,9 +276,9 @@ def _learned(name: str) -> OpDef:
         try:
             _check(true_classes, num_true, num_sampled, unique, range_max)
         except ValueError as error:
-            raise InvalidArgumentError(None, None, str(error)) from error
+            raise InvalidArgumentError(str(error)) from error
         if true_classes.size and not 0 <= true_classes.min() <= true_classes.max() < range_max:
-            raise InvalidArgumentError(None, None, f"true_classes must be in [0, {range_max}), got {true_classes}")
+            raise InvalidArgumentError(f"true_classes must be in [0, {range_max}), got {true_classes}")
         state: _Learned = resource(lambda _: _Learned(range_max, (seed, seed2)))
         return state.sample(true_classes, num_sampled, unique)
 
@@ -309,10 +309,8 @@ def compute_accidental_hits_op(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if true_classes.ndim != 2 or true_classes.shape[1] != num_true or sampled_candidates.ndim != 1:
         raise InvalidArgumentError(
-            None,
-            None,
             f"true_classes must have num_true = {num_true} columns and sampled_candidates be a vector, "
-            f"received shapes {true_classes.shape} and {sampled_candidates.shape}",
+            f"received shapes {true_classes.shape} and {sampled_candidates.shape}"
         )
     place = {int(candidate): i for i, candidate in enumerate(sampled_candidates)}
     hits = [(b, place[c]) for b, row in enumerate(true_classes.tolist()) for c in row if c in place]

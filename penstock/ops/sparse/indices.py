@@ -41,7 +41,7 @@ def convert_to_tensor_or_sparse_tensor(value: Any, dtype: Any = None, name: str 
 
 def invalid(message: str) -> InvalidArgumentError:
     """The error of a run for which the arrays do not fit."""
-    return InvalidArgumentError(None, None, message)
+    return InvalidArgumentError(message)
 
 
 def parts(indices: Array, values: Array, shape: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -24,7 +24,7 @@ from penstock.row_sums import run_ends, spread_by_runs, sums_of_runs
 def _check_pairs(indices: np.ndarray, ids: np.ndarray) -> None:
     if indices.shape != ids.shape or ids.ndim != 1:
         raise InvalidArgumentError(
-            None, None, f"segment_ids and indices must be vectors of one size, got {ids.shape} and {indices.shape}"
+            f"segment_ids and indices must be vectors of one size, got {ids.shape} and {indices.shape}"
         )
 
 
@@ -42,7 +42,7 @@ def _sparse_sum(data: Array, indices: Array, segment_ids: Array, num_segments: A
     count = check_sorted(ids)
     if num_segments is not None:
         if count > int(num_segments):
-            raise InvalidArgumentError(None, None, f"segment ids must be < num_segments {int(num_segments)}")
+            raise InvalidArgumentError(f"segment ids must be < num_segments {int(num_segments)}")
         count = int(num_segments)
     ends = run_ends(ids, count)
     return _divided(sums_of_runs(values, ends, chosen), ends, power)
@@ -124,7 +124,7 @@ def _sparse_segment(name: str, power: float) -> tuple[Any, Any]:
         _check_pairs(picked, ids)
         require_in_range(picked, int(output_dim0))
         if check_sorted(ids) > len(rows):
-            raise InvalidArgumentError(None, None, f"Segment id {ids[-1]} out of range [0, {len(rows)}).")
+            raise InvalidArgumentError(f"Segment id {ids[-1]} out of range [0, {len(rows)}).")
         ends = run_ends(ids, len(rows))
         return spread_by_runs(_divided(rows, ends, power), ends, picked, int(output_dim0))
 

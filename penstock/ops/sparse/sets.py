@@ -30,7 +30,7 @@ _OPERATIONS: dict[str, Callable[[set[Any], set[Any]], set[Any]]] = {
 
 
 def _refused(message: str) -> InvalidArgumentError:
-    return InvalidArgumentError(None, None, message)
+    return InvalidArgumentError(message)
 
 
 def _groups(indices: np.ndarray, values: np.ndarray, shape: np.ndarray, validate: bool) -> dict[Place, list[Any]]:

@@ -76,7 +76,7 @@ def _module(change: Change, variable: Array) -> Any:
     if variable.dtype != object:
         return jnp
     if change is not _replace:
-        raise InvalidArgumentError(None, None, "strings can be replaced; there is no other kernel for them")
+        raise InvalidArgumentError("strings can be replaced; there is no other kernel for them")
     return np
 
 

@@ -58,7 +58,7 @@ def _key(handle: str) -> str:
 
 
 def _unknown(handle: str) -> InvalidArgumentError:
-    return InvalidArgumentError(None, None, f"The tensor with handle '{handle}' is not in the session store.")
+    return InvalidArgumentError(f"The tensor with handle '{handle}' is not in the session store.")
 
 
 def _text(handle: Any) -> str:
@@ -76,7 +76,7 @@ def get_session_tensor_op(handle: Array, *, dtype: DType, resource: Any) -> Any:
     name = _text(handle)
     value = resource(SessionTensors, of_session=True).get(name)
     if as_dtype(value.dtype) != dtype:
-        raise InternalError(None, None, f"The tensor with handle '{name}' is of {value.dtype}, not of {dtype.name}.")
+        raise InternalError(f"The tensor with handle '{name}' is of {value.dtype}, not of {dtype.name}.")
     return value
 
 

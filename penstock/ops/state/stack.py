@@ -57,7 +57,7 @@ class Stack:
         return self._values
 
     def _refused(self, what: str) -> InvalidArgumentError:
-        return InvalidArgumentError(None, None, f"Stack[{self.name}] {what}.")
+        return InvalidArgumentError(f"Stack[{self.name}] {what}.")
 
 
 def _pair(node: Operation) -> list[TensorShape]:

@@ -251,7 +251,7 @@ def _count_up(variable: Any, limit: int) -> np.ndarray:
     with variable.lock:
         before = np.asarray(variable.read())
         if int(before) >= limit:
-            raise OutOfRangeError(None, None, f"Reached limit of {limit}")
+            raise OutOfRangeError(f"Reached limit of {limit}")
         variable.value = jnp.asarray(before + 1)
         return before
 

@@ -25,7 +25,7 @@ _PARSED = Types(dt.float32, dt.float64, dt.int32, dt.int64, dt.uint32, dt.uint64
 
 def invalid(message: str) -> InvalidArgumentError:
     """What a kernel raises for a bad value; the worker adds the node."""
-    return InvalidArgumentError(None, None, message)
+    return InvalidArgumentError(message)
 
 
 def texts(values: Sequence[bytes], shape: tuple[int, ...] | None = None) -> np.ndarray:

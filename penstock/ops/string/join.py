@@ -67,9 +67,7 @@ def reduce_join_op(inputs: Any, reduction_indices: Any, *, keep_dims: bool = Fal
     axes = []
     for axis in np.asarray(reduction_indices).reshape(-1).tolist():
         if not -strings.ndim <= axis < strings.ndim:
-            raise OutOfRangeError(
-                None, None, f"Invalid reduction dimension {axis} for input with {strings.ndim} dimension(s)"
-            )
+            raise OutOfRangeError(f"Invalid reduction dimension {axis} for input with {strings.ndim} dimension(s)")
         axes.append(axis % strings.ndim)
     if len(set(axes)) < len(axes):
         raise invalid(f"Duplicate reduction dimension in {axes}")
