@@ -43,7 +43,7 @@ def message_form(collection_name: str) -> MessageForm | None:
 
 
 class Collections:
-    """The part of a Graph that keeps named lists: variables, losses, summaries, whatever users add."""
+    """The part of a Graph that keeps named lists: variables, losses, summaries, and the collections of users."""
 
     def __init__(self) -> None:
         self._collections: dict[Any, list[Any]] = {}
