@@ -7,7 +7,7 @@ from typing import Any
 from penstock.jaxprs.flat import FlatJaxpr, Node, Value
 from penstock.jaxprs.numpy_rules import RULES, VIEW, Site, rule
 
-_NOTHING = "nothing"  # the primitive of a node that is to be removed
+_NOTHING = "nothing"  # the primitive of a node that will be removed
 
 
 def rewrite(flat: FlatJaxpr) -> None:
@@ -24,7 +24,7 @@ def _uses(flat: FlatJaxpr) -> dict[int, list[Node]]:
 
 
 def _turn_products(flat: FlatJaxpr) -> None:
-    """Makes (x y)' of two matrices, if nobody needs x y itself, y' x': the gradient of a weight is such a product.
+    """Turns (x y)' of two matrices into y' x' if x y itself is not needed: the gradient of a weight is such a product.
 
     The result is then contiguous, and adding it to others takes a fifth of the time.
     """
@@ -55,10 +55,10 @@ def _remove_nothing(flat: FlatJaxpr) -> None:
 
 
 def _leave_broadcasts_to_numpy(flat: FlatJaxpr) -> None:
-    """Removes each broadcast_in_dim whose uses all broadcast their operands, beside an operand of full shape."""
+    """Removes each broadcast_in_dim if all its uses broadcast and have another operand of full shape."""
     uses = _uses(flat)
     results = set(map(id, flat.outputs))
-    small: dict[int, Value] = {}  # by the value it stands for
+    small: dict[int, Value] = {}  # by the value that it replaces
     for node in flat.nodes:
         if node.primitive != "broadcast_in_dim" or id(node.outputs[0]) in results:
             continue
@@ -68,7 +68,7 @@ def _leave_broadcasts_to_numpy(flat: FlatJaxpr) -> None:
     if small:
         for node in flat.nodes:
             node.inputs = [small.get(id(value), value) for value in node.inputs]
-        # What is left of a broadcast is a new axis, or nothing.
+        # Only a new axis, or nothing, is left of a broadcast.
         _remove_nothing(flat)
 
 
