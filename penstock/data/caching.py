@@ -1,4 +1,4 @@
-"""Caching: elements that are kept in memory or in a file after their first round."""
+"""Caching: keeps elements in memory or in a file after the first iteration."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from penstock.graph.tensor_proto import make_ndarray, tensor_proto
 def in_memory(
     caches: dict[int, list[Element]], key: int, open_input: Callable[[], Iterator[Element]]
 ) -> Iterator[Element]:
-    """The elements of `open_input()`, or what was kept of a whole round over them."""
+    """The elements of `open_input()`, or of the cache once an iteration over them is complete."""
     kept = caches.get(key)
     return _Keeping(open_input(), lambda whole: caches.setdefault(key, whole)) if kept is None else iter(kept)
 
 
 class _Keeping(Iterator[Element]):
-    """Hands elements through, and all of them to `keep` at the end."""
+    """Passes elements through, and gives all of them to `keep` at the end."""
 
     def __init__(self, elements: Iterator[Element], keep: Callable[[list[Element]], object]) -> None:
         self._input, self._keep = elements, keep
@@ -37,19 +37,19 @@ class _Keeping(Iterator[Element]):
             self._keep(self._seen)
             raise
         for component in element:
-            component.setflags(write=False)  # it is handed out more than once
+            component.setflags(write=False)  # it is returned more than once
         self._seen.append(element)
         return element
 
 
 def in_file(path: str, open_input: Callable[[], Iterator[Element]]) -> Iterator[Element]:
-    """As `in_memory`, but in a file of records, which later programs find again."""
+    """Like `in_memory`, but in a file of records, which later programs can use."""
     whole = f"{path}.cache"
     return _read(whole) if os.path.exists(whole) else _Writing(whole, open_input())
 
 
 class _Writing(Iterator[Element]):
-    """Hands elements through and writes them aside; the file gets its name when it is whole."""
+    """Passes elements through and writes them to a temporary file, which is renamed when it is complete."""
 
     def __init__(self, path: str, elements: Iterator[Element]) -> None:
         self._path, self._aside = path, f"{path}.{os.getpid()}.{id(self)}.tmp"
