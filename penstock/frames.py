@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 # Only the innermost frames are kept: in a model that is built by deep recursion each op would cost its depth.
 MOST_FRAMES = 20
-_MOST_SHOWN = 8
+_MAX_SHOWN = 8
 _NOTE = "(Frames of penstock and jax are left out. PENSTOCK_FULL_TRACEBACK=1 shows them.)"
 
 Frames = tuple[CodeType | int, ...]  # code objects and offsets of their instructions, alternating, innermost first
@@ -100,14 +100,14 @@ def definition(frames: Frames) -> str:
         return ""
     *callers, last = summaries(frames)
     text = [place(last), *([f"    {last.line}"] if last.line else [])]
-    text += [f"  called at {place(frame)}" for frame in callers[::-1][:_MOST_SHOWN]]
+    text += [f"  called at {place(frame)}" for frame in callers[::-1][:_MAX_SHOWN]]
     return "\n".join(text)
 
 
 # Tracebacks
 
 
-def wants_all() -> bool:
+def keeps_full_tracebacks() -> bool:
     """Tells if tracebacks should stay whole."""
     return os.environ.get("PENSTOCK_FULL_TRACEBACK", "0") not in ("", "0")
 
@@ -133,7 +133,7 @@ def leaves_engine(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if not wants_all():
+            if not keeps_full_tracebacks():
                 fold(error)
                 error.__traceback__ = folded(error.__traceback__)
                 _note(error)
@@ -190,7 +190,7 @@ def install() -> None:
     before, before_in_thread = sys.excepthook, threading.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if wants_all():
+        if keeps_full_tracebacks():
             before(kind, error, trace)
             return
         if kind is KeyboardInterrupt and error.args:
@@ -200,7 +200,7 @@ def install() -> None:
         before(kind, error, error.__traceback__)
 
     def hook_in_thread(args: threading.ExceptHookArgs) -> None:
-        if args.exc_value is not None and not wants_all():
+        if args.exc_value is not None and not keeps_full_tracebacks():
             fold(args.exc_value)
             found = (args.exc_type, args.exc_value, args.exc_value.__traceback__, args.thread)
             args = threading.ExceptHookArgs(found)

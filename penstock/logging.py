@@ -149,7 +149,7 @@ def _from_caller(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count_call(msg: Any) -> int:
-    """How often the calling line of the program has logged `msg`."""
+    """The number of times that the calling line of the program has logged `msg`."""
     frame = sys._getframe(2)
     # The message is part of the key: two calls may share a line.
     key = (frame.f_code.co_filename, frame.f_lineno, str(msg))

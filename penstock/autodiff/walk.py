@@ -107,7 +107,7 @@ class Walk:
         self.aggregation = AggregationMethod.DEFAULT if aggregation is None else aggregation
         self.arrived: dict[Tensor, list[Any]] = {}
 
-    def near(self, op: Operation) -> AbstractContextManager[None]:
+    def colocated(self, op: Operation) -> AbstractContextManager[None]:
         """Colocates the gradient nodes of `op` with it, if asked to."""
         return self.graph.colocate_with(op) if self.colocate else nullcontext()
 
@@ -121,7 +121,7 @@ class Walk:
             for i, g in enumerate(given)
         ]
         for i, (y, grad) in enumerate(zip(ys, converted, strict=True)):
-            with self.near(y.op):
+            with self.colocated(y.op):
                 if grad is None:
                     if y.dtype.base_dtype.is_complex:
                         raise TypeError(f"gradients: the complex tensor {y} needs its own entry in grad_ys.")
@@ -169,7 +169,7 @@ class Walk:
         queue = deque(dict.fromkeys(y.op for y in ys if y.op in between and not pending.get(y.op)))
         while queue:
             op = queue.popleft()
-            with self.near(op):
+            with self.colocated(op):
                 self.visit(op, op in stopped)
             for tensor in op.input_list:
                 source = tensor.op

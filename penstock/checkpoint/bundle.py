@@ -58,10 +58,10 @@ class BundleWriter:
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self._aside = f"{prefix}.tempstate{uuid.uuid4().hex}"
+        self._temporary_path = f"{prefix}.tempstate{uuid.uuid4().hex}"
         self._entries: dict[bytes, Any] = {}
         self._offset = 0
-        self._file: BinaryIO | None = files.create(f"{self._aside}.data")
+        self._file: BinaryIO | None = files.create(f"{self._temporary_path}.data")
 
     def __enter__(self) -> BundleWriter:
         return self
@@ -122,7 +122,7 @@ class BundleWriter:
         try:
             files.finish(self._file)
             self._file = None
-            commit(self._prefix, self._entries, [(f"{self._aside}.data", list(self._entries.values()))])
+            commit(self._prefix, self._entries, [(f"{self._temporary_path}.data", list(self._entries.values()))])
         except BaseException:
             self.discard()
             raise
@@ -132,7 +132,7 @@ class BundleWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
-        files.remove(f"{self._aside}.data")
+        files.remove(f"{self._temporary_path}.data")
 
 
 def commit(prefix: str, entries: dict[bytes, Any], shards: list[tuple[str, list[Any]]]) -> None:

@@ -23,7 +23,7 @@ DEFAULT_SOURCE_URL = "https://storage.googleapis.com/cvdf-datasets/mnist/"  # no
 SIDE = 28
 CLASSES = 10
 _IMAGES, _LABELS = 2051, 2049  # the first words of the two kinds of file
-_MOST_EXAMPLES = 1_000_000
+_MAX_EXAMPLES = 1_000_000
 _FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -82,7 +82,7 @@ class DataSet:
 
     @property
     def epochs_completed(self) -> int:
-        """How often `next_batch` has returned all of them."""
+        """The number of times that `next_batch` has returned all of them."""
         return self._epochs_completed
 
     def next_batch(self, batch_size: int, fake_data: bool = False, shuffle: bool = True) -> tuple[Any, Any]:
@@ -215,7 +215,7 @@ def _read(file: Any, path: str, magic: int) -> np.ndarray:
         if len(header) and header[0] != magic:
             raise ValueError(f"Invalid magic number {header[0]} in MNIST file '{path}': {magic} is expected.")
         dims = tuple(int(size) for size in header[1:])
-        if len(dims) != rank or dims[0] > _MOST_EXAMPLES or any(size > 1024 for size in dims[1:]):
+        if len(dims) != rank or dims[0] > _MAX_EXAMPLES or any(size > 1024 for size in dims[1:]):
             raise DataLossError(f"The header of MNIST file '{path}' is damaged: sizes {dims}.")
         size = int(np.prod(dims))
         data = file.read(size)

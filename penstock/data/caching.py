@@ -20,10 +20,10 @@ def in_memory(
 ) -> Iterator[Element]:
     """The elements of `open_input()`, or of the cache once an iteration over them is complete."""
     kept = caches.get(key)
-    return _Keeping(open_input(), lambda whole: caches.setdefault(key, whole)) if kept is None else iter(kept)
+    return _CacheInMemory(open_input(), lambda whole: caches.setdefault(key, whole)) if kept is None else iter(kept)
 
 
-class _Keeping(Iterator[Element]):
+class _CacheInMemory(Iterator[Element]):
     """Passes elements through, and gives all of them to `keep` at the end."""
 
     def __init__(self, elements: Iterator[Element], keep: Callable[[list[Element]], object]) -> None:
@@ -45,26 +45,26 @@ class _Keeping(Iterator[Element]):
 def in_file(path: str, open_input: Callable[[], Iterator[Element]]) -> Iterator[Element]:
     """Like `in_memory`, but in a file of records, which later programs can use."""
     whole = f"{path}.cache"
-    return _read(whole) if os.path.exists(whole) else _Writing(whole, open_input())
+    return _read(whole) if os.path.exists(whole) else _CacheInFile(whole, open_input())
 
 
-class _Writing(Iterator[Element]):
+class _CacheInFile(Iterator[Element]):
     """Passes elements through and writes them to a temporary file, which is renamed when it is complete."""
 
     def __init__(self, path: str, elements: Iterator[Element]) -> None:
-        self._path, self._aside = path, f"{path}.{os.getpid()}.{id(self)}.tmp"
+        self._path, self._temporary_path = path, f"{path}.{os.getpid()}.{id(self)}.tmp"
         self._input = elements
         self._writer: records.RecordWriter | None = None
 
     def __next__(self) -> Element:
         if self._writer is None:
-            self._writer = records.RecordWriter(self._aside)
+            self._writer = records.RecordWriter(self._temporary_path)
         try:
             element = next(self._input)
         except StopIteration:
             self._writer.close()
-            if os.path.exists(self._aside):
-                files.rename(self._aside, self._path)
+            if os.path.exists(self._temporary_path):
+                files.rename(self._temporary_path, self._path)
             raise
         self._writer.write(len(element).to_bytes(4, "little"))
         for component in element:
@@ -74,7 +74,7 @@ class _Writing(Iterator[Element]):
     def __del__(self) -> None:
         if self._writer is not None:
             self._writer.close()
-            files.remove(self._aside)
+            files.remove(self._temporary_path)
 
 
 def _read(path: str) -> Iterator[Element]:

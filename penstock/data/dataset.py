@@ -134,13 +134,13 @@ class Dataset:
     @staticmethod
     def from_tensors(tensors: Any) -> Dataset:
         """One element: `Dataset.from_tensors((features, labels))`."""
-        spec, components = _normalized(tensors)
+        spec, components = normalized(tensors)
         return Dataset(source_ops.tensor_dataset(components, output_shapes=structure.shapes_of(spec)), spec)
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset:
         """One element per row: `Dataset.from_tensor_slices({"x": x, "y": y})`. Rows are not copied."""
-        spec, components = _normalized(tensors)
+        spec, components = normalized(tensors)
         if not components:
             raise ValueError("Invalid `tensors`: it must have at least one component.")
         rows = TensorShape.of((None,))
@@ -195,7 +195,7 @@ class Dataset:
 
     @staticmethod
     def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None = None) -> Dataset:
-        """The files that match a pattern, in random order unless told otherwise: `Dataset.list_files("data/*")`."""
+        """The files that match a pattern, in random order by default: `Dataset.list_files("data/*")`."""
         with name_scope(None, "list_files"):
             pattern = convert_to_tensor(file_pattern, dtype=dt.string, name="file_pattern")
             found = files.matching_files(pattern)
@@ -263,8 +263,8 @@ class Dataset:
     def reduce(self, initial_state: Any, reduce_func: Callable[..., Any]) -> Any:
         """The state after all elements: `dataset.reduce(np.int64(0), lambda total, x: total + x)`."""
         with name_scope(None, "initial_state"):
-            state, tensors = _normalized(initial_state)
-        traced = _trace_stable(lambda spec: trace(reduce_func, "Dataset.reduce", spec, self._spec_argument()), state)
+            state, tensors = normalized(initial_state)
+        traced = trace_stable(lambda spec: trace(reduce_func, "Dataset.reduce", spec, self._spec_argument()), state)
         results = iterator_ops.reduce_dataset(
             self._variant_tensor,
             tensors,
@@ -388,7 +388,8 @@ DatasetV1 = DatasetV1Adapter = Dataset
 DatasetSpec.dataset_class = Dataset
 
 
-def _normalized(value: Any) -> tuple[Any, list[Tensor]]:
+def normalized(value: Any) -> tuple[Any, list[Tensor]]:
+    """Converts a nest of values to its spec and its component tensors, each in its own name scope."""
     with name_scope(None, "normalize_element"):
         return structure.to_tensors(value, lambda i: f"component_{i}")
 
@@ -407,7 +408,7 @@ def scalar_bool(traced: Traced) -> Traced:
     return traced
 
 
-def _trace_stable(make: Callable[[Any], Traced], state: Any) -> Traced:
+def trace_stable(make: Callable[[Any], Traced], state: Any) -> Traced:
     """Traces a function of a state until the shapes of the state do not change any more."""
     while True:
         traced = make(state)
@@ -422,10 +423,6 @@ def _trace_stable(make: Callable[[Any], Traced], state: Any) -> Traced:
         if all(c == b for c, b in zip(common, before, strict=True)):
             return Traced(traced.function, structure.pack(state, common), traced.result)
         state = structure.pack(state, common)
-
-
-trace_stable = _trace_stable
-normalized = _normalized
 
 
 def make_one_shot_iterator(dataset: Dataset) -> iterator.Iterator:

@@ -18,7 +18,7 @@ from penstock.graph.operation import Tensor
 from penstock.ops.control.python_function import py_func
 
 
-class _Running:
+class _RunningGenerators:
     """The running iterations of one generator function, by number."""
 
     def __init__(self, generator: Callable[..., Any], spec: Any) -> None:
@@ -78,7 +78,7 @@ def generator_tensor(
     spec = structure.from_legacy(output_types, output_shapes)
     types = structure.types_of(spec)
     tensors = [convert_to_tensor(a) for a in args] if args is not None else []
-    running = _Running(generator, spec)
+    running = _RunningGenerators(generator, spec)
     state = structure.TensorSpec((), dt.int64)
 
     def shaped(tensor: Any, shape: Any) -> Any:

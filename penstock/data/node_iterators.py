@@ -15,7 +15,7 @@ import numpy as np
 from penstock.data import batching, caching, nodes, sources
 from penstock.data.fuse import fuse
 from penstock.data.nodes import Element, Node
-from penstock.data.pipeline import Ahead, Function, InParallel, Pipeline, Scope, called, iterate, opens, workers
+from penstock.data.pipeline import Function, InParallel, Pipeline, Prefetched, Scope, called, iterate, opens, workers
 from penstock.errors import InvalidArgumentError, OpError
 from penstock.kernel.waiting import as_handle, behind
 
@@ -130,7 +130,7 @@ class _Interleave(Iterator[Element]):
     def _opened(self, element: Element) -> Iterator[Element]:
         dataset, pipeline = dataset_of(self._function, element), self._pipeline
         if self._ahead:
-            return Ahead(pipeline, self._scope, lambda s: iterate(dataset, pipeline, s), self._ahead)
+            return Prefetched(pipeline, self._scope, lambda s: iterate(dataset, pipeline, s), self._ahead)
         return iterate(dataset, pipeline, self._scope)
 
 
@@ -274,7 +274,7 @@ def _prefetched(node: nodes.Prefetched, pipeline: Pipeline, scope: Scope) -> Ite
     if node.size == 0:
         return iterate(node.input, pipeline, scope)
     size = _AUTOMATIC_PREFETCH if node.size < 0 else node.size
-    return Ahead(pipeline, scope, lambda s: iterate(node.input, pipeline, s), size)
+    return Prefetched(pipeline, scope, lambda s: iterate(node.input, pipeline, s), size)
 
 
 @opens(nodes.WithoutErrors)

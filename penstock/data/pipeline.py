@@ -238,11 +238,11 @@ class _Turn:
         self._lock.release()
 
 
-class Ahead(Iterator[Element]):
+class Prefetched(Iterator[Element]):
     """An iterator with a thread that makes up to `size` elements in advance."""
 
     def __init__(self, pipeline: Pipeline, scope: Scope, make: Callable[[Scope], Iterator[Element]], size: int) -> None:
-        self._crew = _Filler(pipeline, make, size)
+        self._crew = _Prefetcher(pipeline, make, size)
         self._scope = scope
         weakref.finalize(self, self._crew.stop).atexit = False
 
@@ -250,7 +250,7 @@ class Ahead(Iterator[Element]):
         return self._crew.take(self._scope)
 
 
-class _Filler(Crew):
+class _Prefetcher(Crew):
     def __init__(self, pipeline: Pipeline, make: Callable[[Scope], Iterator[Element]], size: int) -> None:
         super().__init__(pipeline)
         self._make = make
@@ -320,7 +320,7 @@ class InParallel(Iterator[Element]):
         function: Callable[[Any], Element],
         parallel: int,
     ) -> None:
-        self._crew = _Callers(pipeline, make, function, workers(parallel))
+        self._crew = _ParallelCalls(pipeline, make, function, workers(parallel))
         self._scope = scope
         weakref.finalize(self, self._crew.stop).atexit = False
 
@@ -349,7 +349,7 @@ class _SlowCalls:
         return self._known
 
 
-class _Callers(Crew):
+class _ParallelCalls(Crew):
     def __init__(
         self, pipeline: Pipeline, make: Callable[[Scope], Iterator[Any]], function: Callable[[Any], Element], count: int
     ) -> None:

@@ -148,12 +148,12 @@ def _to_tensor(op_def: OpDef, arg: ArgDef, value: Any, dtype: DType | None, name
             raise
         raise TypeError(
             f"Input '{arg.name}' of '{op_def.name}' Op has type {type(value).__name__} ({value!r:.80}) that does "
-            f"not match type {dtype.name} of {_who_decided(op_def, arg, before)}. ({error})"
+            f"not match type {dtype.name} of {_deciding_argument(op_def, arg, before)}. ({error})"
         ) from error
     if dtype is not None and tensor.dtype.base_dtype != dtype.base_dtype:
         raise TypeError(
             f"Input '{arg.name}' of '{op_def.name}' Op has type {tensor.dtype.base_dtype.name} that does not match "
-            f"type {dtype.name} of {_who_decided(op_def, arg, before)}."
+            f"type {dtype.name} of {_deciding_argument(op_def, arg, before)}."
         )
     if arg.is_ref and not tensor.dtype._is_ref_dtype:
         raise TypeError(
@@ -163,7 +163,7 @@ def _to_tensor(op_def: OpDef, arg: ArgDef, value: Any, dtype: DType | None, name
     return tensor
 
 
-def _who_decided(op_def: OpDef, arg: ArgDef, before: list[Tensor]) -> str:
+def _deciding_argument(op_def: OpDef, arg: ArgDef, before: list[Tensor]) -> str:
     for other, tensor in zip(op_def.inputs, before, strict=False):
         if arg.type_attr and other.type_attr == arg.type_attr and other is not arg:
             return f"argument '{other.name}' ({tensor.name})"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class MessageForm(NamedTuple):
-    """How the items of a collection are written to a meta graph and read from one."""
+    """Converts the items of a collection to and from messages of a meta graph."""
 
     proto_type: Any
     to_proto: Callable[..., Any] | None

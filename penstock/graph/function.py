@@ -144,7 +144,7 @@ class Function:
         graph: Graph | None = None,
         is_branch: bool = False,
     ) -> Function:
-        """Calls `function` on new parameters of the given (dtype, shape) and keeps what it returns as outputs."""
+        """Calls `function` on new parameters of the given (dtype, shape) and keeps the results as outputs."""
         outer = graph or get_default_graph()
         unique = outer.unique_function_name(name)
         body = FuncGraph(unique, outer)

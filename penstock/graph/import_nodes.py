@@ -152,7 +152,7 @@ class Importer:
             if item.device:
                 scopes.enter_context(self.graph.device(item.device))
             op = self.graph.add_op(op_def, inputs, attrs, types, name, infer_shapes)
-        if _partners(op):
+        if _colocated_names(op):
             op.device = ""
         for before in self.controls(item):
             if before not in op.control:
@@ -218,7 +218,7 @@ class Importer:
     def place_colocated(self) -> None:
         """Gives a node that is colocated with others the device of the first of them that has one."""
         for op in self.made.values():
-            others = (self.graph._ops.get(name) for name in _partners(op))
+            others = (self.graph._ops.get(name) for name in _colocated_names(op))
             device = next((o.device for o in others if o is not None and o.device), "")
             if device:
                 op.device = device
@@ -262,7 +262,7 @@ class Importer:
         return f"the GraphDef has no node '{name}'."
 
 
-def _partners(op: Operation) -> list[str]:
+def _colocated_names(op: Operation) -> list[str]:
     """The other nodes that a node is colocated with."""
     groups = (g.removeprefix("loc:@") for g in op.attrs.get("_class", ()) if g.startswith("loc:@"))
     return [name for name in groups if name != op.name]

@@ -7,7 +7,7 @@
 The signature gives the types of inputs and outputs as TensorFlow's op definitions do: `T` is a type attribute,
 `&T` a reference to a variable, `N*T` a list of N tensors, `list(Tin)` a list of mixed types, `float` a fixed type.
 Input names are the function's positional parameters; keyword-only parameters are attrs, typed by their annotation.
-The decorated name becomes an `OpDef`, which is what users call: it adds a node to the default graph.
+The decorated name becomes an `OpDef`, which users call: it adds a node to the default graph.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.graph.hooks import hooks
 
 MISSING: Any = object()
 
-# How the annotation of a keyword-only parameter names the attr's kind in an OpDef.
+# The kind of an attr in an OpDef, by the annotation of its keyword-only parameter.
 ATTR_KINDS = {
     "bool": "bool",
     "int": "int",

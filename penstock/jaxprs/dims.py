@@ -18,7 +18,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 Dim = Any  # an int or a symbolic expression
 
-_MOST_CASES = 1 << 20  # combinations of sizes that are tried one by one to find a bound
+_MAX_CASES = 1 << 20  # combinations of sizes that are tried one by one to find a bound
 
 
 def is_symbolic(dim: Dim) -> bool:
@@ -97,7 +97,7 @@ class Bounds:
         for name in names:
             if name not in self._bounds:
                 raise ValueError(f"dimension {dim}: no bound for '{name}', received bounds for {sorted(self._bounds)}")
-        if math.prod(self._bounds[name] for name in names) > _MOST_CASES:
+        if math.prod(self._bounds[name] for name in names) > _MAX_CASES:
             return _interval(dim, self._bounds)
         axes = np.meshgrid(*(np.arange(1, self._bounds[name] + 1) for name in names), indexing="ij", sparse=True)
         with np.errstate(divide="ignore"):  # sizes that the program excludes may divide by zero

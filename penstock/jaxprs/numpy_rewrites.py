@@ -7,7 +7,7 @@ from typing import Any
 from penstock.jaxprs.flat import FlatJaxpr, Node, Value
 from penstock.jaxprs.numpy_rules import RULES, VIEW, Site, rule
 
-_NOTHING = "nothing"  # the primitive of a node that will be removed
+_REMOVED = "removed"  # the primitive of a node that will be removed
 
 
 def rewrite(flat: FlatJaxpr) -> None:
@@ -39,8 +39,8 @@ def _turn_products(flat: FlatJaxpr) -> None:
         product.params = {**product.params, "dimension_numbers": ((right, left), batch)}
         product.inputs = product.inputs[::-1]
         product.outputs = node.outputs
-        node.primitive = _NOTHING
-    _remove_nothing(flat)
+        node.primitive = _REMOVED
+    _remove_marked(flat)
 
 
 def _is_plain_product(node: Node) -> bool:
@@ -50,8 +50,8 @@ def _is_plain_product(node: Node) -> bool:
     return len(contracted) == 1 and not batch
 
 
-def _remove_nothing(flat: FlatJaxpr) -> None:
-    flat.nodes = [node for node in flat.nodes if node.primitive != _NOTHING]
+def _remove_marked(flat: FlatJaxpr) -> None:
+    flat.nodes = [node for node in flat.nodes if node.primitive != _REMOVED]
 
 
 def _leave_broadcasts_to_numpy(flat: FlatJaxpr) -> None:
@@ -69,7 +69,7 @@ def _leave_broadcasts_to_numpy(flat: FlatJaxpr) -> None:
         for node in flat.nodes:
             node.inputs = [small.get(id(value), value) for value in node.inputs]
         # Only a new axis, or nothing, is left of a broadcast.
-        _remove_nothing(flat)
+        _remove_marked(flat)
 
 
 def _has_full_operand(node: Node, spread: Value, small: dict[int, Value]) -> bool:
@@ -86,7 +86,7 @@ def _without_new_sizes(node: Node) -> Value:
     axes = tuple(int(axis) for axis in node.params["broadcast_dimensions"])
     rank = len(spread.shape)
     if axes == tuple(range(rank - len(axes), rank)):
-        node.primitive = _NOTHING
+        node.primitive = _REMOVED
         return source
     node.primitive = "insert_axes"
     node.params = {"axes": axes, "rank": rank}

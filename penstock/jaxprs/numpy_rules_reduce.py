@@ -116,7 +116,7 @@ def elementwise_block(site: Site, name: str) -> Any:
     return block_of(site, name, jaxpr).bind(None)
 
 
-def _running(site: Site, ufunc: np.ufunc) -> Kernel:
+def _cumulative(site: Site, ufunc: np.ufunc) -> Kernel:
     axis, dtype = site.param("axis"), site.out_dtype()
     wide = wider(dtype)
 
@@ -131,29 +131,29 @@ def _running(site: Site, ufunc: np.ufunc) -> Kernel:
 
 @rule("cumsum")
 def cumsum(site: Site) -> Kernel:
-    return _running(site, np.add)
+    return _cumulative(site, np.add)
 
 
 @rule("cumprod")
 def cumprod(site: Site) -> Kernel:
-    return _running(site, np.multiply)
+    return _cumulative(site, np.multiply)
 
 
 @rule("cummax")
 def cummax(site: Site) -> Kernel:
-    return _running(site, np.maximum)
+    return _cumulative(site, np.maximum)
 
 
 @rule("cummin")
 def cummin(site: Site) -> Kernel:
-    return _running(site, np.minimum)
+    return _cumulative(site, np.minimum)
 
 
 @rule("cumlogsumexp")
 def cumlogsumexp(site: Site) -> Kernel:
     if site.out_dtype().kind == "c":
         raise site.no_rule("complex numbers")
-    return _running(site, np.logaddexp)
+    return _cumulative(site, np.logaddexp)
 
 
 def _sortable(x: Any) -> Any:

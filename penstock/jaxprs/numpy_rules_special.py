@@ -23,11 +23,11 @@ _FUNCTIONS = {
 }
 
 
-def _of_scipy(name: str) -> Rule:
+def _scipy_rule(name: str) -> Rule:
     return Rule(lambda site: in_wider_type(site, getattr(scipy.special, name)), NEW, broadcasts=True, overwrites=False)
 
 
-RULES.update({primitive: _of_scipy(name) for primitive, name in _FUNCTIONS.items()})
+RULES.update({primitive: _scipy_rule(name) for primitive, name in _FUNCTIONS.items()})
 
 
 @elementwise("lgamma")

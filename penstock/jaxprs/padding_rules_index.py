@@ -22,7 +22,7 @@ def _never_clamped(frame: Frame, whole: Dim, part: Dim) -> bool:
 
 
 def _with_room(frame: Frame, array: Array, d: int, whole: Dim, part: Dim) -> Array:
-    """`array` with enough padding for a padded part to fit wherever the true one does."""
+    """`array` with enough padding for a padded part to fit where the true one does."""
     if _never_clamped(frame, whole, part):
         return array
     return resized(array, d, array.shape[d] + frame.bounds.upper(part))

@@ -13,7 +13,7 @@ from jax import export
 Shapes = tuple[tuple[int, ...], ...]
 
 _QUESTION = re.compile(r"comparison '(.+?)' (<=|>=|<|>) '(.+?)' is inconclusive")
-_MANY = 4096  # answers that are kept
+_MAX_ANSWERS = 4096  # answers that are kept
 
 
 class Pattern:
@@ -51,14 +51,14 @@ class Pattern:
         self._constraints = [f"{name} >= 2" for name in names]
         self._assumed: list[Any] = []  # expressions that are 0 or more
         self._answers: dict[tuple[int, ...], bool] = {}  # if these sizes are as assumed
-        self._draw()
+        self._make_symbols()
         self._places: dict[str, tuple[int, int]] = {}
         for i, dims in enumerate(self.shapes):
             for j, dim in enumerate(dims):
                 if str(dim) in names:
                     self._places.setdefault(str(dim), (i, j))
 
-    def _draw(self) -> None:
+    def _make_symbols(self) -> None:
         """Makes the symbols, and the shapes with them."""
         self._scope = export.SymbolicScope(self._constraints)
         symbols = export.symbolic_shape(", ".join(self.symbols), scope=self._scope) if self.symbols else ()
@@ -66,7 +66,7 @@ class Pattern:
         self.shapes: list[tuple[Any, ...]] = [tuple(next(flat) for _ in range(rank)) for rank in self._ranks]
 
     def assume(self, question: str, sizes: Mapping[str, int]) -> bool:
-        """Assumes what holds for `sizes`, where jax needs to know more about the symbols.
+        """Assumes the answer to jax's question about symbols that is right for `sizes`.
 
         Shapes with sizes for which it does not hold do not fit any more. False if the question is of another kind.
 
@@ -89,7 +89,7 @@ class Pattern:
         self._constraints.append(known)
         self._assumed.append(difference if holds else b - a - (not strict))
         self._answers.clear()
-        self._draw()
+        self._make_symbols()
         return True
 
     def sizes(self, shapes: Shapes) -> dict[str, int] | None:
@@ -111,7 +111,7 @@ class Pattern:
     def _is_as_assumed(self, sizes: dict[str, int]) -> bool:
         key = tuple(sizes.values())
         if key not in self._answers:
-            if len(self._answers) > _MANY:
+            if len(self._answers) > _MAX_ANSWERS:
                 self._answers.clear()
             self._answers[key] = all(e._evaluate(sizes) >= 0 for e in self._assumed)
         return self._answers[key]

@@ -20,9 +20,9 @@ from penstock.launch.cluster import CHIEF, PS, WORKER, Cluster, LaunchError, Tas
 FLAGS = ("ps_hosts", "worker_hosts", "chief_hosts", "job_name", "task_index", "task_id")
 _USUAL = ("ps_hosts", "worker_hosts", "job_name", "task_index")
 _OPTION = re.compile(r"--([a-z]+[_-][a-z]+)=?")
-_MOST_FILES = 200
+_MAX_FILES = 200
 # Names that only programs for clusters use. The last three read TF_CONFIG themselves.
-_OF_CLUSTERS = {"Server", "ClusterSpec", "Supervisor", "TFConfigClusterResolver", "RunConfig", "train_and_evaluate"}
+_CLUSTER_NAMES = {"Server", "ClusterSpec", "Supervisor", "TFConfigClusterResolver", "RunConfig", "train_and_evaluate"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def knows_clusters(script: Path) -> bool:
     """Tells if a script looks like a program for a cluster: it makes a server, or reads its place somewhere."""
     for node in (node for tree in _trees(script) for node in ast.walk(tree)):
         match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) if name in _OF_CLUSTERS:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) if name in _CLUSTER_NAMES:
                 return True
             case ast.Constant(value="TF_CONFIG"):
                 return True
@@ -156,7 +156,7 @@ def _trees(script: Path) -> Iterator[ast.AST]:
     """The syntax trees of a script and of all modules beside it that it imports, directly or indirectly."""
     waiting = [script]
     seen: set[Path] = set()
-    while waiting and len(seen) < _MOST_FILES:
+    while waiting and len(seen) < _MAX_FILES:
         path = waiting.pop(0)
         if path in seen or not path.is_file():
             continue

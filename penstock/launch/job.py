@@ -32,7 +32,7 @@ from penstock.launch.cluster import CHIEF, EVALUATOR, PS, WORKER, LaunchError, T
 # A signal that arrives twice at once was meant once: a terminal and a wrapper may both send it.
 _SECOND_SIGNAL_AFTER = 1.0
 # Errors that report another task: a task that has one may well succeed after a restart.
-_OF_OTHERS = re.compile(r"(\w+\.)*(Unavailable|Aborted|DeadlineExceeded)Error\b")
+_ERRORS_OF_OTHERS = re.compile(r"(\w+\.)*(Unavailable|Aborted|DeadlineExceeded)Error\b")
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Job:
         self._phases[task] = _Phase.ENDED
         if self.stopping:
             # A task that ends because the others do has not failed.
-            if code > 0 and error and not _OF_OTHERS.match(error):
+            if code > 0 and error and not _ERRORS_OF_OTHERS.match(error):
                 self._note_failure(task, code, error)
             return self._finish()
         if code != 0:
@@ -165,7 +165,7 @@ class Job:
             return [Say(f"still running after {self._policy.kill_after:g} s: {self._running()}"), *self._kill()]
         if self._over_by is not None and now >= self._over_by:
             late = _listed(task for task in self._waited_for if self._phases[task] is not _Phase.ENDED)
-            first = "the workers are" if self._over(self._trainers) else f"the chief ({self._chief}) is"
+            first = "the workers are" if self._have_ended(self._trainers) else f"the chief ({self._chief}) is"
             why = (
                 f"{first} done, and {late} did not end within {self._policy.grace:g} s: stopped; the job counts as done"
             )
@@ -212,7 +212,7 @@ class Job:
             tries = f" after {most} restart{'s' * (most != 1)}" if most else ""
             return self.stop(exit_code(code), f"{task} {what}{tries}: stopping the job", now)
         # A signal comes from outside, and so do errors that report another task.
-        if code > 0 and task not in self._under_way and not _OF_OTHERS.match(error):
+        if code > 0 and task not in self._under_way and not _ERRORS_OF_OTHERS.match(error):
             why = f"{task} {what} before its first step: it is not restarted, and the job is stopped"
             return self.stop(exit_code(code), why, now)
         self._restarts[task] += 1
@@ -228,14 +228,14 @@ class Job:
 
     def _progress(self, now: float) -> list[Instruction]:
         """Checks if the job is done, after a task that it waits for has ended."""
-        if self._over(self._waited_for):
+        if self._have_ended(self._waited_for):
             return self.stop(0, "", now)
         # An evaluator has yet to see the last checkpoint, so its grace period begins when training is over.
-        if self._over(self._trainers) or (self._over([self._chief]) and self._over_by is None):
+        if self._have_ended(self._trainers) or (self._have_ended([self._chief]) and self._over_by is None):
             self._over_by = now + self._policy.grace
         return []
 
-    def _over(self, tasks: Sequence[Task]) -> bool:
+    def _have_ended(self, tasks: Sequence[Task]) -> bool:
         return all(self._phases[task] is _Phase.ENDED for task in tasks)
 
     def _kill(self) -> list[Instruction]:
@@ -246,7 +246,7 @@ class Job:
         return _listed(task for task, phase in self._phases.items() if phase is _Phase.RUNNING)
 
     def _finish(self) -> list[Instruction]:
-        if self._code is None or not self._over(list(self._phases)):
+        if self._code is None or not self._have_ended(list(self._phases)):
             return []
         self._kill_at = None
         told = [f"{task} failed {_times(whys.total())}: {_counted(whys)}" for task, whys in self._failures.items()]

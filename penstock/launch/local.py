@@ -26,7 +26,7 @@ from penstock.launch.output import Display, LastError, LineBuffer
 from penstock.launch.program import Program
 
 _READ = 1 << 16
-_MOST_READS = 64  # of one pipe after its process has ended; a pipe holds 1 MiB at most
+_MAX_READS = 64  # of one pipe after its process has ended; a pipe holds 1 MiB at most
 _NOT_STARTED = 126  # the exit code of a shell for a command that it cannot execute
 
 
@@ -190,7 +190,7 @@ class Launcher:
         self._display.show(task, stream, lines)
 
     def _progressed(self, task: Task, child: _Child) -> None:
-        """The task wrote that it is under way, or it, or what it became by `exec`, has closed the pipe."""
+        """Handles the progress pipe: the task, or a program that replaced it by `exec`, wrote to it or closed it."""
         if child.progress.closed:
             return
         self._selector.unregister(child.progress)
@@ -201,13 +201,13 @@ class Launcher:
     def _ended(self, task: Task, child: _Child) -> None:
         self._selector.unregister(child.end)
         os.close(child.end)
-        # What it left behind would hold its port, or outlive the job. Before reaping: the id cannot be another's yet.
+        # Its children would hold its port, or outlive the job. It is not reaped yet, so its id is not reused.
         child.signal(signal.SIGKILL)
         code = child.process.wait()
         self._progressed(task, child)
         for pipe, (stream, lines) in child.pipes.items():
-            # A process that left the group may hold the pipe open, or fill it for ever: it is not waited for.
-            for _ in range(_MOST_READS):
+            # A process that left the group may hold the pipe open, or fill it for ever, so nothing waits for it.
+            for _ in range(_MAX_READS):
                 if not self._read(task, child, pipe):
                     break
             if not pipe.closed:
@@ -218,7 +218,7 @@ class Launcher:
         self._act(self._job.ended(task, code, time.monotonic(), child.error.text))
 
     def _abandon(self) -> None:
-        """After an error of the launcher itself: end what runs."""
+        """Ends all tasks after an error of the launcher itself."""
         for child in self._children.values():
             child.signal(signal.SIGKILL)
             child.process.wait()
@@ -229,8 +229,8 @@ class Launcher:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Signals wake the waiting thread and become events."""
-        # One that is ignored stays so: `nohup` and background jobs count on it.
+        """Makes signals wake the waiting thread and become events."""
+        # An ignored signal stays ignored: `nohup` and background jobs rely on it.
         wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
         handled = {each for each in wanted if signal.getsignal(each) is not signal.SIG_IGN}
         reader, writer = socket.socketpair()

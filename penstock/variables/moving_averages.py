@@ -26,7 +26,7 @@ def assign_moving_average(
 ) -> Any:
     """Moves `variable` towards `value`: `variable -= (1 - decay) * (variable - value)`.
 
-    With `zero_debias` the average is not biased towards the zeros it started with: it is kept beside a count of its
+    With `zero_debias` the average is not biased towards the zeros it started with: it is kept with a count of its
     updates, and divided by the sum of their weights.
 
     >>> update = assign_moving_average(average, batch_mean, 0.99, zero_debias=False)
