@@ -389,7 +389,7 @@ DatasetSpec.dataset_class = Dataset
 
 
 def normalized(value: Any) -> tuple[Any, list[Tensor]]:
-    """Converts a nest of values to its spec and its component tensors, each in its own name scope."""
+    """Converts a nest of values to its spec and its component tensors, named `component_0` and so on."""
     with name_scope(None, "normalize_element"):
         return structure.to_tensors(value, lambda i: f"component_{i}")
 
