@@ -73,12 +73,10 @@ def _attrs(node: Node) -> Any:
 
 
 def _without_unused(subgraph: Subgraph) -> Subgraph:
-    alive = {*subgraph.feeds, *subgraph.targets, *(n for n, _ in subgraph.fetches)}
-    stack = list(alive)
-    while stack:
-        node = stack.pop()
-        sources = [s for s, _ in node.inputs if s not in alive] + [s for s in node.controls if s not in alive]
-        alive.update(sources)
-        stack += sources
-    nodes = [n for n in subgraph.nodes if n in alive]
+    wanted = {*subgraph.feeds, *subgraph.targets, *(n for n, _ in subgraph.fetches)}
+    for node in reversed(subgraph.nodes):
+        if node in wanted:
+            wanted.update([source for source, _ in node.inputs])
+            wanted.update(node.controls)
+    nodes = [n for n in subgraph.nodes if n in wanted]
     return Subgraph(nodes, subgraph.feeds, subgraph.fetches, subgraph.targets)

@@ -268,7 +268,7 @@ class KernelCall(NodeCall):
     def __init__(self, owner: Executable, node: Node) -> None:
         super().__init__(owner, node)
         wants = node.op.wants
-        self.attrs = {k: v for k, v in node.attrs.items() if k in wants}
+        self.attrs = {k: v for k, v in node.attrs.items() if k in wants} if wants else {}
         self.wants_context = "ctx" in wants
         self._groups = grouped(node.op, node.attrs, range(len(node.inputs))) if _takes_lists(node.op) else None
 
@@ -316,7 +316,7 @@ class HostCall(KernelCall):
         node = self.node
         attrs = {**self.attrs, "ctx": step} if self.wants_context else self.attrs
         if node.op.random:
-            attrs = {**attrs, "key": self.owner.context.random_state.keys([node], step.drawn)[0]}
+            attrs = {**attrs, "key": self.owner.context.random_state.key(node, step.drawn)}
         try:
             result = node.op.kernel(*self.grouped(arguments), **attrs)
         except GivesWay:
