@@ -11,7 +11,8 @@ import numpy as np
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import OpDef
 from penstock.passes.ir import Node
-from penstock.worker.calls import KernelCall, deals_with_lists, host_value
+from penstock.passes.on_host import deals_with_lists
+from penstock.worker.calls import KernelCall, host_value
 from penstock.worker.kinds import written_positions
 from penstock.worker.op_programs import TooMuchWork, programs_of
 from penstock.worker.resources import USED_UP, Variable

@@ -15,10 +15,6 @@ from dataclasses import dataclass, field
 from penstock.graph.dtype import variant
 from penstock.graph.opdef import static_positions
 from penstock.passes.ir import WAVE, Edge, Node, Subgraph, is_reference, sources_of
-from penstock.passes.late_reads import read_late
-from penstock.passes.rows_on_host import rows_on_host
-from penstock.passes.sparse_lookups import gather_before_segments
-from penstock.passes.sparse_updates import fuse_sparse_updates
 from penstock.worker.kinds import is_host, is_variable
 
 _READS = frozenset(("Identity", "ReadVariableOp"))
@@ -82,12 +78,6 @@ class Cuts:
 
 
 NO_CUTS = Cuts()
-
-
-def prepared_plan(subgraph: Subgraph, cuts: Cuts = NO_CUTS) -> Plan:
-    """The plan of a partition, or of a body, after the worker's passes."""
-    prepared = fuse_sparse_updates(gather_before_segments(subgraph))
-    return make_plan(read_late(rows_on_host(prepared)), cuts)
 
 
 def make_plan(subgraph: Subgraph, cuts: Cuts = NO_CUTS) -> Plan:

@@ -18,12 +18,13 @@ from penstock.memory import without_collecting
 from penstock.ops.waiting import GivesWay, NeedsThread
 from penstock.passes.ir import Subgraph
 from penstock.passes.partition import task_of
+from penstock.passes.pipeline import WORKER, applied
 from penstock.wire.codec import RunGraph
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.compilation import Compilations
 from penstock.worker.devices import Device
 from penstock.worker.executor import Context, Executable, container_of
-from penstock.worker.plan import prepared_plan
+from penstock.worker.plan import make_plan
 from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
 from penstock.worker.step import Step
@@ -113,7 +114,7 @@ class Worker:
         with self._lock:
             random_state = self._random.setdefault(session, RandomState())
         context = Context(self._by_name, random_state, self.compilations, session)
-        executable = Executable(prepared_plan(subgraph), context, for_client=True)
+        executable = Executable(make_plan(applied(WORKER, subgraph)), context, for_client=True)
         registered = Registered(executable, session, executable.writes())
         with self._lock:
             handle = next(self._handles)
