@@ -18,8 +18,8 @@ from penstock.graph.tensor import Tensor
 from penstock.master.step import AbortPart, Instruction, StepState
 from penstock.master.tasks import LocalTask, Task, Tasks, session_closed
 from penstock.memory import without_collecting
+from penstock.passes import pipeline
 from penstock.passes.partition import Partition, partition
-from penstock.passes.pipeline import GRAPH, applied, over_tasks, placement
 from penstock.passes.prune import prune
 from penstock.passes.split import devices_in
 from penstock.wire.codec import Done, RunGraph
@@ -114,16 +114,16 @@ class Master:
         done: frozenset[Operation], deadline: float | None,
     ) -> Signature:  # fmt: skip
         self.compilations += 1
-        subgraph = applied(GRAPH, prune(feeds, fetches, targets, done))
+        subgraph = pipeline.applied(pipeline.GRAPH, prune(feeds, fetches, targets, done))
         tasks, soft = self.tasks, self.soft_placement
         tasks.require(devices_in(subgraph.nodes), deadline)
-        subgraph = applied(placement(tasks.device_names, soft), subgraph)
+        subgraph = pipeline.applied(pipeline.placement(tasks.device_names, soft), subgraph)
         if self.log_placement:
             for node in subgraph.nodes:
                 print(f"{node.name}: ({node.op.name}): {node.device}", flush=True)
         keys = itertools.count()
         if tasks.are_several:
-            subgraph = applied(over_tasks(tasks.device_names, soft, keys), subgraph)
+            subgraph = pipeline.applied(pipeline.over_tasks(tasks.device_names, soft, keys), subgraph)
         return Signature([self._register(p, deadline) for p in partition(subgraph, keys)], len(fetches))
 
     def _register(self, part: Partition, deadline: float | None) -> _Part:

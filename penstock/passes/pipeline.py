@@ -19,7 +19,7 @@ from penstock.passes.optimize import optimize
 from penstock.passes.place import place, put_on
 from penstock.passes.rows_on_host import rows_on_host
 from penstock.passes.sparse_lookups import gather_before_segments
-from penstock.passes.sparse_updates import fuse_sparse_updates, sum_before_sending
+from penstock.passes.sparse_updates import fuse_sparse_updates, sum_before_sending, take_summed_rows
 from penstock.passes.split import split
 
 Pass = Callable[[Subgraph], Subgraph]
@@ -28,7 +28,7 @@ Pass = Callable[[Subgraph], Subgraph]
 GRAPH: tuple[Pass, ...] = (optimize,)
 
 # A worker, on its partition and on each body that it runs by itself.
-WORKER: tuple[Pass, ...] = (gather_before_segments, fuse_sparse_updates, rows_on_host, read_late)
+WORKER: tuple[Pass, ...] = (gather_before_segments, take_summed_rows, fuse_sparse_updates, rows_on_host, read_late)
 
 
 def placement(devices: Sequence[str], soft: bool) -> tuple[Pass, ...]:

@@ -28,13 +28,7 @@ _ROW_BY_ROW = frozenset((
 
 def fuse_sparse_updates(subgraph: Subgraph) -> Subgraph:
     """The subgraph with fixed numbers of rows in its sparse updates, where that changes no result."""
-    if any(_SUMMED in node.attrs for node in subgraph.nodes):
-        subgraph = rewritten(subgraph, lambda n: [_of_distinct_rows(n) if _SUMMED in n.attrs else n])
     return _with_sums(subgraph, lambda total: total.device)
-
-
-def _of_distinct_rows(update: Node) -> Node:
-    return replace(update, op=with_distinct_indices(update.op))
 
 
 def sum_before_sending(subgraph: Subgraph) -> Subgraph:
@@ -49,6 +43,17 @@ def sum_before_sending(subgraph: Subgraph) -> Subgraph:
         return values.device if there == task_of(indices.device) != task_of(total.device) else None
 
     return _with_sums(subgraph, place, on_host=True)
+
+
+def take_summed_rows(subgraph: Subgraph) -> Subgraph:
+    """Has updates whose rows were summed in another task take them as `sum_before_sending` leaves them."""
+    if not any(_SUMMED in node.attrs for node in subgraph.nodes):
+        return subgraph
+    return rewritten(subgraph, lambda n: [_of_distinct_rows(n) if _SUMMED in n.attrs else n])
+
+
+def _of_distinct_rows(update: Node) -> Node:
+    return replace(update, op=with_distinct_indices(update.op))
 
 
 def _with_sums(subgraph: Subgraph, place: Callable[[Node], str | None], on_host: bool = False) -> Subgraph:

@@ -16,9 +16,9 @@ from penstock.errors import AbortedError, InternalError, InvalidArgumentError, O
 from penstock.face import logging
 from penstock.memory import without_collecting
 from penstock.ops.waiting import GivesWay, NeedsThread
+from penstock.passes import pipeline
 from penstock.passes.ir import Subgraph
 from penstock.passes.partition import task_of
-from penstock.passes.pipeline import WORKER, applied
 from penstock.wire.codec import RunGraph
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.compilation import Compilations
@@ -114,7 +114,7 @@ class Worker:
         with self._lock:
             random_state = self._random.setdefault(session, RandomState())
         context = Context(self._by_name, random_state, self.compilations, session)
-        executable = Executable(make_plan(applied(WORKER, subgraph)), context, for_client=True)
+        executable = Executable(make_plan(pipeline.applied(pipeline.WORKER, subgraph)), context, for_client=True)
         registered = Registered(executable, session, executable.writes())
         with self._lock:
             handle = next(self._handles)
