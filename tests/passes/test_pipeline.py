@@ -24,6 +24,7 @@ NEEDED = ("place", "put_on", "split", "take_summed_rows")  # nothing runs over t
 EVERY = (
     *pipeline.GRAPH,
     *pipeline.placement([], False),
+    *pipeline.PLACED,
     *pipeline.over_tasks([], False, iter(())),
     *pipeline.body(""),
     *pipeline.callable_body("", in_numpy=True),
@@ -42,6 +43,7 @@ OPTIONAL = sorted({name_of(each) for each in EVERY} - set(NEEDED))
 
 def test_the_list_names_each_pass() -> None:
     assert OPTIONAL == [
+        "deal_ids",
         "fuse_sparse_updates",
         "gather_before_segments",
         "kernels_on_host",
@@ -66,12 +68,13 @@ def ids(x: Any) -> Any:
     return tf.range(tf.shape(x)[0]) * 2 % 7
 
 
-def summed_rows(x: Any) -> Any:
-    """A sum of two rows of a table for every two rows of x."""
+def summed_rows(x: Any, tables: int = 1) -> Any:
+    """A sum of two rows of a table for every two rows of x. The table may be split."""
     numbers = tf.range(tf.shape(x)[0])
     places = tf.cast(tf.stack([numbers // 2, numbers % 2], 1), tf.int64)
     shape = tf.cast(tf.stack([(tf.shape(x)[0] + 1) // 2, 2]), tf.int64)
-    return tf.nn.embedding_lookup_sparse(variable(7), tf.SparseTensor(places, ids(x), shape), None, combiner="sum")
+    parts = [variable(4), variable(3)] if tables == 2 else [variable(7)]
+    return tf.nn.embedding_lookup_sparse(parts, tf.SparseTensor(places, ids(x), shape), None, combiner="sum")
 
 
 def counted(x: Any, y: Any) -> Any:
@@ -91,6 +94,7 @@ MORE: dict[str, Callable[[Any, Any], Any]] = {
     "dataset": lambda x, y: x + tf.reduce_sum(from_dataset(), 0),
     "list": lambda x, y: tf.map_fn(lambda row: tf.gather(row, tf.unique(tf.range(WIDTH))[0]) * 2.0, x),
     "lookup": lambda x, y: x + tf.gather(variable(7), ids(x)),
+    "split sums": lambda x, y: tf.concat([summed_rows(x, 2), y], 0),
     "sums": lambda x, y: tf.concat([summed_rows(x), y], 0),
     "variable": lambda x, y: x + variable(1),
 }
@@ -205,6 +209,7 @@ def test_graphs_give_the_same_without_a_pass(target: str, left_out: str) -> None
     @given(graphs([*MORE, *MORE, *STEPS]))
     @example([("branch", 1, 0), ("sums", 0, 0)])
     @example([("list", 1, 0), ("dataset", 0, 1)])
+    @example([("split sums", 1, 0)])
     def check(steps: Steps) -> None:
         check_same(watch.results(steps, target), expected(tuple(steps)))
 
