@@ -1,4 +1,4 @@
-"""Session creators: how a MonitoredSession gets the session inside it, each time that it needs one."""
+"""Session creators: they make the session inside a MonitoredSession, each time that it needs one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class SessionCreator:
     """Makes the sessions of a MonitoredSession."""
 
     def create_session(self) -> Any:
-        """A session whose model is ready."""
+        """Returns a session whose model is ready."""
         raise NotImplementedError("A SessionCreator must implement create_session().")
 
 
 class _ScaffoldedCreator(SessionCreator):
-    """What creators of a chief and of a worker share."""
+    """The common base of the creators for a chief and for a worker."""
 
     def __init__(self, scaffold: Scaffold | None, master: str, config: Any) -> None:
         self._scaffold = scaffold or Scaffold()
@@ -62,7 +62,7 @@ class ChiefSessionCreator(_ScaffoldedCreator):
         self._checkpoint_filename_with_path = checkpoint_filename_with_path
         self._began = False
         self._mark: TrainingMark | None = None
-        self._memory: StepMemory | None = None  # of a training on a cluster
+        self._memory: StepMemory | None = None  # only for a training on a cluster
 
     def create_session(self) -> Any:
         manager, scaffold = self._manager(), self._scaffold
@@ -70,7 +70,7 @@ class ChiefSessionCreator(_ScaffoldedCreator):
             self._mark = TrainingMark(self._master, self._checkpoint_dir, get_default_graph(), self._config)
         if self._memory is None and self._master:
             self._memory = StepMemory(get_global_step(), self._checkpoint_dir)
-        # What a server holds at first may be of another training; later, or if it says so, it is ours.
+        # At first the servers may hold another training, unless the mark is there. Later they hold this one.
         ours = self._began or self._mark.is_there()
         prepare = manager.rejoin_session if ours else manager.prepare_session
         session = prepare(
@@ -93,13 +93,13 @@ class ChiefSessionCreator(_ScaffoldedCreator):
             raise
         return session
 
-    def _ran(self, session: Any) -> None:
-        """A step has run."""
+    def _after_step(self, session: Any) -> None:
+        """Called after each step."""
         if self._memory is not None:
             self._memory.note(session)
 
     def _end(self) -> None:
-        """The training has ended, well or not."""
+        """Called when the training has ended, with or without an error."""
         if self._mark is not None:
             self._mark.take_away()
 

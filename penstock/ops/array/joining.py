@@ -55,7 +55,7 @@ def _concat_shape(op: Operation) -> list[TensorShape]:
 
 
 def _shapes_of(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The shapes as constants where they all are, else of one ShapeN."""
+    """The shapes as constants if all are known, else the outputs of one ShapeN."""
     found = []
     for tensor in tensors:
         found.append(shape(tensor))
@@ -86,7 +86,7 @@ def _concat_grad(op: Operation, grad: Tensor) -> list[Any]:
 def concat_v2(values: list[Array], axis: Array) -> Array:
     place = int(axis.reshape(()))
     if all(value.__class__ is np.ndarray for value in values):
-        with contextlib.suppress(ValueError):  # what follows knows why
+        with contextlib.suppress(ValueError):  # the checks below raise a clear error
             return np.concatenate(values, axis=place)
     first = values[0].shape
     if first and not -len(first) <= place < len(first):
@@ -111,7 +111,7 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
     parts = values if isinstance(values, (list, tuple)) else [values]
     if len(parts) == 1:
         with name_scope(name, "concat", parts):
-            # A wrong axis must not go unnoticed because there is nothing to join.
+            # A wrong axis must be an error even if there is nothing to join.
             where = convert_to_tensor(axis, dtype=dt.int32, name="concat_dim")
             require_rank(where.shape, 0)
             return identity(parts[0], name=name or "concat")
@@ -157,7 +157,7 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
             # A list of numbers becomes one constant.
             return convert_to_tensor(values, name=name)
         except (TypeError, ValueError):
-            pass  # the op says what is wrong
+            pass  # the op raises a clear error
     elif len(values):
         count = convert_to_tensor(values[0], name=name).shape.rank
         if count is not None and not -count - 1 <= axis <= count:
@@ -288,7 +288,7 @@ def _split_v_shape(op: Operation) -> list[TensorShape]:
 
 
 def _sizes(sizes: np.ndarray, whole: int) -> list[int]:
-    """Sizes of the parts, with what remains in place of a -1."""
+    """Sizes of the parts; a -1 is replaced by the remaining size."""
     found: list[int] = [as_size(s) for s in sizes.reshape(-1)]
     if found.count(-1) == 1:
         rest = whole - sum(s for s in found if s != -1)
@@ -435,11 +435,11 @@ def mirror_pad(input: Array, paddings: Array, *, mode: str) -> Array:
 def pad(
     tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = None, constant_values: Any = 0
 ) -> Tensor:
-    """`tensor` with room before and after in every dimension: `tf.pad(x, [[1, 1], [0, 2]])`."""
+    """`tensor` padded before and after in every dimension: `tf.pad(x, [[1, 1], [0, 2]])`."""
     kind = mode.upper()
     result: Tensor
     if kind == "CONSTANT":
-        # Numbers alone decide: a tensor of zeros is a value like any other.
+        # Only a Python number 0 selects Pad: a tensor of zeros is a value like any other.
         if not isinstance(constant_values, Tensor) and np.ndim(constant_values) == 0 and constant_values == 0:
             result = pad_op(tensor, paddings, name=name)
         else:

@@ -259,7 +259,7 @@ class UniqueWithCounts(NamedTuple):
 
 
 class ListDiff(NamedTuple):
-    """The values of the first list that are not in the second, and where they stand."""
+    """The values of the first list that are not in the second, and their positions."""
 
     out: Tensor
     idx: Tensor
@@ -274,14 +274,14 @@ def _unique_shape(op: Operation) -> list[TensorShape]:
 
 
 def _distinct(x: np.ndarray, index: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct values in the order in which they come first, and the place of each element's among them."""
+    """The distinct values in order of first appearance, and for each element the index of its value."""
     if x.dtype.kind in "iu":
         order = np.argsort(x, kind="stable")
         is_new = run_starts(x[order])
-        first = order[is_new]  # where each value comes first, by value
+        first = order[is_new]  # position of the first appearance, sorted by value
         inverse = np.empty(len(x), np.intp)
         inverse[order] = np.cumsum(is_new) - 1
-    else:  # strings, and numbers that need not be equal to themselves
+    else:  # strings, and numbers that may differ from themselves (NaN)
         _, first, inverse = np.unique(x, return_index=True, return_inverse=True)
     by_place = np.argsort(first, kind="stable")
     place = np.empty(len(first), index)
@@ -390,7 +390,7 @@ def dynamic_partition_op(data: Array, partitions: Array, *, num_partitions: int)
 
 
 def dynamic_partition(data: Any, partitions: Any, num_partitions: int, name: str | None = None) -> list[Tensor]:
-    """`data` dealt out: element i goes to output `partitions[i]`."""
+    """Distributes `data`: element i goes to output `partitions[i]`."""
     result: list[Tensor] = dynamic_partition_op(data, partitions, num_partitions=num_partitions, name=name)
     return result
 
@@ -425,7 +425,7 @@ def _stitch(indices: list[Array], data: list[Array]) -> Array:
     for i in () if in_order else places:
         require_in_range(i, length)
         covered[i] = True
-    # To fill what will be overwritten takes as long as to write it, and compiled code reads it where it lies.
+    # Zeros that are overwritten would double the time. Aligned memory is read by compiled code without a copy.
     new = aligned_empty if (in_order or covered.all()) and first.dtype != object else np.zeros
     merged = new((length, *first.shape[places[0].ndim :]), first.dtype)
     if in_order:
@@ -437,7 +437,7 @@ def _stitch(indices: list[Array], data: list[Array]) -> Array:
 
 
 def _follow_each_other(places: list[np.ndarray], pieces: list[np.ndarray]) -> bool:
-    """Tells if the places of each piece are the next ones after those of the piece before it."""
+    """True if the places of each piece directly follow those of the piece before it."""
     begin = 0
     for i, piece in zip(places, pieces, strict=True):
         end = begin + i.size

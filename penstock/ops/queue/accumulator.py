@@ -1,4 +1,4 @@
-"""Accumulators: gradients gathered from many steps, given back as one once there are enough of them."""
+"""Accumulators: they collect gradients of many steps, and return their mean or sum once there are enough."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from penstock.ops.math import casting
 
 _TYPES = Types(*NUMBERS, *QUANTIZED)
 _REDUCTIONS = ("MEAN", "SUM")
-_LARGE = 1 << 16  # bytes: a sum of more is put where the update can read it without a copy
+_LARGE = 1 << 16  # bytes: a larger sum is put into aligned memory, which the update reads without a copy
 
 
 class Accumulator(Waitable):
-    """A sum of gradients and how many they are. Gradients older than `global_step` are dropped.
+    """A sum of gradients and their number. Gradients older than `global_step` are dropped.
 
     >>> accumulator.apply(0, gradient); accumulator.take(1, step)
     """
@@ -46,11 +46,11 @@ class Accumulator(Waitable):
         self._usual: Any = None  # the shape of the gradients that were added last
 
     def size(self) -> int:
-        """How many gradients are in it now."""
+        """The current number of gradients."""
         return self.count
 
     def set_global_step(self, step: int) -> None:
-        """Gradients of earlier steps are dropped from now on; those that are in stay."""
+        """Drops gradients of earlier steps from now on; those that were added already stay."""
         with self._held():
             self.global_step = step
 
@@ -64,7 +64,7 @@ class Accumulator(Waitable):
             self._notify()
 
     def take(self, required: int, ctx: Any) -> Any:
-        """All that was gathered, once there are `required` gradients; the next ones belong to the next step."""
+        """Waits for `required` gradients and returns their mean or sum; later gradients belong to the next step."""
         if required < 1:
             raise InvalidArgumentError(f"{self}: num_required must be >= 1, received {required}.")
         with self._held():
@@ -84,7 +84,7 @@ class Accumulator(Waitable):
         elif gradient.shape != self._usual:
             _refuse(f"{self} takes gradients of shape {list(self._usual)}, received {list(gradient.shape)}.")
         if self._sum is None:
-            # What nobody may change, as a tensor of another process, is taken as it is.
+            # A read-only gradient, such as a tensor of another process, cannot change, so it is not copied.
             self._sum = gradient.copy() if gradient.flags.writeable else gradient
         elif self._sum.flags.writeable:
             self._sum += gradient
@@ -97,11 +97,10 @@ class Accumulator(Waitable):
 
 
 class SparseAccumulator(Accumulator):
-    """Gradients by row: the mean of a row is over those gradients that have it.
+    """Gradients by row: the mean of a row is over the gradients that have it.
 
-    Rows are told apart as TensorFlow does: a gradient should name its rows in rising order, each once. Rows of one
-    gradient are never added up here, and two gradients meet in a row if both come to it at the same time as they are
-    gone through together, smaller indices first.
+    Rows are matched as in TensorFlow: a gradient should have its rows in rising order, each once. Rows of one gradient
+    are never added up. Two gradients are merged like sorted lists: their rows are added if equal indices meet.
     """
 
     kind = "SparseConditionalAccumulator"
@@ -123,7 +122,7 @@ class SparseAccumulator(Accumulator):
         self._sum = rows, total, counts
 
     def _check(self, indices: np.ndarray, values: np.ndarray, shape: np.ndarray | None) -> None:
-        """InvalidArgumentError where a gradient does not fit."""
+        """Raises InvalidArgumentError if a gradient does not fit."""
         if indices.ndim != 1 or values.ndim == 0 or len(values) != len(indices):
             _refuse(
                 f"{self} takes one row per index, received indices of shape {list(indices.shape)} and values of "
@@ -161,7 +160,7 @@ class SparseAccumulator(Accumulator):
 
 
 def _merged(old: np.ndarray, new: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
-    """How many rows two lists of indices have together, and the place in them of each index of both lists."""
+    """The number of rows after two lists of indices are merged, and the place of each index of both lists."""
     if np.all(old[1:] > old[:-1]) and np.all(new[1:] > new[:-1]):
         union = np.union1d(old, new)
         return len(union), np.searchsorted(union, old), np.searchsorted(union, new)
@@ -181,14 +180,14 @@ def _merged(old: np.ndarray, new: np.ndarray) -> tuple[int, np.ndarray, np.ndarr
 
 
 def _begins(shape: TensorShape, dims: Sequence[int | None]) -> bool:
-    """Whether `dims` begin as `shape`; an accumulator may say less of its gradients than they have dimensions."""
+    """True if `shape` is a prefix of `dims`: an accumulator may be declared with fewer dimensions."""
     return shape.rank is None or (shape.rank <= len(dims) and shape.is_compatible_with(dims[: shape.rank]))
 
 
 def _divided(total: np.ndarray, count: Any) -> Any:
     if total.dtype.kind in "iu":
         return (total / count).astype(total.dtype)
-    # What may be written to is ours alone.
+    # A writeable sum belongs to the accumulator alone.
     return np.divide(total, np.asarray(count).astype(total.dtype), out=total if total.flags.writeable else None)
 
 
@@ -206,7 +205,7 @@ def _found(
 
 
 def _pair(op: Operation) -> list[TensorShape]:
-    return [TensorShape.of((2,))]  # as TensorFlow has it, though it is one handle
+    return [TensorShape.of((2,))]  # two elements as in TensorFlow, though it is one handle
 
 
 def _gradient_shape(op: Operation) -> list[TensorShape]:
@@ -366,7 +365,7 @@ def accumulator_set_global_step(handle: Any, new_global_step: np.ndarray) -> Non
 
 
 class ConditionalAccumulatorBase:
-    """What accumulators of dense and of sparse gradients have in common."""
+    """Base class of the accumulators of dense and of sparse gradients."""
 
     _num_accumulated = resource_accumulator_num_accumulated
     _set_global_step = resource_accumulator_set_global_step
@@ -391,7 +390,7 @@ class ConditionalAccumulatorBase:
         return self._dtype
 
     def num_accumulated(self, name: str | None = None) -> Tensor:
-        """How many gradients are in it: an int32 scalar."""
+        """The number of gradients: an int32 scalar."""
         count: Tensor = type(self)._num_accumulated(self._accumulator_ref, name=name or f"{self._name}_NumAccumulated")
         return count
 
@@ -403,7 +402,7 @@ class ConditionalAccumulatorBase:
 
 
 class ConditionalAccumulator(ConditionalAccumulatorBase):
-    """Gathers gradients and gives their mean: `acc.apply_grad(g, step)`, then `acc.take_grad(num_workers)`."""
+    """Collects gradients and returns their mean: `acc.apply_grad(g, step)`, then `acc.take_grad(num_workers)`."""
 
     def __init__(
         self,
@@ -420,7 +419,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         super().__init__(dtype, shape, handle)
 
     def apply_grad(self, grad: Any, local_step: Any = 0, name: str | None = None) -> Operation:
-        """Adds a gradient, unless `local_step` is behind the accumulator's step."""
+        """Adds a gradient, unless `local_step` is older than the accumulator's step."""
         grad = convert_to_tensor(grad, self._dtype)
         grad.shape.assert_is_compatible_with(self._shape)
         step = casting.cast(convert_to_tensor(local_step), dt.int64)
@@ -428,7 +427,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         return node
 
     def take_grad(self, num_required: Any, name: str | None = None) -> Tensor:
-        """The mean (or sum) of all gradients, once there are `num_required`. The accumulator is empty then."""
+        """The mean (or sum) of all gradients, once there are `num_required`; empties the accumulator."""
         result: Tensor = resource_accumulator_take_gradient(
             self._accumulator_ref, num_required, dtype=self._dtype, name=name
         )
@@ -437,7 +436,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
 
 
 class SparseGradient(NamedTuple):
-    """What `SparseConditionalAccumulator.take_grad` gives."""
+    """The result of `SparseConditionalAccumulator.take_grad`."""
 
     indices: Tensor
     values: Tensor
@@ -445,7 +444,7 @@ class SparseGradient(NamedTuple):
 
 
 class SparseConditionalAccumulator(ConditionalAccumulatorBase):
-    """Gathers gradients that have only some rows, as IndexedSlices; each row is averaged over those that have it."""
+    """Collects IndexedSlices, gradients of some rows; each row is averaged over the gradients that have it."""
 
     _num_accumulated = accumulator_num_accumulated
     _set_global_step = accumulator_set_global_step
@@ -471,7 +470,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
     def apply_grad(
         self, grad_indices: Any, grad_values: Any, grad_shape: Any = None, local_step: Any = 0, name: str | None = None
     ) -> Operation:
-        """Adds the rows `grad_values` at `grad_indices`, unless `local_step` is behind the accumulator's step."""
+        """Adds the rows `grad_values` at `grad_indices`, unless `local_step` is older than the accumulator's step."""
         step = casting.cast(convert_to_tensor(local_step), dt.int64)
         indices = casting.cast(grad_indices, dt.int64)
         shape = casting.cast([] if grad_shape is None else grad_shape, dt.int64)

@@ -32,7 +32,7 @@ _FLOAT32, _INT32, _INT64, _UINT64 = dt.float32, dt.int32, dt.int64, dt.uint64
 _WHOLE = Types(dt.int32, dt.int64, dt.uint32, dt.uint64)
 _MASK = np.uint64(0xFFFFFFFF)
 _PHILOX = 1
-_AUTO = 3  # which algorithm: whatever suits the device, which is Philox
+_AUTO = 3  # the algorithm: "automatic", which is Philox
 
 
 def _words(value: Array) -> tuple[Array, Array]:
@@ -54,7 +54,7 @@ def philox(key: Array, counters: list[Array]) -> list[Array]:
 
 
 def _blocks(key: Array, counter: Array, steps: Array) -> Array:
-    """The words of the generator's state `steps` calls later: [steps..., 4]."""
+    """The words that the generator returns at each of `steps`: [steps..., 4]."""
     first = jnp.asarray(counter)[0]
     low = first + steps
     high = jnp.asarray(counter)[1] + (low < first).astype(np.uint64)
@@ -72,7 +72,7 @@ def _wide_bits(key: Array, counter: Array, count: int) -> Array:
 
 
 def _unit(words: Array) -> Array:
-    """float32 in [0, 1) of the low bits of a word."""
+    """float32 in [0, 1) from the low bits of a word."""
     bits = words & np.uint32(0x7FFFFF) | np.uint32(127 << 23)
     return jax.lax.bitcast_convert_type(bits, np.float32) - np.float32(1)
 
@@ -97,14 +97,14 @@ def _uniform(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) ->
 
 
 def _pairs(radius: Array, angle: Array) -> Array:
-    """Two normal numbers of two uniform ones, by Box and Muller: [..., 2]."""
+    """Two normal numbers from two uniform ones, by Box and Muller: [..., 2]."""
     size = jnp.sqrt(-2 * jnp.log(jnp.maximum(radius, radius.dtype.type(1e-7))))
     turn = radius.dtype.type(2 * np.pi) * angle
     return jnp.stack([jnp.sin(turn) * size, jnp.cos(turn) * size], axis=-1)
 
 
 def _of_words(words: Array, wide: bool) -> Array:
-    """Normal numbers of blocks of four words: four of each, or two in double precision."""
+    """Normal numbers from blocks of four words: four per block, or two in double precision."""
     if wide:
         return _pairs(_unit64(words[..., 0], words[..., 1]), _unit64(words[..., 2], words[..., 3]))
     found = _pairs(_unit(words[..., 0::2]), _unit(words[..., 1::2]))
@@ -118,11 +118,11 @@ def _normal(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) -> 
     return _of_words(words, wide).reshape(-1)[:count].reshape(dims).astype(dtype.as_numpy_dtype)
 
 
-_TRIED = 6  # blocks of four words: that fewer than four of 24 numbers are good enough has probability 1e-27
+_TRIED = 6  # blocks of four words: the probability that fewer than four of 24 numbers are in range is 1e-27
 
 
 def _truncated(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) -> Array:
-    """Each group of numbers has its own stretch of the generator, from which it takes the first within two."""
+    """Truncated normal numbers. Each group takes the first numbers within 2 from its own part of the generator."""
     count, wide = pymath.prod(dims), dtype is dt.float64
     per_group = 2 if wide else 4
     groups = -(-count // per_group)
@@ -137,7 +137,7 @@ def _truncated(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) 
 
 
 def key_and_counter(seed: Array) -> tuple[Array, Array]:
-    """The generator's key and first counter for a seed of two numbers, mixed so that any two seeds will do."""
+    """The generator's key and first counter for a seed of two numbers, mixed so that similar seeds are unrelated."""
     if tuple(seed.shape) != (2,):
         raise ValueError(f"seed must have shape [2], not {list(seed.shape)}")
     wide = jnp.asarray(seed).astype(np.int64).astype(np.uint64)
@@ -214,7 +214,7 @@ def stateless_random_uniform_int_v2(
     return (bits % span + low).astype(minval.dtype).reshape(dims)
 
 
-# Ops of TensorFlow 1 that take the seed itself; old graphs have them
+# Ops of TensorFlow 1 that take the seed itself, for old graphs
 
 
 def _seeded(name: str, draw: Any) -> OpDef:
@@ -443,7 +443,7 @@ def _classes(logits: Any, num_samples: Any, seed: Any, dtype: Any) -> Tensor:
 def stateless_binomial(
     shape: Any, seed: Any, counts: Any, probs: Any, output_dtype: Any = _INT32, name: str | None = None
 ) -> Tensor:
-    """How many of `counts` tries succeed that do so with `probs`, depending on `seed` alone."""
+    """The number of successes in `counts` tries of probability `probs`, depending on `seed` alone."""
     with name_scope(name, "stateless_random_binomial", [shape, seed, counts, probs]):
         dims = random.shape_tensor(shape)
         probs = convert_to_tensor(probs, dtype_hint=_FLOAT32, name="probs")

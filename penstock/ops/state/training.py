@@ -55,7 +55,7 @@ def update(name: str, signature: str, *, writes: str) -> Callable[[Callable[...,
     return declare
 
 
-# What sparse updates do with the rows that have a gradient, by the name of the op.
+# Maps the names of sparse ops to functions that update the rows that have a gradient.
 _ROW_RULES: dict[str, Callable[..., Any]] = {
     prefix + name: rule
     for prefix in ("", "Resource")
@@ -67,7 +67,7 @@ _ROW_RULES: dict[str, Callable[..., Any]] = {
 
 
 class Rule(NamedTuple):
-    """The forms of a rule: of a whole variable, and of the rows that have a gradient."""
+    """The forms of a rule: for a whole variable, and for the rows that have a gradient."""
 
     dense: Update
     sparse: Update
@@ -95,7 +95,7 @@ def rule(name: str, signature: str, *, writes: str) -> Callable[[Callable[..., A
 
             return _in_turn(indices, state[0].shape[0], change, state)
 
-        # The kernel's own parameters, with the indices after the gradient, which is `grad` here whatever it is there.
+        # The kernel's own parameters, with the indices after the gradient, which is always called `grad` here.
         parameters[gradient] = parameters[gradient].replace(name="grad")
         parameters.insert(gradient + 1, parameters[gradient].replace(name="indices"))
         sparse.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -112,7 +112,7 @@ def rule(name: str, signature: str, *, writes: str) -> Callable[[Callable[..., A
 
 
 def _updated_shape(op: Operation) -> list[TensorShape]:
-    """The variable's shape, which its slots and a dense gradient share; what is neither of them is a scalar."""
+    """Shape rule: the variable, its slots and a dense gradient have one shape; all other inputs are scalars."""
     inputs = {arg.name: tensor for arg, tensor in zip(op.op_def.inputs, op.input_list, strict=True)}
     shape = TensorShape.of(None)
     for name in op.op_def.writes:
@@ -157,9 +157,9 @@ def _distinct_indices() -> Iterator[None]:
 def _in_turn(
     indices: Array, size: int, change: Callable[[tuple[Array, ...], Array], tuple[Array, ...]], state: tuple[Array, ...]
 ) -> tuple[Array, ...]:
-    """Applies sparse rows one after the other where an index occurs more than once, and all at once otherwise.
+    """Applies sparse rows one after the other if an index occurs more than once, and all at once otherwise.
 
-    `change(state, at)` gets the rows to change; in `at`, rows whose turn it is not are out of range.
+    `change(state, at)` gets the rows to change; in `at`, the other rows are out of range.
     """
     state = tuple(jnp.asarray(s) for s in state)
     indices = rows_to_write(jnp.asarray(indices), size)
@@ -312,9 +312,9 @@ def _ftrl(
     lr_power: Array,
     multiply_linear_by_lr: bool,
 ) -> Any:
-    """`pull` is the gradient of the linear part, shrinkage included."""
+    """The FTRL update; `pull` is the gradient of the linear part, with shrinkage."""
     _require_same_shape(var, accum, linear, grad)
-    scale = lr if multiply_linear_by_lr else jnp.ones_like(lr)  # of the linear part
+    scale = lr if multiply_linear_by_lr else jnp.ones_like(lr)  # scale of the linear part
     new_accum = accum + grad * grad
     root, new_root = (jnp.power(a, -lr_power) for a in (accum, new_accum))
     linear = linear + pull * scale - (new_root - root) * scale / lr * var
@@ -360,7 +360,7 @@ def ftrl_v2(
 
 
 def _shrunk(value: Array, l1: Array) -> Array:
-    """`value` moved towards zero by `l1`, and no further."""
+    """`value` moved towards zero by `l1`, but not past it."""
     return jnp.where(l1 > 0, jnp.sign(value) * jnp.maximum(jnp.abs(value) - l1, 0), value)
 
 
@@ -425,13 +425,13 @@ def apply_adam(
     return var - direction * rate / (jnp.sqrt(v) + epsilon), m, v
 
 
-# Rows of the same index summed without leaving compiled code. Optimizers ask for this by Unique and UnsortedSegmentSum,
-# whose results have as many rows as there are distinct indices; `penstock.passes.sparse_updates` puts these in place.
+# Sums of rows of the same index in compiled code. Optimizers do this by Unique and UnsortedSegmentSum, whose results
+# have as many rows as there are distinct indices; `penstock.passes.sparse_updates` replaces these by the ops below.
 
 
 @op("SumDuplicateRows", "T, Tindices -> sums: T, rows: Tindices", T=UPDATABLE, Tindices=INDEX, no_gradient=True)
 def sum_duplicate_rows(values: Array, indices: Array) -> Any:
-    """Sums of the rows of each index, and the indices: as many as went in, the ones left over at no row at all."""
+    """Sums of the rows of each index, and the indices. There are as many as inputs; the rest are out of range."""
     values, indices = jnp.asarray(values), jnp.asarray(indices)
     count = indices.shape[0]
     order = jnp.argsort(indices)
@@ -452,9 +452,9 @@ def sum_duplicate_rows(values: Array, indices: Array) -> Any:
     no_gradient=True,
 )
 def sum_duplicate_rows_on_host(values: np.ndarray, indices: np.ndarray) -> Any:
-    """The same for rows that came from elsewhere: only distinct rows are left, and a few at no row at all.
+    """The same for rows from another task: only distinct rows are left, and a few that are out of range.
 
-    Their number is one of few, so that compiled code that takes them is compiled for few shapes.
+    These pad the result to one of few sizes, so that the code that takes it is compiled for few shapes.
     """
     if not indices.size:
         return values, indices
@@ -475,16 +475,16 @@ def sum_duplicate_rows_on_host(values: np.ndarray, indices: np.ndarray) -> Any:
     return sums_of_runs(values, ends, order), rows
 
 
-_sizes: dict[Any, list[int]] = defaultdict(list)  # numbers of rows that were made so far, of one kind each
+_sizes: dict[Any, list[int]] = defaultdict(list)  # sizes that were used so far, per kind
 _sizes_lock = threading.Lock()
 
 
 def _padded(count: int, kind: Any) -> int:
-    """At least `count`: a number that was used before if one is not much larger, else a new one with room to spare.
+    """A size of at least `count`: one that was used before if it is not much larger, else a new one with spare room.
 
-    Batches differ a little from each other. Numbers rounded to fixed steps would differ whenever they lie at a step.
+    Batches differ a little from each other. Sizes rounded to fixed steps would differ whenever they are near a step.
     """
-    room = max(count // 8, 8 * math.isqrt(count))  # small ones differ by more than large ones
+    room = max(count // 8, 8 * math.isqrt(count))  # small sizes vary relatively more than large ones
     with _sizes_lock:
         fitting = [size for size in _sizes[kind] if count <= size <= count + 2 * room]
         if not fitting:
@@ -495,7 +495,7 @@ def _padded(count: int, kind: Any) -> int:
 
 @functools.cache
 def with_distinct_indices(op_def: OpDef) -> OpDef:
-    """A sparse update that takes the results of `sum_duplicate_rows`: indices of no row at all change nothing."""
+    """A sparse update that takes the results of `sum_duplicate_rows`: indices out of range change nothing."""
     position = op_def.input_index("indices")
 
     def kernel(*args: Array, **attrs: Any) -> Any:
