@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.data import iterator, iterator_ops, source_ops, structure, transform_ops
-from penstock.data.functions import Traced, by_value, trace
+from penstock.data.functions import Traced, by_value, scalar_bool, settled, trace
 from penstock.data.generator import generator_tensor
 from penstock.data.options import Options
 from penstock.data.padding import padded_shape_tensors, padding_value_tensors
@@ -134,13 +134,13 @@ class Dataset:
     @staticmethod
     def from_tensors(tensors: Any) -> Dataset:
         """One element: `Dataset.from_tensors((features, labels))`."""
-        spec, components = _normalized(tensors)
+        spec, components = normalized(tensors)
         return Dataset(source_ops.tensor_dataset(components, output_shapes=structure.shapes_of(spec)), spec)
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset:
         """One element per row: `Dataset.from_tensor_slices({"x": x, "y": y})`. Rows are not copied."""
-        spec, components = _normalized(tensors)
+        spec, components = normalized(tensors)
         if not components:
             raise ValueError("Invalid `tensors`: it must have at least one component.")
         rows = TensorShape.of((None,))
@@ -263,8 +263,8 @@ class Dataset:
     def reduce(self, initial_state: Any, reduce_func: Callable[..., Any]) -> Any:
         """The state after all elements: `dataset.reduce(np.int64(0), lambda total, x: total + x)`."""
         with name_scope(None, "initial_state"):
-            state, tensors = _normalized(initial_state)
-        traced = _settled(lambda spec: trace(reduce_func, "Dataset.reduce", spec, self._spec_argument()), state)
+            state, tensors = normalized(initial_state)
+        traced = settled(lambda spec: trace(reduce_func, "Dataset.reduce", spec, self._spec_argument()), state)
         results = iterator_ops.reduce_dataset(
             self._variant_tensor,
             tensors,
@@ -284,7 +284,7 @@ class Dataset:
         """`batch_size` elements as one, with a dimension more; fewer at the end, unless that is to be dropped."""
         size = as_int64(batch_size, "batch_size")
         drop = convert_to_tensor(drop_remainder, dtype=dt.bool, name="drop_remainder")
-        first = TensorShape.of((_known_size(size, drop),))
+        first = TensorShape.of((known_size(size, drop),))
         spec = structure.with_shapes(self._spec, first.concatenate)
         return self._made(transform_ops.batch_dataset, size, drop, spec=spec)
 
@@ -298,7 +298,7 @@ class Dataset:
         known, shapes = padded_shape_tensors(self._spec, padded_shapes)
         values = padding_value_tensors(self._spec, padding_values)
         drop = convert_to_tensor(drop_remainder, dtype=dt.bool, name="drop_remainder")
-        first = TensorShape.of((_known_size(size, drop),))
+        first = TensorShape.of((known_size(size, drop),))
         leaves = zip(structure.flatten(self._spec), known, strict=True)
         spec = structure.pack(self._spec, [leaf.with_shape(first.concatenate(s)) for leaf, s in leaves])
         return self._made(transform_ops.padded_batch_dataset, size, shapes, values, drop, spec=spec)
@@ -388,44 +388,15 @@ DatasetV1 = DatasetV1Adapter = Dataset
 DatasetSpec.dataset_class = Dataset
 
 
-def _normalized(value: Any) -> tuple[Any, list[Tensor]]:
+def normalized(value: Any) -> tuple[Any, list[Tensor]]:
     with name_scope(None, "normalize_element"):
         return structure.to_tensors(value, lambda i: f"component_{i}")
 
 
-def _known_size(size: Tensor, drop: Tensor) -> int | None:
+def known_size(size: Tensor, drop: Tensor) -> int | None:
     """The static size of a batch: known only where a smaller one at the end is dropped."""
     dropped, count = constant_value(drop), constant_value(size)
     return int(count) if dropped is not None and dropped and count is not None else None
-
-
-def scalar_bool(traced: Traced) -> Traced:
-    """Demands that a predicate gives a bool."""
-    spec = traced.spec
-    if not isinstance(spec, TensorSpec) or spec.dtype != dt.bool or not spec.shape.is_compatible_with(()):
-        raise ValueError(f"`predicate` must return a scalar boolean tensor, received {traced.result!r:.200}.")
-    return traced
-
-
-def _settled(make: Callable[[Any], Traced], state: Any) -> Traced:
-    """The function of a state, traced until the shapes of the state stay what they are."""
-    while True:
-        traced = make(state)
-        before, after = structure.flatten(state), structure.flatten(traced.spec)
-        if len(before) != len(after) or any(b.dtype != a.dtype for b, a in zip(before, after, strict=False)):
-            raise TypeError(
-                f"The new state must have the types of the initial one: {[s.dtype.name for s in before]}, received "
-                f"{[s.dtype.name for s in after]}."
-            )
-        pairs = list(zip(before, after, strict=True))
-        common = [b.with_shape(b.shape.most_specific_compatible_shape(a.shape)) for b, a in pairs]
-        if all(c == b for c, b in zip(common, before, strict=True)):
-            return Traced(traced.function, structure.pack(state, common), traced.result)
-        state = structure.pack(state, common)
-
-
-settled = _settled
-normalized = _normalized
 
 
 def make_one_shot_iterator(dataset: Dataset) -> iterator.Iterator:

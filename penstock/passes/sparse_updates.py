@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from penstock.ops.state.training import sum_duplicate_rows, sum_duplicate_rows_on_host, with_distinct_indices
+from penstock.ops.state.duplicate_rows import sum_duplicate_rows, sum_duplicate_rows_on_host
+from penstock.ops.state.update_forms import with_distinct_indices
 from penstock.passes.ir import Edge, Node, Subgraph
 from penstock.passes.partition import task_of
 

@@ -15,7 +15,7 @@ from penstock.graph.opdef import op
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.kernel import shapes
-from penstock.ops.queue.resources import Queue
+from penstock.ops.queue.queue_resources import Queue
 
 
 class _Area(Queue):
