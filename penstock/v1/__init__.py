@@ -329,6 +329,12 @@ from penstock.ops.random.stateful import (
 )
 from penstock.ops.sparse.segments import sparse_segment_mean, sparse_segment_sqrt_n, sparse_segment_sum
 from penstock.session import InteractiveSession, Session
+from penstock.variables.creation import (
+    disable_resource_variables,
+    enable_resource_variables,
+    resource_variables_enabled,
+    variable_creator_scope,
+)
 from penstock.variables.enums import VariableAggregation, VariableSynchronization
 from penstock.variables.initialize import (
     all_variables,
@@ -395,13 +401,7 @@ from penstock.variables.updates import (
     scatter_sub,
     scatter_update,
 )
-from penstock.variables.variable import (
-    Variable,
-    disable_resource_variables,
-    enable_resource_variables,
-    resource_variables_enabled,
-    variable_creator_scope,
-)
+from penstock.variables.variable import Variable
 
 # Programs branch on the version of the API that they talk to, which is TensorFlow's, not penstock's own.
 __version__ = VERSION = "1.15.0"

@@ -9,11 +9,12 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.dtype import DType, as_dtype
+from penstock.graph.dtype import DType
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import device, get_seed, init_scope, name_scope
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.ops.array import gathering, joining
+from penstock.ops.queue.components import HasComponents, listed, types_of
 from penstock.ops.queue.queue_ops import (
     fifo_queue_v2,
     padding_fifo_queue_v2,
@@ -30,7 +31,7 @@ from penstock.ops.queue.queue_ops import (
 )
 
 
-class QueueBase:
+class QueueBase(HasComponents):
     """What all queues have in common. An element is a tuple of tensors, or a dict of them where the queue has names.
 
     >>> queue = tf.FIFOQueue(10, [tf.float32, tf.int32], names=["x", "y"])
@@ -38,14 +39,7 @@ class QueueBase:
     """
 
     def __init__(self, dtypes: Any, shapes: Any, names: Any, queue_ref: Tensor) -> None:
-        self._dtypes: list[DType] = dtypes
-        if shapes is not None and len(shapes) != len(dtypes):
-            raise ValueError(f"Queue: {len(dtypes)} components need as many shapes, received {shapes!r}.")
-        unknown = [TensorShape.of(None)] * len(dtypes)
-        self._shapes: list[TensorShape] = unknown if shapes is None else [as_shape(s) for s in shapes]
-        if names is not None and len(names) != len(dtypes):
-            raise ValueError(f"Queue: {len(dtypes)} components need as many names, received {names!r}.")
-        self._names: list[str] | None = names
+        super().__init__("Queue", dtypes, shapes, names)
         self._queue_ref = queue_ref
         self._name = queue_ref.op.name.split("/")[-1]
 
@@ -75,24 +69,9 @@ class QueueBase:
     def name(self) -> str:
         return self._queue_ref.op.name
 
-    @property
-    def dtypes(self) -> list[DType]:
-        """One type per component."""
-        return self._dtypes
-
-    @property
-    def shapes(self) -> list[TensorShape]:
-        """One shape per component."""
-        return self._shapes
-
-    @property
-    def names(self) -> list[str] | None:
-        """One name per component, or None."""
-        return self._names
-
     def enqueue(self, vals: Any, name: str | None = None) -> Operation:
         """Puts in one element, as soon as there is room: `queue.enqueue((x, y))`."""
-        with name_scope(name, f"{self._name}_enqueue", self._listed(vals)) as scope:
+        with name_scope(name, f"{self._name}_enqueue", listed(vals)) as scope:
             tensors = self._converted(vals)
             for tensor, shape in zip(tensors, self._shapes, strict=False):
                 tensor.shape.assert_is_compatible_with(shape)
@@ -101,7 +80,7 @@ class QueueBase:
 
     def enqueue_many(self, vals: Any, name: str | None = None) -> Operation:
         """Puts in as many elements as the components have rows: `queue.enqueue_many((rows, labels))`."""
-        with name_scope(name, f"{self._name}_EnqueueMany", self._listed(vals)) as scope:
+        with name_scope(name, f"{self._name}_EnqueueMany", listed(vals)) as scope:
             tensors = self._converted(vals)
             batch = TensorShape.of((None,))
             for tensor, shape in zip(tensors, self._shapes, strict=False):
@@ -150,22 +129,9 @@ class QueueBase:
         size: Tensor = queue_size_v2(self._queue_ref, name=name or f"{self._name}_Size")
         return size
 
-    def _listed(self, vals: Any) -> list[Any]:
-        if isinstance(vals, (list, tuple)):
-            return list(vals)
-        return list(vals.values()) if isinstance(vals, dict) else [vals]
-
     def _converted(self, vals: Any) -> list[Tensor]:
         """An element as tensors in the order of the components."""
-        if isinstance(vals, dict):
-            if self._names is None:
-                raise ValueError(f"Queue '{self.name}' has no names, so it takes no dict; received {vals!r}.")
-            if sorted(map(str, vals)) != sorted(self._names):
-                raise ValueError(f"Queue '{self.name}' takes a dict of {self._names}, received {sorted(vals)}.")
-            vals = [vals[key] for key in self._names]
-        elif self._names is not None:
-            raise ValueError(f"Queue '{self.name}' takes a dict of {self._names}, received {vals!r}.")
-        pairs = zip(self._listed(vals), self._dtypes, strict=False)
+        pairs = zip(self._in_order(f"Queue '{self.name}'", vals), self._dtypes, strict=False)
         return [convert_to_tensor(v, dtype=d, name=f"component_{i}") for i, (v, d) in enumerate(pairs)]
 
     def _batch(self, outputs: list[Tensor], count: int | None) -> Any:
@@ -174,9 +140,7 @@ class QueueBase:
         return self._element(outputs)
 
     def _element(self, tensors: list[Tensor]) -> Any:
-        if self._names is not None:
-            return dict(zip(self._names, tensors, strict=True))
-        return tensors[0] if len(tensors) == 1 else tensors
+        return tensors[0] if self._names is None and len(tensors) == 1 else self._named(tensors)
 
 
 class FIFOQueue(QueueBase):
@@ -191,7 +155,7 @@ class FIFOQueue(QueueBase):
         shared_name: str | None = None,
         name: str = "fifo_queue",
     ) -> None:
-        dtypes = _types(dtypes)
+        dtypes = types_of(dtypes)
         shapes = _shapes(shapes, dtypes)
         with init_scope(), device("CPU"):
             handle = fifo_queue_v2(
@@ -217,7 +181,7 @@ class RandomShuffleQueue(QueueBase):
         shared_name: str | None = None,
         name: str = "random_shuffle_queue",
     ) -> None:
-        dtypes = _types(dtypes)
+        dtypes = types_of(dtypes)
         shapes = _shapes(shapes, dtypes)
         seed1, seed2 = get_seed(seed)
         if seed1 is not None and seed is None and shared_name is not None:
@@ -249,7 +213,7 @@ class PaddingFIFOQueue(QueueBase):
         shared_name: str | None = None,
         name: str = "padding_fifo_queue",
     ) -> None:
-        dtypes = _types(dtypes)
+        dtypes = types_of(dtypes)
         shapes = _shapes(shapes, dtypes, partial=True)
         if shapes is None:
             raise ValueError("PaddingFIFOQueue: shapes must be given, with None for dimensions to pad.")
@@ -274,17 +238,13 @@ class PriorityQueue(QueueBase):
         shared_name: str | None = None,
         name: str = "priority_queue",
     ) -> None:
-        types = _types(types)
+        types = types_of(types)
         shapes = _shapes(shapes, types)
         handle = priority_queue_v2(
             component_types=types, shapes=shapes or [], capacity=capacity, shared_name=shared_name or "", name=name
         )
         dtypes = [dt.int64, *types]
         super().__init__(dtypes, shapes and [TensorShape.of(()), *shapes], _names(names, dtypes), handle)
-
-
-def _types(dtypes: Any) -> list[DType]:
-    return [as_dtype(d) for d in dtypes] if isinstance(dtypes, (list, tuple)) else [as_dtype(dtypes)]
 
 
 def _shapes(shapes: Any, dtypes: list[DType], partial: bool = False) -> list[TensorShape] | None:
