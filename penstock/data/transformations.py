@@ -157,7 +157,7 @@ def scan(initial_state: Any, scan_func: Callable[..., Any]) -> Transformation:
             found["output"] = traced.spec[1]
             return Traced(traced.function, traced.spec[0], traced.result)
 
-        traced = trace_stable(once, state)
+        traced = settled(once, state)
         return dataset._made(
             transform_ops.scan_dataset, tensors, traced.captured, f=traced.function, spec=found["output"]
         )

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from penstock.ops.state.duplicate_rows import sum_duplicate_rows, sum_duplicate_rows_on_host
 from penstock.ops.state.update_forms import with_distinct_indices
-from penstock.passes.ir import Edge, Node, Subgraph
+from penstock.passes.ir import Edge, Node, Subgraph, rewritten
 from penstock.passes.partition import task_of
 
 Uses = dict[Node, list[tuple[Node, int, int]]]  # of a node: who takes something, as which input, and which output

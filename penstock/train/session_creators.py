@@ -78,8 +78,8 @@ class ChiefSessionCreator(_ScaffoldedCreator):
             init_fn=scaffold.init_fn,
         )
 
-    def _ran(self, session: Any) -> None:
-        """A step has run."""
+    def _after_step(self, session: Any) -> None:
+        """Called after each step."""
         if self._sessions is not None:
             self._sessions.ran(session)
 
