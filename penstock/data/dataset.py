@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.data import iterator, iterator_ops, source_ops, structure, transform_ops
-from penstock.data.functions import Traced, by_value, scalar_bool, settled, trace
+from penstock.data.functions import Traced, by_value, scalar_bool, trace, trace_stable
 from penstock.data.generator import generator_tensor
 from penstock.data.options import Options
 from penstock.data.padding import padded_shape_tensors, padding_value_tensors
@@ -264,7 +264,7 @@ class Dataset:
         """The state after all elements: `dataset.reduce(np.int64(0), lambda total, x: total + x)`."""
         with name_scope(None, "initial_state"):
             state, tensors = normalized(initial_state)
-        traced = settled(lambda spec: trace(reduce_func, "Dataset.reduce", spec, self._spec_argument()), state)
+        traced = trace_stable(lambda spec: trace(reduce_func, "Dataset.reduce", spec, self._spec_argument()), state)
         results = iterator_ops.reduce_dataset(
             self._variant_tensor,
             tensors,

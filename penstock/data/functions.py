@@ -108,8 +108,8 @@ def scalar_bool(traced: Traced) -> Traced:
     return traced
 
 
-def settled(make: Callable[[Any], Traced], state: Any) -> Traced:
-    """The function of a state, traced until the shapes of the state stay what they are."""
+def trace_stable(make: Callable[[Any], Traced], state: Any) -> Traced:
+    """Traces a function of a state until the shapes of the state do not change any more."""
     while True:
         traced = make(state)
         before, after = structure.flatten(state), structure.flatten(traced.spec)

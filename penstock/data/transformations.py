@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.data import source_ops, structure, transform_ops
 from penstock.data.dataset import Dataset, as_int64, known_size, normalized, seeds
-from penstock.data.functions import Traced, scalar_bool, settled, trace
+from penstock.data.functions import Traced, scalar_bool, trace, trace_stable
 from penstock.data.structure import DatasetSpec, TensorSpec
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
@@ -157,7 +157,7 @@ def scan(initial_state: Any, scan_func: Callable[..., Any]) -> Transformation:
             found["output"] = traced.spec[1]
             return Traced(traced.function, traced.spec[0], traced.result)
 
-        traced = settled(once, state)
+        traced = trace_stable(once, state)
         return dataset._made(
             transform_ops.scan_dataset, tensors, traced.captured, f=traced.function, spec=found["output"]
         )
