@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.data import iterator, iterator_ops, source_ops, structure, transform_ops
-from penstock.data.functions import Traced, by_value, trace
+from penstock.data.functions import Traced, by_value, scalar_bool, trace, trace_stable
 from penstock.data.generator import generator_tensor
 from penstock.data.options import Options
 from penstock.data.padding import padded_shape_tensors, padding_value_tensors
@@ -284,7 +284,7 @@ class Dataset:
         """Joins `batch_size` elements into one; the last batch may be smaller, unless it is dropped."""
         size = as_int64(batch_size, "batch_size")
         drop = convert_to_tensor(drop_remainder, dtype=dt.bool, name="drop_remainder")
-        first = TensorShape.of((_known_size(size, drop),))
+        first = TensorShape.of((known_size(size, drop),))
         spec = structure.with_shapes(self._spec, first.concatenate)
         return self._made(transform_ops.batch_dataset, size, drop, spec=spec)
 
@@ -298,7 +298,7 @@ class Dataset:
         known, shapes = padded_shape_tensors(self._spec, padded_shapes)
         values = padding_value_tensors(self._spec, padding_values)
         drop = convert_to_tensor(drop_remainder, dtype=dt.bool, name="drop_remainder")
-        first = TensorShape.of((_known_size(size, drop),))
+        first = TensorShape.of((known_size(size, drop),))
         leaves = zip(structure.flatten(self._spec), known, strict=True)
         spec = structure.pack(self._spec, [leaf.with_shape(first.concatenate(s)) for leaf, s in leaves])
         return self._made(transform_ops.padded_batch_dataset, size, shapes, values, drop, spec=spec)
@@ -394,35 +394,10 @@ def normalized(value: Any) -> tuple[Any, list[Tensor]]:
         return structure.to_tensors(value, lambda i: f"component_{i}")
 
 
-def _known_size(size: Tensor, drop: Tensor) -> int | None:
-    """The static size of a batch: known only if a smaller last one is dropped."""
+def known_size(size: Tensor, drop: Tensor) -> int | None:
+    """The static size of a batch: known only where a smaller one at the end is dropped."""
     dropped, count = constant_value(drop), constant_value(size)
     return int(count) if dropped is not None and dropped and count is not None else None
-
-
-def scalar_bool(traced: Traced) -> Traced:
-    """Raises an error if a predicate does not return a bool."""
-    spec = traced.spec
-    if not isinstance(spec, TensorSpec) or spec.dtype != dt.bool or not spec.shape.is_compatible_with(()):
-        raise ValueError(f"`predicate` must return a scalar boolean tensor, received {traced.result!r:.200}.")
-    return traced
-
-
-def trace_stable(make: Callable[[Any], Traced], state: Any) -> Traced:
-    """Traces a function of a state until the shapes of the state do not change any more."""
-    while True:
-        traced = make(state)
-        before, after = structure.flatten(state), structure.flatten(traced.spec)
-        if len(before) != len(after) or any(b.dtype != a.dtype for b, a in zip(before, after, strict=False)):
-            raise TypeError(
-                f"The new state must have the types of the initial one: {[s.dtype.name for s in before]}, received "
-                f"{[s.dtype.name for s in after]}."
-            )
-        pairs = list(zip(before, after, strict=True))
-        common = [b.with_shape(b.shape.most_specific_compatible_shape(a.shape)) for b, a in pairs]
-        if all(c == b for c, b in zip(common, before, strict=True)):
-            return Traced(traced.function, structure.pack(state, common), traced.result)
-        state = structure.pack(state, common)
 
 
 def make_one_shot_iterator(dataset: Dataset) -> iterator.Iterator:

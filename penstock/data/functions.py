@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.data import structure
+from penstock.data.structure import TensorSpec
+from penstock.graph import dtype as dt
 from penstock.graph.function import FuncGraph, Function
 from penstock.graph.graph import get_default_graph
 from penstock.graph.operation import Operation, Tensor
@@ -96,3 +98,28 @@ def _before(last: Operation) -> list[Operation]:
             stack += [(t.op, False) for t in op.input_list if t.op not in order]
             stack += [(c, False) for c in op.control if c not in order]
     return list(order)
+
+
+def scalar_bool(traced: Traced) -> Traced:
+    """Demands that a predicate gives a bool."""
+    spec = traced.spec
+    if not isinstance(spec, TensorSpec) or spec.dtype != dt.bool or not spec.shape.is_compatible_with(()):
+        raise ValueError(f"`predicate` must return a scalar boolean tensor, received {traced.result!r:.200}.")
+    return traced
+
+
+def trace_stable(make: Callable[[Any], Traced], state: Any) -> Traced:
+    """Traces a function of a state until the shapes of the state do not change any more."""
+    while True:
+        traced = make(state)
+        before, after = structure.flatten(state), structure.flatten(traced.spec)
+        if len(before) != len(after) or any(b.dtype != a.dtype for b, a in zip(before, after, strict=False)):
+            raise TypeError(
+                f"The new state must have the types of the initial one: {[s.dtype.name for s in before]}, received "
+                f"{[s.dtype.name for s in after]}."
+            )
+        pairs = list(zip(before, after, strict=True))
+        common = [b.with_shape(b.shape.most_specific_compatible_shape(a.shape)) for b, a in pairs]
+        if all(c == b for c, b in zip(common, before, strict=True)):
+            return Traced(traced.function, structure.pack(state, common), traced.result)
+        state = structure.pack(state, common)

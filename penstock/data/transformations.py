@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from penstock.data import source_ops, structure, transform_ops
-from penstock.data.dataset import Dataset, _known_size, as_int64, normalized, scalar_bool, seeds, trace_stable
-from penstock.data.functions import Traced, trace
+from penstock.data.dataset import Dataset, as_int64, known_size, normalized, seeds
+from penstock.data.functions import Traced, scalar_bool, trace, trace_stable
 from penstock.data.structure import DatasetSpec, TensorSpec
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
@@ -48,7 +48,7 @@ def map_and_batch(
         size = as_int64(batch_size, "batch_size")
         parallel = as_int64(num_parallel_calls or -1, "num_parallel_calls")
         drop = convert_to_tensor(drop_remainder, dtype=dt.bool, name="drop_remainder")
-        spec = structure.with_shapes(traced.spec, TensorShape.of((_known_size(size, drop),)).concatenate)
+        spec = structure.with_shapes(traced.spec, TensorShape.of((known_size(size, drop),)).concatenate)
         op = transform_ops.map_and_batch_dataset
         return dataset._made(op, traced.captured, size, parallel, drop, f=traced.function, spec=spec)
 

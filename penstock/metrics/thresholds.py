@@ -13,7 +13,7 @@ from penstock.logging import warning
 from penstock.metrics.means import Metric, collected, fitted, metric_variable
 from penstock.ops.array import arranging, creation, joining, passthrough, reshaping, selection
 from penstock.ops.debugging.check_ops import assert_greater_equal, assert_less_equal
-from penstock.ops.math import arithmetic, casting, compare, cumulative, reduce, unary
+from penstock.ops.math import argmax, arithmetic, casting, compare, cumulative, reduce, unary
 from penstock.ops.nn.weights import broadcast_weights
 from penstock.variables.scope import variable_scope
 from penstock.variables.updates import assign_add
@@ -304,7 +304,7 @@ def _where_closest(
 
 def _sensitivity(specificity: float, name: str, *, tp: Any, fn: Any, tn: Any, fp: Any) -> Any:
     found: Any = arithmetic.divide(tn, tn + fp + _EPSILON)
-    at = casting.cast(reduce.argmin(unary.abs(found - specificity), 0), dt.int32)
+    at = casting.cast(argmax.argmin(unary.abs(found - specificity), 0), dt.int32)
     return arithmetic.divide(tp[at], tp[at] + fn[at] + _EPSILON, name)
 
 
@@ -313,7 +313,7 @@ def _specificity(sensitivity: float, name: str, *, tp: Any, fn: Any, tn: Any, fp
     distance = unary.abs(found - sensitivity)
     # The last of the closest thresholds, not the first.
     closest = casting.cast(compare.equal(distance, reduce.reduce_min(distance)), dt.int64)
-    at = casting.cast(reduce.argmax(cumulative.cumsum(closest), 0), dt.int32)
+    at = casting.cast(argmax.argmax(cumulative.cumsum(closest), 0), dt.int32)
     return arithmetic.divide(tn[at], tn[at] + fp[at] + _EPSILON, name)
 
 

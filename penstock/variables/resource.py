@@ -9,16 +9,16 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
 from penstock.graph.graph import get_default_graph
-from penstock.graph.opdef import registered
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies, device, init_scope, name_scope
-from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.shape import TensorShape
 from penstock.ops.state import variable_ops
 from penstock.ops.state.scatter import SCATTER, SCATTER_ND
 from penstock.ops.state.slice_assign import resource_strided_slice_assign
+from penstock.variables.creation import kind
 from penstock.variables.guard import without_uninitialized_inputs
 from penstock.variables.ref import slices_of
-from penstock.variables.variable import Variable, kind
+from penstock.variables.variable import Variable, declared_shape, identity_of
 
 
 @kind(resource=True)
@@ -41,14 +41,9 @@ class ResourceVariable(Variable):
         aggregation: Any = None,
         shape: Any = None,
     ) -> None:
-        if variable_def is not None:
-            if initial_value is not None:
-                raise ValueError("variable_def and initial_value are mutually exclusive.")
-            self.__dict__ = Variable.from_proto(variable_def, import_scope).__dict__
+        if self._is_adopted(initial_value, variable_def, import_scope):
             return
-        if initial_value is None:
-            raise ValueError("initial_value must be specified.")
-        collections = self._set_options(trainable, collections, constraint, synchronization, aggregation)
+        collections = self._settle(trainable, collections, constraint, synchronization, aggregation)
         self._caching_device, self._validate_shape = caching_device, validate_shape
         from_function = callable(initial_value)
         with init_scope(), name_scope(name, "Variable", [] if from_function else [initial_value]) as scope:
@@ -59,14 +54,12 @@ class ResourceVariable(Variable):
                 with name_scope("Initializer"), device(None):
                     value = initial_value() if from_function else initial_value
                     value = convert_to_tensor(value, name="initial_value", dtype=dtype)
-                declared = value.shape if shape is None else as_shape(shape)
+                declared = declared_shape(shape, value, validate_shape)
                 if not declared.is_compatible_with(value.shape):
                     raise ValueError(
                         f"In this `tf.Variable` creation, the initial value's shape ({value.shape}) is not compatible "
                         f"with the explicitly supplied `shape` argument ({declared})."
                     )
-                if not validate_shape and shape is None:
-                    declared = TensorShape(None)
                 self._handle: Tensor = variable_ops.var_handle(
                     shape=declared, dtype=value.dtype.base_dtype, shared_name=handle_name, debug_name=scope, name=scope
                 )
@@ -87,7 +80,7 @@ class ResourceVariable(Variable):
                 self._cached: Tensor | None = None
                 if caching_device is not None:
                     with colocate_with(None, ignore_existing=True), device(caching_device):
-                        self._cached = _identity(self._snapshot)
+                        self._cached = identity_of(self._snapshot)
         get_default_graph().add_to_collections(collections, self)
 
     def _use_nodes(self, handle: Tensor, snapshot: Tensor) -> None:
@@ -159,7 +152,7 @@ class ResourceVariable(Variable):
     def read_value(self) -> Tensor:
         with name_scope("Read"):
             value = self._read()
-        return _identity(value)
+        return identity_of(value)
 
     def is_initialized(self, name: str | None = None) -> Tensor:
         tensor: Tensor = variable_ops.var_is_initialized(self._handle, name=name)
@@ -178,7 +171,7 @@ class ResourceVariable(Variable):
     def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:
         with self._after_parent():
             tensor = variable_ops.resource_gather_nd(self._handle, indices, dtype=self._dtype, name=name or "GatherNd")
-        return _identity(tensor)
+        return identity_of(tensor)
 
     # Changing
 
@@ -275,10 +268,3 @@ class _Unread(ResourceVariable):
 
     def _used_in(self, graph: Any) -> bool:
         return True
-
-
-def _identity(tensor: Tensor) -> Tensor:
-    identity = registered("Identity")
-    assert identity is not None
-    copy: Tensor = identity(tensor)
-    return copy

@@ -16,8 +16,8 @@ from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.graph import get_default_graph, graph_of
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import name_scope
+from penstock.variables.creation import decide_kind_by
 from penstock.variables.store import variable_store
-from penstock.variables.variable import decide_kind_by
 
 _KEY = ("__variable_scopes",)  # not a string, so that users do not see it among the collections
 

@@ -17,9 +17,10 @@ from penstock.graph.scopes import colocate_with, init_scope, name_scope
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.ops.array.slicing import slice as slice_of
 from penstock.variables import initializers
+from penstock.variables.creation import resource_variables_enabled
 from penstock.variables.partitioned import PartitionedVariable
 from penstock.variables.slices import SaveSliceInfo
-from penstock.variables.variable import Variable, resource_variables_enabled
+from penstock.variables.variable import Variable
 
 _KEY = ("__variable_store",)  # not a string, so that users do not see it among the collections
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from penstock.graph.dtype import DType
-from penstock.graph.graph import Graph, get_default_graph, home_of
+from penstock.graph.graph import Graph, home_of
 from penstock.graph.keys import GraphKeys
+from penstock.graph.opdef import registered
 from penstock.graph.operation import OPERATORS, Operation, Tensor
 from penstock.graph.reference import Reference
 from penstock.graph.scopes import init_scope
@@ -16,123 +16,16 @@ from penstock.graph.sessions import session_for
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.ops.control.flow import cond
 from penstock.variables import protos, slices
+from penstock.variables.creation import Kinds, create
 from penstock.variables.enums import VariableAggregation, VariableSynchronization
 from penstock.variables.updates import batch_scatter_update
-
-Creator = Callable[..., Any]
-_V = TypeVar("_V", bound="Variable")
-_CREATORS = ("__variable_creator_stack",)  # not a string, so that users do not see it among the collections
-
-
-class _Kinds:
-    """The classes of the two kinds of variable, and the default kind."""
-
-    classes: ClassVar[dict[bool, type[Variable]]] = {}  # the key is True for the resource kind; see `kind`
-    scope_wants_resource: Callable[[], bool | None] = staticmethod(lambda: None)  # set by scope.py
-    resource_by_default = False
-
-
-def kind(resource: bool) -> Callable[[type[_V]], type[_V]]:
-    """Registers the class of a kind, which `tf.Variable(...)` and VariableDefs are made into.
-
-    >>> @kind(resource=False)
-    ... class RefVariable(Variable): ...
-    """
-
-    def register(cls: type[_V]) -> type[_V]:
-        _Kinds.classes[resource] = cls
-        return cls
-
-    return register
-
-
-def decide_kind_by(scope_wants_resource: Callable[[], bool | None]) -> None:
-    """Registers a function that decides the kind of a variable if the call does not."""
-    _Kinds.scope_wants_resource = staticmethod(scope_wants_resource)
-
-
-def enable_resource_variables() -> None:
-    """Makes resource variables the default."""
-    _Kinds.resource_by_default = True
-
-
-def disable_resource_variables() -> None:
-    """Makes ref variables the default again."""
-    _Kinds.resource_by_default = False
-
-
-def resource_variables_enabled() -> bool:
-    """Tells if resource variables are the default."""
-    return _Kinds.resource_by_default
-
-
-@contextmanager
-def variable_creator_scope(variable_creator: Creator) -> Iterator[None]:
-    """Calls `variable_creator(next_creator, **kwargs)` for every variable made inside.
-
-    >>> with tf.variable_creator_scope(lambda make, **kw: make(**{**kw, "trainable": False})): ...
-    """
-    stack = get_default_graph().get_collection_ref(_CREATORS)
-    stack.append(variable_creator)
-    try:
-        yield
-    finally:
-        stack.remove(variable_creator)
-
-
-def _default_creator(**kwargs: Any) -> Any:
-    use_resource = kwargs.pop("use_resource", None)
-    if use_resource is None:
-        use_resource = _Kinds.scope_wants_resource()
-    if use_resource is None:
-        use_resource = _Kinds.resource_by_default
-    if use_resource:
-        kwargs.pop("expected_shape", None)
-    return _Kinds.classes[bool(use_resource)](**kwargs)
 
 
 class _VariableType(type):
     """Calling `Variable` itself calls the current creators, innermost first."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if cls is not Variable:
-            return super().__call__(*args, **kwargs)
-        for name, value in zip(_POSITIONAL, args, strict=False):
-            if name in kwargs:
-                raise TypeError(f"Variable() got multiple values for argument '{name}'.")
-            kwargs[name] = value
-        if len(args) > len(_POSITIONAL):
-            raise TypeError(f"Variable() takes {len(_POSITIONAL)} arguments, received {len(args)}.")
-        unknown = kwargs.keys() - set(_POSITIONAL)
-        if unknown:
-            raise TypeError(f"Variable() got an unexpected keyword argument '{min(unknown)}'.")
-        creator: Creator = _default_creator
-        for outer in get_default_graph().get_collection(_CREATORS):
-            creator = _chained(outer, creator)
-        return creator(**kwargs)
-
-
-def _chained(creator: Creator, following: Creator) -> Creator:
-    return lambda **kwargs: creator(following, **kwargs)
-
-
-_POSITIONAL = (
-    "initial_value",
-    "trainable",
-    "collections",
-    "validate_shape",
-    "caching_device",
-    "name",
-    "variable_def",
-    "dtype",
-    "expected_shape",
-    "import_scope",
-    "constraint",
-    "use_resource",
-    "synchronization",
-    "aggregation",
-    "shape",
-)
+        return create(*args, **kwargs) if cls is Variable else super().__call__(*args, **kwargs)
 
 
 class Variable(metaclass=_VariableType):
@@ -163,7 +56,18 @@ class Variable(metaclass=_VariableType):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError  # tf.Variable(...) makes a subclass
 
-    def _set_options(
+    def _is_adopted(self, initial_value: Any, variable_def: Any, import_scope: str | None) -> bool:
+        """Takes over the variable of a VariableDef, if one is given; else demands an initial value."""
+        if variable_def is None:
+            if initial_value is None:
+                raise ValueError("initial_value must be specified.")
+            return False
+        if initial_value is not None:
+            raise ValueError("variable_def and initial_value are mutually exclusive.")
+        self.__dict__ = Variable.from_proto(variable_def, import_scope).__dict__
+        return True
+
+    def _settle(
         self, trainable: bool | None, collections: Any, constraint: Any, synchronization: Any, aggregation: Any
     ) -> list[str]:
         """Checks and stores the settings that both kinds of variable have; returns the collections to join."""
@@ -396,7 +300,7 @@ class Variable(metaclass=_VariableType):
     @staticmethod
     def from_proto(variable_def: Any, import_scope: str | None = None) -> Any:
         """The variable that a VariableDef describes, in the default graph."""
-        cls = _Kinds.classes[variable_def.is_resource]
+        cls: type[Variable] = Kinds.classes[variable_def.is_resource]
         variable = cls.__new__(cls)
         protos.fill_in(variable, variable_def, import_scope)
         return variable
@@ -444,3 +348,11 @@ def declared_shape(shape: Any, initial_value: Tensor, validate_shape: bool) -> T
     if shape is not None:
         return as_shape(shape)
     return initial_value.shape if validate_shape else TensorShape(None)
+
+
+def identity_of(tensor: Tensor, name: str | None = None) -> Tensor:
+    """A plain Identity node; `tf.identity` does more for tensors that are not dense."""
+    identity = registered("Identity")
+    assert identity is not None
+    copy: Tensor = identity(tensor, name=name)
+    return copy

@@ -20,7 +20,7 @@ from penstock.contrib.variables import model_variable
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.scopes import name_scope
 from penstock.layers import convolutional, pooling, separable
-from penstock.layers.windows import around, sizes
+from penstock.layers.windows import for_all_axes, sizes
 from penstock.ops.conv import depthwise
 from penstock.ops.nn import activation, layer_parts
 from penstock.variables.initializers import Zeros
@@ -274,7 +274,7 @@ def separable_convolution2d(
             outputs = depthwise.depthwise_conv2d(
                 inputs,
                 weights,
-                around(sizes(stride, 2, "stride"), layout),
+                for_all_axes(sizes(stride, 2, "stride"), layout),
                 padding,
                 rate=sizes(rate, 2, "rate"),
                 data_format=data_format,

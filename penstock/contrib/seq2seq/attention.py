@@ -16,11 +16,12 @@ from penstock.ops.array.reshaping import expand_dims, squeeze
 from penstock.ops.array.selection import one_hot, sequence_mask, where
 from penstock.ops.debugging.check_ops import assert_positive
 from penstock.ops.linalg.matmul import matmul, tensordot
+from penstock.ops.math.argmax import argmax
 from penstock.ops.math.arithmetic import add, multiply
 from penstock.ops.math.casting import cast
 from penstock.ops.math.clip import clip_by_value
 from penstock.ops.math.cumulative import cumsum
-from penstock.ops.math.reduce import argmax, reduce_sum
+from penstock.ops.math.reduce import reduce_sum
 from penstock.ops.math.unary import exp, log, rsqrt, square, tanh
 from penstock.ops.nn.layer_parts import softmax
 from penstock.rnn.base import size_at, with_batch

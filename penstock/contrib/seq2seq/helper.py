@@ -18,10 +18,10 @@ from penstock.ops.array.joining import concat
 from penstock.ops.array.reshaping import shape, size
 from penstock.ops.array.selection import where
 from penstock.ops.control.tensor_array import TensorArray
+from penstock.ops.math.argmax import argmax
 from penstock.ops.math.arithmetic import add, divide, maximum, minimum
 from penstock.ops.math.casting import cast
 from penstock.ops.math.compare import equal, greater, greater_equal, less
-from penstock.ops.math.reduce import argmax
 from penstock.ops.nn.embedding import embedding_lookup
 from penstock.ops.random.stateful import categorical, random_uniform
 from penstock.rnn.base import size_at
