@@ -395,7 +395,7 @@ def normalized(value: Any) -> tuple[Any, list[Tensor]]:
 
 
 def known_size(size: Tensor, drop: Tensor) -> int | None:
-    """The static size of a batch: known only where a smaller one at the end is dropped."""
+    """The static size of a batch: known only if a smaller last one is dropped."""
     dropped, count = constant_value(drop), constant_value(size)
     return int(count) if dropped is not None and dropped and count is not None else None
 

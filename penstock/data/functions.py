@@ -101,7 +101,7 @@ def _before(last: Operation) -> list[Operation]:
 
 
 def scalar_bool(traced: Traced) -> Traced:
-    """Demands that a predicate gives a bool."""
+    """Raises an error if a predicate does not return a bool."""
     spec = traced.spec
     if not isinstance(spec, TensorSpec) or spec.dtype != dt.bool or not spec.shape.is_compatible_with(()):
         raise ValueError(f"`predicate` must return a scalar boolean tensor, received {traced.result!r:.200}.")

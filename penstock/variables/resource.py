@@ -43,7 +43,7 @@ class ResourceVariable(Variable):
     ) -> None:
         if self._is_adopted(initial_value, variable_def, import_scope):
             return
-        collections = self._settle(trainable, collections, constraint, synchronization, aggregation)
+        collections = self._set_options(trainable, collections, constraint, synchronization, aggregation)
         self._caching_device, self._validate_shape = caching_device, validate_shape
         from_function = callable(initial_value)
         with init_scope(), name_scope(name, "Variable", [] if from_function else [initial_value]) as scope:

@@ -67,7 +67,7 @@ class Variable(metaclass=_VariableType):
         self.__dict__ = Variable.from_proto(variable_def, import_scope).__dict__
         return True
 
-    def _settle(
+    def _set_options(
         self, trainable: bool | None, collections: Any, constraint: Any, synchronization: Any, aggregation: Any
     ) -> list[str]:
         """Checks and stores the settings that both kinds of variable have; returns the collections to join."""
