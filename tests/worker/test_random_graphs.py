@@ -15,7 +15,7 @@ import penstock.v1 as tf
 WIDTH = 3
 SIZES = (5, 2, 9, 17, 1, 6)
 
-# Each takes and gives tensors [rows, WIDTH]; the number of rows may be any.
+# Each maps tensors [rows, WIDTH] to such tensors, for any number of rows.
 STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda x, y: x + tf.reduce_sum(y, 0),
     "center": lambda x, y: x - tf.reduce_mean(x, 0, keepdims=True),
@@ -48,7 +48,7 @@ graphs = st.lists(
 
 
 def _results(steps: list[tuple[str, int, int]]) -> list[Any]:
-    """Values and gradients of a graph of these steps for each size, or what kind of error it is."""
+    """Values and gradients of a graph of these steps for each size, or the type of the error."""
     found: list[Any] = []
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(5)
@@ -68,7 +68,7 @@ def _results(steps: list[tuple[str, int, int]]) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
-@settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])  # to shrink takes very long
+@settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])  # shrinking takes very long
 @given(graphs)
 def test_all_tiers_agree(steps: list[tuple[str, int, int]]) -> None:
     results = {}
