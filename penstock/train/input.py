@@ -132,7 +132,7 @@ def slice_input_producer(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> list[Tensor]:
-    """One row of each of the tensors, the same in all, chosen anew for each step.
+    """One row of each of the tensors, the same in all, chosen again for each step.
 
     >>> image, label = tf.train.slice_input_producer([images, labels])
     """

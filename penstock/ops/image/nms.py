@@ -328,7 +328,7 @@ def non_max_suppression(
     score_threshold: Any = _LOWEST,
     name: str | None = None,
 ) -> Tensor:
-    """The indices of up to `max_output_size` boxes, best first, none of which overlaps a better one too much.
+    """The indices of up to `max_output_size` boxes, best first; none overlaps a better one too much.
 
     >>> tf.image.non_max_suppression(boxes, scores, max_output_size=10)
     """
