@@ -19,6 +19,7 @@ from penstock.layers.windows import (
 from penstock.ops.array import joining, reshaping
 from penstock.ops.conv import conv2d as conv
 from penstock.ops.conv import dilated
+from penstock.ops.conv.conv1d import conv1d as conv1d_op
 from penstock.ops.nn import layer_parts
 from penstock.variables.initializers import Zeros
 
@@ -140,7 +141,7 @@ class Conv(Layer):
         elif self.rank == 2:
             outputs = conv.conv2d(inputs, self.kernel, self.strides, padding, data_format=layout, name="Conv2D")
         else:
-            outputs = conv.conv1d(inputs, self.kernel, self.strides[0], padding, data_format=layout)
+            outputs = conv1d_op(inputs, self.kernel, self.strides[0], padding, data_format=layout)
         return self.finish(outputs)
 
     def finish(self, outputs: Any) -> Any:

@@ -9,7 +9,7 @@ from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Tensor
 from penstock.ops.array import creation, reshaping
 from penstock.ops.math.casting import cast
-from penstock.ops.state.training import Rule
+from penstock.ops.state.update_forms import Rule
 from penstock.optim.optimizer import Optimizer
 from penstock.variables.initializers import Constant
 

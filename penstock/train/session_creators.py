@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.graph.graph import get_default_graph
+from penstock.train.chief_sessions import ChiefSessions
 from penstock.train.scaffold import Scaffold
 from penstock.train.session_manager import SessionManager
-from penstock.train.step_memory import StepMemory
-from penstock.train.training_mark import TrainingMark
 from penstock.variables.global_step import get_global_step
 
 
@@ -60,48 +59,34 @@ class ChiefSessionCreator(_ScaffoldedCreator):
         super().__init__(scaffold, master, config)
         self._checkpoint_dir = checkpoint_dir
         self._checkpoint_filename_with_path = checkpoint_filename_with_path
-        self._began = False
-        self._mark: TrainingMark | None = None
-        self._memory: StepMemory | None = None  # only for a training on a cluster
+        self._sessions: ChiefSessions | None = None
 
     def create_session(self) -> Any:
         manager, scaffold = self._manager(), self._scaffold
-        if self._mark is None:
-            self._mark = TrainingMark(self._master, self._checkpoint_dir, get_default_graph(), self._config)
-        if self._memory is None and self._master:
-            self._memory = StepMemory(get_global_step(), self._checkpoint_dir)
-        # At first the servers may hold another training, unless the mark is there. Later they hold this one.
-        ours = self._began or self._mark.is_there()
-        prepare = manager.rejoin_session if ours else manager.prepare_session
-        session = prepare(
+        if self._sessions is None:
+            self._sessions = ChiefSessions(
+                manager, get_default_graph(), self._master, self._config, self._checkpoint_dir, get_global_step()
+            )
+        return self._sessions.make(
             self._master,
-            saver=scaffold.saver,
-            checkpoint_dir=self._checkpoint_dir,
-            checkpoint_filename_with_path=self._checkpoint_filename_with_path,
+            again=self._sessions.began,
             config=self._config,
+            saver=scaffold.saver,
+            checkpoint_filename_with_path=self._checkpoint_filename_with_path,
             init_op=scaffold.init_op,
             init_feed_dict=scaffold.init_feed_dict,
             init_fn=scaffold.init_fn,
         )
-        self._began = True
-        try:
-            self._mark.put()
-            if self._memory is not None:
-                self._memory.compare(session)
-        except BaseException:
-            session.close()
-            raise
-        return session
 
     def _after_step(self, session: Any) -> None:
         """Called after each step."""
-        if self._memory is not None:
-            self._memory.note(session)
+        if self._sessions is not None:
+            self._sessions.ran(session)
 
     def _end(self) -> None:
-        """Called when the training has ended, with or without an error."""
-        if self._mark is not None:
-            self._mark.take_away()
+        """The training has ended, well or not."""
+        if self._sessions is not None:
+            self._sessions.end()
 
 
 class WorkerSessionCreator(_ScaffoldedCreator):

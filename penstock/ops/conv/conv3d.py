@@ -17,7 +17,8 @@ from penstock.kernel.shapes import same_as
 from penstock.kernel.types import FLOATS, INDEX32, Array, platform
 from penstock.ops.array import reshaping
 from penstock.ops.conv import lowerings, windowing
-from penstock.ops.conv.conv2d import axes_of, conv1d_transpose, conv2d_transpose, conv_shape, from_sizes, per_dimension
+from penstock.ops.conv.conv1d import conv1d_transpose
+from penstock.ops.conv.conv2d import axes_of, conv2d_transpose, conv_shape, from_sizes, per_dimension
 from penstock.ops.math.reduce import renamed
 
 ONES3 = [1, 1, 1, 1, 1]

@@ -14,7 +14,8 @@ from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.ops.array import joining, reshaping
 from penstock.ops.conv.batch_space import batch_to_space_nd, required_space_to_batch_paddings, space_to_batch_nd
-from penstock.ops.conv.conv2d import ONES, conv1d_under, conv2d, conv2d_backprop_input, per_dimension
+from penstock.ops.conv.conv1d import conv1d_under
+from penstock.ops.conv.conv2d import ONES, conv2d, conv2d_backprop_input, per_dimension
 from penstock.ops.conv.conv3d import conv3d
 from penstock.ops.math.reduce import renamed
 

@@ -10,7 +10,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
-from penstock.ops.array import arranging, creation, joining, reshaping, slicing
+from penstock.ops.array import arranging, creation, joining, padding, reshaping, slicing
 from penstock.ops.control import flow, grouping
 from penstock.ops.debugging import check_ops
 from penstock.ops.debugging.assertion import Assert
@@ -294,7 +294,7 @@ def pad_to_bounding_box(
         checks += _demand(below >= 0, "height must be <= target - offset")
         image = grouping.with_dependencies(checks, image)
         ends = joining.stack([0, 0, offset_height, below, offset_width, right, 0, 0])
-        padded = joining.pad(image, reshaping.reshape(ends, [4, 2]))
+        padded = padding.pad(image, reshaping.reshape(ends, [4, 2]))
         sizes = (batch, target_height, target_width, depth)
         padded.set_shape([None if isinstance(size, Tensor) else size for size in sizes])
         return padded if is_batch else reshaping.squeeze(padded, axis=[0])

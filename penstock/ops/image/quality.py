@@ -11,7 +11,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
-from penstock.ops.array import creation, joining, passthrough, ranges, reshaping
+from penstock.ops.array import creation, joining, padding, passthrough, ranges, reshaping
 from penstock.ops.control import flow
 from penstock.ops.conv import depthwise, pool
 from penstock.ops.debugging.assertion import Assert
@@ -52,7 +52,7 @@ def sobel_edges(image: Any) -> Tensor:
     both = np.stack([down, down.T], axis=-1)[:, :, None, :]
     kernel = creation.constant(both, dtype=image.dtype.base_dtype)
     kernel = joining.tile(kernel, [1, 1, shape[-1], 1], name="sobel_filters")
-    padded = joining.pad(image, [[0, 0], [1, 1], [1, 1], [0, 0]], mode="REFLECT")
+    padded = padding.pad(image, [[0, 0], [1, 1], [1, 1], [0, 0]], mode="REFLECT")
     found = depthwise.depthwise_conv2d(padded, kernel, [1, 1, 1, 1], "VALID")
     edges = reshaping.reshape(found, joining.concat([shape, [2]], 0))
     edges.set_shape(static.concatenate([2]))
@@ -240,8 +240,8 @@ def _halved(images: list[Any], tails: list[Any], divisors: Any, divisor: list[in
     remainder = tails[0] % divisors
 
     def padded() -> list[Tensor]:
-        ends = joining.pad(reshaping.expand_dims(remainder, -1), [[1, 0], [1, 0]])
-        return [joining.pad(x, ends, mode="SYMMETRIC") for x in flat]
+        ends = padding.pad(reshaping.expand_dims(remainder, -1), [[1, 0], [1, 0]])
+        return [padding.pad(x, ends, mode="SYMMETRIC") for x in flat]
 
     odd = reduce.reduce_any(compare.not_equal(remainder, 0))
     even = flow.cond(odd, padded, lambda: flat)

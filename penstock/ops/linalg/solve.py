@@ -15,7 +15,7 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.jaxprs.symbols import broadcast_shapes
 from penstock.kernel.types import COMPLEX, Array
-from penstock.ops.array import joining, reshaping
+from penstock.ops.array import joining, padding, reshaping
 from penstock.ops.array.arranging import matrix_transpose
 from penstock.ops.control import flow
 from penstock.ops.linalg import diag, rules
@@ -397,7 +397,7 @@ def _padded(line: Tensor, main: Tensor, after: bool) -> Tensor:
     if line.shape.rank is None or main.shape.rank is None or line.shape.as_list()[-1] == main.shape.as_list()[-1]:
         return line
     ends = [[0, 0]] * (main.shape.rank - 1) + [[0, 1] if after else [1, 0]]
-    result: Tensor = joining.pad(line, ends)
+    result: Tensor = padding.pad(line, ends)
     return result
 
 

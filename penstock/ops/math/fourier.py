@@ -17,7 +17,7 @@ from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.types import Array
-from penstock.ops.array import creation, joining, reshaping
+from penstock.ops.array import creation, joining, padding, reshaping
 from penstock.ops.math import arithmetic
 
 _COMPLEX = Types(dt.complex64, dt.complex128, default=dt.complex64)
@@ -177,7 +177,7 @@ def _padded(tensor: Tensor, rank: int, fft_length: Any, inverse: bool) -> Tensor
             wanted[-1] = wanted[-1] // 2 + 1
         missing = [[0, max(want - dim, 0)] for want, dim in zip(wanted, dims[-rank:], strict=True)]
         if any(after for _, after in missing):
-            return joining.pad(tensor, [[0, 0]] * (len(dims) - rank) + missing)
+            return padding.pad(tensor, [[0, 0]] * (len(dims) - rank) + missing)
         return tensor
     whole: Any = reshaping.rank(tensor)
     inner: Any = reshaping.shape(tensor)[-rank:]  # type: ignore[index]
@@ -185,7 +185,7 @@ def _padded(tensor: Tensor, rank: int, fft_length: Any, inverse: bool) -> Tensor
     if inverse:
         fft_length = joining.concat([fft_length[:-1], fft_length[-1:] // 2 + 1], 0)
     after = joining.concat([outer, arithmetic.maximum(0, fft_length - inner)], 0)
-    return joining.pad(tensor, joining.stack([creation.zeros_like(after), after], axis=1))
+    return padding.pad(tensor, joining.stack([creation.zeros_like(after), after], axis=1))
 
 
 def _real_function(rank: int, inverse: bool) -> Any:

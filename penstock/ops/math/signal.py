@@ -14,7 +14,7 @@ from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import as_dtype
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.ops.array import arranging, creation, gathering, joining, ranges, reshaping, selection, spacing
+from penstock.ops.array import arranging, creation, gathering, joining, padding, ranges, reshaping, selection, spacing
 from penstock.ops.math import arithmetic, casting, compare, fourier, reduce, unary
 
 _FLOAT32 = dt.float32
@@ -98,7 +98,7 @@ def _padded_end(signal: Tensor, missing: Any, axis: int, value: Any) -> Tensor:
     count: Any = reshaping.rank(signal)
     here = compare.equal(ranges.range(count), count - 1 if axis == -1 else axis)
     after = casting.cast(here, dt.int32) * missing
-    return joining.pad(signal, joining.stack([creation.zeros_like(after), after], axis=1), constant_values=value)
+    return padding.pad(signal, joining.stack([creation.zeros_like(after), after], axis=1), constant_values=value)
 
 
 def overlap_and_add(signal: Any, frame_step: Any, name: str | None = None) -> Tensor:
@@ -119,7 +119,7 @@ def overlap_and_add(signal: Any, frame_step: Any, name: str | None = None) -> Te
         # with one row too few per piece shifts every piece by one row more than the piece before it.
         pieces = -(-length // step)
         flat = reshaping.reshape(signal, joining.concat([[-1], dims[-2:]], 0))
-        filled = joining.pad(flat, [[0, 0], [0, pieces], [0, pieces * step - length]])
+        filled = padding.pad(flat, [[0, 0], [0, pieces], [0, pieces * step - length]])
         parts = reshaping.reshape(filled, [-1, count + pieces, pieces, step])
         rows = reshaping.reshape(arranging.transpose(parts, [0, 2, 1, 3]), [-1, pieces * (count + pieces), step])
         moved = rows[:, : pieces * (count + pieces - 1)]  # type: ignore[index]
@@ -211,7 +211,7 @@ def inverse_stft_window_fn(frame_step: Any, forward_window_fn: Window = hann_win
             length: Any = _scalar(frame_length, "frame_length")
             forward: Any = forward_window_fn(length, dtype=dtype)
             overlaps = -(-length // step)
-            denominator = joining.pad(unary.square(forward), [(0, overlaps * step - length)])
+            denominator = padding.pad(unary.square(forward), [(0, overlaps * step - length)])
             denominator = reshaping.reshape(denominator, [overlaps, step])
             denominator = reduce.reduce_sum(denominator, 0, keepdims=True)
             denominator = joining.tile(denominator, [overlaps, 1])
@@ -256,7 +256,7 @@ def dct(
             if norm == "ortho":
                 first = 0.5 * unary.rsqrt(count)
                 others = first * pymath.sqrt(2.0)
-                weights = joining.pad(reshaping.expand_dims(first, 0), [[0, length - 1]], constant_values=others)
+                weights = padding.pad(reshaping.expand_dims(first, 0), [[0, length - 1]], constant_values=others)
                 result = result * weights
             return result  # type: ignore[no-any-return]
         if type == 3:
@@ -368,7 +368,7 @@ def linear_to_mel_weight_matrix(
         rising = (bins - left) / (centre - left)  # type: ignore[operator]
         falling = (right - bins) / (right - centre)  # type: ignore[operator]
         weights = arithmetic.maximum(zero, arithmetic.minimum(rising, falling))
-        return joining.pad(weights, [[1, 0], [0, 0]], name=scope)
+        return padding.pad(weights, [[1, 0], [0, 0]], name=scope)
 
 
 def _mel(frequencies: Any) -> Any:

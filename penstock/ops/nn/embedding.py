@@ -15,7 +15,17 @@ from penstock.graph.operation import Tensor
 from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.sparse_tensor import SparseTensor
 from penstock.kernel.types import FLOATS, INDEX, Array
-from penstock.ops.array import creation, gathering, joining, passthrough, ranges, reshaping, selection, slicing
+from penstock.ops.array import (
+    creation,
+    gathering,
+    joining,
+    partitioning,
+    passthrough,
+    ranges,
+    reshaping,
+    selection,
+    slicing,
+)
 from penstock.ops.math import arithmetic, casting, clip, compare, reduce, unary
 from penstock.ops.math import segments as segment
 from penstock.ops.sparse import segments
@@ -78,13 +88,13 @@ def _lookup_in_shards(
     else:
         raise ValueError(f"Unrecognized partition strategy: {partition_strategy}. Must be 'mod' or 'div'.")
     shard_of = casting.cast(shard_of, dt.int32)
-    rows_by_shard = selection.dynamic_partition(row_of, shard_of, count)
-    places_by_shard = selection.dynamic_partition(places, shard_of, count)
+    rows_by_shard = partitioning.dynamic_partition(row_of, shard_of, count)
+    places_by_shard = partitioning.dynamic_partition(places, shard_of, count)
     found = []
     for shard, rows in zip(shards, rows_by_shard, strict=True):
         with colocate_with(shard):
             found.append(gathering.gather(shard, rows))
-    merged = selection.parallel_dynamic_stitch(places_by_shard, found, name=name)
+    merged = partitioning.parallel_dynamic_stitch(places_by_shard, found, name=name)
     row_shape = shards[0].shape[1:]
     for shard in shards[1:]:
         row_shape = row_shape.merge_with(shard.shape[1:])

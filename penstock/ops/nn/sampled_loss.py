@@ -13,7 +13,8 @@ from penstock.ops.linalg import matmul
 from penstock.ops.math import arithmetic, casting, unary
 from penstock.ops.nn import cross_entropy
 from penstock.ops.nn.embedding import embedding_lookup
-from penstock.ops.random.candidate_sampling import compute_accidental_hits, log_uniform_candidate_sampler
+from penstock.ops.random.accidental_hits import compute_accidental_hits
+from penstock.ops.random.candidate_sampling import log_uniform_candidate_sampler
 
 
 def nce_loss(

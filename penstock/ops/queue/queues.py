@@ -3,252 +3,43 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.dtype import DType, as_dtype
-from penstock.graph.opdef import op
+from penstock.graph.dtype import DType
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import device, get_seed, init_scope, name_scope
 from penstock.graph.shape import TensorShape, as_shape
-from penstock.kernel import shapes
-from penstock.kernel.waiting import as_handle, behind
 from penstock.ops.array import gathering, joining
-from penstock.ops.queue import resources
-
-_NO_SHAPES: list[TensorShape] = []
-_NO_TYPES: list[DType] = []
-
-
-def _found(
-    resource: Callable[..., Any],
-    kind: type[resources.Queue],
-    dtypes: Sequence[DType],
-    shapes: Sequence[TensorShape],
-    capacity: int,
-    **kwargs: Any,
-) -> np.ndarray:
-    """The handle of a node's queue, which is made at its first use."""
-    found = resource(lambda name: kind(name, dtypes, shapes, capacity, **kwargs))
-    if type(found) is not kind or found.dtypes != tuple(dtypes):
-        wanted, held = (", ".join(d.name for d in types) for types in (dtypes, getattr(found, "dtypes", ())))
-        raise InvalidArgumentError(
-            f"{found} exists already and holds ({held}), so it is not a {kind.kind} of ({wanted}). "
-            "Use another shared_name."
-        )
-    return as_handle(found)
-
-
-@op("FIFOQueueV2", "-> handle: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
-def fifo_queue_v2(
-    *,
-    component_types: list[DType],
-    shapes: list[TensorShape] = _NO_SHAPES,
-    capacity: int = -1,
-    container: str = "",
-    shared_name: str = "",
-    resource: Any,
-) -> np.ndarray:
-    return _found(resource, resources.Queue, component_types, shapes, capacity)
-
-
-@op("PaddingFIFOQueueV2", "-> handle: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
-def padding_fifo_queue_v2(
-    *,
-    component_types: list[DType],
-    shapes: list[TensorShape] = _NO_SHAPES,
-    capacity: int = -1,
-    container: str = "",
-    shared_name: str = "",
-    resource: Any,
-) -> np.ndarray:
-    return _found(resource, resources.PaddedQueue, component_types, shapes, capacity)
-
-
-@op("RandomShuffleQueueV2", "-> handle: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
-def random_shuffle_queue_v2(
-    *,
-    component_types: list[DType],
-    shapes: list[TensorShape] = _NO_SHAPES,
-    capacity: int = -1,
-    min_after_dequeue: int = 0,
-    seed: int = 0,
-    seed2: int = 0,
-    container: str = "",
-    shared_name: str = "",
-    resource: Any,
-) -> np.ndarray:
-    return _found(
-        resource,
-        resources.ShuffledQueue,
-        component_types,
-        shapes,
-        capacity,
-        min_after_dequeue=min_after_dequeue,
-        seed=seed,
-        seed2=seed2,
-    )
-
-
-@op("PriorityQueueV2", "-> handle: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
-def priority_queue_v2(
-    *,
-    component_types: list[DType] = _NO_TYPES,
-    shapes: list[TensorShape],
-    capacity: int = -1,
-    container: str = "",
-    shared_name: str = "",
-    resource: Any,
-) -> np.ndarray:
-    dtypes = [dt.int64, *component_types]
-    return _found(resource, resources.SortedQueue, dtypes, [TensorShape.of(()), *shapes], capacity)
-
-
-@op(
-    "QueueEnqueueV2",
-    "resource, list(Tcomponents) ->",
-    host=True,
-    stateful=True,
-    blocking=True,
-    gives_way=True,
-    no_gradient=True,
+from penstock.ops.queue.components import HasComponents, listed, types_of
+from penstock.ops.queue.queue_ops import (
+    fifo_queue_v2,
+    padding_fifo_queue_v2,
+    priority_queue_v2,
+    queue_close_v2,
+    queue_dequeue_many_v2,
+    queue_dequeue_up_to_v2,
+    queue_dequeue_v2,
+    queue_enqueue_many_v2,
+    queue_enqueue_v2,
+    queue_is_closed_v2,
+    queue_size_v2,
+    random_shuffle_queue_v2,
 )
-def queue_enqueue_v2(
-    handle: Any, components: list[np.ndarray], *, Tcomponents: list[DType], timeout_ms: int = -1, ctx: Any
-) -> None:
-    queue = behind(handle)
-    queue.check(Tcomponents, components, many=False)
-    # A copy, since a fed array may change once the step is over.
-    queue.enqueue([tuple(np.array(c) for c in components)], ctx)
 
 
-@op(
-    "QueueEnqueueManyV2",
-    "resource, list(Tcomponents) ->",
-    host=True,
-    stateful=True,
-    blocking=True,
-    gives_way=True,
-    no_gradient=True,
-)
-def queue_enqueue_many_v2(
-    handle: Any, components: list[np.ndarray], *, Tcomponents: list[DType], timeout_ms: int = -1, ctx: Any
-) -> None:
-    queue = behind(handle)
-    queue.check(Tcomponents, components, many=True)
-    copies = [np.array(c) for c in components]
-    queue.enqueue([tuple(c[i, ...] for c in copies) for i in range(len(copies[0]))], ctx)
-
-
-def _element_shapes(op: Operation) -> list[TensorShape]:
-    """The shapes of one element, from the queue's node if it is in this graph."""
-    queue = op.input_list[0].op
-    known = list(queue.attrs.get("shapes", ()))
-    if known and queue.type == "PriorityQueueV2":
-        known.insert(0, TensorShape.of(()))
-    return known if len(known) == len(op.outputs) else [TensorShape.of(None)] * len(op.outputs)
-
-
-def _batch_shapes(op: Operation) -> list[TensorShape]:
-    n = constant_value(op.input_list[1]) if op.type == "QueueDequeueManyV2" else None
-    return [TensorShape.of((None if n is None else int(n),)).concatenate(s) for s in _element_shapes(op)]
-
-
-@op(
-    "QueueDequeueV2",
-    "resource -> components: list(component_types)",
-    host=True,
-    stateful=True,
-    blocking=True,
-    gives_way=True,
-    no_gradient=True,
-    shape=_element_shapes,
-)
-def queue_dequeue_v2(handle: Any, *, component_types: list[DType], timeout_ms: int = -1, ctx: Any) -> list[np.ndarray]:
-    queue = behind(handle)
-    queue.check(component_types, (), many=False)
-    return list(queue.dequeue(1, ctx)[0])
-
-
-@op(
-    "QueueDequeueManyV2",
-    "resource, int32 -> components: list(component_types)",
-    host=True,
-    stateful=True,
-    blocking=True,
-    gives_way=True,
-    no_gradient=True,
-    shape=_batch_shapes,
-)
-def queue_dequeue_many_v2(
-    handle: Any, n: np.ndarray, *, component_types: list[DType], timeout_ms: int = -1, ctx: Any
-) -> list[np.ndarray]:
-    return _dequeue_batch(behind(handle), component_types, int(n), ctx, up_to=False)
-
-
-@op(
-    "QueueDequeueUpToV2",
-    "resource, int32 -> components: list(component_types)",
-    host=True,
-    stateful=True,
-    blocking=True,
-    gives_way=True,
-    no_gradient=True,
-    shape=_batch_shapes,
-)
-def queue_dequeue_up_to_v2(
-    handle: Any, n: np.ndarray, *, component_types: list[DType], timeout_ms: int = -1, ctx: Any
-) -> list[np.ndarray]:
-    return _dequeue_batch(behind(handle), component_types, int(n), ctx, up_to=True)
-
-
-def _dequeue_batch(
-    queue: resources.Queue, dtypes: Sequence[DType], count: int, ctx: Any, up_to: bool
-) -> list[np.ndarray]:
-    queue.check(dtypes, (), many=True)
-    queue.require_shapes()
-    if count < 0:
-        raise InvalidArgumentError(f"{queue}: the number of elements must be >= 0, received {count}.")
-    return queue.batch(queue.dequeue(count, ctx, up_to))
-
-
-@op("QueueCloseV2", "resource ->", host=True, stateful=True, blocking=True, no_gradient=True)
-def queue_close_v2(handle: Any, *, cancel_pending_enqueues: bool = False, ctx: Any) -> None:
-    behind(handle).seal(cancel_pending_enqueues, ctx)
-
-
-@op("QueueIsClosedV2", "resource -> is_closed: bool", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
-def queue_is_closed_v2(handle: Any) -> np.ndarray:
-    return np.array(behind(handle).is_closed)
-
-
-@op("QueueSizeV2", "resource -> size: int32", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
-def queue_size_v2(handle: Any) -> np.ndarray:
-    return np.array(behind(handle).size(), np.int32)
-
-
-class QueueBase:
-    """Base class of queues. An element is a tuple of tensors, or a dict of them if the queue has names.
+class QueueBase(HasComponents):
+    """What all queues have in common. An element is a tuple of tensors, or a dict of them where the queue has names.
 
     >>> queue = tf.FIFOQueue(10, [tf.float32, tf.int32], names=["x", "y"])
     >>> put, taken = queue.enqueue({"x": 1.0, "y": 2}), queue.dequeue()["x"]
     """
 
     def __init__(self, dtypes: Any, shapes: Any, names: Any, queue_ref: Tensor) -> None:
-        self._dtypes: list[DType] = dtypes
-        if shapes is not None and len(shapes) != len(dtypes):
-            raise ValueError(f"Queue: {len(dtypes)} components need as many shapes, received {shapes!r}.")
-        unknown = [TensorShape.of(None)] * len(dtypes)
-        self._shapes: list[TensorShape] = unknown if shapes is None else [as_shape(s) for s in shapes]
-        if names is not None and len(names) != len(dtypes):
-            raise ValueError(f"Queue: {len(dtypes)} components need as many names, received {names!r}.")
-        self._names: list[str] | None = names
+        super().__init__("Queue", dtypes, shapes, names)
         self._queue_ref = queue_ref
         self._name = queue_ref.op.name.split("/")[-1]
 
@@ -278,24 +69,9 @@ class QueueBase:
     def name(self) -> str:
         return self._queue_ref.op.name
 
-    @property
-    def dtypes(self) -> list[DType]:
-        """One type per component."""
-        return self._dtypes
-
-    @property
-    def shapes(self) -> list[TensorShape]:
-        """One shape per component."""
-        return self._shapes
-
-    @property
-    def names(self) -> list[str] | None:
-        """One name per component, or None."""
-        return self._names
-
     def enqueue(self, vals: Any, name: str | None = None) -> Operation:
         """Puts in one element, as soon as there is room: `queue.enqueue((x, y))`."""
-        with name_scope(name, f"{self._name}_enqueue", self._listed(vals)) as scope:
+        with name_scope(name, f"{self._name}_enqueue", listed(vals)) as scope:
             tensors = self._converted(vals)
             for tensor, shape in zip(tensors, self._shapes, strict=False):
                 tensor.shape.assert_is_compatible_with(shape)
@@ -304,7 +80,7 @@ class QueueBase:
 
     def enqueue_many(self, vals: Any, name: str | None = None) -> Operation:
         """Puts in as many elements as the components have rows: `queue.enqueue_many((rows, labels))`."""
-        with name_scope(name, f"{self._name}_EnqueueMany", self._listed(vals)) as scope:
+        with name_scope(name, f"{self._name}_EnqueueMany", listed(vals)) as scope:
             tensors = self._converted(vals)
             batch = TensorShape.of((None,))
             for tensor, shape in zip(tensors, self._shapes, strict=False):
@@ -353,22 +129,9 @@ class QueueBase:
         size: Tensor = queue_size_v2(self._queue_ref, name=name or f"{self._name}_Size")
         return size
 
-    def _listed(self, vals: Any) -> list[Any]:
-        if isinstance(vals, (list, tuple)):
-            return list(vals)
-        return list(vals.values()) if isinstance(vals, dict) else [vals]
-
     def _converted(self, vals: Any) -> list[Tensor]:
         """An element as tensors in the order of the components."""
-        if isinstance(vals, dict):
-            if self._names is None:
-                raise ValueError(f"Queue '{self.name}' has no names, so it takes no dict; received {vals!r}.")
-            if sorted(map(str, vals)) != sorted(self._names):
-                raise ValueError(f"Queue '{self.name}' takes a dict of {self._names}, received {sorted(vals)}.")
-            vals = [vals[key] for key in self._names]
-        elif self._names is not None:
-            raise ValueError(f"Queue '{self.name}' takes a dict of {self._names}, received {vals!r}.")
-        pairs = zip(self._listed(vals), self._dtypes, strict=False)
+        pairs = zip(self._in_order(f"Queue '{self.name}'", vals), self._dtypes, strict=False)
         return [convert_to_tensor(v, dtype=d, name=f"component_{i}") for i, (v, d) in enumerate(pairs)]
 
     def _batch(self, outputs: list[Tensor], count: int | None) -> Any:
@@ -377,9 +140,7 @@ class QueueBase:
         return self._element(outputs)
 
     def _element(self, tensors: list[Tensor]) -> Any:
-        if self._names is not None:
-            return dict(zip(self._names, tensors, strict=True))
-        return tensors[0] if len(tensors) == 1 else tensors
+        return tensors[0] if self._names is None and len(tensors) == 1 else self._named(tensors)
 
 
 class FIFOQueue(QueueBase):
@@ -394,7 +155,7 @@ class FIFOQueue(QueueBase):
         shared_name: str | None = None,
         name: str = "fifo_queue",
     ) -> None:
-        dtypes = _types(dtypes)
+        dtypes = types_of(dtypes)
         shapes = _shapes(shapes, dtypes)
         with init_scope(), device("CPU"):
             handle = fifo_queue_v2(
@@ -420,7 +181,7 @@ class RandomShuffleQueue(QueueBase):
         shared_name: str | None = None,
         name: str = "random_shuffle_queue",
     ) -> None:
-        dtypes = _types(dtypes)
+        dtypes = types_of(dtypes)
         shapes = _shapes(shapes, dtypes)
         seed1, seed2 = get_seed(seed)
         if seed1 is not None and seed is None and shared_name is not None:
@@ -452,7 +213,7 @@ class PaddingFIFOQueue(QueueBase):
         shared_name: str | None = None,
         name: str = "padding_fifo_queue",
     ) -> None:
-        dtypes = _types(dtypes)
+        dtypes = types_of(dtypes)
         shapes = _shapes(shapes, dtypes, partial=True)
         if shapes is None:
             raise ValueError("PaddingFIFOQueue: shapes must be given, with None for dimensions to pad.")
@@ -477,17 +238,13 @@ class PriorityQueue(QueueBase):
         shared_name: str | None = None,
         name: str = "priority_queue",
     ) -> None:
-        types = _types(types)
+        types = types_of(types)
         shapes = _shapes(shapes, types)
         handle = priority_queue_v2(
             component_types=types, shapes=shapes or [], capacity=capacity, shared_name=shared_name or "", name=name
         )
         dtypes = [dt.int64, *types]
         super().__init__(dtypes, shapes and [TensorShape.of(()), *shapes], _names(names, dtypes), handle)
-
-
-def _types(dtypes: Any) -> list[DType]:
-    return [as_dtype(d) for d in dtypes] if isinstance(dtypes, (list, tuple)) else [as_dtype(dtypes)]
 
 
 def _shapes(shapes: Any, dtypes: list[DType], partial: bool = False) -> list[TensorShape] | None:

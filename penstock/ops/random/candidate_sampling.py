@@ -14,9 +14,9 @@ from jax import lax
 from penstock.errors import InvalidArgumentError, NotFoundError
 from penstock.graph.opdef import OpDef, op
 from penstock.graph.operation import Operation
-from penstock.graph.scopes import get_seed
 from penstock.graph.shape import TensorShape
 from penstock.kernel.types import Array
+from penstock.ops.random.stateful import seeds
 
 _SAMPLER = "int64 -> sampled_candidates: int64, true_expected_count: float32, sampled_expected_count: float32"
 _LARGEST_VOCABULARY = 2**24  # lines read from a vocabulary file
@@ -289,42 +289,7 @@ learned_unigram_candidate_sampler_op = _learned("LearnedUnigramCandidateSampler"
 thread_unsafe_unigram_candidate_sampler_op = _learned("ThreadUnsafeUnigramCandidateSampler")
 
 
-def _hits_shape(op: Operation) -> list[TensorShape]:
-    columns = op.input_list[0].shape.with_rank(2).as_list()[1]
-    if columns is not None and columns != op.attrs["num_true"]:
-        raise ValueError(f"true_classes must have num_true = {op.attrs['num_true']} columns, received {columns}")
-    op.input_list[1].shape.with_rank(1)
-    return [TensorShape.of((None,))] * 3
-
-
-@op(
-    "ComputeAccidentalHits",
-    "int64, int64 -> indices: int32, ids: int64, weights: float32",
-    host=True,
-    no_gradient=True,
-    shape=_hits_shape,
-)
-def compute_accidental_hits_op(
-    true_classes: np.ndarray, sampled_candidates: np.ndarray, *, num_true: int, seed: int = 0, seed2: int = 0
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    if true_classes.ndim != 2 or true_classes.shape[1] != num_true or sampled_candidates.ndim != 1:
-        raise InvalidArgumentError(
-            f"true_classes must have num_true = {num_true} columns and sampled_candidates be a vector, "
-            f"received shapes {true_classes.shape} and {sampled_candidates.shape}"
-        )
-    place = {int(candidate): i for i, candidate in enumerate(sampled_candidates)}
-    hits = [(b, place[c]) for b, row in enumerate(true_classes.tolist()) for c in row if c in place]
-    pairs = np.array(hits, np.int64).reshape(-1, 2)
-    weights = np.full(len(hits), np.finfo(np.float32).min, np.float32)
-    return pairs[:, 0].astype(np.int32), pairs[:, 1], weights
-
-
 # TensorFlow's functions.
-
-
-def _seeds(seed: int | None) -> dict[str, int]:
-    first, second = get_seed(seed)
-    return {"seed": first or 0, "seed2": second or 0}
 
 
 def uniform_candidate_sampler(
@@ -348,7 +313,7 @@ def uniform_candidate_sampler(
             unique=unique,
             range_max=range_max,
             name=name,
-            **_seeds(seed),
+            **seeds(seed),
         )
     )
 
@@ -374,7 +339,7 @@ def log_uniform_candidate_sampler(
             unique=unique,
             range_max=range_max,
             name=name,
-            **_seeds(seed),
+            **seeds(seed),
         )
     )
 
@@ -400,7 +365,7 @@ def learned_unigram_candidate_sampler(
             unique=unique,
             range_max=range_max,
             name=name,
-            **_seeds(seed),
+            **seeds(seed),
         )
     )
 
@@ -438,7 +403,7 @@ def fixed_unigram_candidate_sampler(
             shard=shard,
             unigrams=[float(u) for u in unigrams],
             name=name,
-            **_seeds(seed),
+            **seeds(seed),
         )
     )
 
@@ -452,26 +417,6 @@ def all_candidate_sampler(
     """
     return Candidates(
         *all_candidate_sampler_op(
-            true_classes, num_true=num_true, num_sampled=num_sampled, unique=unique, name=name, **_seeds(seed)
+            true_classes, num_true=num_true, num_sampled=num_sampled, unique=unique, name=name, **seeds(seed)
         )
-    )
-
-
-class AccidentalHits(NamedTuple):
-    """The result of `compute_accidental_hits`."""
-
-    indices: Any
-    ids: Any
-    weights: Any
-
-
-def compute_accidental_hits(
-    true_classes: Any, sampled_candidates: Any, num_true: int, seed: int | None = None, name: str | None = None
-) -> AccidentalHits:
-    """Candidates that are true classes: rows, positions in the sample, and weights that exclude them.
-
-    >>> rows, positions, weights = tf.nn.compute_accidental_hits(labels, sampled, num_true=1)
-    """
-    return AccidentalHits(
-        *compute_accidental_hits_op(true_classes, sampled_candidates, num_true=num_true, name=name, **_seeds(seed))
     )
