@@ -1,4 +1,4 @@
-"""Producers of names, indices and rows: queues that queue runners fill, for so many epochs."""
+"""Producers of names, indices and rows: queues that queue runners fill for a number of epochs."""
 
 from __future__ import annotations
 
