@@ -1,4 +1,4 @@
-"""Random graphs: lists of steps, each of which takes two tensors of those before it."""
+"""Random graphs: lists of steps; each takes two of the tensors before it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import penstock.v1 as tf
 
 WIDTH = 3
 
-# Each takes and gives tensors [rows, WIDTH]; the number of rows may be any.
+# Each maps tensors [rows, WIDTH] to such tensors, for any number of rows.
 STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda x, y: x + tf.reduce_sum(y, 0),
     "center": lambda x, y: x - tf.reduce_mean(x, 0, keepdims=True),
@@ -43,12 +43,12 @@ Steps = list[tuple[str, int, int]]
 
 
 def graphs(names: Iterable[str], most: int = 6) -> st.SearchStrategy[Steps]:
-    """Graphs of steps of these names; the numbers say which tensors a step takes."""
+    """Graphs of steps of these names; the numbers choose the tensors that a step takes."""
     step = st.tuples(st.sampled_from(sorted(names)), st.integers(0, 5), st.integers(0, 5))
     return st.lists(step, min_size=2, max_size=most)
 
 
 def few(count: int) -> settings:
-    """So many examples, the same in each run. None is made smaller, which takes very long."""
+    """A number of examples, the same in each run. They are not shrunk, which takes very long."""
     phases = [Phase.explicit, Phase.generate]
     return settings(max_examples=count, deadline=None, derandomize=True, phases=phases)

@@ -21,7 +21,7 @@ from penstock.variables import updates
 
 
 class AdamOptimizer(Optimizer):
-    """Adam; `epsilon` stands beside the root of the uncorrected second moment ("epsilon hat" in the paper).
+    """Adam; `epsilon` is added to the root of the uncorrected second moment ("epsilon hat" in the paper).
 
     >>> train = tf.train.AdamOptimizer(1e-3).minimize(loss)
     """

@@ -81,10 +81,10 @@ class ChiefSessionCreator(_ScaffoldedCreator):
     def _after_step(self, session: Any) -> None:
         """Called after each step."""
         if self._sessions is not None:
-            self._sessions.ran(session)
+            self._sessions.after_step(session)
 
     def _end(self) -> None:
-        """The training has ended, well or not."""
+        """Called when the training has ended, with or without an error."""
         if self._sessions is not None:
             self._sessions.end()
 

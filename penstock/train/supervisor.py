@@ -163,11 +163,11 @@ class Supervisor:
         def make(again: bool) -> Session:
             return self._make_session(master, config, wait_for_checkpoint, max_wait_secs, again)
 
-        def ran(session: Session) -> None:
+        def after_step(session: Session) -> None:
             if self._sessions is not None:
-                self._sessions.ran(session)
+                self._sessions.after_step(session)
 
-        session = RecoveringSession(make, lambda: not self._coord.should_stop(), ran) if master else make(False)
+        session = RecoveringSession(make, lambda: not self._coord.should_stop(), after_step) if master else make(False)
         if self._departure is not None:
             self._departure.begin(session)
         if self._is_chief:

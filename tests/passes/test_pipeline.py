@@ -1,4 +1,4 @@
-"""Every pass of the list: random graphs give the same with it and without it, and it changes nothing in place."""
+"""Every pass of the list: random graphs have the same results with and without it, and it changes nothing in place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.passes.pipeline import Pass
 
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
 SIZES = (5, 2)
-NEEDED = ("place", "put_on", "split", "take_summed_rows")  # nothing runs over tasks without them
+NEEDED = ("place", "put_on", "split", "take_summed_rows")  # passes that every step over tasks needs
 EVERY = (
     *pipeline.GRAPH,
     *pipeline.placement([], False),
@@ -55,7 +55,7 @@ def test_the_list_names_each_pass() -> None:
     ]
 
 
-# Graphs that have something for each pass
+# Graphs with nodes for each pass
 
 
 def variable(rows: int) -> Any:
@@ -69,7 +69,7 @@ def ids(x: Any) -> Any:
 
 
 def summed_rows(x: Any, tables: int = 1) -> Any:
-    """A sum of two rows of a table for every two rows of x. The table may be split."""
+    """Sums two rows of a table for every two rows of x. The table may be split."""
     numbers = tf.range(tf.shape(x)[0])
     places = tf.cast(tf.stack([numbers // 2, numbers % 2], 1), tf.int64)
     shape = tf.cast(tf.stack([(tf.shape(x)[0] + 1) // 2, 2]), tf.int64)
@@ -78,7 +78,7 @@ def summed_rows(x: Any, tables: int = 1) -> Any:
 
 
 def counted(x: Any, y: Any) -> Any:
-    """A branch changes a variable of another task."""
+    """A conditional whose branch changes a variable of another task."""
     total = variable(1)
     return tf.cond(tf.reduce_sum(y) > 0, lambda: x + tf.assign_add(total, tf.ones([1, WIDTH])), lambda: x - total)
 
@@ -101,7 +101,7 @@ MORE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def results(steps: Steps, target: str) -> list[Any]:
-    """What two steps of training give, and then the variables; or of what kind an error is."""
+    """The results of two training steps, and then the variables; or the type of an error."""
     found: list[Any] = []
     with tf.Graph().as_default(), ExitStack() as stack:
         if not target:  # there are no tasks
@@ -152,7 +152,7 @@ def target() -> Iterator[str]:
 
 
 class Watch:
-    """Stands in for `pipeline.applied`: leaves passes out, and looks what the others do."""
+    """Replaces `pipeline.applied`: leaves passes out, and checks the others."""
 
     def __init__(self, left_out: Collection[str]) -> None:
         self.left_out = left_out
@@ -197,7 +197,7 @@ def written_out(subgraph: Subgraph) -> Any:
 
 @functools.cache
 def expected(steps: tuple[tuple[str, int, int], ...]) -> list[Any]:
-    """The results in one process, by those passes alone that nothing runs without."""
+    """The results in one process, with only the passes that are always needed."""
     return Watch(OPTIONAL).results(list(steps), "")
 
 

@@ -1,4 +1,4 @@
-"""Placement: a variable is on the same device in every step, whatever else the step holds."""
+"""Placement: a variable is on the same device in every step, independent of other nodes."""
 
 import pytest
 

@@ -15,7 +15,7 @@ SIZES = (5, 2, 9, 17, 1, 6)
 
 
 def _results(steps: Steps) -> list[Any]:
-    """Values and gradients of a graph of these steps for each size, or what kind of error it is."""
+    """Values and gradients of a graph of these steps for each size, or the type of the error."""
     found: list[Any] = []
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(5)

@@ -19,7 +19,7 @@ from penstock.jaxprs.digest import NoDigest, digest
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 120.0
 
-# Rows of any number, an update, a loop and random numbers; and how often padded code is traced.
+# A program with any number of rows, an update, a loop and random numbers; it counts traces of padded code.
 _PROGRAM = """
 import json
 import numpy as np

@@ -46,7 +46,7 @@ def axes_of(data_format: str, spatial: int = 2) -> tuple[int, tuple[int, ...]]:
 def window_count(
     size: int | None, window: int | None, stride: int, dilation: int, padding: str, around: int
 ) -> int | None:
-    """How many windows fit into `size` (None where that is not known)."""
+    """The number of windows that fit into `size`; None if it is unknown."""
     if size is None or (window is None and padding != "SAME"):
         return None
     if padding == "SAME":

@@ -33,7 +33,7 @@ def _dilation_shape(op: Operation) -> list[TensorShape]:
     depth = image[3] if kernel[2] is None else kernel[2]
     if image[3] is not None and image[3] != depth:
         raise ValueError(f"Dimensions must be equal, but are {image[3]} and {depth}")
-    # The size of the windows decides whether they fit at all, so nothing is known without it, not even for "SAME".
+    # The size of the windows decides if they fit, so nothing is known without it, even for "SAME".
     size = [
         None if None in kernel[:2] else window_count(image[a + 1], kernel[a], strides[a + 1], rates[a + 1], padding, 0)
         for a in (0, 1)

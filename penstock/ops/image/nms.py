@@ -53,7 +53,7 @@ def _check(boxes: np.ndarray, scores: np.ndarray) -> None:
 
 
 def overlap_of(boxes: np.ndarray) -> Callable[[int, list[int]], np.ndarray]:
-    """A function of a box and a list of boxes: the intersections with each, over the unions."""
+    """A function that returns the overlap of a box with each of a list of boxes: intersection over union."""
     boxes = boxes.astype(np.float32)
     low = np.minimum(boxes[:, :2], boxes[:, 2:])
     high = np.maximum(boxes[:, :2], boxes[:, 2:])
@@ -253,7 +253,7 @@ def non_max_suppression_with_overlaps(
     if scores.shape != overlaps.shape[:1]:
         raise invalid(f"scores has incompatible shape {list(scores.shape)} with {len(overlaps)} boxes")
     least = checked_threshold(score_threshold, "score_threshold")
-    # TensorFlow asks for no range here: overlaps may be measured in any way.
+    # As in TensorFlow, the range is not checked: overlaps may be measured in any way.
     limit = float(overlap_threshold)
     found, _ = select_boxes(
         lambda box, others: overlaps[box, others], scores, checked_size(max_output_size), limit, least
@@ -272,7 +272,7 @@ def non_max_suppression(
     score_threshold: Any = LOWEST,
     name: str | None = None,
 ) -> Tensor:
-    """The indices of up to `max_output_size` boxes, best first, none of which overlaps a better one too much.
+    """The indices of up to `max_output_size` boxes, best first; none overlaps a better one too much.
 
     >>> tf.image.non_max_suppression(boxes, scores, max_output_size=10)
     """

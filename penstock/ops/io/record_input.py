@@ -38,7 +38,7 @@ class _Yielder:
         return self._least
 
     def size(self) -> int:
-        """How many records are in the buffer now."""
+        """The current number of records in the buffer."""
         return len(self._buffer)
 
     def take(self, count: int) -> list[bytes]:

@@ -207,7 +207,7 @@ def unsorted_segment_min(data: Any, segment_ids: Any, num_segments: Any, name: s
 
 
 def _counts(data: Tensor, ids: Tensor, count: Tensor) -> Tensor:
-    """How many rows each segment has, at least 1, with as many dimensions as the sums."""
+    """The number of rows of each segment, at least 1, with as many dimensions as the sums."""
     one_each = ones(shape_internal(ids, const_name="shape_as_tensor"), data.dtype.base_dtype)
     each = unsorted_segment_sum(one_each, ids, count)
     extra: Any = rank(data)

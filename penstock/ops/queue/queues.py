@@ -32,7 +32,7 @@ from penstock.ops.queue.queue_ops import (
 
 
 class QueueBase(HasComponents):
-    """What all queues have in common. An element is a tuple of tensors, or a dict of them where the queue has names.
+    """Base class of queues. An element is a tuple of tensors, or a dict of them if the queue has names.
 
     >>> queue = tf.FIFOQueue(10, [tf.float32, tf.int32], names=["x", "y"])
     >>> put, taken = queue.enqueue({"x": 1.0, "y": 2}), queue.dequeue()["x"]

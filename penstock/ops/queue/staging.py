@@ -96,7 +96,7 @@ def stage_clear(
 
 
 class StagingArea(HasComponents):
-    """Holds values between steps: `put` them aside in one, `get` them in another, oldest first.
+    """Holds values between steps: one step `put`s them, another `get`s them, oldest first.
 
     >>> area = StagingArea([tf.float32]); put = area.put([images]); (images,) = area.get()
     """
@@ -124,7 +124,7 @@ class StagingArea(HasComponents):
         return self._name
 
     def put(self, values: Any, name: str | None = None) -> Any:
-        """The operation that puts values aside."""
+        """The operation that stores values."""
         items = self._in_order(f"StagingArea '{self._name}'", values)
         with name_scope(name, f"{self._name}_put", items) as scope:
             tensors = [convert_to_tensor(v, dtype=d) for v, d in zip(items, self._dtypes, strict=True)]

@@ -44,7 +44,7 @@ def compute_accidental_hits_op(
 
 
 class AccidentalHits(NamedTuple):
-    """What `compute_accidental_hits` returns."""
+    """The result of `compute_accidental_hits`."""
 
     indices: Any
     ids: Any
@@ -54,7 +54,7 @@ class AccidentalHits(NamedTuple):
 def compute_accidental_hits(
     true_classes: Any, sampled_candidates: Any, num_true: int, seed: int | None = None, name: str | None = None
 ) -> AccidentalHits:
-    """Where sampled candidates are true classes: rows, positions in the sample, and weights that rule them out.
+    """Candidates that are true classes: rows, positions in the sample, and weights that exclude them.
 
     >>> rows, positions, weights = tf.nn.compute_accidental_hits(labels, sampled, num_true=1)
     """

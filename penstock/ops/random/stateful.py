@@ -1,5 +1,6 @@
-"""Random numbers. A kernel takes `key`, a Philox key and counter: fresh on every run, and the same key gives the same
-numbers on every device.
+"""Random numbers. A kernel takes `key`, a Philox key and counter, which is new on every run.
+
+The same key gives the same numbers on every device.
 """
 
 from __future__ import annotations
