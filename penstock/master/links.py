@@ -24,7 +24,7 @@ from penstock.errors import (
 from penstock.master.tasks import Answer
 from penstock.wire import endpoint
 from penstock.wire.channel import Channel, keepalive_secs
-from penstock.wire.codec import Abort, Done, Failed, Hello, Message, RunGraph, Tensors
+from penstock.wire.codec import Cancel, Done, Failed, Hello, Message, RunGraph, Tensors
 from penstock.wire.control import STATUS_SECS, ControlClient
 from penstock.wire.credentials import Credentials
 from penstock.wire.loop import Loop
@@ -79,7 +79,7 @@ class Link:
     def abort(self, step: int, why: OpError) -> None:
         """Tells the peer to give a step up."""
         try:
-            self.channel.send(Abort(step, why.error_code, why.message[:LONGEST_MESSAGE]))
+            self.channel.send(Cancel(step, why.error_code, why.message[:LONGEST_MESSAGE]))
         except UnavailableError:
             pass  # it gives up all of our steps when the connection is gone
 
@@ -100,7 +100,7 @@ class Link:
             self._answered(message.step, message)
         elif isinstance(message, Failed):
             self._answered(message.step, error_from_code(message.code, message.message, message.op or None))
-        elif isinstance(message, Abort):
+        elif isinstance(message, Cancel):
             if self._worker is not None:
                 self._worker.abort(message.step)
         else:
@@ -193,7 +193,7 @@ class Links:
         hello = Hello(token, self.task, self.incarnation)
         channel, welcome = endpoint.connect(host, status.channel_port, status.unix_name, hello, self.credentials)
         if (welcome.task, welcome.incarnation) != (status.task, status.incarnation):
-            channel.close(say=False)
+            channel.close(tell_peer=False)
             raise AbortedError(f"At {address} {welcome.task} answered where {status.task} was; it has been restarted.")
         return self._keep(Link(channel, welcome.task, welcome.incarnation, self.worker))
 

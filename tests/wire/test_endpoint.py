@@ -31,7 +31,7 @@ from penstock.master.links import Link, Links
 from penstock.server import Server
 from penstock.wire import endpoint
 from penstock.wire.channel import Channel
-from penstock.wire.codec import Abort, Hello, RunGraph, Segment, Tensors, encode
+from penstock.wire.codec import Cancel, Hello, Region, RunGraph, Tensors, encode
 from penstock.wire.control import ControlClient
 from penstock.wire.credentials import Credentials
 from penstock.wire.loop import Loop
@@ -120,7 +120,7 @@ def malformed(choose: random.Random) -> bytes:
     if kind == 0:
         return choose.randbytes(choose.randint(1, 200))
     if kind == 1:
-        some = Abort(1, 2, "x"), RunGraph(1, 2), Segment(0, 1 << 40), Tensors(1, [0], [np.ones(9)])
+        some = Cancel(1, 2, "x"), RunGraph(1, 2), Region(0, 1 << 40), Tensors(1, [0], [np.ones(9)])
         return frame(choose.choice(some))
     content = bytearray(frame(Hello(b"token", "x\ny", 7)))
     if kind == 2:
@@ -157,7 +157,7 @@ def test_garbage_after_a_hello(server: Server, caplog: pytest.LogCaptureFixture)
     choose = random.Random(1)
     for i in range(20):
         assert dropped(dial(server, frame(Hello(b"", "", i)) + b"?" + choose.randbytes(100)))
-    assert len([r for r in caplog.records if "sent what is no message" in r.getMessage()]) == 20
+    assert len([r for r in caplog.records if "sent bytes that are no message" in r.getMessage()]) == 20
     wait_until(lambda: not server.links.all())
     assert serves(server)
 
