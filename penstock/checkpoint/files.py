@@ -29,7 +29,7 @@ def write(file: BinaryIO, data: Any, meanwhile: Callable[[memoryview], None] | N
     view = memoryview(data)
     pieces = [view[start : start + _CHUNK] for start in range(0, len(view), _CHUNK)]
     with named(file.name):
-        _in_turns(lambda piece: _put(file, piece), pieces, meanwhile, behind=0)
+        _in_turns(lambda piece: _put(file, piece), pieces, meanwhile, lag=0)
 
 
 def _put(file: BinaryIO, piece: memoryview) -> None:
@@ -54,7 +54,7 @@ def read_into(file: BinaryIO, target: Any, meanwhile: Callable[[memoryview], Non
     pieces = [view[start : start + _CHUNK] for start in range(0, len(view), _CHUNK)]
     counts: list[int] = []
     with named(file.name):
-        _in_turns(lambda piece: counts.append(file.readinto(piece)), pieces, meanwhile, behind=1)  # type: ignore[attr-defined]
+        _in_turns(lambda piece: counts.append(file.readinto(piece)), pieces, meanwhile, lag=1)  # type: ignore[attr-defined]
     return sum(counts) == len(view)
 
 
@@ -62,7 +62,7 @@ def _in_turns(
     transfer: Callable[[memoryview], None],
     pieces: list[memoryview],
     meanwhile: Callable[[memoryview], None] | None,
-    behind: int,
+    lag: int,
 ) -> None:
     """Transfers each piece, and calls `meanwhile` with the one that came so many pieces before it, both at once."""
     if meanwhile is None or len(pieces) < 2:
@@ -71,18 +71,18 @@ def _in_turns(
             if meanwhile is not None:
                 meanwhile(piece)
         return
-    with ThreadPoolExecutor(1, "penstock-checkpoint", initializer=_give_way) as pool:
+    with ThreadPoolExecutor(1, "penstock-checkpoint", initializer=_lower_priority) as pool:
         running: list[Future[None]] = []
         for i, piece in enumerate(pieces):
             running.append(pool.submit(transfer, piece))
-            if i >= behind:
-                if behind:
-                    running[i - behind].result()
-                meanwhile(pieces[i - behind])
+            if i >= lag:
+                if lag:
+                    running[i - lag].result()
+                meanwhile(pieces[i - lag])
             if i > 0:
                 running[i - 1].result()
         running[-1].result()
-        for piece in pieces[len(pieces) - behind :]:
+        for piece in pieces[len(pieces) - lag :]:
             meanwhile(piece)
 
 
@@ -141,7 +141,7 @@ def write_whole(path: str, data: bytes) -> None:
         raise
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     """Has the processor prefer other threads: a save beside a training should not slow it down."""
     with contextlib.suppress(OSError, AttributeError):  # not on every system
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

@@ -1,7 +1,7 @@
-"""Waiting: what queues and accumulators share, a lock and ways for steps to wait for a change.
+"""Queues and accumulators share this: a lock, and two ways for a step to wait for a change.
 
-A step waits in its thread, or it gives way: it is left where it is, and goes on in the thread that makes the change it
-waits for. Steps that a parameter server runs for others do the latter, so that no thread has to be woken for them.
+A step blocks its thread, or it is suspended: the thread that makes the change resumes it. Steps that a parameter server
+runs for others are suspended, so that no thread has to be woken for them.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import numpy as np
 from penstock.errors import CancelledError, DeadlineExceededError
 
 
-class GivesWay(Exception):
-    """A step is left before an op that would have to wait. It will be gone on with when what it waits for changes."""
+class Suspended(Exception):
+    """Raised when a step is suspended before an op that would block. A later change resumes it at that op."""
 
 
-class NeedsThread(GivesWay):
-    """A step is left before an instruction that would take long, or that has to wait and cannot be tried again."""
+class NeedsThread(Suspended):
+    """Raised before an instruction that takes long, or that would block and cannot be retried: it needs a thread."""
 
-    at = 0  # which instruction
+    at = 0  # the instruction to continue at
 
 
 class Waitable:
-    """Something that steps wait on, until it changes, they are cancelled, their time is up, or it is gone.
+    """A resource that steps wait for. A wait ends with a change, a cancellation, a deadline or the end of the resource.
 
-    `with self._held()` is held by whoever looks at or changes the state; `_notify` is called after each change.
+    `with self._held()` guards each look at the state and each change; `_notify` is called after each change.
     """
 
     kind = "Resource"
@@ -38,14 +38,14 @@ class Waitable:
         self.name = name
         self._changed = threading.Condition()
         self._gone = False
-        self._left: list[tuple[Callable[[], bool], Callable[[], None]]] = []  # steps that gave way: until when, and how
-        self._due: list[Callable[[], None]] = []  # those of them that can go on
+        self._suspended: list[tuple[Callable[[], bool], Callable[[], None]]] = []  # conditions and how to resume
+        self._resumable: list[Callable[[], None]] = []  # those whose condition holds
 
     def __str__(self) -> str:
         return f"{self.kind} '{self.name}'"
 
     def close(self) -> None:
-        """The end, with the session: whoever waits gets CancelledError, and so does whoever comes later."""
+        """Ends the resource with its session. Steps that wait for it, now or later, get CancelledError."""
         with self._held():
             self._gone = True
             self._notify()
@@ -54,12 +54,12 @@ class Waitable:
         return _Held(self)
 
     def _notify(self) -> None:
-        """Wakes those who wait; steps that gave way go on once the lock is released."""
+        """Wakes blocked threads. Suspended steps whose condition holds are resumed once the lock is released."""
         self._changed.notify_all()
-        if self._left:
-            due = [pair for pair in self._left if self._gone or pair[0]()]
-            self._left = [pair for pair in self._left if pair not in due]
-            self._due += [wake for _, wake in due]
+        if self._suspended:
+            due = [pair for pair in self._suspended if self._gone or pair[0]()]
+            self._suspended = [pair for pair in self._suspended if pair not in due]
+            self._resumable += [wake for _, wake in due]
 
     def _wake(self) -> None:
         with self._changed:
@@ -68,23 +68,23 @@ class Waitable:
     def _wait(self, ready: Callable[[], bool], ctx: Any, again: Callable[[], bool] | None = None) -> None:
         """Waits, with the lock held, until `ready()`. `ctx` is the step that waits.
 
-        A step that gives way is tried again from the beginning of its op when `again()`; None if that cannot be done.
+        A suspended step retries its op from the beginning when `again()`; None means that the op cannot be retried.
         """
         cancelled = ctx.cancelled
         woken, too_late = True, False
         if not (self._gone or cancelled.is_set or ready()):
-            if ctx.give_way is not None:
+            if ctx.suspend is not None:
                 if again is None:
                     raise NeedsThread
-                self._left.append((again, ctx.give_way()))
-                raise GivesWay
+                self._suspended.append((again, ctx.suspend()))
+                raise Suspended
             cancelled.on_cancel(self._wake)
             began = time.perf_counter()
             try:
                 woken = self._changed.wait_for(lambda: self._gone or cancelled.is_set or ready(), ctx.remaining())
             finally:
                 cancelled.forget(self._wake)
-                # Its thread may have been slow to wake. What is there by now belongs to those who came after it.
+                # The thread may have woken late, and elements that are there by now belong to later steps.
                 too_late = cancelled.is_set
                 ctx.waited += time.perf_counter() - began
         if self._gone:
@@ -96,7 +96,7 @@ class Waitable:
 
 
 class _Held:
-    """The lock of something that steps wait on. When it is released, the steps that can go on do so in this thread."""
+    """Holds the lock of a Waitable. After the release, this thread resumes the suspended steps that can continue."""
 
     __slots__ = ("_waitable",)
 
@@ -108,19 +108,19 @@ class _Held:
 
     def __exit__(self, *_: object) -> None:
         waitable = self._waitable
-        due, waitable._due = waitable._due, []
+        due, waitable._resumable = waitable._resumable, []
         waitable._changed.release()
         for wake in due:
             wake()
 
 
 def as_handle(thing: object) -> np.ndarray:
-    """`thing` as the value of a tensor: a scalar, so that handles can be stacked and picked like numbers."""
+    """Returns `thing` as the value of a tensor: a scalar, so that handles can be stacked and picked like numbers."""
     handle = np.empty((), object)
     handle[()] = thing
     return handle
 
 
-def behind(handle: Any) -> Any:
-    """What a handle stands for. One that was picked out of several comes without its array."""
+def from_handle(handle: Any) -> Any:
+    """Returns the resource of a handle. A handle that was picked out of several comes without its array."""
     return handle.item() if isinstance(handle, np.ndarray) else handle

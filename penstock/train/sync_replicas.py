@@ -217,7 +217,7 @@ class SyncReplicasOptimizer(Optimizer):
         if self._chief_queue_runner is not None:
             # Two for each of the others: they come out of the step in which they wait, and see in one more that it is
             # the last.
-            self._chief_queue_runner.farewell = [put] * -(-2 * (self._total_num_replicas - 1) // num_tokens)
+            self._chief_queue_runner.last_token_ops = [put] * -(-2 * (self._total_num_replicas - 1) // num_tokens)
         note_synchronous(self._local_step.graph, put)  # a parameter server that comes back has no tokens
         return put
 
@@ -311,7 +311,7 @@ class _ChiefQueueRunner(QueueRunner):
     def __init__(self, queue: FIFOQueue, enqueue_ops: list[Any]) -> None:
         # A closed queue refuses tokens with CancelledError.
         super().__init__(queue, enqueue_ops, queue_closed_exception_types=(OutOfRangeError, CancelledError))
-        self.farewell: list[Any] = []
+        self.last_token_ops: list[Any] = []  # run before the queue is closed
 
     def create_threads(
         self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
@@ -338,7 +338,7 @@ class _ChiefQueueRunner(QueueRunner):
         To programs without a MonitoredSession, OutOfRangeError is a failure. Most look at the global step after each of
         theirs, and end by themselves if they are let out of the one in which they wait.
         """
-        _run_last(sess, [*self.farewell, self._cancel_op])
+        _run_last(sess, [*self.last_token_ops, self._cancel_op])
 
     def close(self, sess: Any) -> None:
         """Closes the queue: there are no more steps."""

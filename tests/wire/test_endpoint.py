@@ -334,7 +334,7 @@ def test_tensors_of_unknown_steps_are_few(server: Server) -> None:
     assert len(alive) <= MAX_EARLY
     assert len(worker._steps) == len(worker._early) <= MAX_EARLY
     for step in range(5000):
-        worker.abort(step)
+        worker.cancel(step)
     assert not worker._steps
     assert not alive
     assert len(worker._ended) <= MAX_ENDED
@@ -387,16 +387,16 @@ def test_an_unknown_graph(client: tuple[Links, Link, ControlClient]) -> None:
     assert "Graph handle 999 is not registered on /job:ps" in answer.message
 
 
-def test_a_step_that_was_given_up_before_it_began(server: Server) -> None:
+def test_a_step_that_was_cancelled_before_it_began(server: Server) -> None:
     with tf.Session(server.target) as session:
         session.run(tf.constant(1) + 1)
         (handle,) = server.worker._graphs
         links, control = Links.of_client(None), ControlClient(server.address)
         link = links.open(server.address, control.get_status())
-        link.abort(77, AbortedError(None, None, "late"))
+        link.cancel(77, AbortedError(None, None, "late"))
         answer = answer_of(link, 77, handle, [])
         assert isinstance(answer, AbortedError)
-        assert "was given up before it began" in answer.message
+        assert "was cancelled before it began" in answer.message
         control.close()
         links.close()
 
@@ -418,7 +418,7 @@ def test_values_that_do_not_fit(server: Server, client: tuple[Links, Link, Contr
 
 
 def test_a_step_that_is_repeated(server: Server, client: tuple[Links, Link, ControlClient]) -> None:
-    """It answers once, after the last time or the first error, and gives way to those it waits for."""
+    """It answers once, after the last time or the first error, and is suspended while it waits."""
     count = tf.get_variable("count", initializer=0)
     queue = tf.FIFOQueue(10, tf.int32, shapes=[()])
     step = tf.assign_add(count, queue.dequeue()).op
