@@ -21,7 +21,7 @@ def compute_weighted_loss(losses_: Any, weights: Any = 1.0, scope: str | None = 
 
 @add_arg_scope
 def add_loss(loss: Any, loss_collection: str | None = GraphKeys.LOSSES) -> None:
-    """Adds a loss of one's own to the collection of losses."""
+    """Adds a custom loss to the collection of losses."""
     if loss_collection:
         add_to_collection(loss_collection, loss)
 

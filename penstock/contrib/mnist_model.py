@@ -57,5 +57,5 @@ def training(loss: Any, learning_rate: Any) -> Any:
 
 
 def evaluation(logits: Any, labels: Any) -> Tensor:
-    """How many examples have their label as the likeliest class."""
+    """The number of examples whose label is the most likely class."""
     return reduce_sum(cast(in_top_k(logits, labels, 1), dt.int32))

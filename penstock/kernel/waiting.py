@@ -1,7 +1,7 @@
-"""Queues and accumulators share this: a lock, and two ways for a step to wait for a change.
+"""Waiting: the common part of queues and accumulators, a lock and ways for steps to wait for a change.
 
-A step blocks its thread, or it is suspended: the thread that makes the change resumes it. Steps that a parameter server
-runs for others are suspended, so that no thread has to be woken for them.
+A step blocks its thread, or it is suspended and resumes in the thread that makes the change it waits for. A parameter
+server suspends the steps that it runs for others, so that no thread has to be woken for them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from penstock.errors import CancelledError, DeadlineExceededError
 
 
 class Suspended(Exception):
-    """Raised when a step is suspended before an op that would block. A later change resumes it at that op."""
+    """Raised to suspend a step before an op that would block. The step resumes when the resource changes."""
 
 
 class NeedsThread(Suspended):
-    """Raised before an instruction that takes long, or that would block and cannot be retried: it needs a thread."""
+    """Raised to suspend a step before an instruction that takes long, or that would block and cannot be tried again."""
 
-    at = 0  # the instruction to continue at
+    at = 0  # the position of the instruction
 
 
 class Waitable:
-    """A resource that steps wait for. A wait ends with a change, a cancellation, a deadline or the end of the resource.
+    """A resource that steps wait on, until it changes, is closed, or they are cancelled or reach their deadline.
 
-    `with self._held()` guards each look at the state and each change; `_notify` is called after each change.
+    Code that reads or changes the state does so under `with self._held()`, and calls `_notify` after each change.
     """
 
     kind = "Resource"
@@ -38,14 +38,14 @@ class Waitable:
         self.name = name
         self._changed = threading.Condition()
         self._gone = False
-        self._suspended: list[tuple[Callable[[], bool], Callable[[], None]]] = []  # conditions and how to resume
-        self._resumable: list[Callable[[], None]] = []  # those whose condition holds
+        self._suspended: list[tuple[Callable[[], bool], Callable[[], None]]] = []  # (may resume, resume)
+        self._resumable: list[Callable[[], None]] = []  # those that can resume now
 
     def __str__(self) -> str:
         return f"{self.kind} '{self.name}'"
 
     def close(self) -> None:
-        """Ends the resource with its session. Steps that wait for it, now or later, get CancelledError."""
+        """Closes the resource with its session: steps that wait now or later get CancelledError."""
         with self._held():
             self._gone = True
             self._notify()
@@ -54,7 +54,7 @@ class Waitable:
         return _Held(self)
 
     def _notify(self) -> None:
-        """Wakes blocked threads. Suspended steps whose condition holds are resumed once the lock is released."""
+        """Wakes blocked threads; suspended steps resume once the lock is released."""
         self._changed.notify_all()
         if self._suspended:
             due = [pair for pair in self._suspended if self._gone or pair[0]()]
@@ -68,7 +68,7 @@ class Waitable:
     def _wait(self, ready: Callable[[], bool], ctx: Any, again: Callable[[], bool] | None = None) -> None:
         """Waits, with the lock held, until `ready()`. `ctx` is the step that waits.
 
-        A suspended step retries its op from the beginning when `again()`; None means that the op cannot be retried.
+        A suspended step runs its op again from the start once `again()` is true; None if the op cannot be run again.
         """
         cancelled = ctx.cancelled
         woken, too_late = True, False
@@ -84,7 +84,7 @@ class Waitable:
                 woken = self._changed.wait_for(lambda: self._gone or cancelled.is_set or ready(), ctx.remaining())
             finally:
                 cancelled.forget(self._wake)
-                # The thread may have woken late, and elements that are there by now belong to later steps.
+                # The thread may have been slow to wake. Items that arrived since then belong to later steps.
                 too_late = cancelled.is_set
                 ctx.waited += time.perf_counter() - began
         if self._gone:
@@ -96,7 +96,7 @@ class Waitable:
 
 
 class _Held:
-    """Holds the lock of a Waitable. After the release, this thread resumes the suspended steps that can continue."""
+    """The lock of a Waitable. When it is released, the steps that can resume do so in this thread."""
 
     __slots__ = ("_waitable",)
 
@@ -115,12 +115,12 @@ class _Held:
 
 
 def as_handle(thing: object) -> np.ndarray:
-    """Returns `thing` as the value of a tensor: a scalar, so that handles can be stacked and picked like numbers."""
+    """Wraps `thing` as the value of a tensor: a scalar, so that handles can be stacked and picked like numbers."""
     handle = np.empty((), object)
     handle[()] = thing
     return handle
 
 
 def from_handle(handle: Any) -> Any:
-    """Returns the resource of a handle. A handle that was picked out of several comes without its array."""
+    """The object that a handle stands for. A handle that was picked out of several comes without its array."""
     return handle.item() if isinstance(handle, np.ndarray) else handle

@@ -7,10 +7,19 @@ from typing import Any
 from penstock.graph.opdef import OpDef, registered
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.layers.base import InputSpec, Layer, activation_named, functional
-from penstock.layers.windows import around, conv_size, format_named, layout_of, padding_named, sizes, transposed_size
+from penstock.layers.windows import (
+    conv_size,
+    for_all_axes,
+    format_named,
+    layout_of,
+    padding_named,
+    sizes,
+    transposed_size,
+)
 from penstock.ops.array import joining, reshaping
 from penstock.ops.conv import conv2d as conv
 from penstock.ops.conv import dilated
+from penstock.ops.conv.conv1d import conv1d as conv1d_op
 from penstock.ops.nn import layer_parts
 from penstock.variables.initializers import Zeros
 
@@ -18,7 +27,7 @@ _ZEROS = Zeros()
 
 
 def op_named(op_type: str) -> OpDef:
-    """The op of that type; ops over three spatial axes are declared in a module of their own."""
+    """The op of that type; ops over three spatial axes are declared in a separate module."""
     found = registered(op_type)
     if found is None:
         raise NotImplementedError(f"The op {op_type} is not there.")
@@ -26,7 +35,7 @@ def op_named(op_type: str) -> OpDef:
 
 
 class Conv(Layer):
-    """A convolution over `rank` axes: what Conv1D, Conv2D and Conv3D have in common."""
+    """A convolution over `rank` axes: the base of Conv1D, Conv2D and Conv3D."""
 
     def __init__(
         self,
@@ -68,11 +77,11 @@ class Conv(Layer):
 
     @property
     def channel_axis(self) -> int:
-        """Which axis of the inputs holds the channels."""
+        """The axis of the inputs that holds the channels."""
         return 1 if self.data_format == "channels_first" else -1
 
     def channels_in(self, input_shape: Any) -> int:
-        """The number of channels, which must be known; later inputs must have it too."""
+        """The number of channels. It must be known, and later inputs must have the same number."""
         channels = as_shape(input_shape).as_list()[self.channel_axis]
         if channels is None:
             raise ValueError(
@@ -113,10 +122,10 @@ class Conv(Layer):
             outputs = op_named("Conv3D")(
                 inputs,
                 self.kernel,
-                strides=around(self.strides, self.data_format),
+                strides=for_all_axes(self.strides, self.data_format),
                 padding=padding,
                 data_format=layout,
-                dilations=around(self.dilation_rate, self.data_format),
+                dilations=for_all_axes(self.dilation_rate, self.data_format),
                 name="Conv3D",
             )
         elif max(self.dilation_rate) > 1:
@@ -132,7 +141,7 @@ class Conv(Layer):
         elif self.rank == 2:
             outputs = conv.conv2d(inputs, self.kernel, self.strides, padding, data_format=layout, name="Conv2D")
         else:
-            outputs = conv.conv1d(inputs, self.kernel, self.strides[0], padding, data_format=layout)
+            outputs = conv1d_op(inputs, self.kernel, self.strides[0], padding, data_format=layout)
         return self.finish(outputs)
 
     def finish(self, outputs: Any) -> Any:
@@ -321,14 +330,14 @@ class _Transposed(Conv):
         layout, padding = layout_of(self.data_format, self.rank), self.padding.upper()
         outputs: Any
         if self.rank == 2:
-            strides = around(self.strides, self.data_format)
+            strides = for_all_axes(self.strides, self.data_format)
             outputs = conv.conv2d_transpose(inputs, self.kernel, shape, strides, padding, layout)
         else:
             outputs = op_named("Conv3DBackpropInputV2")(
                 shape,
                 self.kernel,
                 inputs,
-                strides=around(self.strides, self.data_format),
+                strides=for_all_axes(self.strides, self.data_format),
                 padding=padding,
                 data_format=layout,
                 name="conv3d_transpose",

@@ -1,4 +1,4 @@
-"""tf.metrics of probabilities: cases counted at several thresholds, and what follows from them."""
+"""tf.metrics of probabilities: cases counted at several thresholds, and values computed from these counts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from penstock.logging import warning
 from penstock.metrics.means import Metric, collected, fitted, metric_variable
 from penstock.ops.array import arranging, creation, joining, passthrough, reshaping, selection
 from penstock.ops.debugging.check_ops import assert_greater_equal, assert_less_equal
-from penstock.ops.math import arithmetic, casting, compare, cumulative, reduce, unary
+from penstock.ops.math import argmax, arithmetic, casting, compare, cumulative, reduce, unary
 from penstock.ops.nn.weights import broadcast_weights
 from penstock.variables.scope import variable_scope
 from penstock.variables.updates import assign_add
 
 _EPSILON = 1e-7
 
-# The name of the variable, and which label and prediction are counted in it.
+# The name of the variable, and the label and prediction that it counts.
 _CASES: dict[str, tuple[str, bool, bool]] = {
     "tp": ("true_positives", True, True),
     "fn": ("false_negatives", True, False),
@@ -32,7 +32,7 @@ _CASES: dict[str, tuple[str, bool, bool]] = {
 def _counts(
     labels: Any, predictions: Any, thresholds: Sequence[float], weights: Any, includes: Sequence[str] = tuple(_CASES)
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How many cases of each kind there have been at each threshold, and the updates of those numbers."""
+    """The number of cases of each kind at each threshold so far, and the updates of those numbers."""
     predictions = convert_to_tensor(predictions)
     kind, message = predictions.dtype, "predictions must be in [0, 1]"
     checks = [
@@ -158,7 +158,7 @@ def _share_at_thresholds(
     updates_collections: Any,
     name: str | None,
 ) -> Metric:
-    """The true positives among themselves and the `rest`, at each threshold."""
+    """The ratio of true positives to true positives plus `rest`, at each threshold."""
     with variable_scope(name, f"{kind}_at_thresholds", [predictions, labels, weights]):
         values, updates = _counts(labels, predictions, thresholds, weights, ("tp", rest))
         value, update = (
@@ -304,7 +304,7 @@ def _where_closest(
 
 def _sensitivity(specificity: float, name: str, *, tp: Any, fn: Any, tn: Any, fp: Any) -> Any:
     found: Any = arithmetic.divide(tn, tn + fp + _EPSILON)
-    at = casting.cast(reduce.argmin(unary.abs(found - specificity), 0), dt.int32)
+    at = casting.cast(argmax.argmin(unary.abs(found - specificity), 0), dt.int32)
     return arithmetic.divide(tp[at], tp[at] + fn[at] + _EPSILON, name)
 
 
@@ -313,7 +313,7 @@ def _specificity(sensitivity: float, name: str, *, tp: Any, fn: Any, tn: Any, fp
     distance = unary.abs(found - sensitivity)
     # The last of the closest thresholds, not the first.
     closest = casting.cast(compare.equal(distance, reduce.reduce_min(distance)), dt.int64)
-    at = casting.cast(reduce.argmax(cumulative.cumsum(closest), 0), dt.int32)
+    at = casting.cast(argmax.argmax(cumulative.cumsum(closest), 0), dt.int32)
     return arithmetic.divide(tn[at], tn[at] + fp[at] + _EPSILON, name)
 
 

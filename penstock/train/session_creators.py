@@ -1,14 +1,13 @@
-"""Session creators: how a MonitoredSession gets the session inside it, each time that it needs one."""
+"""Session creators: they make the session inside a MonitoredSession, each time that it needs one."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from penstock.graph.graph import get_default_graph
+from penstock.train.chief_sessions import ChiefSessions
 from penstock.train.scaffold import Scaffold
 from penstock.train.session_manager import SessionManager
-from penstock.train.step_memory import StepMemory
-from penstock.train.training_mark import TrainingMark
 from penstock.variables.global_step import get_global_step
 
 
@@ -16,12 +15,12 @@ class SessionCreator:
     """Makes the sessions of a MonitoredSession."""
 
     def create_session(self) -> Any:
-        """A session whose model is ready."""
+        """Returns a session whose model is ready."""
         raise NotImplementedError("A SessionCreator must implement create_session().")
 
 
 class _ScaffoldedCreator(SessionCreator):
-    """What creators of a chief and of a worker share."""
+    """The common base of the creators for a chief and for a worker."""
 
     def __init__(self, scaffold: Scaffold | None, master: str, config: Any) -> None:
         self._scaffold = scaffold or Scaffold()
@@ -60,48 +59,34 @@ class ChiefSessionCreator(_ScaffoldedCreator):
         super().__init__(scaffold, master, config)
         self._checkpoint_dir = checkpoint_dir
         self._checkpoint_filename_with_path = checkpoint_filename_with_path
-        self._began = False
-        self._mark: TrainingMark | None = None
-        self._memory: StepMemory | None = None  # of a training on a cluster
+        self._sessions: ChiefSessions | None = None
 
     def create_session(self) -> Any:
         manager, scaffold = self._manager(), self._scaffold
-        if self._mark is None:
-            self._mark = TrainingMark(self._master, self._checkpoint_dir, get_default_graph(), self._config)
-        if self._memory is None and self._master:
-            self._memory = StepMemory(get_global_step(), self._checkpoint_dir)
-        # What a server holds at first may be of another training; later, or if it says so, it is ours.
-        ours = self._began or self._mark.is_there()
-        prepare = manager.rejoin_session if ours else manager.prepare_session
-        session = prepare(
+        if self._sessions is None:
+            self._sessions = ChiefSessions(
+                manager, get_default_graph(), self._master, self._config, self._checkpoint_dir, get_global_step()
+            )
+        return self._sessions.make(
             self._master,
-            saver=scaffold.saver,
-            checkpoint_dir=self._checkpoint_dir,
-            checkpoint_filename_with_path=self._checkpoint_filename_with_path,
+            again=self._sessions.began,
             config=self._config,
+            saver=scaffold.saver,
+            checkpoint_filename_with_path=self._checkpoint_filename_with_path,
             init_op=scaffold.init_op,
             init_feed_dict=scaffold.init_feed_dict,
             init_fn=scaffold.init_fn,
         )
-        self._began = True
-        try:
-            self._mark.put()
-            if self._memory is not None:
-                self._memory.compare(session)
-        except BaseException:
-            session.close()
-            raise
-        return session
 
-    def _ran(self, session: Any) -> None:
-        """A step has run."""
-        if self._memory is not None:
-            self._memory.note(session)
+    def _after_step(self, session: Any) -> None:
+        """Called after each step."""
+        if self._sessions is not None:
+            self._sessions.ran(session)
 
     def _end(self) -> None:
         """The training has ended, well or not."""
-        if self._mark is not None:
-            self._mark.take_away()
+        if self._sessions is not None:
+            self._sessions.end()
 
 
 class WorkerSessionCreator(_ScaffoldedCreator):

@@ -1,15 +1,14 @@
-"""Supervisor: a training helper of older programs: a ready session, and services that save, summarise and count."""
+"""Supervisor: a training helper for older programs. It makes a ready session, and saves, summarises and counts."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.compat.proto import event_pb2
 
 from penstock import logging
 from penstock.checkpoint import files
@@ -20,14 +19,14 @@ from penstock.ops.control.grouping import group
 from penstock.ops.io.summary import merge_all
 from penstock.session import Session
 from penstock.summary.writer import FileWriter
+from penstock.train.chief_sessions import ChiefSessions
 from penstock.train.coordinator import Coordinator, LooperThread
 from penstock.train.meta_graph import export_meta_graph
 from penstock.train.recovery import RecoveringSession, chief_recovery_op
 from penstock.train.saver import Saver
 from penstock.train.session_manager import SessionManager
-from penstock.train.step_memory import StepMemory
+from penstock.train.supervisor_services import SVStepCounterThread, SVSummaryThread, SVTimerCheckpointThread
 from penstock.train.sync_replicas import Departure
-from penstock.train.training_mark import TrainingMark
 from penstock.variables.global_step import get_global_step
 from penstock.variables.initialize import (
     global_variables,
@@ -39,7 +38,7 @@ from penstock.variables.initialize import (
 
 
 class Supervisor:
-    """Prepares a session, and while it lives saves checkpoints and summaries into `logdir`.
+    """Prepares a session, and saves checkpoints and summaries into `logdir` while it runs.
 
     Services run on the chief only: summaries every `save_summaries_secs`, checkpoints every `save_model_secs`, and
     steps per second.
@@ -83,8 +82,7 @@ class Supervisor:
         self._recovery_wait_secs = recovery_wait_secs
         self._stop_grace_secs = stop_grace_secs
         self._coord = Coordinator()
-        self._mark: TrainingMark | None = None
-        self._memory: StepMemory | None = None  # of the chief of a cluster
+        self._sessions: ChiefSessions | None = None
         self._started_threads: list[threading.Thread] = []
         self._init_feed_dict = init_feed_dict
         self._init_fn = init_fn
@@ -124,7 +122,7 @@ class Supervisor:
         self._graph.finalize()
 
     def _op(self, given: Any, key: str, make: Callable[[], Any]) -> Any:
-        """What was given; else the first of a collection; else what `make` makes, which joins it."""
+        """Returns `given`, or the first element of a collection, or a new one that `make` returns."""
         if given is not Supervisor.USE_DEFAULT:
             return given
         found = self._graph.get_collection(key)
@@ -156,7 +154,7 @@ class Supervisor:
     ) -> Any:
         """A session whose model is ready; the chief initialises it, the others wait.
 
-        A session of a cluster gets over tasks that die and come back: see penstock/train/recovery.py.
+        A session of a cluster survives tasks that die and come back: see penstock/train/recovery.py.
         """
         self._coord.clear_stop()
         if self._summary_writer is not None:
@@ -166,8 +164,8 @@ class Supervisor:
             return self._make_session(master, config, wait_for_checkpoint, max_wait_secs, again)
 
         def ran(session: Session) -> None:
-            if self._memory is not None:
-                self._memory.note(session)
+            if self._sessions is not None:
+                self._sessions.ran(session)
 
         session = RecoveringSession(make, lambda: not self._coord.should_stop(), ran) if master else make(False)
         if self._departure is not None:
@@ -188,42 +186,25 @@ class Supervisor:
         manager = self._session_manager
         if not self._is_chief:
             return manager.wait_for_session(master, config=config, max_wait_secs=max_wait_secs)
-        if self._mark is None:
-            self._mark = TrainingMark(master, self._logdir, self._graph, config)
-        if self._memory is None and master:
-            self._memory = StepMemory(self._global_step, self._logdir)
-        if again or self._mark.is_there():
-            session = manager.rejoin_session(
-                master,
-                init_op=self._init_op,
-                saver=self._saver,
-                checkpoint_dir=self._logdir,
-                config=config,
-                init_feed_dict=self._init_feed_dict,
-                init_fn=self._init_fn,
-            )
-        else:
-            session = manager.prepare_session(
-                master,
-                init_op=self._init_op,
-                saver=self._saver,
-                checkpoint_dir=self._logdir,
-                wait_for_checkpoint=wait_for_checkpoint,
-                max_wait_secs=max_wait_secs,
-                config=config,
-                init_feed_dict=self._init_feed_dict,
-                init_fn=self._init_fn,
-            )
-        try:
-            self._mark.put()
-            if self._memory is not None:
-                self._memory.compare(session)
-            tokens = chief_recovery_op(self._graph)
-            if again and tokens is not None:
+        if self._sessions is None:
+            self._sessions = ChiefSessions(manager, self._graph, master, config, self._logdir, self._global_step)
+        session = self._sessions.make(
+            master,
+            again,
+            config=config,
+            wait={"wait_for_checkpoint": wait_for_checkpoint, "max_wait_secs": max_wait_secs},
+            init_op=self._init_op,
+            saver=self._saver,
+            init_feed_dict=self._init_feed_dict,
+            init_fn=self._init_fn,
+        )
+        tokens = chief_recovery_op(self._graph)
+        if again and tokens is not None:
+            try:
                 session.run(tokens)
-        except BaseException:
-            session.close()
-            raise
+            except BaseException:
+                session.close()
+                raise
         return session
 
     def _write_graph(self) -> None:
@@ -243,7 +224,7 @@ class Supervisor:
         start_standard_services: bool = True,
         close_summary_writer: bool = True,
     ) -> Iterator[Any]:
-        """A session that is closed, with all services stopped, when the context ends; errors of threads come out."""
+        """A context with a session. Its end stops the services, closes the session, and raises errors of threads."""
         try:
             session = self.prepare_or_wait_for_session(
                 master=master, config=config, start_standard_services=start_standard_services
@@ -254,7 +235,7 @@ class Supervisor:
             self.request_stop(error)
         finally:
             try:
-                # Waits for the threads, and raises what went wrong in any of them or in the caller.
+                # Waits for the threads, and raises the first error of a thread or of the caller.
                 self.stop(close_summary_writer=close_summary_writer)
             finally:
                 with contextlib.suppress(Exception):  # a session that failed may not close cleanly
@@ -300,7 +281,7 @@ class Supervisor:
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> LooperThread:
-        """Calls a function every so many seconds, in a thread, until the supervisor stops."""
+        """Calls a function at a fixed interval, in a thread, until the supervisor stops."""
         looper = LooperThread(self._coord, timer_interval_secs, target=target, args=args, kwargs=kwargs)
         looper.start()
         self._started_threads.append(looper)
@@ -322,7 +303,7 @@ class Supervisor:
         close_summary_writer: bool = True,
         ignore_live_threads: bool = False,
     ) -> None:
-        """Stops the threads, waits for them, and raises what went wrong in any."""
+        """Stops the threads, waits for them, and raises the first error of any."""
         if self._departure is not None:
             self._departure.end()
         self._coord.request_stop()
@@ -336,26 +317,26 @@ class Supervisor:
                 self._summary_writer.add_session_log(log)
                 self._summary_writer.close()
             self._started_threads = []
-            if self._mark is not None:
-                self._mark.take_away()
+            if self._sessions is not None:
+                self._sessions.end()
 
     def request_stop(self, ex: Any = None) -> None:
         """Asks the threads to stop."""
         self._coord.request_stop(ex)
 
     def should_stop(self) -> bool:
-        """Whether somebody asked to stop."""
+        """True if a stop was requested."""
         return self._coord.should_stop()
 
     def stop_on_exception(self) -> Any:
-        """A context that turns an exception in it into a request to stop."""
+        """A context that turns an exception raised in it into a request to stop."""
         return self._coord.stop_on_exception()
 
     def wait_for_stop(self) -> None:
-        """Waits until somebody asks to stop."""
+        """Waits until a stop is requested."""
         self._coord.wait_for_stop()
 
-    # What it has
+    # Attributes
 
     @property
     def is_chief(self) -> bool:
@@ -436,60 +417,3 @@ def _global_step_tensor() -> Any:
     if step is not None and step.dtype.base_dtype not in (dt.int32, dt.int64):
         return None
     return step
-
-
-class SVSummaryThread(LooperThread):
-    """Writes summaries."""
-
-    def __init__(self, sv: Supervisor, sess: Any) -> None:
-        super().__init__(sv.coord, sv.save_summaries_secs)
-        self._sv, self._sess = sv, sess
-
-    def run_loop(self) -> None:
-        if self._sv.global_step is not None:
-            summary, step = self._sess.run([self._sv.summary_op, self._sv.global_step])
-        else:
-            summary, step = self._sess.run(self._sv.summary_op), None
-        if self._sv.summary_writer is not None:
-            logging.info("Recording summary at step %s.", step)
-            self._sv.summary_writer.add_summary(summary, step)
-
-
-class SVStepCounterThread(LooperThread):
-    """Writes steps per second."""
-
-    def __init__(self, sv: Supervisor, sess: Any) -> None:
-        super().__init__(sv.coord, sv.save_summaries_secs)
-        self._sv, self._sess = sv, sess
-        self._last_time, self._last_step = 0.0, 0
-        self._tag = f"{sv.global_step.op.name}/sec"
-
-    def start_loop(self) -> None:
-        self._last_time = time.time()
-        self._last_step = int(self._sess.run(self._sv.global_step))
-
-    def run_loop(self) -> None:
-        step, now = int(self._sess.run(self._sv.global_step)), time.time()
-        steps, seconds = step - self._last_step, now - self._last_time
-        self._last_step, self._last_time = step, now
-        rate = steps / seconds if seconds > 0 else float("inf")
-        value = summary_pb2.Summary.Value(tag=self._tag, simple_value=rate)
-        if self._sv.summary_writer is not None:
-            self._sv.summary_writer.add_summary(summary_pb2.Summary(value=[value]), step)
-        logging.log_first_n(logging.INFO, "%s: %g", 10, self._tag, rate)
-
-
-class SVTimerCheckpointThread(LooperThread):
-    """Saves checkpoints."""
-
-    def __init__(self, sv: Supervisor, sess: Any) -> None:
-        super().__init__(sv.coord, sv.save_model_secs)
-        self._sv, self._sess = sv, sess
-
-    def run_loop(self) -> None:
-        logging.info("Saving checkpoint to path %s", self._sv.save_path)
-        self._sv.saver.save(self._sess, self._sv.save_path, global_step=self._sv.global_step)
-        if self._sv.summary_writer is not None and self._sv.global_step is not None:
-            current = int(self._sess.run(self._sv.global_step))
-            log = event_pb2.SessionLog(status=event_pb2.SessionLog.CHECKPOINT, checkpoint_path=self._sv.save_path)
-            self._sv.summary_writer.add_session_log(log, current)

@@ -1,7 +1,7 @@
 """The graph and session API of TensorFlow 1.x: `import penstock.v1 as tf`.
 
-Public names only, no logic: each comes from the layer that implements it. Namespaces such as `tf.nn` are the modules
-beside this one, imported when they are first used; so is `more`, which has the names that few programs use.
+It has public names only and no logic: each name comes from the layer that implements it. Namespaces such as `tf.nn` are
+modules beside this one that are imported when they are first used. So is `more`, with the names that few programs use.
 """
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue, NameAttrList
@@ -149,7 +149,9 @@ from penstock.ops.array.gathering import (
     tensor_scatter_update,
 )
 from penstock.ops.array.indexing import newaxis
-from penstock.ops.array.joining import concat, pad, parallel_stack, split, stack, tile, unstack
+from penstock.ops.array.joining import concat, parallel_stack, split, stack, tile, unstack
+from penstock.ops.array.padding import pad
+from penstock.ops.array.partitioning import dynamic_partition, dynamic_stitch
 from penstock.ops.array.passthrough import (
     add_check_numerics_ops,
     check_numerics,
@@ -176,8 +178,6 @@ from penstock.ops.array.reshaping import (
 )
 from penstock.ops.array.selection import (
     boolean_mask,
-    dynamic_partition,
-    dynamic_stitch,
     one_hot,
     repeat,
     sequence_mask,
@@ -203,6 +203,7 @@ from penstock.ops.linalg.diag import (
 )
 from penstock.ops.linalg.matmul import cross, matmul, tensordot
 from penstock.ops.linalg.matmul import sparse_mat_mul as sparse_matmul
+from penstock.ops.math.argmax import arg_max, arg_min, argmax, argmin
 from penstock.ops.math.arithmetic import (
     accumulate_n,
     add,
@@ -259,10 +260,6 @@ from penstock.ops.math.compare import (
 )
 from penstock.ops.math.cumulative import cumprod, cumsum
 from penstock.ops.math.reduce import (
-    arg_max,
-    arg_min,
-    argmax,
-    argmin,
     count_nonzero,
     reduce_all,
     reduce_any,
@@ -332,6 +329,12 @@ from penstock.ops.random.stateful import (
 )
 from penstock.ops.sparse.segments import sparse_segment_mean, sparse_segment_sqrt_n, sparse_segment_sum
 from penstock.session import InteractiveSession, Session
+from penstock.variables.creation import (
+    disable_resource_variables,
+    enable_resource_variables,
+    resource_variables_enabled,
+    variable_creator_scope,
+)
 from penstock.variables.enums import VariableAggregation, VariableSynchronization
 from penstock.variables.initialize import (
     all_variables,
@@ -398,15 +401,9 @@ from penstock.variables.updates import (
     scatter_sub,
     scatter_update,
 )
-from penstock.variables.variable import (
-    Variable,
-    disable_resource_variables,
-    enable_resource_variables,
-    resource_variables_enabled,
-    variable_creator_scope,
-)
+from penstock.variables.variable import Variable
 
-# Programs branch on the version of the API that they talk to, which is TensorFlow's, not penstock's own.
+# Programs branch on the version of the API that they use: TensorFlow's version, not penstock's.
 __version__ = VERSION = "1.15.0"
 __git_version__ = GIT_VERSION = "penstock"
 __compiler_version__ = COMPILER_VERSION = "XLA"

@@ -37,6 +37,7 @@ from penstock.ops.image.color import (
     yiq_to_rgb,
     yuv_to_rgb,
 )
+from penstock.ops.image.combined_nms import combined_non_max_suppression
 from penstock.ops.image.geometry import (
     central_crop,
     crop_to_bounding_box,
@@ -54,7 +55,6 @@ from penstock.ops.image.geometry import (
 from penstock.ops.image.geometry import resize_image_with_crop_or_pad as resize_with_crop_or_pad
 from penstock.ops.image.geometry import transpose as transpose_image
 from penstock.ops.image.nms import (
-    combined_non_max_suppression,
     non_max_suppression,
     non_max_suppression_overlaps,
     non_max_suppression_padded,

@@ -3,14 +3,8 @@
 from penstock.face.missing import guard as _guard
 from penstock.ops.conv.batch_space import space_to_batch
 from penstock.ops.conv.blocks import depth_to_space, space_to_depth
-from penstock.ops.conv.conv2d import (
-    conv1d,
-    conv1d_transpose,
-    conv2d,
-    conv2d_backprop_filter,
-    conv2d_backprop_input,
-    conv2d_transpose,
-)
+from penstock.ops.conv.conv1d import conv1d, conv1d_transpose
+from penstock.ops.conv.conv2d import conv2d, conv2d_backprop_filter, conv2d_backprop_input, conv2d_transpose
 from penstock.ops.conv.conv3d import conv3d, conv3d_backprop_filter, conv3d_transpose, conv_transpose
 from penstock.ops.conv.conv3d import conv3d_backprop_filter as conv3d_backprop_filter_v2
 from penstock.ops.conv.depthwise import (
@@ -75,9 +69,9 @@ from penstock.ops.nn.normalization import (
     weighted_moments,
 )
 from penstock.ops.nn.sampled_loss import nce_loss, sampled_softmax_loss
+from penstock.ops.random.accidental_hits import compute_accidental_hits
 from penstock.ops.random.candidate_sampling import (
     all_candidate_sampler,
-    compute_accidental_hits,
     fixed_unigram_candidate_sampler,
     learned_unigram_candidate_sampler,
     log_uniform_candidate_sampler,

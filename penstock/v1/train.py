@@ -76,19 +76,21 @@ from penstock.train.hooks import (
     NanTensorHook,
     StopAtStepHook,
 )
-from penstock.train.input import (
+from penstock.train.input_batches import (
     batch,
     batch_join,
-    input_producer,
-    limit_epochs,
-    match_filenames_once,
     maybe_batch,
     maybe_batch_join,
     maybe_shuffle_batch,
     maybe_shuffle_batch_join,
-    range_input_producer,
     shuffle_batch,
     shuffle_batch_join,
+)
+from penstock.train.input_producers import (
+    input_producer,
+    limit_epochs,
+    match_filenames_once,
+    range_input_producer,
     slice_input_producer,
     string_input_producer,
 )

@@ -75,7 +75,7 @@ class PartitionedVariable:
         return self._variables[0].trainable
 
     def as_tensor(self) -> Tensor:
-        """The whole as one tensor."""
+        """The whole variable as one tensor."""
         identity = registered("Identity")
         assert identity is not None
         if len(self._variables) == 1:

@@ -8,7 +8,6 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
 from penstock.graph.graph import get_default_graph
-from penstock.graph.opdef import registered
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, device, init_scope, name_scope
 from penstock.graph.shape import TensorShape
@@ -16,8 +15,9 @@ from penstock.ops.array.gathering import gather, gather_nd
 from penstock.ops.state import variable_ops
 from penstock.ops.state.scatter import SCATTER, SCATTER_ND
 from penstock.ops.state.slice_assign import strided_slice_assign
+from penstock.variables.creation import kind
 from penstock.variables.guard import without_uninitialized_inputs
-from penstock.variables.variable import Variable, declared_shape, kind
+from penstock.variables.variable import Variable, declared_shape, identity_of
 
 
 @kind(resource=False)
@@ -41,20 +41,15 @@ class RefVariable(Variable):
         aggregation: Any = None,
         shape: Any = None,
     ) -> None:
-        if variable_def is not None:
-            if initial_value is not None:
-                raise ValueError("variable_def and initial_value are mutually exclusive.")
-            self.__dict__ = Variable.from_proto(variable_def, import_scope).__dict__
+        if self._is_adopted(initial_value, variable_def, import_scope):
             return
-        if initial_value is None:
-            raise ValueError("initial_value must be specified.")
         collections = self._settle(trainable, collections, constraint, synchronization, aggregation)
         self._caching_device = caching_device
         from_function = callable(initial_value)
         with init_scope(), name_scope(name, "Variable", [] if from_function else [initial_value]) as scope:
             with ExitStack() as stack:
                 if from_function:
-                    # The initial value belongs beside the variable, which does not exist yet.
+                    # The initial value is made on the variable's device, although the variable does not exist yet.
                     stack.enter_context(get_default_graph().attr_scope({"_class": [f"loc:@{scope[:-1]}"]}))
                     with name_scope("Initializer"), device(None):
                         value = convert_to_tensor(initial_value(), name="initial_value", dtype=dtype)
@@ -71,13 +66,11 @@ class RefVariable(Variable):
             self._initializer_op = variable_ops.assign(
                 self._variable, without_uninitialized_inputs(scope, value), validate_shape=validate_shape, name="Assign"
             ).op
-            identity = registered("Identity")
-            assert identity is not None
             with device(caching_device) if caching_device is not None else colocate_with(self._variable.op):
-                self._snapshot: Tensor = identity(self._variable, name="read")
+                self._snapshot: Tensor = identity_of(self._variable, name="read")
         get_default_graph().add_to_collections(collections, self)
 
-    def _adopt(self, variable: Tensor, snapshot: Tensor) -> None:
+    def _use_nodes(self, variable: Tensor, snapshot: Tensor) -> None:
         self._variable, self._snapshot, self._name = variable, snapshot, variable.name
 
     @property
@@ -93,7 +86,7 @@ class RefVariable(Variable):
         return self._variable.shape
 
     def set_shape(self, shape: Any) -> None:
-        """Adds what is known from elsewhere to the static shape."""
+        """Merges knowledge from elsewhere into the static shape."""
         self._variable.set_shape(shape)
         self._snapshot.set_shape(shape)
 
@@ -101,10 +94,7 @@ class RefVariable(Variable):
         return self._snapshot
 
     def read_value(self) -> Tensor:
-        identity = registered("Identity")
-        assert identity is not None
-        tensor: Tensor = identity(self._variable, name="read")
-        return tensor
+        return identity_of(self._variable, name="read")
 
     def is_initialized(self, name: str | None = None) -> Tensor:
         tensor: Tensor = variable_ops.is_variable_initialized(self._variable, name=name)

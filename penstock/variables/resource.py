@@ -1,4 +1,4 @@
-"""ResourceVariable: a VarHandleOp node whose output is a handle; reading it is an op of its own."""
+"""ResourceVariable: a VarHandleOp node, whose output is a handle; a read is a separate op."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
 from penstock.graph.graph import get_default_graph
-from penstock.graph.opdef import registered
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies, device, init_scope, name_scope
-from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.shape import TensorShape
 from penstock.ops.state import variable_ops
 from penstock.ops.state.scatter import SCATTER, SCATTER_ND
 from penstock.ops.state.slice_assign import resource_strided_slice_assign
+from penstock.variables.creation import kind
 from penstock.variables.guard import without_uninitialized_inputs
 from penstock.variables.ref import slices_of
-from penstock.variables.variable import Variable, kind
+from penstock.variables.variable import Variable, declared_shape, identity_of
 
 
 @kind(resource=True)
@@ -41,32 +41,25 @@ class ResourceVariable(Variable):
         aggregation: Any = None,
         shape: Any = None,
     ) -> None:
-        if variable_def is not None:
-            if initial_value is not None:
-                raise ValueError("variable_def and initial_value are mutually exclusive.")
-            self.__dict__ = Variable.from_proto(variable_def, import_scope).__dict__
+        if self._is_adopted(initial_value, variable_def, import_scope):
             return
-        if initial_value is None:
-            raise ValueError("initial_value must be specified.")
         collections = self._settle(trainable, collections, constraint, synchronization, aggregation)
         self._caching_device, self._validate_shape = caching_device, validate_shape
         from_function = callable(initial_value)
         with init_scope(), name_scope(name, "Variable", [] if from_function else [initial_value]) as scope:
             graph = get_default_graph()
             handle_name = scope[:-1]
-            # The initial value belongs beside the variable, which does not exist yet.
+            # The initial value is made on the variable's device, although the variable does not exist yet.
             with graph.attr_scope({"_class": [f"loc:@{handle_name}"]}):
                 with name_scope("Initializer"), device(None):
                     value = initial_value() if from_function else initial_value
                     value = convert_to_tensor(value, name="initial_value", dtype=dtype)
-                declared = value.shape if shape is None else as_shape(shape)
+                declared = declared_shape(shape, value, validate_shape)
                 if not declared.is_compatible_with(value.shape):
                     raise ValueError(
                         f"In this `tf.Variable` creation, the initial value's shape ({value.shape}) is not compatible "
                         f"with the explicitly supplied `shape` argument ({declared})."
                     )
-                if not validate_shape and shape is None:
-                    declared = TensorShape(None)
                 self._handle: Tensor = variable_ops.var_handle(
                     shape=declared, dtype=value.dtype.base_dtype, shared_name=handle_name, debug_name=scope, name=scope
                 )
@@ -87,10 +80,10 @@ class ResourceVariable(Variable):
                 self._cached: Tensor | None = None
                 if caching_device is not None:
                     with colocate_with(None, ignore_existing=True), device(caching_device):
-                        self._cached = _identity(self._snapshot)
+                        self._cached = identity_of(self._snapshot)
         get_default_graph().add_to_collections(collections, self)
 
-    def _adopt(self, handle: Tensor, snapshot: Tensor) -> None:
+    def _use_nodes(self, handle: Tensor, snapshot: Tensor) -> None:
         self._handle, self._snapshot, self._name = handle, snapshot, handle.name
         self._cached = snapshot if snapshot.op.type == "Identity" else None
         self._dtype, self._shape = handle.op.attrs["dtype"], handle.op.attrs["shape"]
@@ -117,13 +110,13 @@ class ResourceVariable(Variable):
         return self._initializer_op
 
     def set_shape(self, shape: Any) -> None:
-        """Adds what is known from elsewhere to the static shape."""
+        """Merges knowledge from elsewhere into the static shape."""
         self._shape = self._shape.merge_with(shape)
 
     # Reading
 
     def _after_parent(self) -> AbstractContextManager[None]:
-        """What reads and writes of this object wait for: nothing, unless it stands for a write."""
+        """The op that reads and writes of this object wait for: none, unless it stands for a write."""
         return nullcontext()
 
     def _read(self) -> Tensor:
@@ -145,7 +138,7 @@ class ResourceVariable(Variable):
             return self._cached
         graph = get_default_graph()
         if graph.is_function and not self._used_in(graph):
-            # Nothing in this body changes the variable: one read outside serves it.
+            # This body does not change the variable, so it can use a read from outside.
             while graph.outer_graph is not None and not graph.outlives_step and not graph.is_branch:
                 graph = graph.outer_graph
             with graph.as_default(), colocate_with(None, ignore_existing=True):
@@ -159,7 +152,7 @@ class ResourceVariable(Variable):
     def read_value(self) -> Tensor:
         with name_scope("Read"):
             value = self._read()
-        return _identity(value)
+        return identity_of(value)
 
     def is_initialized(self, name: str | None = None) -> Tensor:
         tensor: Tensor = variable_ops.var_is_initialized(self._handle, name=name)
@@ -178,7 +171,7 @@ class ResourceVariable(Variable):
     def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:
         with self._after_parent():
             tensor = variable_ops.resource_gather_nd(self._handle, indices, dtype=self._dtype, name=name or "GatherNd")
-        return _identity(tensor)
+        return identity_of(tensor)
 
     # Changing
 
@@ -258,7 +251,7 @@ class ResourceVariable(Variable):
 
 
 class _Unread(ResourceVariable):
-    """A variable after a write: what reads it waits for that write."""
+    """A variable after a write: its reads wait for that write."""
 
     def __init__(self, variable: ResourceVariable, parent: Operation) -> None:
         self.__dict__ = dict(variable.__dict__)
@@ -275,10 +268,3 @@ class _Unread(ResourceVariable):
 
     def _used_in(self, graph: Any) -> bool:
         return True
-
-
-def _identity(tensor: Tensor) -> Tensor:
-    identity = registered("Identity")
-    assert identity is not None
-    copy: Tensor = identity(tensor)
-    return copy

@@ -1,4 +1,4 @@
-"""Changing variables by functions: `tf.assign(v, x)` and the like, for both kinds of variable."""
+"""Functions that change variables: `tf.assign(v, x)` and the like, for both kinds of variable."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def assign_sub(ref: Any, value: Any, use_locking: bool | None = None, name: str 
 
 
 def count_up_to(ref: Any, limit: int, name: str | None = None) -> Any:
-    """The value before it is raised by one; OutOfRangeError once it has reached `limit`."""
+    """Increments the variable and returns the value before; OutOfRangeError once it has reached `limit`."""
     if _is_ref(ref):
         return variable_ops.count_up_to(ref, limit=limit, name=name)
     return variable_ops.resource_count_up_to(ref.handle, limit=limit, T=ref.dtype, name=name)
@@ -93,7 +93,7 @@ def batch_scatter_update(
 
 
 def scatter_add(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
-    """Adds to rows of a variable; an index that occurs twice counts twice."""
+    """Adds to rows of a variable; an index that occurs twice is added twice."""
     return _scatter("Add", ref, indices, updates, use_locking, name)
 
 
@@ -113,12 +113,12 @@ def scatter_div(ref: Any, indices: Any, updates: Any, use_locking: bool = False,
 
 
 def scatter_min(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
-    """The minimum of rows of a variable and `updates`."""
+    """Replaces rows of a variable by the minimum of them and `updates`."""
     return _scatter("Min", ref, indices, updates, use_locking, name)
 
 
 def scatter_max(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
-    """The maximum of rows of a variable and `updates`."""
+    """Replaces rows of a variable by the maximum of them and `updates`."""
     return _scatter("Max", ref, indices, updates, use_locking, name)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from penstock.graph.dtype import DType
-from penstock.graph.graph import Graph, get_default_graph, home_of
+from penstock.graph.graph import Graph, home_of
 from penstock.graph.keys import GraphKeys
+from penstock.graph.opdef import registered
 from penstock.graph.operation import OPERATORS, Operation, Tensor
 from penstock.graph.reference import Reference
 from penstock.graph.scopes import init_scope
@@ -16,129 +16,22 @@ from penstock.graph.sessions import session_for
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.ops.control.flow import cond
 from penstock.variables import protos, slices
+from penstock.variables.creation import Kinds, create
 from penstock.variables.enums import VariableAggregation, VariableSynchronization
 from penstock.variables.updates import batch_scatter_update
 
-Creator = Callable[..., Any]
-_V = TypeVar("_V", bound="Variable")
-_CREATORS = ("__variable_creator_stack",)  # not a string: users do not see it among the collections
-
-
-class _Kinds:
-    """The classes of the two kinds of variable, and which kind is made when the call does not say so."""
-
-    classes: ClassVar[dict[bool, type[Variable]]] = {}  # by whether it is of the resource kind; see `kind`
-    scope_wants_resource: Callable[[], bool | None] = staticmethod(lambda: None)  # scope.py fills it in
-    resource_by_default = False
-
-
-def kind(resource: bool) -> Callable[[type[_V]], type[_V]]:
-    """Makes a class the one of its kind: what `tf.Variable(...)` makes, and what a VariableDef becomes.
-
-    >>> @kind(resource=False)
-    ... class RefVariable(Variable): ...
-    """
-
-    def register(cls: type[_V]) -> type[_V]:
-        _Kinds.classes[resource] = cls
-        return cls
-
-    return register
-
-
-def decide_kind_by(scope_wants_resource: Callable[[], bool | None]) -> None:
-    """Has `scope_wants_resource` asked for the kind of a variable, where the call does not say it."""
-    _Kinds.scope_wants_resource = staticmethod(scope_wants_resource)
-
-
-def enable_resource_variables() -> None:
-    """Makes resource variables the default."""
-    _Kinds.resource_by_default = True
-
-
-def disable_resource_variables() -> None:
-    """Makes ref variables the default again."""
-    _Kinds.resource_by_default = False
-
-
-def resource_variables_enabled() -> bool:
-    """Whether resource variables are the default."""
-    return _Kinds.resource_by_default
-
-
-@contextmanager
-def variable_creator_scope(variable_creator: Creator) -> Iterator[None]:
-    """Calls `variable_creator(next_creator, **kwargs)` for every variable made inside.
-
-    >>> with tf.variable_creator_scope(lambda make, **kw: make(**{**kw, "trainable": False})): ...
-    """
-    stack = get_default_graph().get_collection_ref(_CREATORS)
-    stack.append(variable_creator)
-    try:
-        yield
-    finally:
-        stack.remove(variable_creator)
-
-
-def _default_creator(**kwargs: Any) -> Any:
-    use_resource = kwargs.pop("use_resource", None)
-    if use_resource is None:
-        use_resource = _Kinds.scope_wants_resource()
-    if use_resource is None:
-        use_resource = _Kinds.resource_by_default
-    if use_resource:
-        kwargs.pop("expected_shape", None)
-    return _Kinds.classes[bool(use_resource)](**kwargs)
-
 
 class _VariableType(type):
-    """Calling `Variable` itself asks the creators in force, innermost first."""
+    """Calling `Variable` itself calls the current creators, innermost first."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if cls is not Variable:
-            return super().__call__(*args, **kwargs)
-        for name, value in zip(_POSITIONAL, args, strict=False):
-            if name in kwargs:
-                raise TypeError(f"Variable() got multiple values for argument '{name}'.")
-            kwargs[name] = value
-        if len(args) > len(_POSITIONAL):
-            raise TypeError(f"Variable() takes {len(_POSITIONAL)} arguments, received {len(args)}.")
-        unknown = kwargs.keys() - set(_POSITIONAL)
-        if unknown:
-            raise TypeError(f"Variable() got an unexpected keyword argument '{min(unknown)}'.")
-        creator: Creator = _default_creator
-        for outer in get_default_graph().get_collection(_CREATORS):
-            creator = _chained(outer, creator)
-        return creator(**kwargs)
-
-
-def _chained(creator: Creator, following: Creator) -> Creator:
-    return lambda **kwargs: creator(following, **kwargs)
-
-
-_POSITIONAL = (
-    "initial_value",
-    "trainable",
-    "collections",
-    "validate_shape",
-    "caching_device",
-    "name",
-    "variable_def",
-    "dtype",
-    "expected_shape",
-    "import_scope",
-    "constraint",
-    "use_resource",
-    "synchronization",
-    "aggregation",
-    "shape",
-)
+        return create(*args, **kwargs) if cls is Variable else super().__call__(*args, **kwargs)
 
 
 class Variable(metaclass=_VariableType):
     """A tensor whose value lives across steps and changes by assignment.
 
-    `initial_value` (a tensor, something that becomes one, or a function without arguments) gives type and shape;
+    `initial_value` (a tensor, a value that converts to one, or a function without arguments) gives type and shape;
     the variable holds it after its `initializer` has run. `use_resource` chooses between the two kinds.
 
     >>> w = tf.Variable(tf.zeros([784, 10]), name="w")
@@ -163,10 +56,21 @@ class Variable(metaclass=_VariableType):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError  # tf.Variable(...) makes a subclass
 
+    def _is_adopted(self, initial_value: Any, variable_def: Any, import_scope: str | None) -> bool:
+        """Takes over the variable of a VariableDef, if one is given; else demands an initial value."""
+        if variable_def is None:
+            if initial_value is None:
+                raise ValueError("initial_value must be specified.")
+            return False
+        if initial_value is not None:
+            raise ValueError("variable_def and initial_value are mutually exclusive.")
+        self.__dict__ = Variable.from_proto(variable_def, import_scope).__dict__
+        return True
+
     def _settle(
         self, trainable: bool | None, collections: Any, constraint: Any, synchronization: Any, aggregation: Any
     ) -> list[str]:
-        """Checks and keeps what both kinds of variable have; returns the collections to join."""
+        """Checks and stores the settings that both kinds of variable have; returns the collections to join."""
         if collections is None:
             collections = [GraphKeys.GLOBAL_VARIABLES]
         if not isinstance(collections, (list, tuple, set)):
@@ -187,7 +91,7 @@ class Variable(metaclass=_VariableType):
             return [*collections, GraphKeys.TRAINABLE_VARIABLES]
         return list(collections)
 
-    # What it is
+    # Properties
 
     @property
     def name(self) -> str:
@@ -245,18 +149,18 @@ class Variable(metaclass=_VariableType):
     def initial_value(self) -> Any:
         return self._initial_value
 
-    # What it holds
+    # The value
 
     def value(self) -> Tensor:
-        """The value as a tensor: the snapshot that other ops take."""
+        """The value as a tensor: the snapshot that other ops use."""
         raise NotImplementedError
 
     def read_value(self) -> Tensor:
-        """The value read at the place of this call, so after the control dependencies in force."""
+        """The value read at this point, so after the current control dependencies."""
         raise NotImplementedError
 
     def is_initialized(self, name: str | None = None) -> Tensor:
-        """Whether the variable holds a value."""
+        """Tells if the variable holds a value."""
         raise NotImplementedError
 
     def eval(self, session: Any = None) -> Any:
@@ -264,7 +168,7 @@ class Variable(metaclass=_VariableType):
         raise NotImplementedError
 
     def initialized_value(self) -> Tensor:
-        """The value, or the initial value while the variable is not initialised: for initial values of others.
+        """The value, or the initial value if the variable is not initialized yet: for initial values of others.
 
         >>> v = tf.Variable(w.initialized_value() * 2.0)
         """
@@ -273,13 +177,13 @@ class Variable(metaclass=_VariableType):
             return result
 
     def load(self, value: Any, session: Any = None) -> None:
-        """Sets the value in `session` or the default session, without a new op in the graph."""
+        """Sets the value in `session` or the default session, without adding an op to the graph."""
         assert self._initializer_op is not None
         session_for(session, self.graph, "load a variable").run(
             self._initializer_op, {self._initializer_op.input_list[1]: value}
         )
 
-    # Changing it
+    # Changes
 
     def assign(self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True) -> Any:
         """Replaces the value. Returns the new value, or the operation with `read_value=False`."""
@@ -330,11 +234,11 @@ class Variable(metaclass=_VariableType):
         return self._scatter("Div", sparse_delta, use_locking, name)
 
     def scatter_min(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
-        """The minimum of rows and an IndexedSlices."""
+        """Replaces rows by the minimum of them and an IndexedSlices."""
         return self._scatter("Min", sparse_delta, use_locking, name)
 
     def scatter_max(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
-        """The maximum of rows and an IndexedSlices."""
+        """Replaces rows by the maximum of them and an IndexedSlices."""
         return self._scatter("Max", sparse_delta, use_locking, name)
 
     def batch_scatter_update(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
@@ -354,7 +258,7 @@ class Variable(metaclass=_VariableType):
         return self._scatter_nd("Sub", indices, updates, name)
 
     def count_up_to(self, limit: int) -> Tensor:
-        """The value before it is raised by one; OutOfRangeError once it has reached `limit`."""
+        """Increments the variable and returns the value before; OutOfRangeError once it has reached `limit`."""
         raise NotImplementedError
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
@@ -365,7 +269,7 @@ class Variable(metaclass=_VariableType):
         """The slices at `indices`."""
         raise NotImplementedError
 
-    # Tensors of it
+    # Conversion to tensors
 
     def _as_tensor(self, dtype: DType | None = None, name: str | None = None, as_ref: bool = False) -> Tensor:
         raise NotImplementedError
@@ -376,14 +280,14 @@ class Variable(metaclass=_VariableType):
     def _ref(self) -> Any:
         raise NotImplementedError
 
-    def _adopt(self, element: Tensor, snapshot: Tensor) -> None:
-        """Stands for nodes that are in the graph already: those of the variable, and of its value for others."""
+    def _use_nodes(self, element: Tensor, snapshot: Tensor) -> None:
+        """Takes over nodes that are already in the graph: the variable's, and its value for other ops."""
         raise NotImplementedError
 
-    # Saving it
+    # Saving
 
     def _set_save_slice_info(self, save_slice_info: slices.SaveSliceInfo) -> None:
-        """Says that this variable is a slice of a larger one, under whose name it is saved."""
+        """Marks this variable as a slice of a larger one, under whose name it is saved."""
         self._save_slice_info = save_slice_info
 
     def _get_save_slice_info(self) -> slices.SaveSliceInfo | None:
@@ -396,7 +300,7 @@ class Variable(metaclass=_VariableType):
     @staticmethod
     def from_proto(variable_def: Any, import_scope: str | None = None) -> Any:
         """The variable that a VariableDef describes, in the default graph."""
-        cls = _Kinds.classes[variable_def.is_resource]
+        cls: type[Variable] = Kinds.classes[variable_def.is_resource]
         variable = cls.__new__(cls)
         protos.fill_in(variable, variable_def, import_scope)
         return variable
@@ -414,13 +318,13 @@ class Variable(metaclass=_VariableType):
         return f"<tf.Variable '{self.name}' shape={self.shape} dtype={self.dtype.name}>"
 
 
-# TensorFlow's name for the class behind `tf.Variable` of the 1.x API.
+# TensorFlow's name for the class of `tf.Variable` in the 1.x API.
 VariableV1 = Variable
 
 
 def _operator(name: str) -> Callable[..., Any]:
     def operate(self: Variable, *args: Any) -> Any:
-        # The variable is read first, as a step of its own, and then the tensor's operator decides.
+        # The variable is read first, as a separate op, and then the tensor's operator decides.
         return getattr(Tensor, name)(self.value(), *args)
 
     operate.__name__ = name
@@ -432,7 +336,7 @@ for _name in OPERATORS:
 
 
 def _item(self: Variable, slice_spec: Any) -> Any:
-    # The tensor knows its variable, so that one can assign to a slice.
+    # The tensor knows its variable, so that a slice can be assigned to.
     return getattr(Tensor, "__getitem__")(self.value(), slice_spec, self)  # noqa: B009
 
 
@@ -440,7 +344,15 @@ setattr(Variable, "__getitem__", _item)  # noqa: B010
 
 
 def declared_shape(shape: Any, initial_value: Tensor, validate_shape: bool) -> TensorShape:
-    """The shape of a new variable: as given, else that of its initial value, or unknown if it may change."""
+    """The shape of a new variable: the given one, else that of its initial value, or unknown if it may change."""
     if shape is not None:
         return as_shape(shape)
     return initial_value.shape if validate_shape else TensorShape(None)
+
+
+def identity_of(tensor: Tensor, name: str | None = None) -> Tensor:
+    """A plain Identity node; `tf.identity` does more for tensors that are not dense."""
+    identity = registered("Identity")
+    assert identity is not None
+    copy: Tensor = identity(tensor, name=name)
+    return copy

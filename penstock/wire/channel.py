@@ -21,6 +21,7 @@ from penstock import logging
 from penstock.errors import INTERNAL, UNAVAILABLE, DataLossError, OpError, UnavailableError, error_from_code
 from penstock.memory import aligned_empty
 from penstock.wire import codec
+from penstock.wire.batches import close_all, join_neighbours, rest_of, size_of
 from penstock.wire.codec import Goodbye, Message, Ping, Pong, Region, Released
 from penstock.wire.loop import Loop
 from penstock.wire.shared_memory import SUPPORTED, Arena, Leases
@@ -85,7 +86,7 @@ class Channel:
                 self._send(batches)  # the peer must learn of the new regions even though the message is not sent
                 arena.release(placed)
             raise
-        self._sent += sum(map(_size, buffers))
+        self._sent += sum(map(size_of, buffers))
         batches.append((buffers, []))
         self._send(batches)
 
@@ -93,21 +94,21 @@ class Channel:
         with self._lock:
             if self._reason is not None:
                 for _, descriptors in batches:
-                    _close_all(descriptors)
+                    close_all(descriptors)
                 raise self.closed_error()
             released = self._leases.released() if self._leases is not None else None
             if released:
                 batches.insert(0, (codec.encode(Released(released)), []))
             if len(batches) > 1:
-                batches = _joined(batches)
+                batches = join_neighbours(batches)
             for buffers, descriptors in batches:
                 if not self._waiting:
                     try:
-                        rest = _rest(buffers, self._stream.write_some(buffers, descriptors))
+                        rest = rest_of(buffers, self._stream.write_some(buffers, descriptors))
                     except OSError:
                         rest = buffers  # the writer thread meets the error again, and closes
                     if rest is not buffers:
-                        _close_all(descriptors)
+                        close_all(descriptors)
                         descriptors = []
                     if not rest:
                         continue
@@ -133,12 +134,12 @@ class Channel:
                     self._waiting[0] = (buffers, [])  # `close` leaves the descriptors to this thread
                 try:
                     while buffers:
-                        rest = _rest(buffers, self._stream.write(buffers, descriptors))
-                        _close_all(descriptors)
+                        rest = rest_of(buffers, self._stream.write(buffers, descriptors))
+                        close_all(descriptors)
                         descriptors = []
                         buffers = rest
                 finally:
-                    _close_all(descriptors)
+                    close_all(descriptors)
                 with self._lock:
                     if self._reason is None:
                         self._waiting.popleft()
@@ -331,7 +332,7 @@ class Channel:
                     pass  # the peer has gone
             self._reason = error_from_code(code, message)
             for _, descriptors in self._waiting:
-                _close_all(descriptors)
+                close_all(descriptors)
             self._waiting.clear()
             self._work.notify_all()
         self._stream.close()
@@ -379,38 +380,6 @@ def _sharer(arena: Arena, batches: list[tuple[list[Any], list[int]]], placed: li
         return region
 
     return share
-
-
-def _joined(batches: list[tuple[list[Any], list[int]]]) -> list[tuple[list[Any], list[int]]]:
-    """Joins neighbouring batches, unless a descriptor has to stay with its frame."""
-    joined = [batches[0]]
-    for buffers, descriptors in batches[1:]:
-        if descriptors or joined[-1][1]:
-            joined.append((buffers, descriptors))
-        else:
-            joined[-1] = ([*joined[-1][0], *buffers], [])
-    return joined
-
-
-def _rest(buffers: list[Any], sent: int) -> list[Any]:
-    """Returns the buffers that remain after `sent` bytes; `buffers` itself if nothing was sent."""
-    if sent == 0:
-        return buffers
-    for i, buffer in enumerate(buffers):
-        size = _size(buffer)
-        if sent < size:
-            return [memoryview(buffer)[sent:], *buffers[i + 1 :]]
-        sent -= size
-    return []
-
-
-def _size(buffer: Any) -> int:
-    return len(buffer) if buffer.__class__ is bytes else int(buffer.nbytes)
-
-
-def _close_all(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 class _Pulse:

@@ -130,10 +130,10 @@ class Segment:
         options = cpu_compiler_options() if self.platform == "cpu" else None
         return jax.jit(function, donate_argnums=(0,), compiler_options=options)
 
-    def compile(self, jitted: Any, forms: Sequence[Any]) -> None:
-        """Compiles such a function for arguments of these forms, before a call needs it."""
+    def compile(self, jitted: Any, forms: Sequence[Any]) -> Any:
+        """Compiles such a function for arguments of these forms. Returns the code, which takes no others."""
         with self._on_device():
-            jitted.lower(*forms).compile()
+            return jitted.lower(*forms).compile()
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if self.is_default else jax.default_device(self.jax_device)

@@ -250,6 +250,7 @@ _WITHOUT_LOOPS = frozenset(
     f"penstock.ops.{name}"
     for name in (
         "linalg.matmul",
+        "math.argmax",
         "math.arithmetic",
         "math.cumulative",
         "math.reduce",

@@ -26,7 +26,7 @@ def tell(what):
         return False
 def begin():
     "What a server and a session do."
-    from penstock.face import progress
+    from penstock import progress
     progress.under_way()
 def hear(what):
     while not os.path.exists(f"{here}/{what}.told"): time.sleep(0.02)

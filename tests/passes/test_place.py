@@ -12,8 +12,7 @@ DEVICES = [f"{TASK}/device:CPU:0", f"{TASK}/device:GPU:0"]
 
 
 def placed(fetches, targets=(), soft=False):
-    subgraph = prune([], fetches, targets)
-    place(subgraph, DEVICES, soft)
+    subgraph = place(prune([], fetches, targets), DEVICES, soft)
     return {n.name: n.device.rpartition("device:")[2] for n in subgraph.nodes}
 
 

@@ -22,9 +22,7 @@ DEVICES = [f"{task}/device:CPU:0" for task in (WORKER, PS0, PS1)]
 
 def placed(build: Callable[[], Any]) -> Subgraph:
     with tf.Graph().as_default():
-        subgraph = prune([], [build()], [])
-        place(subgraph, DEVICES)
-        return subgraph
+        return place(prune([], [build()], []), DEVICES)
 
 
 def variables() -> tuple[Any, Any]:

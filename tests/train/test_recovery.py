@@ -12,7 +12,7 @@ import pytest
 import penstock.v1 as tf
 from penstock import logging
 from penstock.train import step_memory
-from penstock.train.recovery import Patience, RecoveringSession, patiently
+from penstock.train.recovery import RecoveringSession, RetryLimit, retry_while_lost
 from penstock.train.step_memory import StepMemory
 
 LOST = (tf.errors.AbortedError, tf.errors.UnavailableError)
@@ -88,11 +88,11 @@ def test_nobody_recovers_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         raise tf.errors.UnavailableError(None, None, "gone")
 
     with pytest.raises(tf.errors.UnavailableError, match="gone"):
-        patiently(make)
+        retry_while_lost(make)
     assert len(tries) > 2
     # Once the training is to stop, nothing is tried again.
     with pytest.raises(tf.errors.UnavailableError, match="gone"):
-        patiently(make, Patience(), lambda: False)
+        retry_while_lost(make, RetryLimit(), lambda: False)
 
     def make_once(again: bool) -> tf.Session:
         if again:

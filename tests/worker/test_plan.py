@@ -13,9 +13,7 @@ DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
 def plan_of(feeds, fetches, targets=()):
-    subgraph = optimize(prune(feeds, fetches, targets))
-    place(subgraph, [DEVICE])
-    return make_plan(subgraph)
+    return make_plan(place(optimize(prune(feeds, fetches, targets)), [DEVICE]))
 
 
 @pytest.fixture(autouse=True)

@@ -66,7 +66,9 @@ def result(folder: Path) -> Any:
 def test_a_second_process_does_not_trace_padded_programs(tmp_path: Path) -> None:
     traced, trained = result(tmp_path)
     assert traced > 0
-    assert result(tmp_path) == [0, trained]
+    again, result_again = result(tmp_path)
+    assert again == 0
+    np.testing.assert_allclose(result_again, trained, rtol=1e-5)  # some steps of the first process ran in NumPy
 
 
 def of(function: Any, *arguments: Any) -> str:

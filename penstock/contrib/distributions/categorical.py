@@ -13,7 +13,7 @@ from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.ops.array import arranging, creation, joining, ranges, reshaping, selection
-from penstock.ops.math import casting, compare, reduce, unary
+from penstock.ops.math import argmax, casting, compare, reduce, unary
 from penstock.ops.nn import cross_entropy, layer_parts
 from penstock.ops.random import stateful as random
 
@@ -76,7 +76,7 @@ class Categorical(Distribution):
         return reshaping.reshape(arranging.transpose(drawn), self._drawn_shape(n))
 
     def _matched(self, value: Any, per_class: Any) -> tuple[Any, Any]:
-        """Classes, and what there is for each class, in shapes that fit: [..., ] and [..., classes]."""
+        """Classes, and values per class, in matching shapes: [..., ] and [..., classes]."""
         if value.shape.rank is not None and value.shape == TensorShape(per_class.shape.as_list()[:-1]):
             return value, per_class
         per_class = per_class * creation.ones_like(reshaping.expand_dims(value, -1), dtype=per_class.dtype.base_dtype)
@@ -99,7 +99,7 @@ class Categorical(Distribution):
         return unary.negative(reduce.reduce_sum(layer_parts.log_softmax(self.logits) * self.probs, -1))
 
     def _mode(self) -> Any:
-        return casting.cast(reduce.argmax(self.logits, -1), self.dtype)
+        return casting.cast(argmax.argmax(self.logits, -1), self.dtype)
 
 
 @RegisterKL(Categorical, Categorical)

@@ -211,7 +211,7 @@ def roll_op(input: Array, shift: Array, axis: Array) -> Array:
 
 
 def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
-    """The elements moved round by `shift` along `axis`: `tf.roll(x, 1, 0)`."""
+    """The elements shifted cyclically by `shift` along `axis`: `tf.roll(x, 1, 0)`."""
     result: Tensor = roll_op(input, shift, axis, name=name)
     return result
 

@@ -1,4 +1,4 @@
-"""Joining, splitting, repeating and padding tensors."""
+"""Joining, splitting and repeating tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import merge, require_rank
 from penstock.kernel.types import INDEX32, INDEX64, Array, array_module, xp
 from penstock.ops.array.passthrough import identity, refuse_gradient
-from penstock.ops.array.reshaping import concat_offset, expand_dims, rank, reshape, shape, shape_n
+from penstock.ops.array.reshaping import concat_offset, expand_dims, rank, shape, shape_n
 from penstock.ops.array.slicing import remember_parts
 from penstock.ops.array.slicing import slice as slice_
 
@@ -55,7 +55,7 @@ def _concat_shape(op: Operation) -> list[TensorShape]:
 
 
 def _shapes_of(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The shapes as constants where they all are, else of one ShapeN."""
+    """The shapes as constants if all are known, else the outputs of one ShapeN."""
     found = []
     for tensor in tensors:
         found.append(shape(tensor))
@@ -86,7 +86,7 @@ def _concat_grad(op: Operation, grad: Tensor) -> list[Any]:
 def concat_v2(values: list[Array], axis: Array) -> Array:
     place = int(axis.reshape(()))
     if all(value.__class__ is np.ndarray for value in values):
-        with contextlib.suppress(ValueError):  # what follows knows why
+        with contextlib.suppress(ValueError):  # the checks below raise a clear error
             return np.concatenate(values, axis=place)
     first = values[0].shape
     if first and not -len(first) <= place < len(first):
@@ -111,7 +111,7 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
     parts = values if isinstance(values, (list, tuple)) else [values]
     if len(parts) == 1:
         with name_scope(name, "concat", parts):
-            # A wrong axis must not go unnoticed because there is nothing to join.
+            # A wrong axis must be an error even if there is nothing to join.
             where = convert_to_tensor(axis, dtype=dt.int32, name="concat_dim")
             require_rank(where.shape, 0)
             return identity(parts[0], name=name or "concat")
@@ -157,7 +157,7 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
             # A list of numbers becomes one constant.
             return convert_to_tensor(values, name=name)
         except (TypeError, ValueError):
-            pass  # the op says what is wrong
+            pass  # the op raises a clear error
     elif len(values):
         count = convert_to_tensor(values[0], name=name).shape.rank
         if count is not None and not -count - 1 <= axis <= count:
@@ -288,7 +288,7 @@ def _split_v_shape(op: Operation) -> list[TensorShape]:
 
 
 def _sizes(sizes: np.ndarray, whole: int) -> list[int]:
-    """Sizes of the parts, with what remains in place of a -1."""
+    """Sizes of the parts; a -1 is replaced by the remaining size."""
     found: list[int] = [as_size(s) for s in sizes.reshape(-1)]
     if found.count(-1) == 1:
         rest = whole - sum(s for s in found if s != -1)
@@ -358,97 +358,4 @@ def tile_op(input: Array, multiples: Array) -> Array:
 def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
     """`input` repeated in every dimension: `tf.tile(x, [2, 1])`."""
     result: Tensor = tile_op(input, multiples, name=name)
-    return result
-
-
-def _pad_shape(op: Operation) -> list[TensorShape]:
-    source, paddings = op.input_list[0].shape, op.input_list[1]
-    rows = merge(require_rank(paddings.shape, 2), TensorShape.of((None, 2))).as_list()[0]
-    if source.rank is not None and rows is not None and source.rank != rows:
-        raise ValueError(f"Shape must be rank {rows} but is rank {source.rank}")
-    count = rows if source.rank is None else source.rank
-    if count is None:
-        return [TensorShape.of(None)]
-    known = constant_value(paddings)
-    if known is None:
-        return [TensorShape.of((None,) * count)]
-    if (known < 0).any():
-        raise ValueError("Paddings must be non-negative")
-    dims = source.with_rank(count).as_list()
-    return [TensorShape.of(tuple(None if d is None else d + int(k) for d, k in zip(dims, known.sum(1), strict=True)))]
-
-
-def _pad_grad(op: Operation, grad: Tensor) -> list[Any]:
-    tensor, paddings = op.input_list[:2]
-    before = slice_(paddings, [0, 0], stack([rank(tensor), 1]))
-    begin = reshape(before, [-1])
-    inner = slice_(grad, begin, shape(tensor, out_type=begin.dtype))
-    return [inner, None, None] if op.type == "PadV2" else [inner, None]
-
-
-def _pad_values(input: Array, paddings: Array, value: Any) -> Array:
-    if paddings.shape != (input.ndim, 2):
-        raise ValueError(
-            "The first dimension of paddings must be the rank of inputs: "
-            f"{list(paddings.shape)} for {list(input.shape)}"
-        )
-    module = xp(input, value)
-    return module.pad(input, [(int(a), int(b)) for a, b in paddings], constant_values=value)
-
-
-@op(
-    "Pad",
-    "T, Tpaddings -> output: T",
-    static="paddings",
-    numpy=True,
-    shape=_pad_shape,
-    grad=_pad_grad,
-    Tpaddings=INDEX32,
-)
-def pad_op(input: Array, paddings: Array) -> Array:
-    zero = np.array(b"", object) if input.dtype == object else np.zeros((), input.dtype)
-    return _pad_values(input, paddings, zero)
-
-
-@op(
-    "PadV2",
-    "T, Tpaddings, T -> output: T",
-    static="paddings",
-    numpy=True,
-    shape=_pad_shape,
-    grad=_pad_grad,
-    Tpaddings=INDEX32,
-)
-def pad_v2(input: Array, paddings: Array, constant_values: Array) -> Array:
-    return _pad_values(input, paddings, constant_values)
-
-
-@op("MirrorPad", "T, Tpaddings -> output: T", static="paddings", numpy=True, shape=_pad_shape, Tpaddings=INDEX32)
-def mirror_pad(input: Array, paddings: Array, *, mode: str) -> Array:
-    widths = [(int(a), int(b)) for a, b in paddings]
-    for (before, after), dim in zip(widths, input.shape, strict=True):
-        if max(before, after) > dim - (mode == "REFLECT"):
-            raise ValueError(f"paddings must be no greater than the dimension: {before}, {after} greater than {dim}")
-    return xp(input).pad(input, widths, mode=mode.lower())
-
-
-def pad(
-    tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = None, constant_values: Any = 0
-) -> Tensor:
-    """`tensor` with room before and after in every dimension: `tf.pad(x, [[1, 1], [0, 2]])`."""
-    kind = mode.upper()
-    result: Tensor
-    if kind == "CONSTANT":
-        # Numbers alone decide: a tensor of zeros is a value like any other.
-        if not isinstance(constant_values, Tensor) and np.ndim(constant_values) == 0 and constant_values == 0:
-            result = pad_op(tensor, paddings, name=name)
-        else:
-            result = pad_v2(tensor, paddings, constant_values, name=name)
-    elif kind in ("REFLECT", "SYMMETRIC"):
-        result = mirror_pad(tensor, paddings, mode=kind, name=name)
-    else:
-        raise ValueError(
-            'Value of argument `mode` expected to be one of "CONSTANT", "REFLECT", or "SYMMETRIC". '
-            f"Received `mode` = {mode}"
-        )
     return result

@@ -1,4 +1,4 @@
-"""Choosing by condition or by value: where, masks, one-hot, unique, partition and stitch."""
+"""Choosing by condition or by value: where, masks, one-hot, unique."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from penstock.graph import dtype as dt
-from penstock.graph.checks import require_in_range
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import DType, as_dtype
@@ -20,7 +19,6 @@ from penstock.jaxprs.symbols import as_size, is_symbol
 from penstock.kernel import shapes
 from penstock.kernel.shapes import merge, require_rank
 from penstock.kernel.types import INDEX32, NUMBERS, QUANTIZED, Array, xp
-from penstock.memory import aligned_empty
 from penstock.ops.array.creation import zeros_like
 from penstock.ops.array.gathering import gather
 from penstock.ops.array.joining import concat, tile
@@ -259,7 +257,7 @@ class UniqueWithCounts(NamedTuple):
 
 
 class ListDiff(NamedTuple):
-    """The values of the first list that are not in the second, and where they stand."""
+    """The values of the first list that are not in the second, and their positions."""
 
     out: Tensor
     idx: Tensor
@@ -274,14 +272,14 @@ def _unique_shape(op: Operation) -> list[TensorShape]:
 
 
 def _distinct(x: np.ndarray, index: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct values in the order in which they come first, and the place of each element's among them."""
+    """The distinct values in order of first appearance, and for each element the index of its value."""
     if x.dtype.kind in "iu":
         order = np.argsort(x, kind="stable")
         is_new = run_starts(x[order])
-        first = order[is_new]  # where each value comes first, by value
+        first = order[is_new]  # position of the first appearance, sorted by value
         inverse = np.empty(len(x), np.intp)
         inverse[order] = np.cumsum(is_new) - 1
-    else:  # strings, and numbers that need not be equal to themselves
+    else:  # strings, and numbers that may differ from themselves (NaN)
         _, first, inverse = np.unique(x, return_index=True, return_inverse=True)
     by_place = np.argsort(first, kind="stable")
     place = np.empty(len(first), index)
@@ -348,115 +346,6 @@ def setdiff1d(x: Any, y: Any, index_dtype: Any = dt.int32, name: str | None = No
 
 
 listdiff = setdiff1d
-
-# Partition and stitch
-
-
-def _partition_shape(op: Operation) -> list[TensorShape]:
-    data, partitions = (t.shape for t in op.input_list)
-    count = op.attrs["num_partitions"]
-    if data.rank is None or partitions.rank is None:
-        return [TensorShape.of(None)] * count
-    merge(data[: partitions.rank], partitions)
-    return [TensorShape.of((None,)).concatenate(data[partitions.rank :])] * count
-
-
-def _partition_grad(op: Operation, *grads: Tensor) -> list[Any]:
-    data, partitions = op.input_list
-    prefix = shape(partitions)
-    count = op_of("Prod")(prefix, [0], name="Prod")
-    order = reshape(op_of("Range")(0, count, 1, name="Range"), prefix)
-    places = dynamic_partition(order, partitions, op.attrs["num_partitions"])
-    whole = parallel_dynamic_stitch(places, list(grads))
-    return [reshape(whole, shape(data)), None]
-
-
-@op(
-    "DynamicPartition",
-    "T, int32 -> outputs: num_partitions*T",
-    host=True,
-    numpy=True,
-    shape=_partition_shape,
-    grad=_partition_grad,
-)
-def dynamic_partition_op(data: Array, partitions: Array, *, num_partitions: int) -> list[Array]:
-    values, chosen = np.asarray(data), np.asarray(partitions)
-    if values.shape[: chosen.ndim] != chosen.shape:
-        raise ValueError(
-            f"data.shape must start with partitions.shape, got {list(values.shape)} and {list(chosen.shape)}"
-        )
-    require_in_range(chosen, num_partitions, "partitions")
-    return [values[chosen == i] for i in range(num_partitions)]
-
-
-def dynamic_partition(data: Any, partitions: Any, num_partitions: int, name: str | None = None) -> list[Tensor]:
-    """`data` dealt out: element i goes to output `partitions[i]`."""
-    result: list[Tensor] = dynamic_partition_op(data, partitions, num_partitions=num_partitions, name=name)
-    return result
-
-
-def _stitch_shape(op: Operation) -> list[TensorShape]:
-    count = op.attrs["N"]
-    extra = TensorShape.of(None)
-    largest: int | None = -1
-    for indices, data in zip(op.input_list[:count], op.input_list[count:], strict=True):
-        if data.shape.rank is not None and indices.shape.rank is not None:
-            merge(data.shape[: indices.shape.rank], indices.shape)
-            extra = merge(extra, data.shape[indices.shape.rank :])
-        known = constant_value(indices)
-        if known is None:
-            largest = None
-        elif largest is not None and known.size:
-            largest = max(largest, int(known.max()))
-    return [TensorShape.of((None if largest is None else largest + 1,)).concatenate(extra)]
-
-
-def _stitch_grad(op: Operation, grad: Tensor) -> list[Any]:
-    count = op.attrs["N"]
-    return [None] * count + [gather(grad, indices) for indices in op.input_list[:count]]
-
-
-def _stitch(indices: list[Array], data: list[Array]) -> Array:
-    places, pieces = [np.asarray(i) for i in indices], [np.asarray(d) for d in data]
-    first = pieces[0]
-    in_order = _follow_each_other(places, pieces)
-    length = sum(map(len, places)) if in_order else max((int(i.max()) + 1 for i in places if i.size), default=0)
-    covered = np.zeros(length, bool)
-    for i in () if in_order else places:
-        require_in_range(i, length)
-        covered[i] = True
-    # To fill what will be overwritten takes as long as to write it, and compiled code reads it where it lies.
-    new = aligned_empty if (in_order or covered.all()) and first.dtype != object else np.zeros
-    merged = new((length, *first.shape[places[0].ndim :]), first.dtype)
-    if in_order:
-        return np.concatenate(pieces, out=merged)
-    for i, d in zip(places, pieces, strict=True):
-        if i.size:
-            merged[i] = d
-    return merged
-
-
-def _follow_each_other(places: list[np.ndarray], pieces: list[np.ndarray]) -> bool:
-    """Tells if the places of each piece are the next ones after those of the piece before it."""
-    begin = 0
-    for i, piece in zip(places, pieces, strict=True):
-        end = begin + i.size
-        if i.ndim != 1 or len(piece) != i.size or (end > begin and i[-1] != end - 1):
-            return False
-        if np.count_nonzero(i != np.arange(begin, end)):
-            return False
-        begin = end
-    return True
-
-
-@op("DynamicStitch", "N*int32, N*T -> merged: T", host=True, numpy=True, shape=_stitch_shape, grad=_stitch_grad)
-def dynamic_stitch(indices: list[Array], data: list[Array]) -> Array:
-    return _stitch(indices, data)
-
-
-@op("ParallelDynamicStitch", "N*int32, N*T -> merged: T", host=True, numpy=True, shape=_stitch_shape, grad=_stitch_grad)
-def parallel_dynamic_stitch(indices: list[Array], data: list[Array]) -> Array:
-    return _stitch(indices, data)
 
 
 def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None = None) -> Tensor:

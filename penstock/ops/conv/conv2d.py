@@ -15,7 +15,7 @@ from penstock.graph.shape import TensorShape
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import FLOATS, Array, platform
-from penstock.ops.array import joining, reshaping
+from penstock.ops.array import reshaping
 from penstock.ops.conv import lowerings
 from penstock.ops.math.reduce import renamed
 
@@ -35,7 +35,7 @@ _AXES: dict[str, tuple[int, tuple[int, ...]]] = {
 
 
 def axes_of(data_format: str, spatial: int = 2) -> tuple[int, tuple[int, ...]]:
-    """Where the channels and the spatial dimensions are."""
+    """The axis of the channels and the axes of space."""
     found = _AXES.get(data_format)
     if found is None or len(found[1]) != spatial:
         known = " or ".join(repr(name) for name, (_, axes) in _AXES.items() if len(axes) == spatial)
@@ -81,12 +81,12 @@ def windows_in(op: Operation, sizes: list[int | None], windows: Sequence[int | N
 
 
 def placed(data_format: str, batch: int | None, spatial: list[int | None], channels: int | None) -> TensorShape:
-    """The shape of images or volumes in that layout."""
+    """A shape of images or volumes in that layout."""
     return TensorShape.of((batch, *spatial, channels) if data_format.endswith("C") else (batch, channels, *spatial))
 
 
 def conv_shape(op: Operation) -> list[TensorShape]:
-    """The shape of a convolution's result, of images or of volumes by the length of the strides."""
+    """The shape of a convolution's result; the length of the strides tells images from volumes."""
     spatial = len(op.attrs["strides"]) - 2
     image, kernel = (require_rank(t.shape, spatial + 2).as_list() for t in op.input_list)
     channel, _ = axes_of(op.attrs["data_format"], spatial)
@@ -100,7 +100,7 @@ def conv_shape(op: Operation) -> list[TensorShape]:
 
 
 def from_sizes(index: int, batch_from: int | None = None, rank: int = 4) -> Any:
-    """The shape is the value of input `index`, `rank` sizes; the batch is that of input `batch_from`, if any."""
+    """A shape rule: the shape is the value of input `index`, with the batch size of input `batch_from`, if given."""
 
     def rule(op: Operation) -> list[TensorShape]:
         sizes = op.input_list[index]
@@ -418,81 +418,3 @@ def conv2d_transpose(
             dilations=dilations,
             name=name,
         )
-
-
-def conv1d(
-    value: Any = None,
-    filters: Any = None,
-    stride: Any = None,
-    padding: Any = None,
-    use_cudnn_on_gpu: bool | None = None,
-    data_format: str | None = None,
-    name: str | None = None,
-    input: Any = None,
-    dilations: Any = None,
-) -> Tensor:
-    """Slides `filters` [width, in, out] along sequences.
-
-    >>> tf.nn.conv1d(sequences, weights, stride=2, padding="SAME")
-    """
-    value = renamed(input, "input", value, "value")
-    return conv1d_under(value, filters, stride, padding, data_format, dilations, name, "conv1d")
-
-
-def conv1d_under(
-    value: Any,
-    filters: Any,
-    stride: Any,
-    padding: Any,
-    data_format: str | None,
-    dilations: Any,
-    name: str | None,
-    default_name: str,
-) -> Tensor:
-    """`conv1d`, under another default name."""
-    if data_format not in (None, "NWC", "NHWC", "NCW", "NCHW"):
-        raise ValueError(f"`data_format` must be 'NWC' or 'NCW', received {data_format}.")
-    first = data_format in ("NCW", "NCHW")
-    with name_scope(name, default_name, [value, filters]) as name:
-        layout, at, axis = ("NCHW", 2, -2) if first else ("NHWC", 1, -3)
-        steps = per_dimension(stride, layout, "stride", 1)
-        rates = per_dimension(dilations, layout, "dilations", 1)
-        steps.insert(at, 1)
-        rates.insert(at, 1)
-        value = reshaping.expand_dims(value, axis)
-        filters = reshaping.expand_dims(filters, 0)
-        wide = conv2d(value, filters, steps, padding, data_format=layout, dilations=rates, name=name)
-        return reshaping.squeeze(wide, [axis])
-
-
-def conv1d_transpose(
-    input: Any,
-    filters: Any,
-    output_shape: Any,
-    strides: Any,
-    padding: Any = "SAME",
-    data_format: str = "NWC",
-    dilations: Any = None,
-    name: str | None = None,
-) -> Tensor:
-    """The transpose of conv1d; `filters` is [width, out, in].
-
-    >>> tf.nn.conv1d_transpose(x, weights, output_shape=[8, 20, 3], strides=2)
-    """
-    data_format = data_format or "NWC"
-    if data_format not in ("NWC", "NHWC", "NCW", "NCHW"):
-        raise ValueError(f"`data_format` must be 'NWC' or 'NCW', received {data_format}.")
-    layout, axis = ("NCHW", 2) if data_format in ("NCW", "NCHW") else ("NHWC", 1)
-    with name_scope(name, "conv1d_transpose", [input, filters, output_shape]) as name:
-        steps = per_dimension(strides, layout, "strides", 1)
-        rates = per_dimension(dilations, layout, "dilations", 1)
-        steps.insert(axis, 1)
-        rates.insert(axis, 1)
-        input = reshaping.expand_dims(input, axis)
-        filters = reshaping.expand_dims(filters, 0)
-        sizes: Any = list(output_shape) if isinstance(output_shape, (list, tuple)) else output_shape
-        wide = joining.concat([sizes[:axis], [1], sizes[axis:]], 0)
-        image = conv2d_backprop_input(
-            wide, filters, input, strides=steps, padding=padding, data_format=layout, dilations=rates, name=name
-        )
-        return reshaping.squeeze(image, [axis])

@@ -1,4 +1,4 @@
-"""Windows with holes between their values: ordinary windows over every n-th pixel, which space-to-batch sets apart."""
+"""Windows with holes between their values, made of ordinary windows over every n-th pixel (space-to-batch)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.ops.array import joining, reshaping
 from penstock.ops.conv.batch_space import batch_to_space_nd, required_space_to_batch_paddings, space_to_batch_nd
-from penstock.ops.conv.conv2d import ONES, conv1d_under, conv2d, conv2d_backprop_input, per_dimension
+from penstock.ops.conv.conv1d import conv1d_under
+from penstock.ops.conv.conv2d import ONES, conv2d, conv2d_backprop_input, per_dimension
 from penstock.ops.conv.conv3d import conv3d
 from penstock.ops.math.reduce import renamed
 
@@ -62,7 +63,7 @@ def with_space_to_batch(
 
 
 def _base_paddings(padding: str, filter_shape: Any, count: int, rates: Any) -> Any:
-    """What the windows themselves need before the image is cut up: a pair for each dimension."""
+    """The padding that the windows need before the image is divided: a pair for each dimension."""
     if padding == "VALID":
         return np.zeros((count, 2), np.int32)
     if padding != "SAME":
@@ -88,7 +89,7 @@ def _spatial_shape(tensor: Tensor, axes: list[int]) -> Any:
 
 
 def _adjusted(values: Any, fill: int, axes: list[int]) -> Any:
-    """Rows of `values` for the dimensions in `axes`, and of `fill` for those between: space-to-batch starts at 1."""
+    """Rows of `values` for the dimensions in `axes`, rows of `fill` between them: space-to-batch starts at 1."""
     known = values if isinstance(values, np.ndarray) else constant_value(values)
     rows: Any = values if known is None else known
     trailing = [int(d) for d in (rows.shape[1:] if known is not None else rows.shape.as_list()[1:])]
@@ -118,7 +119,7 @@ def convolution(
     filters: Any = None,
     dilations: Any = None,
 ) -> Tensor:
-    """A convolution over one, two or three spatial dimensions, told by the rank of the filter. (tf.nn.convolution)
+    """A convolution over one, two or three spatial dimensions, by the rank of the filter.
 
     >>> tf.nn.convolution(images, weights, padding="SAME", dilation_rate=[2, 2])
     """
@@ -206,7 +207,7 @@ def atrous_conv2d_transpose(
             around = [reach[0] // 2, reach[0] - reach[0] // 2, reach[1] // 2, reach[1] - reach[1] // 2]
         top, bottom, left, right = around
         rows, columns = height + top + bottom, width + left + right
-        # Cut up, both spatial sizes must be multiples of the rate.
+        # Both spatial sizes must be multiples of the rate to be divided.
         below, beside = (rate - rows % rate) % rate, (rate - columns % rate) % rate
         shape = value.shape.with_rank(4).as_list()
         if None in shape[1:3]:

@@ -58,7 +58,7 @@ def _taps(x: Array, kernel_shape: Any, strides: list[int], rates: list[int], pad
 def _sums(
     input: Array, filter: Array, strides: list[int], rates: list[int], padding: str
 ) -> tuple[list[Array], list[Array]]:
-    """For each place of the windows, input plus filter there, and whether that is in the image."""
+    """For each place of the windows, the sum of input and filter, and True where that place is in the image."""
     lowest: Any = -np.inf if jnp.issubdtype(input.dtype, jnp.floating) else np.iinfo(input.dtype).min
     seen = _taps(input, filter.shape, strides, rates, padding, 0)
     inside = _taps(jnp.ones((1, *input.shape[1:3], filter.shape[2]), bool), filter.shape, strides, rates, padding, 0)

@@ -1,4 +1,4 @@
-"""Non-maximum suppression: of boxes that overlap much, only the one with the best score stays. On the host."""
+"""Non-maximum suppression, on the host: of boxes that overlap much, only the one with the best score stays."""
 
 from __future__ import annotations
 
@@ -17,43 +17,42 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.kernel import shapes
-from penstock.ops.array.passthrough import refuse_gradient
 
 _T = Types(dt.float16, dt.float32, default=dt.float32)
-_LOWEST = float("-inf")
+LOWEST = float("-inf")
 
 
 # The algorithm.
 
 
-def _invalid(message: str) -> InvalidArgumentError:
+def invalid(message: str) -> InvalidArgumentError:
     return InvalidArgumentError(message)
 
 
-def _size(value: Any) -> int:
+def checked_size(value: Any) -> int:
     if np.ndim(value) != 0:
-        raise _invalid(f"max_output_size must be 0-D, got shape {list(np.shape(value))}")
+        raise invalid(f"max_output_size must be 0-D, got shape {list(np.shape(value))}")
     if int(value) < 0:
-        raise _invalid(f"max_output_size must be non-negative, got {int(value)}")
+        raise invalid(f"max_output_size must be non-negative, got {int(value)}")
     return int(value)
 
 
-def _threshold(value: Any, name: str = "iou_threshold") -> float:
+def checked_threshold(value: Any, name: str = "iou_threshold") -> float:
     if np.ndim(value) != 0:
-        raise _invalid(f"{name} must be 0-D, got shape {list(np.shape(value))}")
+        raise invalid(f"{name} must be 0-D, got shape {list(np.shape(value))}")
     if name != "score_threshold" and not 0 <= float(value) <= 1:
-        raise _invalid(f"{name} must be in [0, 1], got {float(value)}")
+        raise invalid(f"{name} must be in [0, 1], got {float(value)}")
     return float(value)
 
 
 def _check(boxes: np.ndarray, scores: np.ndarray) -> None:
     if boxes.ndim != 2 or boxes.shape[1] != 4:
-        raise _invalid(f"boxes must have 4 columns, got shape {list(boxes.shape)}")
+        raise invalid(f"boxes must have 4 columns, got shape {list(boxes.shape)}")
     if scores.shape != boxes.shape[:1]:
-        raise _invalid(f"scores has incompatible shape {list(scores.shape)} with {len(boxes)} boxes")
+        raise invalid(f"scores has incompatible shape {list(scores.shape)} with {len(boxes)} boxes")
 
 
-def _overlap_of(boxes: np.ndarray) -> Callable[[int, list[int]], np.ndarray]:
+def overlap_of(boxes: np.ndarray) -> Callable[[int, list[int]], np.ndarray]:
     """A function of a box and a list of boxes: the intersections with each, over the unions."""
     boxes = boxes.astype(np.float32)
     low = np.minimum(boxes[:, :2], boxes[:, 2:])
@@ -71,7 +70,7 @@ def _overlap_of(boxes: np.ndarray) -> Callable[[int, list[int]], np.ndarray]:
     return overlap
 
 
-def _select(
+def select_boxes(
     overlap: Callable[[int, list[int]], np.ndarray],
     scores: np.ndarray,
     count: int,
@@ -81,7 +80,7 @@ def _select(
 ) -> tuple[list[int], list[Any]]:
     """The boxes that stay, best first, and their scores; with `sigma` any overlap lowers a score instead."""
     kind = scores.dtype.type
-    # (score, box, how many of those selected it was compared with)
+    # (score, box, number of selected boxes it was compared with)
     queue = [(-score, i, 0) for i, score in enumerate(scores.tolist()) if score > score_threshold]
     heapq.heapify(queue)
     selected: list[int] = []
@@ -120,7 +119,7 @@ def _padded(values: list[Any], size: int, dtype: Any) -> np.ndarray:
 
 
 def _selected_shapes(op: Operation) -> list[TensorShape]:
-    """[boxes selected] for what is listed, a scalar for how many are valid."""
+    """Shape rule: [selected boxes] for each list, a scalar for the number of valid ones."""
     boxes = op.input_list[0].shape
     scores = shapes.require_rank(op.input_list[1].shape, 1).as_list()[0]
     count, four = shapes.require_rank(boxes, 2).as_list()
@@ -144,7 +143,9 @@ def _selected_shapes(op: Operation) -> list[TensorShape]:
 )
 def non_max_suppression_v1(boxes: Any, scores: Any, max_output_size: Any, *, iou_threshold: float = 0.5) -> Any:
     _check(boxes, scores)
-    found, _ = _select(_overlap_of(boxes), scores, _size(max_output_size), _threshold(iou_threshold), _LOWEST)
+    found, _ = select_boxes(
+        overlap_of(boxes), scores, checked_size(max_output_size), checked_threshold(iou_threshold), LOWEST
+    )
     return np.array(found, np.int32)
 
 
@@ -159,7 +160,9 @@ def non_max_suppression_v1(boxes: Any, scores: Any, max_output_size: Any, *, iou
 )
 def non_max_suppression_v2(boxes: Any, scores: Any, max_output_size: Any, iou_threshold: Any) -> Any:
     _check(boxes, scores)
-    found, _ = _select(_overlap_of(boxes), scores, _size(max_output_size), _threshold(iou_threshold), _LOWEST)
+    found, _ = select_boxes(
+        overlap_of(boxes), scores, checked_size(max_output_size), checked_threshold(iou_threshold), LOWEST
+    )
     return np.array(found, np.int32)
 
 
@@ -176,8 +179,10 @@ def non_max_suppression_v3(
     boxes: Any, scores: Any, max_output_size: Any, iou_threshold: Any, score_threshold: Any
 ) -> Any:
     _check(boxes, scores)
-    least = _threshold(score_threshold, "score_threshold")
-    found, _ = _select(_overlap_of(boxes), scores, _size(max_output_size), _threshold(iou_threshold), least)
+    least = checked_threshold(score_threshold, "score_threshold")
+    found, _ = select_boxes(
+        overlap_of(boxes), scores, checked_size(max_output_size), checked_threshold(iou_threshold), least
+    )
     return np.array(found, np.int32)
 
 
@@ -200,8 +205,8 @@ def non_max_suppression_v4(
     pad_to_max_output_size: bool = False,
 ) -> Any:
     _check(boxes, scores)
-    size, least = _size(max_output_size), _threshold(score_threshold, "score_threshold")
-    found, _ = _select(_overlap_of(boxes), scores, size, _threshold(iou_threshold), least)
+    size, least = checked_size(max_output_size), checked_threshold(score_threshold, "score_threshold")
+    found, _ = select_boxes(overlap_of(boxes), scores, size, checked_threshold(iou_threshold), least)
     return _padded(found, size if pad_to_max_output_size else len(found), np.int32), np.int32(len(found))
 
 
@@ -224,11 +229,11 @@ def non_max_suppression_v5(
     pad_to_max_output_size: bool = False,
 ) -> Any:
     _check(boxes, scores)
-    size, least = _size(max_output_size), _threshold(score_threshold, "score_threshold")
+    size, least = checked_size(max_output_size), checked_threshold(score_threshold, "score_threshold")
     sigma = float(soft_nms_sigma)
     if sigma < 0:
-        raise _invalid(f"soft_nms_sigma must be >= 0, got {sigma}")
-    found, kept = _select(_overlap_of(boxes), scores, size, _threshold(iou_threshold), least, sigma)
+        raise invalid(f"soft_nms_sigma must be >= 0, got {sigma}")
+    found, kept = select_boxes(overlap_of(boxes), scores, size, checked_threshold(iou_threshold), least, sigma)
     length = size if pad_to_max_output_size else len(found)
     return _padded(found, length, np.int32), _padded(kept, length, scores.dtype), np.int32(len(found))
 
@@ -244,77 +249,16 @@ def non_max_suppression_with_overlaps(
     overlaps: Any, scores: Any, max_output_size: Any, overlap_threshold: Any, score_threshold: Any
 ) -> Any:
     if overlaps.ndim != 2 or overlaps.shape[0] != overlaps.shape[1]:
-        raise _invalid(f"overlaps must be square, got shape {list(overlaps.shape)}")
+        raise invalid(f"overlaps must be square, got shape {list(overlaps.shape)}")
     if scores.shape != overlaps.shape[:1]:
-        raise _invalid(f"scores has incompatible shape {list(scores.shape)} with {len(overlaps)} boxes")
-    least = _threshold(score_threshold, "score_threshold")
+        raise invalid(f"scores has incompatible shape {list(scores.shape)} with {len(overlaps)} boxes")
+    least = checked_threshold(score_threshold, "score_threshold")
     # TensorFlow asks for no range here: overlaps may be measured in any way.
     limit = float(overlap_threshold)
-    found, _ = _select(lambda box, others: overlaps[box, others], scores, _size(max_output_size), limit, least)
+    found, _ = select_boxes(
+        lambda box, others: overlaps[box, others], scores, checked_size(max_output_size), limit, least
+    )
     return np.array(found, np.int32)
-
-
-def _combined_shapes(op: Operation) -> list[TensorShape]:
-    boxes, scores = op.input_list[0].shape, op.input_list[1].shape
-    batch, _, _, four = shapes.require_rank(boxes, 4).as_list()
-    other, _, classes = shapes.require_rank(scores, 3).as_list()
-    if four not in (None, 4):
-        raise ValueError(f"Dimension must be 4 but is {four}")
-    if batch is not None and other is not None and batch != other:
-        raise ValueError(f"Dimensions must be equal, but are {batch} and {other}")
-    batch = other if batch is None else batch
-    per_class, total = (constant_value(t) for t in op.input_list[2:4])
-    size = None if total is None else int(total)
-    if size is not None and op.attrs["pad_per_class"]:
-        size = None if per_class is None or classes is None else min(size, int(per_class) * classes)
-    return [TensorShape.of(dims) for dims in ((batch, size, 4), (batch, size), (batch, size), (batch,))]
-
-
-@op(
-    "CombinedNonMaxSuppression",
-    "float, float, int32, int32, float, float -> "
-    "nmsed_boxes: float, nmsed_scores: float, nmsed_classes: float, valid_detections: int32",
-    host=True,
-    grad=refuse_gradient,
-    shape=_combined_shapes,
-)
-def combined_non_max_suppression_op(
-    boxes: Any,
-    scores: Any,
-    max_output_size_per_class: Any,
-    max_total_size: Any,
-    iou_threshold: Any,
-    score_threshold: Any,
-    *,
-    pad_per_class: bool = False,
-    clip_boxes: bool = True,
-) -> Any:
-    if boxes.ndim != 4 or boxes.shape[3] != 4 or scores.ndim != 3 or scores.shape[:2] != boxes.shape[:2]:
-        raise _invalid(f"boxes of shape {list(boxes.shape)} do not fit scores of shape {list(scores.shape)}")
-    classes = scores.shape[2]
-    if boxes.shape[2] not in (1, classes):
-        raise _invalid(f"third dimension of boxes must be either 1 or num classes, got {boxes.shape[2]}")
-    per_class, total = _size(max_output_size_per_class), int(max_total_size)
-    if total <= 0:
-        raise _invalid(f"max_total_size must be > 0, got {total}")
-    limit, least = _threshold(iou_threshold), _threshold(score_threshold, "score_threshold")
-    size = min(total, per_class * classes) if pad_per_class else total
-    batch = len(boxes)
-    out_boxes = np.zeros((batch, size, 4), np.float32)
-    out_scores, out_classes = np.zeros((batch, size), np.float32), np.zeros((batch, size), np.float32)
-    valid = np.zeros(batch, np.int32)
-    for i in range(batch):
-        found: list[tuple[float, int, np.ndarray]] = []
-        for c in range(classes):
-            own = boxes[i, :, min(c, boxes.shape[2] - 1)]
-            chosen, kept = _select(_overlap_of(own), scores[i, :, c], per_class, limit, least)
-            found += [(float(score), c, own[box]) for box, score in zip(chosen, kept, strict=True)]
-        found.sort(key=lambda item: -item[0])
-        valid[i] = len(found[:size])
-        for k, (score, c, box) in enumerate(found[:size]):
-            out_boxes[i, k] = np.clip(box, 0, 1) if clip_boxes else box
-            out_scores[i, k], out_classes[i, k] = score, c
-    return out_boxes, out_scores, out_classes, valid
 
 
 # Public functions.
@@ -325,7 +269,7 @@ def non_max_suppression(
     scores: Any,
     max_output_size: Any,
     iou_threshold: Any = 0.5,
-    score_threshold: Any = _LOWEST,
+    score_threshold: Any = LOWEST,
     name: str | None = None,
 ) -> Tensor:
     """The indices of up to `max_output_size` boxes, best first, none of which overlaps a better one too much.
@@ -344,7 +288,7 @@ def non_max_suppression_with_scores(
     scores: Any,
     max_output_size: Any,
     iou_threshold: Any = 0.5,
-    score_threshold: Any = _LOWEST,
+    score_threshold: Any = LOWEST,
     soft_nms_sigma: Any = 0.0,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -361,7 +305,7 @@ def non_max_suppression_with_scores(
 
 
 class Padded(NamedTuple):
-    """What `non_max_suppression_padded` gives."""
+    """The result of `non_max_suppression_padded`."""
 
     selected_indices: Tensor
     valid_outputs: Tensor
@@ -372,11 +316,11 @@ def non_max_suppression_padded(
     scores: Any,
     max_output_size: Any,
     iou_threshold: Any = 0.5,
-    score_threshold: Any = _LOWEST,
+    score_threshold: Any = LOWEST,
     pad_to_max_output_size: bool = False,
     name: str | None = None,
 ) -> Padded:
-    """As `non_max_suppression`, filled up with zeros if asked for, and how many indices are valid.
+    """As `non_max_suppression`, optionally padded with zeros; also returns the number of valid indices.
 
     >>> indices, count = tf.image.non_max_suppression_padded(boxes, scores, 10, pad_to_max_output_size=True)
     """
@@ -395,7 +339,7 @@ def non_max_suppression_overlaps(
     scores: Any,
     max_output_size: Any,
     overlap_threshold: Any = 0.5,
-    score_threshold: Any = _LOWEST,
+    score_threshold: Any = LOWEST,
     name: str | None = None,
 ) -> Tensor:
     """As `non_max_suppression`, for overlaps that are known already: a matrix.
@@ -406,45 +350,3 @@ def non_max_suppression_overlaps(
         limit = convert_to_tensor(overlap_threshold, name="overlap_threshold")
         indices: Tensor = non_max_suppression_with_overlaps(overlaps, scores, max_output_size, limit, score_threshold)
         return indices
-
-
-class Combined(NamedTuple):
-    """What `combined_non_max_suppression` gives."""
-
-    nmsed_boxes: Tensor
-    nmsed_scores: Tensor
-    nmsed_classes: Tensor
-    valid_detections: Tensor
-
-
-def combined_non_max_suppression(
-    boxes: Any,
-    scores: Any,
-    max_output_size_per_class: Any,
-    max_total_size: Any,
-    iou_threshold: Any = 0.5,
-    score_threshold: Any = _LOWEST,
-    pad_per_class: bool = False,
-    clip_boxes: bool = True,
-    name: str | None = None,
-) -> Combined:
-    """Non-maximum suppression for each class of each image, and the best of all classes together.
-
-    >>> tf.image.combined_non_max_suppression(boxes, scores, 10, max_total_size=100)
-    """
-    with name_scope(name, "combined_non_max_suppression"):
-        iou = convert_to_tensor(iou_threshold, dtype=dt.float32, name="iou_threshold")
-        least = convert_to_tensor(score_threshold, dtype=dt.float32, name="score_threshold")
-        total = convert_to_tensor(max_total_size)
-        return Combined(
-            *combined_non_max_suppression_op(
-                boxes,
-                scores,
-                max_output_size_per_class,
-                total,
-                iou,
-                least,
-                pad_per_class=pad_per_class,
-                clip_boxes=clip_boxes,
-            )
-        )

@@ -1,4 +1,4 @@
-"""Edges of images, and how alike two images are."""
+"""Edges of images, and measures of the similarity of two images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
-from penstock.ops.array import creation, joining, passthrough, ranges, reshaping
+from penstock.ops.array import creation, joining, padding, passthrough, ranges, reshaping
 from penstock.ops.control import flow
 from penstock.ops.conv import depthwise, pool
 from penstock.ops.debugging.assertion import Assert
@@ -42,7 +42,7 @@ def image_gradients(image: Any) -> tuple[Tensor, Tensor]:
 
 
 def sobel_edges(image: Any) -> Tensor:
-    """Sobel's edge detection: one more dimension, for the vertical and the horizontal differences.
+    """Sobel's edge detection; a new last dimension has the vertical and the horizontal differences.
 
     >>> tf.image.sobel_edges(images)
     """
@@ -52,7 +52,7 @@ def sobel_edges(image: Any) -> Tensor:
     both = np.stack([down, down.T], axis=-1)[:, :, None, :]
     kernel = creation.constant(both, dtype=image.dtype.base_dtype)
     kernel = joining.tile(kernel, [1, 1, shape[-1], 1], name="sobel_filters")
-    padded = joining.pad(image, [[0, 0], [1, 1], [1, 1], [0, 0]], mode="REFLECT")
+    padded = padding.pad(image, [[0, 0], [1, 1], [1, 1], [0, 0]], mode="REFLECT")
     found = depthwise.depthwise_conv2d(padded, kernel, [1, 1, 1, 1], "VALID")
     edges = reshaping.reshape(found, joining.concat([shape, [2]], 0))
     edges.set_shape(static.concatenate([2]))
@@ -86,7 +86,7 @@ def _shapes_of(tensors: list[Any]) -> list[Any]:
 
 
 def _comparable(first: Tensor, second: Tensor) -> tuple[Any, Any, list[Operation]]:
-    """The shapes of two images, and assertions that they can be compared."""
+    """Checks that two images can be compared. Returns their shapes, and assertions for sizes that are unknown."""
     one, other = first.shape.with_rank_at_least(3), second.shape.with_rank_at_least(3)
     if one.rank is not None and other.rank is not None:
         one[-3:].assert_is_compatible_with(other[-3:])
@@ -167,7 +167,7 @@ def _similarity(
 
 
 def _prepared(img1: Any, img2: Any, max_val: Any) -> tuple[list[Any], Any, list[Any]]:
-    """Both images as float32, `max_val` with them, and their shapes."""
+    """Both images and `max_val` as float32, and their shapes."""
     img1, img2 = convert_to_tensor(img1, name="img1"), convert_to_tensor(img2, name="img2")
     shape1, shape2, checks = _comparable(img1, img2)
     with control_dependencies(checks):
@@ -240,8 +240,8 @@ def _halved(images: list[Any], tails: list[Any], divisors: Any, divisor: list[in
     remainder = tails[0] % divisors
 
     def padded() -> list[Tensor]:
-        ends = joining.pad(reshaping.expand_dims(remainder, -1), [[1, 0], [1, 0]])
-        return [joining.pad(x, ends, mode="SYMMETRIC") for x in flat]
+        ends = padding.pad(reshaping.expand_dims(remainder, -1), [[1, 0], [1, 0]])
+        return [padding.pad(x, ends, mode="SYMMETRIC") for x in flat]
 
     odd = reduce.reduce_any(compare.not_equal(remainder, 0))
     even = flow.cond(odd, padded, lambda: flat)

@@ -17,7 +17,7 @@ from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.types import Array
-from penstock.ops.array import creation, joining, reshaping
+from penstock.ops.array import creation, joining, padding, reshaping
 from penstock.ops.math import arithmetic
 
 _COMPLEX = Types(dt.complex64, dt.complex128, default=dt.complex64)
@@ -88,7 +88,7 @@ def _half_shape(rank: int, inverse: bool) -> Any:
 
 
 def _cropped(input: Array, sizes: list[int]) -> Array:
-    """The part of `input` that a transform of `sizes` sees."""
+    """The part of `input` that a transform of `sizes` uses."""
     for axis, (size, dim) in enumerate(zip(sizes, input.shape[-len(sizes) :], strict=True)):
         if dim < size:
             at = input.ndim - len(sizes) + axis
@@ -166,7 +166,7 @@ def _inferred_length(tensor: Tensor, rank: int, inverse: bool) -> Tensor:
 
 
 def _padded(tensor: Tensor, rank: int, fft_length: Any, inverse: bool) -> Tensor:
-    """`tensor` with zeros behind it where it is shorter than the transform."""
+    """`tensor` padded with zeros at the end if it is shorter than the transform."""
     dims = None if tensor.shape.rank is None else tensor.shape.as_list()
     if dims is not None and 0 in dims:
         return tensor
@@ -177,7 +177,7 @@ def _padded(tensor: Tensor, rank: int, fft_length: Any, inverse: bool) -> Tensor
             wanted[-1] = wanted[-1] // 2 + 1
         missing = [[0, max(want - dim, 0)] for want, dim in zip(wanted, dims[-rank:], strict=True)]
         if any(after for _, after in missing):
-            return joining.pad(tensor, [[0, 0]] * (len(dims) - rank) + missing)
+            return padding.pad(tensor, [[0, 0]] * (len(dims) - rank) + missing)
         return tensor
     whole: Any = reshaping.rank(tensor)
     inner: Any = reshaping.shape(tensor)[-rank:]  # type: ignore[index]
@@ -185,7 +185,7 @@ def _padded(tensor: Tensor, rank: int, fft_length: Any, inverse: bool) -> Tensor
     if inverse:
         fft_length = joining.concat([fft_length[:-1], fft_length[-1:] // 2 + 1], 0)
     after = joining.concat([outer, arithmetic.maximum(0, fft_length - inner)], 0)
-    return joining.pad(tensor, joining.stack([creation.zeros_like(after), after], axis=1))
+    return padding.pad(tensor, joining.stack([creation.zeros_like(after), after], axis=1))
 
 
 def _real_function(rank: int, inverse: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Reductions along axes, arg-max and arg-min."""
+"""Reductions along axes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor, make_constant
-from penstock.graph.dtype import DType, as_dtype
+from penstock.graph.dtype import as_dtype
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.opdef import OpDef, Types, op
 from penstock.graph.operation import Operation, Tensor
@@ -20,11 +20,11 @@ from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.shape import TensorShape
 from penstock.kernel import shapes
 from penstock.kernel.types import INDEX32, NUMBERS, QUANTIZED, REALS, Array, xp
-from penstock.ops.array import creation, gathering, joining, passthrough, ranges, reshaping, selection
+from penstock.ops.array import creation, gathering, joining, partitioning, passthrough, ranges, reshaping, selection
 from penstock.ops.math import arithmetic, casting, compare, unary
 
 SUMMED = Types(*NUMBERS, *QUANTIZED)
-_ORDERED = Types(*REALS, *QUANTIZED)
+ORDERED = Types(*REALS, *QUANTIZED)
 
 
 def _axes(array_: Array, indices: Array) -> tuple[int, ...]:
@@ -38,7 +38,7 @@ def _axes(array_: Array, indices: Array) -> tuple[int, ...]:
     return tuple(axes)
 
 
-# Gradients. `reduced` keeps shape arithmetic that TensorFlow does once per graph, shapes and axes.
+# Gradients. `reduced` caches arithmetic that TensorFlow does once per graph, shapes and axes.
 
 _reduced: WeakKeyDictionary[Graph, dict[Any, tuple[list[int], list[int]]]] = WeakKeyDictionary()
 
@@ -67,7 +67,7 @@ def _sum_grad(op: Operation, grad: Any) -> list[Any]:
 def _static_reduction(shape: TensorShape, axes: tuple[int, ...]) -> tuple[list[int], list[int]]:
     """The shape with 1 along `axes`, and how often each axis was reduced.
 
-    TensorFlow makes nodes for this division, though it needs only their values, once per graph. Names count.
+    TensorFlow makes nodes for this division once per graph, though it needs only their values. They count for names.
     """
     cache = _reduced.setdefault(get_default_graph(), {})
     sizes: tuple[int, ...] = tuple(d or 0 for d in shape.as_list())
@@ -85,7 +85,7 @@ def reduced_shape(input_shape: Tensor, axes: Tensor) -> Tensor:
     positive = arithmetic.floor_mod(arithmetic.add_v2(axes, rank, name="add"), rank, name="mod")
     count, everywhere = reshaping.shape(positive), ranges.range(0, rank)
     ones = creation.ones(count, dtype=input_shape.dtype.base_dtype)
-    stitched: Tensor = selection.dynamic_stitch([everywhere, positive], [input_shape, ones])
+    stitched: Tensor = partitioning.dynamic_stitch([everywhere, positive], [input_shape, ones])
     return stitched
 
 
@@ -136,7 +136,7 @@ def mean_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) 
         return jnp.mean(input, axes, keepdims=keep_dims)
     total = jnp.sum(input, axes, dtype=input.dtype, keepdims=keep_dims)
     count = pymath.prod(input.shape[a] for a in axes)
-    return jnp.sign(total) * (jnp.abs(total) // max(count, 1)).astype(input.dtype)  # cut towards zero, as in C
+    return jnp.sign(total) * (jnp.abs(total) // max(count, 1)).astype(input.dtype)  # rounded towards zero, as in C
 
 
 @op(
@@ -170,7 +170,7 @@ def _extreme(input: Array, indices: Array, keep_dims: bool, largest: bool) -> Ar
     static="reduction_indices",
     numpy=True,
     shape=shapes.reduction,
-    T=_ORDERED,
+    T=ORDERED,
     Tidx=INDEX32,
 )
 def max_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -> Array:
@@ -183,7 +183,7 @@ def max_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -
     static="reduction_indices",
     numpy=True,
     shape=shapes.reduction,
-    T=_ORDERED,
+    T=ORDERED,
     Tidx=INDEX32,
 )
 def min_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) -> Array:
@@ -222,53 +222,6 @@ def euclidean_norm_op(input: Array, reduction_indices: Array, *, keep_dims: bool
     return jnp.sqrt(jnp.sum(squares, _axes(input, reduction_indices), keepdims=keep_dims)).astype(input.dtype)
 
 
-def _arg_shape(op: Operation) -> list[TensorShape]:
-    shape = op.input_list[0].shape
-    axis = constant_value(op.input_list[1])
-    if shape.rank is None:
-        return [TensorShape.of(None)]
-    if shape.rank <= 1:
-        return [TensorShape.of(())]
-    if axis is None:
-        return [TensorShape.of((None,) * (shape.rank - 1))]
-    if not -shape.rank <= int(axis) < shape.rank:
-        raise ValueError(
-            f"Dimension ({int(axis)}) must be in the range [{-shape.rank}, {shape.rank}), "
-            f"where {shape.rank} is the number of dimensions in the input."
-        )
-    dims = shape.as_list()
-    del dims[int(axis)]
-    return [TensorShape.of(tuple(dims))]
-
-
-@op(
-    "ArgMax",
-    "T, Tidx -> output: output_type",
-    static="dimension",
-    shape=_arg_shape,
-    no_gradient=True,
-    T=Types(*_ORDERED, dt.bool),
-    Tidx=Types(dt.int16, dt.int32, dt.int64, default=dt.int32),
-    output_type=Types(dt.int16, dt.uint16, dt.int32, dt.int64),
-)
-def arg_max_op(input: Array, dimension: Array, *, output_type: DType = dt.int64) -> Array:
-    return jnp.argmax(input, int(dimension)).astype(output_type.as_numpy_dtype)
-
-
-@op(
-    "ArgMin",
-    "T, Tidx -> output: output_type",
-    static="dimension",
-    shape=_arg_shape,
-    no_gradient=True,
-    T=Types(*_ORDERED, dt.bool),
-    Tidx=INDEX32,
-    output_type=Types(dt.int32, dt.int64),
-)
-def arg_min_op(input: Array, dimension: Array, *, output_type: DType = dt.int64) -> Array:
-    return jnp.argmin(input, int(dimension)).astype(output_type.as_numpy_dtype)
-
-
 # Public functions
 
 
@@ -291,7 +244,7 @@ def _reduce(
 def _all_axes(x: Any, axis: Any) -> Any:
     if axis is not None:
         return axis
-    # A scalar takes the long way too: that is how TensorFlow names its nodes.
+    # A scalar gets a range too, since TensorFlow's node names need it.
     rank = x.shape.rank if isinstance(x, Tensor) or hasattr(x, "_as_tensor") else None
     return make_constant(np.arange(rank, dtype=np.int32), dt.int32) if rank else ranges.range(0, reshaping.rank(x))
 
@@ -373,7 +326,7 @@ def reduce_all(
     reduction_indices: Any = None,
     keep_dims: Any = None,
 ) -> Tensor:
-    """Whether all elements along `axis` hold: `tf.reduce_all(x > 0)`."""
+    """True if all elements along `axis` are True: `tf.reduce_all(x > 0)`."""
     return _reduce(all_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -385,7 +338,7 @@ def reduce_any(
     reduction_indices: Any = None,
     keep_dims: Any = None,
 ) -> Tensor:
-    """Whether any element along `axis` holds: `tf.reduce_any(x > 0)`."""
+    """True if any element along `axis` is True: `tf.reduce_any(x > 0)`."""
     return _reduce(any_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -450,7 +403,7 @@ def count_nonzero(
     keep_dims: Any = None,
     input: Any = None,
 ) -> Tensor:
-    """How many elements along `axis` are not zero (empty, for strings): `tf.count_nonzero(mask)`."""
+    """The number of elements along `axis` that are not zero (empty, for strings): `tf.count_nonzero(mask)`."""
     keepdims = bool(renamed(keepdims, "keepdims", keep_dims, "keep_dims"))
     x = renamed(input, "input", input_tensor, "input_tensor")
     axis = renamed(axis, "axis", reduction_indices, "reduction_indices")
@@ -461,31 +414,3 @@ def count_nonzero(
         total = reduce_sum(casting.cast(x, dt.int64), axis, keepdims)
         count: Tensor = casting.cast(total, as_dtype(dtype))
         return count
-
-
-def argmax(
-    input: Any, axis: Any = None, name: str | None = None, dimension: Any = None, output_type: Any = dt.int64
-) -> Tensor:
-    """The index of the largest element along `axis`; of equal ones the first: `tf.argmax(logits, 1)`."""
-    axis = renamed(axis, "axis", dimension, "dimension")
-    index: Tensor = arg_max_op(input, 0 if axis is None else axis, output_type=output_type, name=name)
-    return index
-
-
-def argmin(
-    input: Any, axis: Any = None, name: str | None = None, dimension: Any = None, output_type: Any = dt.int64
-) -> Tensor:
-    """The index of the smallest element along `axis`; of equal ones the first: `tf.argmin(distances, 1)`."""
-    axis = renamed(axis, "axis", dimension, "dimension")
-    index: Tensor = arg_min_op(input, 0 if axis is None else axis, output_type=output_type, name=name)
-    return index
-
-
-def arg_max(input: Any, dimension: Any, output_type: Any = dt.int64, name: str | None = None) -> Tensor:
-    """`tf.argmax` with TensorFlow's older signature."""
-    return argmax(input, dimension, name=name, output_type=output_type)
-
-
-def arg_min(input: Any, dimension: Any, output_type: Any = dt.int64, name: str | None = None) -> Tensor:
-    """`tf.argmin` with TensorFlow's older signature."""
-    return argmin(input, dimension, name=name, output_type=output_type)

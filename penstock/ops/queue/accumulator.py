@@ -1,14 +1,12 @@
-"""Accumulators: gradients gathered from many steps, given back as one once there are enough of them."""
+"""Accumulators: they collect gradients of many steps, and return their mean or sum once there are enough."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
@@ -18,182 +16,12 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.kernel import shapes
 from penstock.kernel.types import NUMBERS, QUANTIZED
-from penstock.kernel.waiting import Waitable, as_handle, from_handle
-from penstock.memory import aligned_empty
+from penstock.kernel.waiting import as_handle, from_handle
 from penstock.ops.math import casting
+from penstock.ops.queue.accumulator_resources import Accumulator, SparseAccumulator, refuse
 
 _TYPES = Types(*NUMBERS, *QUANTIZED)
 _REDUCTIONS = ("MEAN", "SUM")
-_LARGE = 1 << 16  # bytes: a sum of more is put where the update can read it without a copy
-
-
-class Accumulator(Waitable):
-    """A sum of gradients and how many they are. Gradients older than `global_step` are dropped.
-
-    >>> accumulator.apply(0, gradient); accumulator.take(1, step)
-    """
-
-    kind = "ConditionalAccumulator"
-
-    def __init__(self, name: str, dtype: DType, shape: TensorShape, reduction: str) -> None:
-        super().__init__(name)
-        self.dtype = dtype
-        self.shape = shape
-        self.reduction = reduction
-        self.global_step = 0
-        self.count = 0
-        self._sum: Any = None
-        self._usual: Any = None  # the shape of the gradients that were added last
-
-    def size(self) -> int:
-        """How many gradients are in it now."""
-        return self.count
-
-    def set_global_step(self, step: int) -> None:
-        """Gradients of earlier steps are dropped from now on; those that are in stay."""
-        with self._held():
-            self.global_step = step
-
-    def apply(self, local_step: int, *gradient: np.ndarray) -> None:
-        """Adds a gradient that was computed at `local_step`."""
-        with self._held():
-            if local_step < self.global_step:
-                return
-            self._add(*gradient)
-            self.count += 1
-            self._notify()
-
-    def take(self, required: int, ctx: Any) -> Any:
-        """All that was gathered, once there are `required` gradients; the next ones belong to the next step."""
-        if required < 1:
-            raise InvalidArgumentError(f"{self}: num_required must be >= 1, received {required}.")
-        with self._held():
-            ready = lambda: self.count >= required  # noqa: E731
-            self._wait(ready, ctx, again=ready)
-            result = self._result()
-            self.count, self._sum = 0, None
-            self.global_step += 1
-            return result
-
-    def _add(self, *parts: Any) -> None:
-        (gradient,) = parts
-        if self._sum is None:
-            if gradient.shape != self._usual and not self.shape.is_compatible_with(gradient.shape):
-                _refuse(f"{self} takes gradients of shape {self.shape}, received {list(gradient.shape)}.")
-            self._usual = gradient.shape
-        elif gradient.shape != self._usual:
-            _refuse(f"{self} takes gradients of shape {list(self._usual)}, received {list(gradient.shape)}.")
-        if self._sum is None:
-            # What nobody may change, as a tensor of another process, is taken as it is.
-            self._sum = gradient.copy() if gradient.flags.writeable else gradient
-        elif self._sum.flags.writeable:
-            self._sum += gradient
-        else:
-            place = aligned_empty(gradient.shape, gradient.dtype) if gradient.nbytes > _LARGE else None
-            self._sum = np.add(self._sum, gradient, out=place)
-
-    def _result(self) -> Any:
-        return np.asarray(self._sum if self.reduction == "SUM" else _divided(self._sum, self.count))
-
-
-class SparseAccumulator(Accumulator):
-    """Gradients by row: the mean of a row is over those gradients that have it.
-
-    Rows are told apart as TensorFlow does: a gradient should name its rows in rising order, each once. Rows of one
-    gradient are never added up here, and two gradients meet in a row if both come to it at the same time as they are
-    gone through together, smaller indices first.
-    """
-
-    kind = "SparseConditionalAccumulator"
-
-    def _add(self, *parts: Any) -> None:
-        indices, values, shape = parts
-        self._check(indices, values, shape)
-        if self._sum is None:
-            self._sum = np.array(indices), np.array(values), np.ones(len(indices), np.int64)
-            return
-        old_indices, old_values, old_counts = self._sum
-        size, old_places, places = _merged(old_indices, indices)
-        rows, counts = np.empty(size, np.int64), np.zeros(size, np.int64)
-        total = np.zeros((size, *values.shape[1:]), values.dtype)
-        rows[old_places], rows[places] = old_indices, indices
-        counts[old_places], total[old_places] = old_counts, old_values
-        counts[places] += 1
-        total[places] += values
-        self._sum = rows, total, counts
-
-    def _check(self, indices: np.ndarray, values: np.ndarray, shape: np.ndarray | None) -> None:
-        """InvalidArgumentError where a gradient does not fit."""
-        if indices.ndim != 1 or values.ndim == 0 or len(values) != len(indices):
-            _refuse(
-                f"{self} takes one row per index, received indices of shape {list(indices.shape)} and values of "
-                f"shape {list(values.shape)}."
-            )
-        rows: int | None = None
-        if shape is not None:
-            received = [None if d < 0 else int(d) for d in shape]
-            fits = _begins(self.shape, received) and TensorShape([None, *received[1:]]).is_compatible_with(values.shape)
-            if not fits:
-                _refuse(
-                    f"{self} takes gradients of shape {self.shape}, received {received} with values of shape "
-                    f"{list(values.shape)}."
-                )
-            rows = received[0] if received else None
-        if self.shape.rank is not None:
-            dims = self.shape.as_list()
-            if not _begins(TensorShape(dims[1:]), values.shape[1:]):
-                _refuse(f"{self} has rows of shape {dims[1:]}, received {list(values.shape[1:])}.")
-            rows = dims[0] if dims and dims[0] is not None else rows
-        if len(indices) and (indices.min() < 0 or (rows is not None and indices.max() >= rows)):
-            _refuse(
-                f"{self} has {'unknown many' if rows is None else rows} rows, received the indices "
-                f"{indices.tolist()[:10]}."
-            )
-        if self._sum is not None and values.shape[1:] != self._sum[1].shape[1:]:
-            _refuse(f"{self} has rows of shape {list(self._sum[1].shape[1:])}, received {list(values.shape[1:])}.")
-
-    def _result(self) -> Any:
-        indices, values, counts = self._sum
-        if self.reduction == "MEAN":
-            values = _divided(values, counts.reshape(-1, *[1] * (values.ndim - 1)))
-        rows = self.shape.as_list()[0] if self.shape.rank else None
-        return indices, values, np.array([-1 if rows is None else rows, *values.shape[1:]], np.int64)
-
-
-def _merged(old: np.ndarray, new: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
-    """How many rows two lists of indices have together, and the place in them of each index of both lists."""
-    if np.all(old[1:] > old[:-1]) and np.all(new[1:] > new[:-1]):
-        union = np.union1d(old, new)
-        return len(union), np.searchsorted(union, old), np.searchsorted(union, new)
-    places: tuple[list[int], list[int]] = [], []
-    left, right = [*old.tolist(), math.inf], [*new.tolist(), math.inf]
-    i = j = size = 0
-    while i < len(old) or j < len(new):
-        first, second = left[i] <= right[j], right[j] <= left[i]
-        if first:
-            places[0].append(size)
-            i += 1
-        if second:
-            places[1].append(size)
-            j += 1
-        size += 1
-    return size, np.array(places[0], np.intp), np.array(places[1], np.intp)
-
-
-def _begins(shape: TensorShape, dims: Sequence[int | None]) -> bool:
-    """Whether `dims` begin as `shape`; an accumulator may say less of its gradients than they have dimensions."""
-    return shape.rank is None or (shape.rank <= len(dims) and shape.is_compatible_with(dims[: shape.rank]))
-
-
-def _divided(total: np.ndarray, count: Any) -> Any:
-    if total.dtype.kind in "iu":
-        return (total / count).astype(total.dtype)
-    # What may be written to is ours alone.
-    return np.divide(total, np.asarray(count).astype(total.dtype), out=total if total.flags.writeable else None)
-
-
-def _refuse(message: str) -> None:
-    raise InvalidArgumentError(message)
 
 
 def _found(
@@ -201,12 +29,12 @@ def _found(
 ) -> np.ndarray:
     found = resource(lambda name: kind(name, dtype, shape, reduction))
     if type(found) is not kind or found.dtype != dtype or not found.shape.is_compatible_with(shape):
-        _refuse(f"{found} exists already, and is not a {kind.kind} of {dtype.name} {shape}. Use another shared_name.")
+        refuse(f"{found} exists already, and is not a {kind.kind} of {dtype.name} {shape}. Use another shared_name.")
     return as_handle(found)
 
 
 def _pair(op: Operation) -> list[TensorShape]:
-    return [TensorShape.of((2,))]  # as TensorFlow has it, though it is one handle
+    return [TensorShape.of((2,))]  # two elements as in TensorFlow, though it is one handle
 
 
 def _gradient_shape(op: Operation) -> list[TensorShape]:
@@ -272,7 +100,7 @@ def resource_accumulator_apply_gradient(
 ) -> None:
     accumulator = from_handle(handle)
     if accumulator.dtype != dtype:
-        _refuse(f"{accumulator} holds {accumulator.dtype.name}, received {dtype.name}.")
+        refuse(f"{accumulator} holds {accumulator.dtype.name}, received {dtype.name}.")
     accumulator.apply(int(local_step), gradient)
 
 
@@ -296,7 +124,7 @@ def sparse_accumulator_apply_gradient(
 ) -> None:
     accumulator = from_handle(handle)
     if accumulator.dtype != dtype:
-        _refuse(f"{accumulator} holds {accumulator.dtype.name}, received {dtype.name}.")
+        refuse(f"{accumulator} holds {accumulator.dtype.name}, received {dtype.name}.")
     shape = gradient_shape if has_known_shape else None
     accumulator.apply(int(local_step), gradient_indices, gradient_values, shape)
 
@@ -366,7 +194,7 @@ def accumulator_set_global_step(handle: Any, new_global_step: np.ndarray) -> Non
 
 
 class ConditionalAccumulatorBase:
-    """What accumulators of dense and of sparse gradients have in common."""
+    """Base class of the accumulators of dense and of sparse gradients."""
 
     _num_accumulated = resource_accumulator_num_accumulated
     _set_global_step = resource_accumulator_set_global_step
@@ -391,7 +219,7 @@ class ConditionalAccumulatorBase:
         return self._dtype
 
     def num_accumulated(self, name: str | None = None) -> Tensor:
-        """How many gradients are in it: an int32 scalar."""
+        """The number of gradients: an int32 scalar."""
         count: Tensor = type(self)._num_accumulated(self._accumulator_ref, name=name or f"{self._name}_NumAccumulated")
         return count
 
@@ -403,7 +231,7 @@ class ConditionalAccumulatorBase:
 
 
 class ConditionalAccumulator(ConditionalAccumulatorBase):
-    """Gathers gradients and gives their mean: `acc.apply_grad(g, step)`, then `acc.take_grad(num_workers)`."""
+    """Collects gradients and returns their mean: `acc.apply_grad(g, step)`, then `acc.take_grad(num_workers)`."""
 
     def __init__(
         self,
@@ -420,7 +248,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         super().__init__(dtype, shape, handle)
 
     def apply_grad(self, grad: Any, local_step: Any = 0, name: str | None = None) -> Operation:
-        """Adds a gradient, unless `local_step` is behind the accumulator's step."""
+        """Adds a gradient, unless `local_step` is older than the accumulator's step."""
         grad = convert_to_tensor(grad, self._dtype)
         grad.shape.assert_is_compatible_with(self._shape)
         step = casting.cast(convert_to_tensor(local_step), dt.int64)
@@ -428,7 +256,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         return node
 
     def take_grad(self, num_required: Any, name: str | None = None) -> Tensor:
-        """The mean (or sum) of all gradients, once there are `num_required`. The accumulator is empty then."""
+        """The mean (or sum) of all gradients, once there are `num_required`; empties the accumulator."""
         result: Tensor = resource_accumulator_take_gradient(
             self._accumulator_ref, num_required, dtype=self._dtype, name=name
         )
@@ -437,7 +265,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
 
 
 class SparseGradient(NamedTuple):
-    """What `SparseConditionalAccumulator.take_grad` gives."""
+    """The result of `SparseConditionalAccumulator.take_grad`."""
 
     indices: Tensor
     values: Tensor
@@ -445,7 +273,7 @@ class SparseGradient(NamedTuple):
 
 
 class SparseConditionalAccumulator(ConditionalAccumulatorBase):
-    """Gathers gradients that have only some rows, as IndexedSlices; each row is averaged over those that have it."""
+    """Collects IndexedSlices, gradients of some rows; each row is averaged over the gradients that have it."""
 
     _num_accumulated = accumulator_num_accumulated
     _set_global_step = accumulator_set_global_step
@@ -471,7 +299,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
     def apply_grad(
         self, grad_indices: Any, grad_values: Any, grad_shape: Any = None, local_step: Any = 0, name: str | None = None
     ) -> Operation:
-        """Adds the rows `grad_values` at `grad_indices`, unless `local_step` is behind the accumulator's step."""
+        """Adds the rows `grad_values` at `grad_indices`, unless `local_step` is older than the accumulator's step."""
         step = casting.cast(convert_to_tensor(local_step), dt.int64)
         indices = casting.cast(grad_indices, dt.int64)
         shape = casting.cast([] if grad_shape is None else grad_shape, dt.int64)

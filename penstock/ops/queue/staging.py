@@ -1,21 +1,21 @@
-"""Staging areas: values put aside by one step for a later one, so that transfers and computation overlap."""
+"""Staging areas: one step stores values for a later step, so that transfers and computation overlap."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from penstock.errors import InvalidArgumentError
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.dtype import DType, as_dtype
+from penstock.graph.dtype import DType
 from penstock.graph.graph import get_default_graph
 from penstock.graph.opdef import op
 from penstock.graph.scopes import name_scope
-from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.shape import TensorShape
 from penstock.kernel import shapes
-from penstock.ops.queue.resources import Queue
+from penstock.ops.queue.components import HasComponents, types_of
+from penstock.ops.queue.queue_resources import Queue
 
 
 class _Area(Queue):
@@ -95,7 +95,7 @@ def stage_clear(
         area.dequeue(1, ctx)
 
 
-class StagingArea:
+class StagingArea(HasComponents):
     """Holds values between steps: `put` them aside in one, `get` them in another, oldest first.
 
     >>> area = StagingArea([tf.float32]); put = area.put([images]); (images,) = area.get()
@@ -110,12 +110,7 @@ class StagingArea:
         capacity: int = 0,
         memory_limit: int = 0,
     ) -> None:
-        self._dtypes = [as_dtype(d) for d in (dtypes if isinstance(dtypes, (list, tuple)) else [dtypes])]
-        given = [None] * len(self._dtypes) if shapes is None else list(shapes)
-        if len(given) != len(self._dtypes) or (names is not None and len(names) != len(self._dtypes)):
-            raise ValueError(f"StagingArea: {len(self._dtypes)} values need as many shapes and names.")
-        self._shapes = [as_shape(s) for s in given]
-        self._names = names
+        super().__init__("StagingArea", types_of(dtypes), shapes, names)
         self._name = get_default_graph().unique_name("StagingArea") if shared_name is None else shared_name
         self._attrs: dict[str, Any] = {
             "capacity": capacity,
@@ -128,40 +123,24 @@ class StagingArea:
     def name(self) -> str:
         return self._name
 
-    @property
-    def dtypes(self) -> list[DType]:
-        return self._dtypes
-
-    @property
-    def shapes(self) -> list[TensorShape]:
-        return self._shapes
-
-    @property
-    def names(self) -> list[str] | None:
-        return self._names
-
     def put(self, values: Any, name: str | None = None) -> Any:
         """The operation that puts values aside."""
-        if self._names is not None:
-            if not isinstance(values, Mapping) or set(values) != set(self._names):
-                raise ValueError(f"StagingArea: values must be a dict with the keys {self._names}.")
-            values = [values[n] for n in self._names]
-        items = list(values) if isinstance(values, (list, tuple)) else [values]
+        items = self._in_order(f"StagingArea '{self._name}'", values)
         with name_scope(name, f"{self._name}_put", items) as scope:
             tensors = [convert_to_tensor(v, dtype=d) for v, d in zip(items, self._dtypes, strict=True)]
             return stage(tensors, **self._attrs, name=scope)
 
     def get(self, name: str | None = None) -> Any:
-        """The values that were put aside first."""
+        """The values that were stored first; removes them."""
         tensors = unstage(**self._attrs, name=name or f"{self._name}_get")
         for tensor, known in zip(tensors, self._shapes, strict=True):
             tensor.set_shape(known)
-        return dict(zip(self._names, tensors, strict=True)) if self._names is not None else list(tensors)
+        return self._named(list(tensors))
 
     def size(self, name: str | None = None) -> Any:
-        """How many values are put aside."""
+        """The number of stored elements."""
         return stage_size(**self._attrs, name=name or f"{self._name}_size")
 
     def clear(self, name: str | None = None) -> Any:
-        """The operation that drops what is put aside."""
+        """The operation that drops all stored values."""
         return stage_clear(**self._attrs, name=name or f"{self._name}_clear")

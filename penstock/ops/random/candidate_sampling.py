@@ -1,4 +1,4 @@
-"""Samplers of classes: a few candidates stand for all the wrong classes of a large vocabulary."""
+"""Samplers of classes: they choose a few candidates to stand for all wrong classes of a large vocabulary."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from jax import lax
 from penstock.errors import InvalidArgumentError, NotFoundError
 from penstock.graph.opdef import OpDef, op
 from penstock.graph.operation import Operation
-from penstock.graph.scopes import get_seed
 from penstock.graph.shape import TensorShape
 from penstock.kernel.types import Array
+from penstock.ops.random.stateful import seeds
 
 _SAMPLER = "int64 -> sampled_candidates: int64, true_expected_count: float32, sampled_expected_count: float32"
 _LARGEST_VOCABULARY = 2**24  # lines read from a vocabulary file
@@ -25,7 +25,7 @@ Probability = Callable[[Array], Array]
 
 
 class Candidates(NamedTuple):
-    """What samplers return: classes, and how often the true and the sampled ones are expected in such a sample."""
+    """The result of a sampler: classes, and the expected counts of the true and the sampled ones in a sample."""
 
     sampled_candidates: Any
     true_expected_count: Any
@@ -56,7 +56,7 @@ def _uniform(key: Array, count: int) -> Array:
 def _drawn(
     draw: Callable[[Array, int], Array], key: Array, count: int, unique: bool, range_max: int
 ) -> tuple[Array, Array]:
-    """`count` classes, and how many draws they took: more than `count` where repetitions were thrown away."""
+    """`count` classes, and the number of draws: more than `count` if repetitions were dropped."""
     if not unique:
         return draw(key, count), jnp.asarray(count)
 
@@ -74,7 +74,7 @@ def _drawn(
         taken = new & (place < count)
         chosen = chosen.at[jnp.where(taken, place, count)].set(batch, mode="drop")
         seen = seen.at[jnp.where(taken, batch, range_max)].set(True, mode="drop")
-        # The round ends with the draw that completes the sample.
+        # The last round ends with the draw that completes the sample.
         used = jnp.where(place[-1] + 1 >= count, jnp.argmax(place + 1 >= count) + 1, count)
         # The first two words of the state are Philox's key: another key is another stream.
         return chosen, seen, jnp.minimum(place[-1] + 1, count), tries + used, key.at[1].add(np.uint32(0x9E3779B9))
@@ -85,7 +85,7 @@ def _drawn(
 
 
 def _expected(p: Any, tries: Any, unique: bool) -> Any:
-    """How often a class of probability `p` is in the sample: once at most if the sample is unique."""
+    """The expected count of a class of probability `p` in the sample: at most 1 if the sample is unique."""
     module = jnp if isinstance(tries, jnp.ndarray) else np
     count = -module.expm1(tries * module.log1p(-p)) if unique else p * tries
     return count.astype(np.float32)
@@ -289,42 +289,7 @@ learned_unigram_candidate_sampler_op = _learned("LearnedUnigramCandidateSampler"
 thread_unsafe_unigram_candidate_sampler_op = _learned("ThreadUnsafeUnigramCandidateSampler")
 
 
-def _hits_shape(op: Operation) -> list[TensorShape]:
-    columns = op.input_list[0].shape.with_rank(2).as_list()[1]
-    if columns is not None and columns != op.attrs["num_true"]:
-        raise ValueError(f"true_classes must have num_true = {op.attrs['num_true']} columns, received {columns}")
-    op.input_list[1].shape.with_rank(1)
-    return [TensorShape.of((None,))] * 3
-
-
-@op(
-    "ComputeAccidentalHits",
-    "int64, int64 -> indices: int32, ids: int64, weights: float32",
-    host=True,
-    no_gradient=True,
-    shape=_hits_shape,
-)
-def compute_accidental_hits_op(
-    true_classes: np.ndarray, sampled_candidates: np.ndarray, *, num_true: int, seed: int = 0, seed2: int = 0
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    if true_classes.ndim != 2 or true_classes.shape[1] != num_true or sampled_candidates.ndim != 1:
-        raise InvalidArgumentError(
-            f"true_classes must have num_true = {num_true} columns and sampled_candidates be a vector, "
-            f"received shapes {true_classes.shape} and {sampled_candidates.shape}"
-        )
-    place = {int(candidate): i for i, candidate in enumerate(sampled_candidates)}
-    hits = [(b, place[c]) for b, row in enumerate(true_classes.tolist()) for c in row if c in place]
-    pairs = np.array(hits, np.int64).reshape(-1, 2)
-    weights = np.full(len(hits), np.finfo(np.float32).min, np.float32)
-    return pairs[:, 0].astype(np.int32), pairs[:, 1], weights
-
-
 # TensorFlow's functions.
-
-
-def _seeds(seed: int | None) -> dict[str, int]:
-    first, second = get_seed(seed)
-    return {"seed": first or 0, "seed2": second or 0}
 
 
 def uniform_candidate_sampler(
@@ -348,7 +313,7 @@ def uniform_candidate_sampler(
             unique=unique,
             range_max=range_max,
             name=name,
-            **_seeds(seed),
+            **seeds(seed),
         )
     )
 
@@ -374,7 +339,7 @@ def log_uniform_candidate_sampler(
             unique=unique,
             range_max=range_max,
             name=name,
-            **_seeds(seed),
+            **seeds(seed),
         )
     )
 
@@ -388,7 +353,7 @@ def learned_unigram_candidate_sampler(
     seed: int | None = None,
     name: str | None = None,
 ) -> Candidates:
-    """Candidates as often as they were true classes in the steps so far.
+    """Candidates drawn as often as they were true classes in the steps so far.
 
     >>> sampled, true_counts, sampled_counts = tf.nn.learned_unigram_candidate_sampler(labels, 1, 64, True, 10000)
     """
@@ -400,7 +365,7 @@ def learned_unigram_candidate_sampler(
             unique=unique,
             range_max=range_max,
             name=name,
-            **_seeds(seed),
+            **seeds(seed),
         )
     )
 
@@ -438,7 +403,7 @@ def fixed_unigram_candidate_sampler(
             shard=shard,
             unigrams=[float(u) for u in unigrams],
             name=name,
-            **_seeds(seed),
+            **seeds(seed),
         )
     )
 
@@ -452,26 +417,6 @@ def all_candidate_sampler(
     """
     return Candidates(
         *all_candidate_sampler_op(
-            true_classes, num_true=num_true, num_sampled=num_sampled, unique=unique, name=name, **_seeds(seed)
+            true_classes, num_true=num_true, num_sampled=num_sampled, unique=unique, name=name, **seeds(seed)
         )
-    )
-
-
-class AccidentalHits(NamedTuple):
-    """What `compute_accidental_hits` returns."""
-
-    indices: Any
-    ids: Any
-    weights: Any
-
-
-def compute_accidental_hits(
-    true_classes: Any, sampled_candidates: Any, num_true: int, seed: int | None = None, name: str | None = None
-) -> AccidentalHits:
-    """Where sampled candidates are true classes: rows, positions in the sample, and weights that rule them out.
-
-    >>> rows, positions, weights = tf.nn.compute_accidental_hits(labels, sampled, num_true=1)
-    """
-    return AccidentalHits(
-        *compute_accidental_hits_op(true_classes, sampled_candidates, num_true=num_true, name=name, **_seeds(seed))
     )

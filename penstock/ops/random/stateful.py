@@ -31,7 +31,7 @@ from penstock.ops.math import arithmetic, elementwise_gradients, reduce
 
 _FLOAT32, _INT64 = dt.float32, dt.int64
 
-# How to make a number in [1, 2) of random bits: unsigned type, bits to drop, and the bits of 1.0.
+# To make a number in [1, 2) from random bits: unsigned type, bits to drop, and the bits of 1.0.
 _ONE_TO_TWO: dict[str, tuple[Any, int, int]] = {
     "float16": (np.uint16, 6, 0x3C00),
     "bfloat16": (np.uint16, 9, 0x3F80),
@@ -41,7 +41,7 @@ _ONE_TO_TWO: dict[str, tuple[Any, int, int]] = {
 
 
 def sizes(shape: Array) -> tuple[int, ...]:
-    """The value of a shape input as numbers that can be a shape."""
+    """The value of a shape input as a tuple of sizes."""
     if shape.ndim != 1:
         raise ValueError(f"shape must be a vector of sizes, received an array of rank {shape.ndim}")
     dims = tuple(map(as_size, shape))
@@ -63,7 +63,7 @@ def _bits(key: Array, dims: tuple[int, ...], width: Any) -> Array:
 
 
 def _uniform(key: Array, dims: tuple[int, ...], dtype: DType) -> Array:
-    """Uniform in [0, 1): every value that the mantissa can hold at 1.0 is equally likely."""
+    """Uniform numbers in [0, 1), equally spaced: as many as the mantissa has between 1 and 2."""
     width, drop, one = _ONE_TO_TWO[dtype.name]
     bits = _bits(key, dims, width) >> width(drop) | width(one)
     kind = dtype.as_numpy_dtype
@@ -195,7 +195,7 @@ def multinomial_op(
     reached = jnp.cumsum(weights, axis=1)
     points = _uniform(key, (rows, samples), exact) * reached[:, -1:]
     found = jax.vmap(lambda ends, at: jnp.searchsorted(ends, at, side="right"))(reached, points)
-    # Rounding may put a point on the very end.
+    # Rounding may give the upper end itself.
     return jnp.minimum(found, classes - 1).astype(output_dtype.as_numpy_dtype)
 
 
@@ -207,7 +207,7 @@ def _with_parameters(index: int) -> Any:
 
 
 def gamma_gradient(op: Operation, dy: Any) -> list[Any]:
-    """The gradient of a draw by its shape parameter, the last input: the draw at the same quantile moves with it."""
+    """The gradient for the shape parameter, the last input: the draw at the same quantile moves with it."""
     *others, alpha = op.input_list
     sample = op.outputs[0]
     of_each = arithmetic.multiply(random_gamma_grad(alpha, sample), dy)
@@ -216,7 +216,7 @@ def gamma_gradient(op: Operation, dy: Any) -> list[Any]:
 
 @op("RandomGammaGrad", "T, T -> output: T", shape=shapes.broadcast, no_gradient=True, T=Types(dt.float32, dt.float64))
 def random_gamma_grad(alpha: Array, sample: Array) -> Array:
-    """How a draw from a gamma distribution moves with the distribution's shape (Figurnov et al., 2018)."""
+    """The derivative of a draw from a gamma distribution by the distribution's shape (Figurnov et al., 2018)."""
     return jax.lax.random_gamma_grad(*jnp.broadcast_arrays(alpha, sample))
 
 
@@ -253,7 +253,7 @@ _POISSON = (dt.float16, dt.float32, dt.float64, dt.int32, dt.int64)
 def random_poisson_v2(
     shape: Array, rate: Array, *, seed: int = 0, seed2: int = 0, dtype: DType = _INT64, key: Array
 ) -> Array:
-    # jax draws Poisson numbers from Threefry keys only, of two words.
+    # jax draws Poisson numbers only from Threefry keys, which have two words.
     words = jax.random.wrap_key_data(jnp.asarray(key)[:2] ^ jnp.asarray(key)[2:], impl="threefry2x32")
     return jax.random.poisson(words, rate, sizes(shape) + rate.shape, np.int64).astype(dtype.as_numpy_dtype)
 
@@ -265,7 +265,7 @@ def shape_tensor(shape: Any) -> Tensor:
 
 
 def seeds(seed: int | None) -> dict[str, Any]:
-    """The attrs `seed` and `seed2` of a new random node; 0 and 0 where nobody asked for reproducible numbers."""
+    """The attrs `seed` and `seed2` of a new random node; 0 and 0 if no seed is set."""
     first, second = get_seed(seed)
     return {"seed": first or 0, "seed2": second or 0}
 
@@ -401,7 +401,7 @@ def random_gamma(
         both = reshaping.broadcast_dynamic_shape(reshaping.shape(alpha), reshaping.shape(beta))
         attrs = seeds(seed)
         drawn = random_gamma_op(shape, reshaping.broadcast_to(alpha, both), **attrs)
-        # Zero would be a sample of probability zero, and log(0) is what comes next in most models.
+        # Zero has probability zero, and most models would take its logarithm next.
         result: Tensor = arithmetic.maximum(np.finfo(alpha.dtype.as_numpy_dtype).tiny, drawn / beta)
         return result
 

@@ -27,124 +27,20 @@ from penstock.kernel.types import FLOATS, INDEX, INDEX32, INDEX64, REALS, Array
 from penstock.ops.array import reshaping
 from penstock.ops.math import arithmetic
 from penstock.ops.random import stateful as random
+from penstock.ops.random.philox import (
+    halves,
+    key_and_counter,
+    normal,
+    random_bits,
+    random_wide_bits,
+    truncated_normal,
+    uniform,
+)
 
 _FLOAT32, _INT32, _INT64, _UINT64 = dt.float32, dt.int32, dt.int64, dt.uint64
 _WHOLE = Types(dt.int32, dt.int64, dt.uint32, dt.uint64)
-_MASK = np.uint64(0xFFFFFFFF)
 _PHILOX = 1
-_AUTO = 3  # which algorithm: whatever suits the device, which is Philox
-
-
-def _words(value: Array) -> tuple[Array, Array]:
-    """The low and the high 32 bits."""
-    return (value & _MASK).astype(np.uint32), (value >> np.uint64(32)).astype(np.uint32)
-
-
-def philox(key: Array, counters: list[Array]) -> list[Array]:
-    """Philox4x32-10: four random words for each of four-word `counters`; `key` is one uint64."""
-    k0, k1 = _words(key)
-    c0, c1, c2, c3 = counters
-    for _ in range(10):
-        p0 = c0.astype(np.uint64) * np.uint64(0xD2511F53)
-        p1 = c2.astype(np.uint64) * np.uint64(0xCD9E8D57)
-        (low0, high0), (low1, high1) = _words(p0), _words(p1)
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0, k1 = k0 + np.uint32(0x9E3779B9), k1 + np.uint32(0xBB67AE85)
-    return [c0, c1, c2, c3]
-
-
-def _blocks(key: Array, counter: Array, steps: Array) -> Array:
-    """The words of the generator's state `steps` calls later: [steps..., 4]."""
-    first = jnp.asarray(counter)[0]
-    low = first + steps
-    high = jnp.asarray(counter)[1] + (low < first).astype(np.uint64)
-    return jnp.stack(philox(jnp.asarray(key)[0], [*_words(low), *_words(high)]), axis=-1)
-
-
-def _bits(key: Array, counter: Array, count: int) -> Array:
-    """`count` random words."""
-    return _blocks(key, counter, jnp.arange(-(-count // 4), dtype=np.uint64)).reshape(-1)[:count]
-
-
-def _wide_bits(key: Array, counter: Array, count: int) -> Array:
-    words = _bits(key, counter, 2 * count).reshape(count, 2).astype(np.uint64)
-    return words[:, 0] | words[:, 1] << np.uint64(32)
-
-
-def _unit(words: Array) -> Array:
-    """float32 in [0, 1) of the low bits of a word."""
-    bits = words & np.uint32(0x7FFFFF) | np.uint32(127 << 23)
-    return jax.lax.bitcast_convert_type(bits, np.float32) - np.float32(1)
-
-
-def _unit64(first: Array, second: Array) -> Array:
-    bits = (first.astype(np.uint64) & np.uint64(0xFFFFF)) << np.uint64(32) | second.astype(np.uint64)
-    return jax.lax.bitcast_convert_type(bits | np.uint64(1023 << 52), np.float64) - 1.0
-
-
-def _uniform(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) -> Array:
-    count = pymath.prod(dims)
-    if dtype is dt.float64:
-        pairs = _bits(key, counter, 2 * count).reshape(count, 2)
-        return _unit64(pairs[:, 0], pairs[:, 1]).reshape(dims)
-    words = _bits(key, counter, count)
-    if dtype is dt.float32:
-        return _unit(words).reshape(dims)
-    mantissa, one = (0x3FF, 15 << 10) if dtype is dt.float16 else (0x7F, 127 << 7)
-    bits = (words & np.uint32(mantissa) | np.uint32(one)).astype(np.uint16)
-    kind = dtype.as_numpy_dtype
-    return (jax.lax.bitcast_convert_type(bits, kind) - np.ones((), kind)).reshape(dims)
-
-
-def _pairs(radius: Array, angle: Array) -> Array:
-    """Two normal numbers of two uniform ones, by Box and Muller: [..., 2]."""
-    size = jnp.sqrt(-2 * jnp.log(jnp.maximum(radius, radius.dtype.type(1e-7))))
-    turn = radius.dtype.type(2 * np.pi) * angle
-    return jnp.stack([jnp.sin(turn) * size, jnp.cos(turn) * size], axis=-1)
-
-
-def _of_words(words: Array, wide: bool) -> Array:
-    """Normal numbers of blocks of four words: four of each, or two in double precision."""
-    if wide:
-        return _pairs(_unit64(words[..., 0], words[..., 1]), _unit64(words[..., 2], words[..., 3]))
-    found = _pairs(_unit(words[..., 0::2]), _unit(words[..., 1::2]))
-    return found.reshape(*words.shape)
-
-
-def _normal(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) -> Array:
-    count, wide = pymath.prod(dims), dtype is dt.float64
-    groups = -(-count // (2 if wide else 4))
-    words = _blocks(key, counter, jnp.arange(groups, dtype=np.uint64))
-    return _of_words(words, wide).reshape(-1)[:count].reshape(dims).astype(dtype.as_numpy_dtype)
-
-
-_TRIED = 6  # blocks of four words: that fewer than four of 24 numbers are good enough has probability 1e-27
-
-
-def _truncated(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) -> Array:
-    """Each group of numbers has its own stretch of the generator, from which it takes the first within two."""
-    count, wide = pymath.prod(dims), dtype is dt.float64
-    per_group = 2 if wide else 4
-    groups = -(-count // per_group)
-    stretch = per_group * 256 // 4
-    steps = jnp.arange(groups, dtype=np.uint64)[:, None] * np.uint64(stretch) + jnp.arange(
-        _TRIED * (2 if wide else 1), dtype=np.uint64
-    )
-    tried = _of_words(_blocks(key, counter, steps), wide).reshape(groups, _TRIED * 4)
-    order = jnp.argsort(jnp.abs(tried) >= 2, axis=1, stable=True)[:, :per_group]
-    kept = jnp.take_along_axis(tried, order, axis=1)
-    return kept.reshape(-1)[:count].reshape(dims).astype(dtype.as_numpy_dtype)
-
-
-def key_and_counter(seed: Array) -> tuple[Array, Array]:
-    """The generator's key and first counter for a seed of two numbers, mixed so that any two seeds will do."""
-    if tuple(seed.shape) != (2,):
-        raise ValueError(f"seed must have shape [2], not {list(seed.shape)}")
-    wide = jnp.asarray(seed).astype(np.int64).astype(np.uint64)
-    mixed = philox(jnp.uint64(0x02461E293EC8F720), [*_words(wide[0]), *_words(wide[1])])
-    low, high, third, fourth = (word.astype(np.uint64) for word in mixed)
-    key = (low | high << np.uint64(32)).reshape(1)
-    return key, jnp.stack([jnp.uint64(0), third | fourth << np.uint64(32)])
+_AUTO = 3  # the algorithm: "automatic", which is Philox
 
 
 # Ops that take a key and a counter
@@ -182,13 +78,13 @@ def _sized(name: str, draw: Any, types: Types, default: DType) -> OpDef:
 
 def _full_int(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) -> Array:
     count = pymath.prod(dims)
-    bits = _wide_bits(key, counter, count) if dtype.size == 8 else _bits(key, counter, count)
+    bits = random_wide_bits(key, counter, count) if dtype.size == 8 else random_bits(key, counter, count)
     return bits.astype(dtype.as_numpy_dtype).reshape(dims)
 
 
-stateless_random_uniform_v2 = _sized("StatelessRandomUniformV2", _uniform, FLOATS, _FLOAT32)
-stateless_random_normal_v2 = _sized("StatelessRandomNormalV2", _normal, FLOATS, _FLOAT32)
-stateless_truncated_normal_v2 = _sized("StatelessTruncatedNormalV2", _truncated, FLOATS, _FLOAT32)
+stateless_random_uniform_v2 = _sized("StatelessRandomUniformV2", uniform, FLOATS, _FLOAT32)
+stateless_random_normal_v2 = _sized("StatelessRandomNormalV2", normal, FLOATS, _FLOAT32)
+stateless_truncated_normal_v2 = _sized("StatelessTruncatedNormalV2", truncated_normal, FLOATS, _FLOAT32)
 stateless_random_uniform_full_int_v2 = _sized("StatelessRandomUniformFullIntV2", _full_int, _WHOLE, _UINT64)
 
 
@@ -210,11 +106,11 @@ def stateless_random_uniform_int_v2(
     unsigned = np.uint64 if wide else np.uint32
     low = jnp.asarray(minval).astype(unsigned)
     span = jnp.maximum(jnp.asarray(maxval).astype(unsigned) - low, unsigned(1))
-    bits = (_wide_bits if wide else _bits)(key, counter, pymath.prod(dims))
+    bits = (random_wide_bits if wide else random_bits)(key, counter, pymath.prod(dims))
     return (bits % span + low).astype(minval.dtype).reshape(dims)
 
 
-# Ops of TensorFlow 1 that take the seed itself; old graphs have them
+# Ops of TensorFlow 1 that take the seed itself, for old graphs
 
 
 def _seeded(name: str, draw: Any) -> OpDef:
@@ -234,9 +130,9 @@ def _seeded(name: str, draw: Any) -> OpDef:
     return kernel
 
 
-stateless_random_uniform_v1 = _seeded("StatelessRandomUniform", _uniform)
-stateless_random_normal_v1 = _seeded("StatelessRandomNormal", _normal)
-stateless_truncated_normal_v1 = _seeded("StatelessTruncatedNormal", _truncated)
+stateless_random_uniform_v1 = _seeded("StatelessRandomUniform", uniform)
+stateless_random_normal_v1 = _seeded("StatelessRandomNormal", normal)
+stateless_truncated_normal_v1 = _seeded("StatelessTruncatedNormal", truncated_normal)
 
 
 @op(
@@ -258,7 +154,7 @@ def stateless_random_uniform_int_v1(shape: Array, seed: Array, minval: Array, ma
 
 
 def _jax_key(key: Array, counter: Array) -> Array:
-    words = [*_words(jnp.asarray(key)[0]), *_words(jnp.asarray(counter)[1])]
+    words = [*halves(jnp.asarray(key)[0]), *halves(jnp.asarray(counter)[1])]
     return jax.random.wrap_key_data(jnp.stack(words[:2]) ^ jnp.stack(words[2:]), impl="threefry2x32")
 
 
@@ -283,7 +179,7 @@ def _multinomial_shape(op: Operation) -> list[TensorShape]:
 )
 def stateless_multinomial_op(logits: Array, num_samples: Array, seed: Array, *, output_dtype: DType = _INT64) -> Array:
     key, counter = key_and_counter(seed)
-    words = jnp.stack([*_words(key[0]), *_words(counter[1])])
+    words = jnp.stack([*halves(key[0]), *halves(counter[1])])
     return random.multinomial_op.kernel(logits, num_samples, output_dtype=output_dtype, key=words)
 
 
@@ -443,7 +339,7 @@ def _classes(logits: Any, num_samples: Any, seed: Any, dtype: Any) -> Tensor:
 def stateless_binomial(
     shape: Any, seed: Any, counts: Any, probs: Any, output_dtype: Any = _INT32, name: str | None = None
 ) -> Tensor:
-    """How many of `counts` tries succeed that do so with `probs`, depending on `seed` alone."""
+    """The number of successes in `counts` tries of probability `probs`, depending on `seed` alone."""
     with name_scope(name, "stateless_random_binomial", [shape, seed, counts, probs]):
         dims = random.shape_tensor(shape)
         probs = convert_to_tensor(probs, dtype_hint=_FLOAT32, name="probs")

@@ -18,7 +18,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.ops.array import creation, ranges, reshaping, spacing
 from penstock.ops.linalg import matmul
-from penstock.ops.math import arithmetic, casting, clip, compare, cumulative, histogram, reduce, special, unary
+from penstock.ops.math import argmax, arithmetic, casting, clip, compare, cumulative, histogram, reduce, special, unary
 from penstock.session import Session
 
 X = np.array([[-2.5, -1.0, 0.0], [0.5, 1.5, 3.0]], np.float32)
@@ -132,7 +132,20 @@ VALUES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
 
 def _function(name: str) -> Any:
     """TensorFlow's function of that name, from the module that has it."""
-    modules = (arithmetic, unary, compare, casting, cumulative, reduce, ranges, histogram, spacing, matmul, clip)
+    modules = (
+        arithmetic,
+        unary,
+        compare,
+        casting,
+        cumulative,
+        reduce,
+        argmax,
+        ranges,
+        histogram,
+        spacing,
+        matmul,
+        clip,
+    )
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 

@@ -11,7 +11,7 @@ import pytest
 from golden_programs import check, parameters
 
 import penstock.v1 as tf
-from penstock.ops.queue.accumulator import Accumulator
+from penstock.ops.queue.accumulator_resources import Accumulator
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.step import Step
 

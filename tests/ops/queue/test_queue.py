@@ -12,7 +12,7 @@ from golden_programs import check, parameters
 
 import penstock.v1 as tf
 from penstock.errors import CancelledError, InvalidArgumentError
-from penstock.ops.queue.resources import Queue
+from penstock.ops.queue.queue_resources import Queue
 from penstock.ops.queue.staging import StagingArea
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.step import Step

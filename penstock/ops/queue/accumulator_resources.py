@@ -1,0 +1,186 @@
+"""The accumulators behind accumulator ops: sums of dense and of sparse gradients, shared by all steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import InvalidArgumentError
+from penstock.graph.dtype import DType
+from penstock.graph.shape import TensorShape
+from penstock.kernel.waiting import Waitable
+from penstock.memory import aligned_empty
+
+_LARGE = 1 << 16  # bytes: a sum of more is put where the update can read it without a copy
+
+
+class Accumulator(Waitable):
+    """A sum of gradients and how many they are. Gradients older than `global_step` are dropped.
+
+    >>> accumulator.apply(0, gradient); accumulator.take(1, step)
+    """
+
+    kind = "ConditionalAccumulator"
+
+    def __init__(self, name: str, dtype: DType, shape: TensorShape, reduction: str) -> None:
+        super().__init__(name)
+        self.dtype = dtype
+        self.shape = shape
+        self.reduction = reduction
+        self.global_step = 0
+        self.count = 0
+        self._sum: Any = None
+        self._usual: Any = None  # the shape of the gradients that were added last
+
+    def size(self) -> int:
+        """How many gradients are in it now."""
+        return self.count
+
+    def set_global_step(self, step: int) -> None:
+        """Gradients of earlier steps are dropped from now on; those that are in stay."""
+        with self._held():
+            self.global_step = step
+
+    def apply(self, local_step: int, *gradient: np.ndarray) -> None:
+        """Adds a gradient that was computed at `local_step`."""
+        with self._held():
+            if local_step < self.global_step:
+                return
+            self._add(*gradient)
+            self.count += 1
+            self._notify()
+
+    def take(self, required: int, ctx: Any) -> Any:
+        """All that was gathered, once there are `required` gradients; the next ones belong to the next step."""
+        if required < 1:
+            raise InvalidArgumentError(f"{self}: num_required must be >= 1, received {required}.")
+        with self._held():
+            ready = lambda: self.count >= required  # noqa: E731
+            self._wait(ready, ctx, again=ready)
+            result = self._result()
+            self.count, self._sum = 0, None
+            self.global_step += 1
+            return result
+
+    def _add(self, *parts: Any) -> None:
+        (gradient,) = parts
+        if self._sum is None:
+            if gradient.shape != self._usual and not self.shape.is_compatible_with(gradient.shape):
+                refuse(f"{self} takes gradients of shape {self.shape}, received {list(gradient.shape)}.")
+            self._usual = gradient.shape
+        elif gradient.shape != self._usual:
+            refuse(f"{self} takes gradients of shape {list(self._usual)}, received {list(gradient.shape)}.")
+        if self._sum is None:
+            # What nobody may change, as a tensor of another process, is taken as it is.
+            self._sum = gradient.copy() if gradient.flags.writeable else gradient
+        elif self._sum.flags.writeable:
+            self._sum += gradient
+        else:
+            place = aligned_empty(gradient.shape, gradient.dtype) if gradient.nbytes > _LARGE else None
+            self._sum = np.add(self._sum, gradient, out=place)
+
+    def _result(self) -> Any:
+        return np.asarray(self._sum if self.reduction == "SUM" else _divided(self._sum, self.count))
+
+
+class SparseAccumulator(Accumulator):
+    """Gradients by row: the mean of a row is over those gradients that have it.
+
+    Rows are told apart as TensorFlow does: a gradient should name its rows in rising order, each once. Rows of one
+    gradient are never added up here, and two gradients meet in a row if both come to it at the same time as they are
+    gone through together, smaller indices first.
+    """
+
+    kind = "SparseConditionalAccumulator"
+
+    def _add(self, *parts: Any) -> None:
+        indices, values, shape = parts
+        self._check(indices, values, shape)
+        if self._sum is None:
+            self._sum = np.array(indices), np.array(values), np.ones(len(indices), np.int64)
+            return
+        old_indices, old_values, old_counts = self._sum
+        size, old_places, places = _merged(old_indices, indices)
+        rows, counts = np.empty(size, np.int64), np.zeros(size, np.int64)
+        total = np.zeros((size, *values.shape[1:]), values.dtype)
+        rows[old_places], rows[places] = old_indices, indices
+        counts[old_places], total[old_places] = old_counts, old_values
+        counts[places] += 1
+        total[places] += values
+        self._sum = rows, total, counts
+
+    def _check(self, indices: np.ndarray, values: np.ndarray, shape: np.ndarray | None) -> None:
+        """InvalidArgumentError where a gradient does not fit."""
+        if indices.ndim != 1 or values.ndim == 0 or len(values) != len(indices):
+            refuse(
+                f"{self} takes one row per index, received indices of shape {list(indices.shape)} and values of "
+                f"shape {list(values.shape)}."
+            )
+        rows: int | None = None
+        if shape is not None:
+            received = [None if d < 0 else int(d) for d in shape]
+            fits = _begins(self.shape, received) and TensorShape([None, *received[1:]]).is_compatible_with(values.shape)
+            if not fits:
+                refuse(
+                    f"{self} takes gradients of shape {self.shape}, received {received} with values of shape "
+                    f"{list(values.shape)}."
+                )
+            rows = received[0] if received else None
+        if self.shape.rank is not None:
+            dims = self.shape.as_list()
+            if not _begins(TensorShape(dims[1:]), values.shape[1:]):
+                refuse(f"{self} has rows of shape {dims[1:]}, received {list(values.shape[1:])}.")
+            rows = dims[0] if dims and dims[0] is not None else rows
+        if len(indices) and (indices.min() < 0 or (rows is not None and indices.max() >= rows)):
+            refuse(
+                f"{self} has {'unknown many' if rows is None else rows} rows, received the indices "
+                f"{indices.tolist()[:10]}."
+            )
+        if self._sum is not None and values.shape[1:] != self._sum[1].shape[1:]:
+            refuse(f"{self} has rows of shape {list(self._sum[1].shape[1:])}, received {list(values.shape[1:])}.")
+
+    def _result(self) -> Any:
+        indices, values, counts = self._sum
+        if self.reduction == "MEAN":
+            values = _divided(values, counts.reshape(-1, *[1] * (values.ndim - 1)))
+        rows = self.shape.as_list()[0] if self.shape.rank else None
+        return indices, values, np.array([-1 if rows is None else rows, *values.shape[1:]], np.int64)
+
+
+def _merged(old: np.ndarray, new: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
+    """How many rows two lists of indices have together, and the place in them of each index of both lists."""
+    if np.all(old[1:] > old[:-1]) and np.all(new[1:] > new[:-1]):
+        union = np.union1d(old, new)
+        return len(union), np.searchsorted(union, old), np.searchsorted(union, new)
+    places: tuple[list[int], list[int]] = [], []
+    left, right = [*old.tolist(), math.inf], [*new.tolist(), math.inf]
+    i = j = size = 0
+    while i < len(old) or j < len(new):
+        first, second = left[i] <= right[j], right[j] <= left[i]
+        if first:
+            places[0].append(size)
+            i += 1
+        if second:
+            places[1].append(size)
+            j += 1
+        size += 1
+    return size, np.array(places[0], np.intp), np.array(places[1], np.intp)
+
+
+def _begins(shape: TensorShape, dims: Sequence[int | None]) -> bool:
+    """Whether `dims` begin as `shape`; an accumulator may say less of its gradients than they have dimensions."""
+    return shape.rank is None or (shape.rank <= len(dims) and shape.is_compatible_with(dims[: shape.rank]))
+
+
+def _divided(total: np.ndarray, count: Any) -> Any:
+    if total.dtype.kind in "iu":
+        return (total / count).astype(total.dtype)
+    # What may be written to is ours alone.
+    return np.divide(total, np.asarray(count).astype(total.dtype), out=total if total.flags.writeable else None)
+
+
+def refuse(message: str) -> None:
+    raise InvalidArgumentError(message)

@@ -1,0 +1,120 @@
+"""How `tf.Variable(...)` is answered: by the creators in force, and in the end by the class of one kind of variable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar
+
+from penstock.graph.graph import get_default_graph
+
+Creator = Callable[..., Any]
+_C = TypeVar("_C", bound=type[Any])
+_CREATORS = ("__variable_creator_stack",)  # not a string: users do not see it among the collections
+
+
+class Kinds:
+    """The classes of the two kinds of variable, and which kind is made when the call does not say so."""
+
+    classes: ClassVar[dict[bool, type[Any]]] = {}  # by whether it is of the resource kind; see `kind`
+    scope_wants_resource: Callable[[], bool | None] = staticmethod(lambda: None)  # scope.py fills it in
+    resource_by_default = False
+
+
+def kind(resource: bool) -> Callable[[_C], _C]:
+    """Makes a class the one of its kind: what `tf.Variable(...)` makes, and what a VariableDef becomes.
+
+    >>> @kind(resource=False)
+    ... class RefVariable(Variable): ...
+    """
+
+    def register(cls: _C) -> _C:
+        Kinds.classes[resource] = cls
+        return cls
+
+    return register
+
+
+def decide_kind_by(scope_wants_resource: Callable[[], bool | None]) -> None:
+    """Has `scope_wants_resource` asked for the kind of a variable, where the call does not say it."""
+    Kinds.scope_wants_resource = staticmethod(scope_wants_resource)
+
+
+def enable_resource_variables() -> None:
+    """Makes resource variables the default."""
+    Kinds.resource_by_default = True
+
+
+def disable_resource_variables() -> None:
+    """Makes ref variables the default again."""
+    Kinds.resource_by_default = False
+
+
+def resource_variables_enabled() -> bool:
+    """Whether resource variables are the default."""
+    return Kinds.resource_by_default
+
+
+@contextmanager
+def variable_creator_scope(variable_creator: Creator) -> Iterator[None]:
+    """Calls `variable_creator(next_creator, **kwargs)` for every variable made inside.
+
+    >>> with tf.variable_creator_scope(lambda make, **kw: make(**{**kw, "trainable": False})): ...
+    """
+    stack = get_default_graph().get_collection_ref(_CREATORS)
+    stack.append(variable_creator)
+    try:
+        yield
+    finally:
+        stack.remove(variable_creator)
+
+
+def _default_creator(**kwargs: Any) -> Any:
+    use_resource = kwargs.pop("use_resource", None)
+    if use_resource is None:
+        use_resource = Kinds.scope_wants_resource()
+    if use_resource is None:
+        use_resource = Kinds.resource_by_default
+    if use_resource:
+        kwargs.pop("expected_shape", None)
+    return Kinds.classes[bool(use_resource)](**kwargs)
+
+
+_POSITIONAL = (
+    "initial_value",
+    "trainable",
+    "collections",
+    "validate_shape",
+    "caching_device",
+    "name",
+    "variable_def",
+    "dtype",
+    "expected_shape",
+    "import_scope",
+    "constraint",
+    "use_resource",
+    "synchronization",
+    "aggregation",
+    "shape",
+)
+
+
+def create(*args: Any, **kwargs: Any) -> Any:
+    """A variable as the creators in force make it, the innermost first: `create(0.0, name="x")`."""
+    for name, value in zip(_POSITIONAL, args, strict=False):
+        if name in kwargs:
+            raise TypeError(f"Variable() got multiple values for argument '{name}'.")
+        kwargs[name] = value
+    if len(args) > len(_POSITIONAL):
+        raise TypeError(f"Variable() takes {len(_POSITIONAL)} arguments, received {len(args)}.")
+    unknown = kwargs.keys() - set(_POSITIONAL)
+    if unknown:
+        raise TypeError(f"Variable() got an unexpected keyword argument '{min(unknown)}'.")
+    creator: Creator = _default_creator
+    for outer in get_default_graph().get_collection(_CREATORS):
+        creator = _chained(outer, creator)
+    return creator(**kwargs)
+
+
+def _chained(creator: Creator, following: Creator) -> Creator:
+    return lambda **kwargs: creator(following, **kwargs)
