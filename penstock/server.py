@@ -1,4 +1,4 @@
-"""Server: one task of a cluster. Its worker runs graphs for sessions here and elsewhere; its address answers for it."""
+"""A server is one task of a cluster. Its worker runs graphs for sessions of this and other processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from penstock.wire.endpoint import Listener
 from penstock.worker.devices import local_devices, use_threads
 from penstock.worker.worker import Route, Worker
 
-SWITCH_SECS = 1e-4  # after which a thread makes way for another one of its process
+SWITCH_SECS = 1e-4  # after which Python switches to another thread of the process
 
 _defs = make_messages(
     "penstock/server_def.proto",
@@ -49,14 +49,14 @@ _defs = make_messages(
 )
 ServerDef: Any = _defs["ServerDef"]
 
-_in_process: dict[str, Server] = {}  # by address: servers of this process need no socket between them
+_in_process: dict[str, Server] = {}  # by address; servers of one process call each other without a socket
 _in_process_lock = threading.Lock()
 
 
 def make_server_def(
     server_or_cluster_def: Any, job_name: str | None, task_index: int | None, protocol: str | None, config: Any
 ) -> Any:
-    """The ServerDef of a task, from a ServerDef or from a cluster and what is said of the task."""
+    """Returns the ServerDef of a task, from a ServerDef, or from a cluster with a job name and task index."""
     definition = ServerDef()
     if isinstance(server_or_cluster_def, ServerDef):
         definition.MergeFrom(server_or_cluster_def)
@@ -88,11 +88,11 @@ def make_server_def(
     return definition
 
 
-_make_server_def = make_server_def  # what TensorFlow calls it
+_make_server_def = make_server_def  # TensorFlow's name for it
 
 
 class Server:
-    """A task of a cluster in this process. Sessions reach it, and through it the cluster, by its `target`.
+    """Runs a task of a cluster in this process. Sessions reach it, and the cluster, by its `target`.
 
     A server at a loopback address is open to programs of this machine. Any other needs credentials (see
     `penstock credentials create`, PENSTOCK_CREDENTIALS), or `insecure=True`.
@@ -136,7 +136,7 @@ class Server:
                 f"{ENVIRONMENT_VARIABLE}=DIR for every task, or ask for 'grpc'."
             )
         require_safe(address, self.credentials, insecure)
-        _give_way_to_none()
+        _use_batch_scheduling()
         self.started = time.time()
         self.incarnation = secrets.randbits(63) | 1
         self.name = DeviceSpecV2(job=job, replica=0, task=index).to_string()
@@ -147,11 +147,11 @@ class Server:
         self.worker.watched = True
         self.links = Links(self.name, self.incarnation, self.worker, self.credentials)
         self.links.on_lost = self._close_sessions_of
-        self._sessions: dict[int, set[str]] = {}  # of clients by their incarnation
-        self._addresses: dict[str, str] = {}  # of tasks, as sessions have told them
+        self._sessions: dict[int, set[str]] = {}  # of clients, by incarnation
+        self._addresses: dict[str, str] = {}  # of tasks in clusters that sessions have brought
         self._stopped = threading.Event()
         host, _, port = address.rpartition(":")
-        # Off loopback a task listens on all addresses of its machine, whatever name the others have for it.
+        # Off loopback a task listens on all addresses of its machine, since others may use any name for it.
         self._host = host.strip("[]") if is_loopback(host) else "::" if ":" in host else "0.0.0.0"
         bound = f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
         self._control = ControlServer(bound, self, self.credentials)
@@ -160,44 +160,44 @@ class Server:
         if start:
             self.start()
 
-    # What it is
+    # Properties
 
     @property
     def server_def(self) -> Any:
-        """The ServerDef that it was made from."""
+        """The ServerDef that the server was made from."""
         return self._def
 
     @property
     def target(self) -> str:
-        """What to pass to `tf.Session` to use this server's cluster."""
+        """The target with which `tf.Session` uses this server's cluster."""
         return f"grpc://{self.address}"
 
     @staticmethod
     def create_local_server(config: Any = None, start: bool = True) -> Server:
-        """A cluster of one task, at a free port of this machine.
+        """Makes a cluster of one task, at a free port of this machine.
 
         >>> server = tf.train.Server.create_local_server(); sess = tf.Session(server.target)
         """
         return Server({"localhost": ["localhost:0"]}, protocol="grpc", config=config, start=start)
 
-    # Life
+    # Starting and stopping
 
     def start(self) -> None:
-        """Begins to answer, if it does not already."""
+        """Starts serving, unless it has started or stopped before."""
         if self._listener is not None or self._stopped.is_set():
             return
         self._listener = Listener(self._host, Welcome(self.name, self.incarnation), self.links.accept, self.credentials)
         with _in_process_lock:
             _in_process[self.address] = self
-        # Threads that bring tensors should not wait long for one that computes in Python: Python's 5 ms are two steps.
+        # Threads that bring tensors must not wait long for one that computes in Python: its 5 ms are two steps.
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_SECS))
         self._control.start()
-        # TensorFlow's servers say so in its C++ log, which this variable silences. jax sets it to 1 for itself.
+        # TensorFlow's servers log this in C++, where this variable silences it. jax sets it to 1 for itself.
         if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") in ("0", "1"):
             print(f"penstock: {self.name} is listening at {self.target}", file=sys.stderr, flush=True)
 
     def join(self) -> None:
-        """Waits until the server is stopped; for a parameter server that is when its process is ended.
+        """Blocks until the server is stopped. In a parameter server that is the end of its process.
 
         Ctrl-C raises a KeyboardInterrupt here, which ends the program in one line unless it is caught.
         """
@@ -208,7 +208,7 @@ class Server:
             raise KeyboardInterrupt(f"penstock: {self.name} at {self.target} was stopped by Ctrl-C") from None
 
     def stop(self) -> None:
-        """Ends the server: steps in flight fail, and what it holds is given up."""
+        """Stops the server: steps in flight fail, and its resources are freed."""
         if self._stopped.is_set():
             return
         with _in_process_lock:
@@ -227,16 +227,16 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # What sessions use
+    # For sessions
 
     def tasks(self, device_filters: list[str], cluster: ClusterSpec | None = None) -> Tasks:
-        """The tasks that a session with these device filters may use: of this server's cluster or of its own."""
+        """Returns the tasks that pass the device filters, of this server's cluster or of the one a session brings."""
         if cluster is not None:
             self.learn(cluster)
         return cluster_tasks(self.cluster, LocalTask(self.worker), self.links, device_filters, cluster)
 
     def learn(self, cluster: ClusterSpec) -> None:
-        """Takes the addresses of the tasks of a session's cluster. InvalidArgumentError if this task is not in it."""
+        """Notes the task addresses of a session's cluster. Raises InvalidArgumentError if this task is not in it."""
         addresses = {
             DeviceSpecV2(job=job, replica=0, task=number).to_string(): cluster.task_address(job, number)
             for job in cluster.jobs
@@ -252,7 +252,7 @@ class Server:
         self._addresses.update(addresses)
 
     def _route(self, task: str) -> Route:
-        """The way to another task, for tensors."""
+        """Returns the route for tensors to another task."""
         found = self.links.find(task)
         if found is not None:
             return found
@@ -261,10 +261,10 @@ class Server:
         near = server_at(address)
         return self.links.reach(task, address) if near is None else near.worker
 
-    # What others ask over the control plane
+    # The control service
 
     def get_status(self, request: Any) -> Any:
-        """Who this task is, and what it holds."""
+        """Answers who this task is, and with details what it holds."""
         status = messages["Status"](
             task=self.name,
             incarnation=self.incarnation,
@@ -278,7 +278,7 @@ class Server:
         return status
 
     def register_graph(self, request: Any) -> Any:
-        """Takes a partition for a session of a client."""
+        """Registers a partition for a session of a client."""
         subgraph = from_graph_def(request.graph)
         if request.cluster.job:
             self.learn(ClusterSpec(request.cluster))
@@ -292,7 +292,7 @@ class Server:
             handle = self.worker.register_graph(subgraph, request.session)
         except OpError:
             raise
-        except Exception as error:  # what a kernel or a pass says of a graph that no session would send
+        except Exception as error:  # a malformed graph may raise anything in kernels and passes
             raise InvalidArgumentError(f"A partition cannot be compiled: {error!r}") from error
         return messages["RegisterGraphReply"](handle=handle)
 
@@ -304,7 +304,7 @@ class Server:
         return messages["Empty"]()
 
     def reset(self, request: Any) -> Any:
-        """Clears containers, or all."""
+        """Clears the named containers, or all if none is named."""
         self.worker.reset(list(request.containers))
         return messages["Empty"]()
 
@@ -313,22 +313,22 @@ class Server:
             self.worker.deregister_graphs(session)
 
 
-def _give_way_to_none() -> None:
-    """Has the system leave this task's threads alone when they wake others, until they wait themselves.
+def _use_batch_scheduling() -> None:
+    """Asks Linux for batch scheduling, so that a thread which wakes others keeps running until it waits itself.
 
-    Where tasks share cores, one that sends to several others would otherwise stop after each: synchronous training of
-    a small network with two workers takes a quarter longer then. (PENSTOCK_BATCH_SCHEDULING=0: it does not.)
+    Otherwise a task that sends to several tasks of its host is interrupted after each: synchronous training of a small
+    network with two workers takes a quarter longer. PENSTOCK_BATCH_SCHEDULING=0 turns it off.
     """
     wanted = os.environ.get("PENSTOCK_BATCH_SCHEDULING", "1") != "0" and hasattr(os, "SCHED_BATCH")
     if wanted and os.sched_getscheduler(0) == os.SCHED_OTHER:
         try:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         except OSError as error:  # some containers do not allow it
-            logging.debug("The way that this task is scheduled cannot be chosen: %s", error)
+            logging.debug("This task cannot use batch scheduling: %s", error)
 
 
 def server_at(address: str) -> Server | None:
-    """The server of this process at an address, if there is one."""
+    """Returns the server of this process at an address, or None."""
     with _in_process_lock:
         found = _in_process.get(address)
         if found is None and address.startswith(("localhost:", "127.0.0.1:")):
@@ -340,11 +340,11 @@ def server_at(address: str) -> Server | None:
 def cluster_tasks(
     cluster: ClusterSpec, default: Task, links: Links, device_filters: list[str], brought: ClusterSpec | None
 ) -> Tasks:
-    """The tasks of a cluster, or of the one that a session has brought, that pass the filters.
+    """Returns the tasks of a cluster, or of the one that a session has brought, that pass the filters.
 
-    Those of this process are reached without a socket.
+    Tasks of this process are called without a socket.
     """
-    told = None if brought is None else brought.as_cluster_def()
+    brought_def = None if brought is None else brought.as_cluster_def()
     cluster = brought or cluster
     filters = [DeviceSpecV2.from_string(f) for f in device_filters]
 
@@ -358,7 +358,7 @@ def cluster_tasks(
             if brought is not None:
                 near.learn(brought)
             return LocalTask(near.worker)
-        task = RemoteTask(DeviceSpecV2(job=job, replica=0, task=number).to_string(), address, links, told)
+        task = RemoteTask(DeviceSpecV2(job=job, replica=0, task=number).to_string(), address, links, brought_def)
         task.connect(start_timeout(), deadline)
         return task
 
@@ -369,10 +369,10 @@ def cluster_tasks(
 def connect_to(
     target: str, device_filters: list[str], timeout: float | None = None, cluster_def: Any = None
 ) -> tuple[Tasks, Links | None]:
-    """The tasks behind a target `grpc://host:port`, and links made for them if no server of this process is meant.
+    """Returns the tasks of a target `grpc://host:port`, and new links to them unless the server is in this process.
 
-    A `cluster_def` with tasks takes the place of the cluster that the server was started with.
-    DeadlineExceededError if there is a `timeout`, in seconds, and it passes before the server answers.
+    A `cluster_def` with tasks replaces the cluster that the server was started with. Raises DeadlineExceededError if
+    `timeout` seconds pass before the server answers.
     """
     address = target.removeprefix("grpc://")
     if address == target:
@@ -413,7 +413,7 @@ def connect_to(
 
 
 def reset_cluster(target: str, containers: list[str], device_filters: list[str]) -> None:
-    """Clears containers, or all, in every task behind a target."""
+    """Clears containers, or all, in every task of a target's cluster."""
     tasks, links = connect_to(target, device_filters)
     try:
         for task in tasks.all():

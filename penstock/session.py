@@ -1,4 +1,4 @@
-"""Session: the client. It flattens what is fed and fetched, and hands steps to a master."""
+"""A session is the client: it flattens what is fed and fetched, and gives steps to a master."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.worker.worker import Worker
 
 
 class _Run:
-    """What `run` prepares once for a form of call: which tensors are fed and fetched, and the compiled signature."""
+    """Keeps what `run` prepares once for a form of call: feeds, fetches and the compiled signature."""
 
     __slots__ = ("feeds", "fetch", "is_repeated", "mutations", "signature")
 
@@ -41,7 +41,7 @@ class _Run:
 
 
 class DeviceAttributes:
-    """What `Session.list_devices` tells of a device."""
+    """Describes a device for `Session.list_devices`."""
 
     def __init__(self, name: str, device_type: str, memory_limit_bytes: int, incarnation: int) -> None:
         self.name = name
@@ -73,13 +73,13 @@ class BaseSession:
         self._partial_runs: dict[str, PartialRun] = {}
         self._partial_run_numbers = itertools.count()
         self._lock = threading.Lock()
-        self._links: Any = None  # of a session whose server is in another process
+        self._links: Any = None  # if the server is in another process
         self._master = self._connect()
 
     def _connect(self) -> Master:
         config = self._config
         if self._target:
-            # A program without a cluster does not wait for gRPC to load.
+            # A program without a cluster must not wait for gRPC to load.
             from penstock.server import connect_to  # start-up
 
             tasks, self._links = connect_to(
@@ -89,7 +89,7 @@ class BaseSession:
         worker = Worker(local_devices(device_count=dict(config.device_count)))
         return Master([worker], config.allow_soft_placement, config.log_device_placement)
 
-    # What it is
+    # Properties
 
     @property
     def graph(self) -> Graph:
@@ -104,7 +104,7 @@ class BaseSession:
         return self._target.encode()
 
     def list_devices(self) -> list[DeviceAttributes]:
-        """The devices that this session may use."""
+        """Returns the devices that this session may use."""
         self._check_open()
         return [
             DeviceAttributes(d.name, d.device_type, d.memory_limit_bytes, d.incarnation)
@@ -122,7 +122,7 @@ class BaseSession:
 
         >>> sess.run({"loss": loss, "step": train_op}, feed_dict={x: batch})
 
-        With `_times`, a step that is all in one other task is run up to that many times there.
+        If all of the step is in one other task, that task runs it up to `_times` times.
         """
         if self._closed:
             self._check_open()
@@ -131,11 +131,11 @@ class BaseSession:
             key = (fetches if fetches.__class__ is Tensor else _structure(fetches), *feed_dict)
             run = self._runs.get(key)
         except (TypeError, AttributeError):
-            key, run = (), None  # something in it has no hash: no cache, and the slow path says what is wrong
+            key, run = (), None  # something has no hash, so nothing is cached, and the slow path checks it
         if run is None or run.mutations != self._graph.mutations:
             run = self._prepare(fetches, feed_dict, key, options)
         elif not run.is_repeated:
-            # Initialisation runs once, a loop runs the same again.
+            # A second run of the same form means that a loop is under way, not initialisation.
             run.is_repeated = True
             under_way()
         fed: list[Any] = []
@@ -167,14 +167,14 @@ class BaseSession:
         return values
 
     def _seconds(self, options: Any) -> float | None:
-        """The time limit of a step, or of connecting; None without one."""
+        """Returns the time limit of a step, or of connecting; None without one."""
         if options is not None and not isinstance(options, config_pb2.RunOptions):
             raise TypeError(f"options must be a tf.RunOptions, received {options!r}.")
         timeout_ms = (options.timeout_in_ms if options else 0) or self._timeout_ms
         return timeout_ms / 1000 if timeout_ms else None
 
     def _deadline(self, options: Any = None) -> float | None:
-        """When the time limit of a step that begins now will have passed."""
+        """Returns the deadline of a step that begins now; None without a time limit."""
         seconds = self._seconds(options)
         return None if seconds is None else time.monotonic() + seconds
 
@@ -202,12 +202,12 @@ class BaseSession:
         return run
 
     def _located(self, error: OpError) -> OpError:
-        """The same error, with the operation of this graph that it speaks of, which knows where it was defined."""
+        """Returns the error with the operation of this graph that it names, which knows where it was defined."""
         op = self._graph.find(error.op_name) if error.op is None and error.op_name else error.op
         return type(error)(None if op is None else op.node_def, op, error.message)
 
     def partial_run_setup(self, fetches: Any, feeds: Any = None) -> str:
-        """A handle for a step that is run in pieces: `partial_run` feeds and fetches some of these each time.
+        """Returns a handle for a step in pieces: each `partial_run` feeds and fetches some of these.
 
         >>> handle = sess.partial_run_setup([c, d], [a, b])
         >>> sess.partial_run(handle, c, {a: 1.0}); sess.partial_run(handle, d, {b: 10.0})
@@ -223,7 +223,7 @@ class BaseSession:
         return handle
 
     def partial_run(self, handle: str | None, fetches: Any, feed_dict: Any = None) -> Any:
-        """The next piece of a step. What can run with all that was fed so far runs, once."""
+        """Runs the next piece of a step: all operations that can run with what was fed so far, each once."""
         self._check_open()
         if handle is None:
             return self.run(fetches, feed_dict)
@@ -249,7 +249,7 @@ class BaseSession:
                 )
                 values = self._master.run(signature, list(piece.fed.values()), self._seconds(None))[0]
             except OpError as error:
-                self._partial_runs.pop(handle, None)  # what has run cannot run again
+                self._partial_runs.pop(handle, None)  # operations that have run cannot run again
                 raise self._located(error) from error
             run.keep(piece, [to_numpy(v) for v in values])
         results = run.take(fetch.tensors)
@@ -260,7 +260,7 @@ class BaseSession:
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
     ) -> Callable[..., Any]:
-        """A function of the values for `feed_list` that returns what `run(fetches)` returns, with less per-call work.
+        """Returns a function that takes values for `feed_list` and returns what `run(fetches)` returns.
 
         >>> step = sess.make_callable([train_op, loss], feed_list=[x, y]); step(batch_x, batch_y)
         """
@@ -278,14 +278,14 @@ class BaseSession:
             return lambda *a, options=None, run_metadata=None: call(*a, options=options, run_metadata=run_metadata)
         return call
 
-    # Life
+    # Closing
 
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError("Attempted to use a closed Session.")
 
     def close(self) -> None:
-        """Ends the session: steps in flight are cancelled. A local session's variables and queues are freed."""
+        """Cancels the steps in flight and ends the session. A local session frees its variables and queues."""
         with self._lock:
             closed, self._closed = self._closed, True
         if not closed:
@@ -297,12 +297,12 @@ class BaseSession:
                 self._links.close()
 
     def as_default(self) -> Any:
-        """A context in which this is the default session; leaving it does not close the session."""
+        """Returns a context in which this is the default session; leaving it does not close the session."""
         return default_session_context(self)
 
 
 class Session(BaseSession):
-    """A client of the engine, for one graph.
+    """Runs parts of one graph, and closes when its context ends.
 
     >>> with tf.Session() as sess:
     ...     sess.run(tf.constant(2.0) * 3.0)
@@ -327,9 +327,9 @@ class Session(BaseSession):
 
     @staticmethod
     def reset(target: str, containers: list[str] | None = None, config: Any = None) -> None:
-        """Clears containers, or all, in every task of a server's cluster; sessions that use it must be made anew.
+        """Clears containers, or all, in every task of a server's cluster. Sessions that use it must be made again.
 
-        A local session has nothing that outlives it.
+        Without a target this does nothing, since a local session leaves nothing behind.
         """
         if target:
             from penstock.server import reset_cluster  # start-up
@@ -339,7 +339,7 @@ class Session(BaseSession):
 
 
 class InteractiveSession(BaseSession):
-    """A session that makes itself the default when it is made, for use in a shell.
+    """Makes itself the default session at once, for use in a shell.
 
     >>> sess = tf.InteractiveSession(); tf.constant(1.0).eval()
     1.0
@@ -352,7 +352,7 @@ class InteractiveSession(BaseSession):
             context.__enter__()
 
     def close(self) -> None:
-        """Ends the session and takes back its being the default."""
+        """Ends the session, which is no longer the default then."""
         super().close()
         while self._contexts:
             self._contexts.pop().__exit__(None, None, None)
@@ -362,7 +362,7 @@ _LEAVES = frozenset((Tensor, Operation))
 
 
 def _structure(fetches: Any) -> Any:
-    """A hashable picture of a fetch structure: equal pictures have equal meaning."""
+    """Returns a hashable form of a fetch structure. Equal forms mean the same."""
     if isinstance(fetches, (list, tuple)):
         return (fetches.__class__, *[f if f.__class__ in _LEAVES else _structure(f) for f in fetches])
     if isinstance(fetches, dict):

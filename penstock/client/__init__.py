@@ -1,1 +1,1 @@
-"""The client's side of a run: what is fed and what is fetched."""
+"""The client prepares a run: it converts what is fed and puts together what is fetched."""

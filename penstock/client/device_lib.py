@@ -1,4 +1,4 @@
-"""What devices this process has, for programs that ask before they make a session."""
+"""Lists the devices of this process, for programs that ask before they make a session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.worker.devices import Device, local_devices
 
 
 def list_local_devices(session_config: Any = None) -> list[Device]:
-    """The devices of this process, each with `name`, `device_type`, `memory_limit` and `incarnation`.
+    """Returns the devices of this process, each with `name`, `device_type`, `memory_limit` and `incarnation`.
 
     >>> [d.name for d in device_lib.list_local_devices() if d.device_type == "GPU"]
     """

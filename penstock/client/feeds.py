@@ -1,4 +1,4 @@
-"""Feeds: checking and converting the values of a feed_dict."""
+"""Feeds check and convert the values of a feed_dict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.graph.sparse_tensor import SparseTensor
 
 
 class SparseTensorValue(NamedTuple):
-    """The value of a SparseTensor."""
+    """Holds the value of a SparseTensor."""
 
     indices: Any
     values: Any
@@ -25,7 +25,7 @@ class SparseTensorValue(NamedTuple):
 
 
 class IndexedSlicesValue(NamedTuple):
-    """The value of IndexedSlices."""
+    """Holds the value of IndexedSlices."""
 
     values: Any
     indices: Any
@@ -33,7 +33,7 @@ class IndexedSlicesValue(NamedTuple):
 
 
 class Feed:
-    """How the value for one key of a feed_dict becomes values of tensors."""
+    """Converts the value for one key of a feed_dict to values of tensors."""
 
     __slots__ = ("_accepted", "_dims", "_dtype", "_parts", "tensors")
 
@@ -42,7 +42,7 @@ class Feed:
         self._parts = parts  # the fields of a sparse value, in the order of `tensors`
         self._dtype = None if tensors[0].dtype.base_dtype is string else tensors[0].dtype.base_dtype._numpy
         self._dims = tensors[0].shape._dims
-        self._accepted: tuple[int, ...] | None = None  # the last shape that was found to fit
+        self._accepted: tuple[int, ...] | None = None  # the last shape that fitted
 
     def append_to(self, fed: list[Any], value: Any) -> None:
         """Checks `value` and appends the arrays for this feed's tensors."""
@@ -97,7 +97,7 @@ def _convert(tensor: Tensor, value: Any) -> Any:
 
 
 class NestedFeed:
-    """How the value for a tuple of keys, such as the state of a cell, becomes values of tensors."""
+    """Converts the value for a tuple of keys, such as the state of a cell, to values of tensors."""
 
     __slots__ = ("_feeds", "tensors")
 
@@ -118,7 +118,7 @@ class NestedFeed:
 
 
 def feed_for(graph: Graph, key: Any) -> Feed | NestedFeed:
-    """How to feed `key`; the errors TensorFlow raises where it cannot be fed."""
+    """Returns the feed for a key of a feed_dict. Raises TensorFlow's errors if `key` cannot be fed."""
     if isinstance(key, tuple):
         return NestedFeed([_feed_for(graph, part) for part in nest.flatten(key)])
     return _feed_for(graph, key)

@@ -1,4 +1,4 @@
-"""Fetches: any nesting of graph elements to a flat list and back."""
+"""Fetches turn any nesting of graph elements into a flat list, and values back into the nesting."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.sparse_tensor import SparseTensor
 
-_COPY_BELOW = 1 << 14  # bytes: a copy is cheaper than a view then
+_COPY_BELOW = 1 << 14  # bytes: for less, a copy is cheaper than a view
 Build = Callable[[list[Any]], Any]
 
 
 class Fetch:
-    """The tensors and operations of a fetch structure, and how to put values back into it."""
+    """Holds the tensors and operations of a fetch structure, and builds the structure from values."""
 
     __slots__ = ("build", "operations", "tensors")
 
@@ -39,7 +39,7 @@ class _Flat:
         self.operations: dict[Operation, None] = {}
 
     def add(self, fetch: Any) -> Build:
-        """Notes what `fetch` needs and returns how its value is built from the list of all values."""
+        """Notes what `fetch` needs. Returns a function that builds its value from the list of all values."""
         if fetch is None:
             raise TypeError("A fetch must be a tensor, an operation, a name or a nesting of them; received None.")
         if isinstance(fetch, (list, tuple)):
@@ -96,14 +96,14 @@ class _Flat:
 
 
 def fetch_for(graph: Graph, fetches: Any, kept: KeptTensors) -> Fetch:
-    """The flat form of `fetches`. Fetched handles are of tensors among `kept`."""
+    """Returns the flat form of `fetches`. Fetched handles name tensors among `kept`."""
     flat = _Flat(graph, kept)
     build = flat.add(fetches)
     return Fetch(tuple(flat.tensors), tuple(flat.operations), build)
 
 
-class _Owner:
-    """Lets NumPy see the memory of a jax array that nobody else uses, and keeps it alive."""
+class _WritableMemory:
+    """Gives NumPy the memory of a jax array that nobody else uses, to write to, and keeps it alive."""
 
     __slots__ = ("__array_interface__", "array")
 
@@ -113,16 +113,16 @@ class _Owner:
 
 
 def to_numpy(value: Any) -> Any:
-    """A fetched value as TensorFlow gives it: a NumPy scalar, or an array that the caller owns and may write to.
+    """Returns a fetched value as TensorFlow does: a NumPy scalar, or an array that the caller owns and may write to.
 
     A jax array among the fetched values is the output of a segment that nobody else holds, so a large one on the CPU
-    is handed out without a copy.
+    needs no copy.
     """
     if value.__class__ is np.ndarray:
         return value[()] if value.ndim == 0 else value.copy()
     if not hasattr(value, "block_until_ready"):
         return value
-    array = np.asarray(value)  # by the buffer protocol, where it can: that takes a fifth of `value.__array__()`
+    array = np.asarray(value)  # the buffer protocol takes a fifth of `value.__array__()`
     if array.ndim == 0:
         return array[()]
     if array.nbytes < _COPY_BELOW or array.dtype.kind == "V" or not array.flags.c_contiguous:
@@ -130,4 +130,4 @@ def to_numpy(value: Any) -> Any:
     if array.flags.owndata:  # it came from another device
         array.setflags(write=True)
         return array
-    return np.asarray(_Owner(value, array))
+    return np.asarray(_WritableMemory(value, array))

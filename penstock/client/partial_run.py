@@ -1,4 +1,4 @@
-"""A step in pieces: each operation runs once, as soon as all that it needs has been fed."""
+"""A partial run is a step in pieces: each operation runs once, as soon as all that it needs is fed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _VARIABLES = ("VariableV2", "Variable")
 
 
 class Piece(NamedTuple):
-    """The work of one call of `partial_run`, with the values that it takes and gives."""
+    """Describes the work of one call of `partial_run`: its feeds, fetches and operations."""
 
     fed: dict[Tensor, Any]
     fetches: tuple[Tensor, ...]
     targets: tuple[Operation, ...]
-    done: frozenset[Operation]  # has run in an earlier piece
+    done: frozenset[Operation]  # these have run in earlier pieces
 
 
 class PartialRun:
-    """A step that `partial_run_setup` announced, and how far it has come."""
+    """Tracks a step that `partial_run_setup` announced."""
 
     def __init__(self, feeds: list[Tensor], fetches: tuple[Tensor, ...], targets: tuple[Operation, ...]) -> None:
         if not fetches and not targets:
@@ -41,7 +41,7 @@ class PartialRun:
         self._needs = self._find_needs([t.op for t in fetches] + list(targets))
 
     def _find_needs(self, last: list[Operation]) -> dict[Operation, frozenset[Tensor]]:
-        """All operations of the step, each after those that it depends on, and which feeds each has to wait for."""
+        """Returns the feeds that each operation of the step needs. Operations come after those that they depend on."""
         needs: dict[Operation, frozenset[Tensor]] = {}
         stack = list(last)
         while stack:
@@ -99,7 +99,7 @@ class PartialRun:
         self._known.update(zip(piece.fetches, values, strict=True))
 
     def take(self, fetches: tuple[Tensor, ...]) -> list[Any]:
-        """The values of `fetches`, each of which is handed out once."""
+        """Returns the values of `fetches`, each of which can be fetched once."""
         self._fetches.difference_update(fetches)
         return [self._known[t] for t in fetches]
 

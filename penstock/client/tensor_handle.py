@@ -1,4 +1,4 @@
-"""Tensors that a session keeps between steps, as the client sees them."""
+"""A session can keep tensors between steps. The client names them by handles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from penstock.graph.dtype import DType
 from penstock.graph.operation import Tensor
 
-_FREED_TOGETHER = 10  # tensors: freeing takes a step
+_FREED_TOGETHER = 10  # tensors, since freeing takes a step
 
 
 class TensorHandle:
@@ -39,7 +39,7 @@ class TensorHandle:
         return self._handle
 
     def eval(self) -> Any:
-        """The value of the tensor."""
+        """Returns the value of the tensor."""
         self._check()
         return self._kept.read(self._handle, self._dtype)
 
@@ -50,7 +50,7 @@ class TensorHandle:
         self._kept.delete(self._handle)
 
     def get_raw_handle(self) -> str:
-        """The text of the handle. From now on it is up to the caller to free the tensor."""
+        """Returns the text of the handle. From now on the caller has to free the tensor."""
         self._is_ours = False
         return self._handle
 
@@ -60,23 +60,23 @@ class TensorHandle:
 
 
 class KeptTensors:
-    """The tensors that one session keeps, and the nodes that read and free them."""
+    """Reads and frees the tensors that one session keeps, by nodes that it adds to the graph."""
 
     def __init__(self, session: Any) -> None:
-        self.dead: list[str] = []  # handles of tensors that nobody can ask for any more
+        self.dead: list[str] = []  # handles that nobody refers to any more
         self._session = session
         self._nodes: dict[Any, tuple[Tensor, Any]] = {}
         self._lock = threading.Lock()
 
     def handle(self, handle: str, dtype: DType) -> TensorHandle:
-        """A handle that was just made. This is when tensors without one are freed, unless no node can be added."""
+        """Makes a handle. If many others are unused by now, their tensors are freed, unless the graph is finalized."""
         if len(self.dead) >= _FREED_TOGETHER and not self._session.graph.finalized:
             while self.dead:
                 self.delete(self.dead.pop())
         return TensorHandle(handle, dtype, self)
 
     def read(self, handle: str, dtype: DType) -> Any:
-        """The value of a tensor."""
+        """Returns the value of a tensor."""
         from penstock.ops.state.session_tensors import get_session_tensor  # start-up
 
         holder, value = self._node(handle, dtype, lambda: get_session_tensor(handle, dtype))

@@ -22,7 +22,7 @@ from penstock.graph.opdef import op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 from penstock.kernel import shapes
-from penstock.kernel.waiting import as_handle, behind
+from penstock.kernel.waiting import as_handle, from_handle
 from penstock.records import RecordWriter
 
 _HANDLES: weakref.WeakValueDictionary[str, IteratorState] = weakref.WeakValueDictionary()
@@ -66,7 +66,7 @@ class IteratorState:
         with self._lock:
             if self._pipeline is None and not self._gone:
                 (dataset,) = functions(factory, ())(())
-                self._pipeline = Pipeline(behind(dataset), functions)
+                self._pipeline = Pipeline(from_handle(dataset), functions)
 
     def get_next(self, step: Any) -> Element:
         """The next element; OutOfRangeError at the end."""
@@ -133,7 +133,7 @@ def one_shot_iterator(
 
 @op("MakeIterator", "variant, resource ->", host=True, stateful=True, no_gradient=True)
 def make_iterator(dataset: Any, iterator: Any, *, functions: Any) -> None:
-    behind(iterator).initialize(behind(dataset), functions)
+    from_handle(iterator).initialize(from_handle(dataset), functions)
 
 
 @op(
@@ -145,7 +145,7 @@ def make_iterator(dataset: Any, iterator: Any, *, functions: Any) -> None:
     shape=shapes.scalar,
 )
 def iterator_to_string_handle(resource_handle: Any) -> Any:
-    return np.array(behind(resource_handle).handle.encode(), object)
+    return np.array(from_handle(resource_handle).handle.encode(), object)
 
 
 @op(
@@ -186,7 +186,7 @@ def _declared(op: Operation) -> list[TensorShape]:
     shape=_declared,
 )
 def iterator_get_next(iterator: Any, *, output_types: list[DType], output_shapes: list[TensorShape], ctx: Any) -> Any:
-    element = behind(iterator).get_next(ctx)
+    element = from_handle(iterator).get_next(ctx)
     check_element(element, output_types, output_shapes)
     return list(element)
 
@@ -215,7 +215,7 @@ def reduce_dataset(
     ctx: Any,
     functions: Any,
 ) -> Any:
-    pipeline = Pipeline(behind(input_dataset), functions)
+    pipeline = Pipeline(from_handle(input_dataset), functions)
     function = pipeline.function(Closure(f, tuple(other_arguments)))
     state = list(map(as_array, initial_state))
     try:
@@ -241,7 +241,7 @@ def reduce_dataset(
 def dataset_to_single_element(
     dataset: Any, *, output_types: list[DType], output_shapes: list[TensorShape], ctx: Any, functions: Any
 ) -> Any:
-    pipeline = Pipeline(behind(dataset), functions)
+    pipeline = Pipeline(from_handle(dataset), functions)
     try:
         found: list[Element] = []
         while len(found) < 2:
@@ -260,12 +260,12 @@ def dataset_to_single_element(
 
 @op("DatasetCardinality", "variant -> cardinality: int64", host=True, no_gradient=True, shape=shapes.scalar)
 def dataset_cardinality(input_dataset: Any) -> Any:
-    return np.asarray(cardinality(behind(input_dataset)), np.int64)
+    return np.asarray(cardinality(from_handle(input_dataset)), np.int64)
 
 
 @op("DatasetToTFRecord", "variant, string, string ->", host=True, stateful=True, blocking=True, no_gradient=True)
 def dataset_to_tf_record(input_dataset: Any, filename: Any, compression_type: Any, *, ctx: Any, functions: Any) -> None:
-    pipeline = Pipeline(behind(input_dataset), functions)
+    pipeline = Pipeline(from_handle(input_dataset), functions)
     try:
         with RecordWriter(text(filename), text(compression_type)) as writer:
             while True:

@@ -17,7 +17,7 @@ from penstock.data.fuse import fuse
 from penstock.data.nodes import Element, Node
 from penstock.data.pipeline import Function, InParallel, Pipeline, Prefetched, Scope, called, iterate, opens, workers
 from penstock.errors import InvalidArgumentError, OpError
-from penstock.kernel.waiting import as_handle, behind
+from penstock.kernel.waiting import as_handle, from_handle
 
 _AUTOMATIC_PREFETCH = 4
 CHUNK = 256  # elements between two checks for cancellation
@@ -82,7 +82,7 @@ def _flat_mapped(node: nodes.FlatMapped, pipeline: Pipeline, scope: Scope) -> It
 
 def dataset_of(function: Function, element: Element) -> Node:
     """The dataset that a function of an element returns."""
-    return fuse(behind(function(element)[0]))
+    return fuse(from_handle(function(element)[0]))
 
 
 @opens(nodes.Interleaved)

@@ -14,7 +14,7 @@ from penstock.graph.function import Function
 from penstock.graph.opdef import OpDef, op
 from penstock.graph.shape import TensorShape
 from penstock.kernel import shapes
-from penstock.kernel.waiting import as_handle, behind
+from penstock.kernel.waiting import as_handle, from_handle
 
 _OPTIONS: dict[str, Any] = {"host": True, "no_gradient": True, "shape": shapes.scalar}
 
@@ -45,7 +45,7 @@ def map_dataset(
     use_inter_op_parallelism: bool = True,
     preserve_cardinality: bool = False,
 ) -> Any:
-    return as_handle(nodes.Mapped(behind(input_dataset), _closure(f, other_arguments)))
+    return as_handle(nodes.Mapped(from_handle(input_dataset), _closure(f, other_arguments)))
 
 
 @op("ParallelMapDatasetV2", "variant, list(Targuments), int64 -> handle: variant", **_OPTIONS)
@@ -64,7 +64,7 @@ def parallel_map_dataset(
     parallel = _positive(num_parallel_calls, "num_parallel_calls", least=-1)
     if not parallel:
         raise InvalidArgumentError("num_parallel_calls must be greater than zero, received 0.")
-    return as_handle(nodes.Mapped(behind(input_dataset), _closure(f, other_arguments), parallel))
+    return as_handle(nodes.Mapped(from_handle(input_dataset), _closure(f, other_arguments), parallel))
 
 
 @op("FlatMapDataset", "variant, list(Targuments) -> handle: variant", **_OPTIONS)
@@ -76,14 +76,16 @@ def flat_map_dataset(
     output_types: list[DType],
     output_shapes: list[TensorShape],
 ) -> Any:
-    return as_handle(nodes.FlatMapped(behind(input_dataset), _closure(f, other_arguments)))
+    return as_handle(nodes.FlatMapped(from_handle(input_dataset), _closure(f, other_arguments)))
 
 
 def _interleaved(dataset: Any, closure: nodes.Closure, cycle: Any, block: Any, ahead: int) -> Any:
     cycle_length = number(cycle)
     if cycle_length != -1:
         _positive(cycle, "cycle_length")
-    return as_handle(nodes.Interleaved(behind(dataset), closure, cycle_length, _positive(block, "block_length"), ahead))
+    return as_handle(
+        nodes.Interleaved(from_handle(dataset), closure, cycle_length, _positive(block, "block_length"), ahead)
+    )
 
 
 @op("InterleaveDataset", "variant, list(Targuments), int64, int64 -> handle: variant", **_OPTIONS)
@@ -149,7 +151,7 @@ def filter_dataset(
     output_types: list[DType],
     output_shapes: list[TensorShape],
 ) -> Any:
-    return as_handle(nodes.Filtered(behind(input_dataset), _closure(predicate, other_arguments)))
+    return as_handle(nodes.Filtered(from_handle(input_dataset), _closure(predicate, other_arguments)))
 
 
 @op("TakeWhileDataset", "variant, list(Targuments) -> handle: variant", **_OPTIONS)
@@ -161,7 +163,7 @@ def take_while_dataset(
     output_types: list[DType],
     output_shapes: list[TensorShape],
 ) -> Any:
-    return as_handle(nodes.TakenWhile(behind(input_dataset), _closure(predicate, other_arguments)))
+    return as_handle(nodes.TakenWhile(from_handle(input_dataset), _closure(predicate, other_arguments)))
 
 
 @op("ScanDataset", "variant, list(Tstate), list(Targuments) -> handle: variant", **_OPTIONS)
@@ -175,7 +177,7 @@ def scan_dataset(
     output_shapes: list[TensorShape],
     preserve_cardinality: bool = False,
 ) -> Any:
-    return as_handle(nodes.Scanned(behind(input_dataset), _closure(f, other_arguments), tuple(initial_state)))
+    return as_handle(nodes.Scanned(from_handle(input_dataset), _closure(f, other_arguments), tuple(initial_state)))
 
 
 @op(
@@ -198,7 +200,7 @@ def group_by_window_dataset(
 ) -> Any:
     return as_handle(
         nodes.GroupedByWindow(
-            behind(input_dataset),
+            from_handle(input_dataset),
             _closure(key_func, key_func_other_arguments),
             _closure(reduce_func, reduce_func_other_arguments),
             _closure(window_size_func, window_size_func_other_arguments),
@@ -220,7 +222,7 @@ def map_and_batch_dataset(
     preserve_cardinality: bool = False,
 ) -> Any:
     parallel = number(num_parallel_calls)
-    mapped = nodes.Mapped(behind(input_dataset), _closure(f, other_arguments), 0 if parallel == 1 else parallel)
+    mapped = nodes.Mapped(from_handle(input_dataset), _closure(f, other_arguments), 0 if parallel == 1 else parallel)
     return as_handle(nodes.Batched(mapped, _positive(batch_size, "batch_size"), bool(drop_remainder)))
 
 
@@ -237,7 +239,9 @@ def batch_dataset(
     output_types: list[DType],
     output_shapes: list[TensorShape],
 ) -> Any:
-    return as_handle(nodes.Batched(behind(input_dataset), _positive(batch_size, "Batch size"), bool(drop_remainder)))
+    return as_handle(
+        nodes.Batched(from_handle(input_dataset), _positive(batch_size, "Batch size"), bool(drop_remainder))
+    )
 
 
 @op("PaddedBatchDatasetV2", "variant, int64, N*int64, list(Toutput_types), bool -> handle: variant", **_OPTIONS)
@@ -257,14 +261,14 @@ def padded_batch_dataset(
     values = tuple(np.asarray(v, object if isinstance(v, (bytes, str)) else None)[()] for v in padding_values)
     return as_handle(
         nodes.PaddedBatched(
-            behind(input_dataset), _positive(batch_size, "Batch size"), wanted, values, bool(drop_remainder)
+            from_handle(input_dataset), _positive(batch_size, "Batch size"), wanted, values, bool(drop_remainder)
         )
     )
 
 
 @op("UnbatchDataset", "variant -> handle: variant", **_OPTIONS)
 def unbatch_dataset(input_dataset: Any, *, output_types: list[DType], output_shapes: list[TensorShape]) -> Any:
-    return as_handle(nodes.Unbatched(behind(input_dataset)))
+    return as_handle(nodes.Unbatched(from_handle(input_dataset)))
 
 
 @op("WindowDataset", "variant, int64, int64, int64, bool -> handle: variant", **_OPTIONS)
@@ -280,7 +284,7 @@ def window_dataset(
 ) -> Any:
     return as_handle(
         nodes.Windowed(
-            behind(input_dataset),
+            from_handle(input_dataset),
             _positive(size, "Window size"),
             _positive(shift, "Window shift"),
             _positive(stride, "Window stride"),
@@ -304,7 +308,9 @@ def shuffle_dataset(
     output_shapes: list[TensorShape],
 ) -> Any:
     size = _positive(buffer_size, "buffer_size")
-    return as_handle(nodes.Shuffled(behind(input_dataset), size, number(seed), number(seed2), reshuffle_each_iteration))
+    return as_handle(
+        nodes.Shuffled(from_handle(input_dataset), size, number(seed), number(seed2), reshuffle_each_iteration)
+    )
 
 
 @op("ShuffleAndRepeatDataset", "variant, int64, int64, int64, int64 -> handle: variant", **_OPTIONS)
@@ -320,7 +326,7 @@ def shuffle_and_repeat_dataset(
     reshuffle_each_iteration: bool = True,
 ) -> Any:
     size = _positive(buffer_size, "buffer_size")
-    shuffled = nodes.Shuffled(behind(input_dataset), size, number(seed), number(seed2), reshuffle_each_iteration)
+    shuffled = nodes.Shuffled(from_handle(input_dataset), size, number(seed), number(seed2), reshuffle_each_iteration)
     return as_handle(nodes.Repeated(shuffled, number(count)))
 
 
@@ -328,7 +334,7 @@ def _counting(name: str, count: str, make: Any) -> OpDef:
     """Defines an op with a dataset and a number."""
 
     def kernel(input_dataset: Any, count: Any, *, output_types: list[DType], output_shapes: list[TensorShape]) -> Any:
-        return as_handle(make(behind(input_dataset), number(count)))
+        return as_handle(make(from_handle(input_dataset), number(count)))
 
     kernel.__doc__ = count
     return op(name, "variant, int64 -> handle: variant", **_OPTIONS)(kernel)
@@ -354,14 +360,14 @@ def shard_dataset(
         raise InvalidArgumentError(
             f"ShardDataset: index must be in [0, num_shards), received {which} of {count} shards."
         )
-    return as_handle(nodes.Sharded(behind(input_dataset), count, which))
+    return as_handle(nodes.Sharded(from_handle(input_dataset), count, which))
 
 
 @op("CacheDataset", "variant, string -> handle: variant", **_OPTIONS)
 def cache_dataset(
     input_dataset: Any, filename: Any, *, output_types: list[DType], output_shapes: list[TensorShape]
 ) -> Any:
-    return as_handle(nodes.Cached(behind(input_dataset), text(filename)))
+    return as_handle(nodes.Cached(from_handle(input_dataset), text(filename)))
 
 
 @op("PrefetchDataset", "variant, int64 -> handle: variant", **_OPTIONS)
@@ -373,17 +379,17 @@ def prefetch_dataset(
     output_shapes: list[TensorShape],
     slack_period: int = 0,
 ) -> Any:
-    return as_handle(nodes.Prefetched(behind(input_dataset), _positive(buffer_size, "buffer_size", least=-1)))
+    return as_handle(nodes.Prefetched(from_handle(input_dataset), _positive(buffer_size, "buffer_size", least=-1)))
 
 
 @op("IgnoreErrorsDataset", "variant -> handle: variant", **_OPTIONS)
 def ignore_errors_dataset(input_dataset: Any, *, output_types: list[DType], output_shapes: list[TensorShape]) -> Any:
-    return as_handle(nodes.WithoutErrors(behind(input_dataset)))
+    return as_handle(nodes.WithoutErrors(from_handle(input_dataset)))
 
 
 @op("UniqueDataset", "variant -> handle: variant", **_OPTIONS)
 def unique_dataset(input_dataset: Any, *, output_types: list[DType], output_shapes: list[TensorShape]) -> Any:
-    return as_handle(nodes.Distinct(behind(input_dataset)))
+    return as_handle(nodes.Distinct(from_handle(input_dataset)))
 
 
 # Several datasets
@@ -393,14 +399,14 @@ def unique_dataset(input_dataset: Any, *, output_types: list[DType], output_shap
 def zip_dataset(
     input_datasets: list[Any], *, output_types: list[DType], output_shapes: list[TensorShape], N: int
 ) -> Any:
-    return as_handle(nodes.Zipped(tuple(map(behind, input_datasets))))
+    return as_handle(nodes.Zipped(tuple(map(from_handle, input_datasets))))
 
 
 @op("ConcatenateDataset", "variant, variant -> handle: variant", **_OPTIONS)
 def concatenate_dataset(
     input_dataset: Any, another_dataset: Any, *, output_types: list[DType], output_shapes: list[TensorShape]
 ) -> Any:
-    return as_handle(nodes.Concatenated((behind(input_dataset), behind(another_dataset))))
+    return as_handle(nodes.Concatenated((from_handle(input_dataset), from_handle(another_dataset))))
 
 
 @op("DirectedInterleaveDataset", "variant, N*variant -> handle: variant", **_OPTIONS)
@@ -413,4 +419,4 @@ def directed_interleave_dataset(
     N: int,
     stop_on_empty_dataset: bool = False,
 ) -> Any:
-    return as_handle(nodes.Selected(behind(selector_input_dataset), tuple(map(behind, data_input_datasets))))
+    return as_handle(nodes.Selected(from_handle(selector_input_dataset), tuple(map(from_handle, data_input_datasets))))

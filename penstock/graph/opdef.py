@@ -102,7 +102,7 @@ class OpDef:
     random: bool = False  # the kernel takes `key=`, fresh on every run
     control_flow: bool = False
     blocking: bool = False  # waits for other steps or tasks, so it runs as late as possible
-    gives_way: bool = False  # a blocking op that heeds `ctx.give_way`: it need not block its thread
+    can_suspend: bool = False  # a blocking op that calls `ctx.suspend`: it need not block its thread
     takes_variables: bool = False  # a host op that receives variables as objects and reads them itself
     default_name: str = ""
     static_of: Callable[[dict[str, Any]], frozenset[int]] | None = None  # like `static`, if it depends on the attrs
@@ -259,7 +259,7 @@ def op(
     random: bool = False,
     control_flow: bool = False,
     blocking: bool = False,
-    gives_way: bool = False,
+    can_suspend: bool = False,
     takes_variables: bool = False,
     default_name: str = "",
     static_of: Callable[[dict[str, Any]], frozenset[int]] | None = None,
@@ -312,7 +312,7 @@ def op(
             random=random,
             control_flow=control_flow,
             blocking=blocking,
-            gives_way=gives_way,
+            can_suspend=can_suspend,
             takes_variables=takes_variables,
             default_name=default_name or name,
             static_of=static_of,

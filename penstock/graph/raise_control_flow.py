@@ -53,7 +53,7 @@ class Cond:
 
 
 @dataclass
-class Variable:
+class LoopVariable:
     """A loop variable: its Merge, the tensors before the loop and after an iteration, and the Exits."""
 
     merge: str
@@ -67,7 +67,7 @@ class Loop:
     """A loop: the tensor that decides if it continues, and the nodes that this tensor and an iteration need."""
 
     name: str
-    variables: list[Variable]
+    variables: list[LoopVariable]
     condition: str
     test: list[Item]
     body: list[Item]
@@ -214,7 +214,7 @@ class _Raiser(Contexts):
             (enter, _), (following, _) = sorted(self.data[merge], key=lambda edge: self.op(edge[0]) in NEXT)
             after.append(self.data[following][0][0])
             variables.append(
-                Variable(
+                LoopVariable(
                     f"{merge}:0",
                     self._tensor(*self.data[enter][0], moved),
                     self._tensor(*self.data[following][0], moved),

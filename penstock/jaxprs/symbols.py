@@ -76,10 +76,10 @@ def named_sizes(shapes: Sequence[Shape]) -> dict[str, int]:
     return {f"d{i}": size for i, size in enumerate(found)}
 
 
-def told(message: str, sizes: Mapping[str, int]) -> str:
+def with_sizes(message: str, sizes: Mapping[str, int]) -> str:
     """Replaces the symbolic sizes in a message by numbers.
 
-    >>> told("indices value 9 is not in [0, 2*d0 - 1)", {"d0": 4})
+    >>> with_sizes("indices value 9 is not in [0, 2*d0 - 1)", {"d0": 4})
     'indices value 9 is not in [0, 7)'
     """
 

@@ -16,11 +16,11 @@ import numpy as np
 from penstock.errors import CancelledError, DeadlineExceededError
 
 
-class GivesWay(Exception):
+class Suspended(Exception):
     """Raised to suspend a step before an op that would block. The step resumes when the resource changes."""
 
 
-class NeedsThread(GivesWay):
+class NeedsThread(Suspended):
     """Raised to suspend a step before an instruction that takes long, or that would block and cannot be tried again."""
 
     at = 0  # the position of the instruction
@@ -38,8 +38,8 @@ class Waitable:
         self.name = name
         self._changed = threading.Condition()
         self._gone = False
-        self._left: list[tuple[Callable[[], bool], Callable[[], None]]] = []  # suspended steps: (may resume, resume)
-        self._due: list[Callable[[], None]] = []  # those that can resume now
+        self._suspended: list[tuple[Callable[[], bool], Callable[[], None]]] = []  # (may resume, resume)
+        self._resumable: list[Callable[[], None]] = []  # those that can resume now
 
     def __str__(self) -> str:
         return f"{self.kind} '{self.name}'"
@@ -56,10 +56,10 @@ class Waitable:
     def _notify(self) -> None:
         """Wakes blocked threads; suspended steps resume once the lock is released."""
         self._changed.notify_all()
-        if self._left:
-            due = [pair for pair in self._left if self._gone or pair[0]()]
-            self._left = [pair for pair in self._left if pair not in due]
-            self._due += [wake for _, wake in due]
+        if self._suspended:
+            due = [pair for pair in self._suspended if self._gone or pair[0]()]
+            self._suspended = [pair for pair in self._suspended if pair not in due]
+            self._resumable += [wake for _, wake in due]
 
     def _wake(self) -> None:
         with self._changed:
@@ -73,11 +73,11 @@ class Waitable:
         cancelled = ctx.cancelled
         woken, too_late = True, False
         if not (self._gone or cancelled.is_set or ready()):
-            if ctx.give_way is not None:
+            if ctx.suspend is not None:
                 if again is None:
                     raise NeedsThread
-                self._left.append((again, ctx.give_way()))
-                raise GivesWay
+                self._suspended.append((again, ctx.suspend()))
+                raise Suspended
             cancelled.on_cancel(self._wake)
             began = time.perf_counter()
             try:
@@ -108,7 +108,7 @@ class _Held:
 
     def __exit__(self, *_: object) -> None:
         waitable = self._waitable
-        due, waitable._due = waitable._due, []
+        due, waitable._resumable = waitable._resumable, []
         waitable._changed.release()
         for wake in due:
             wake()
@@ -121,6 +121,6 @@ def as_handle(thing: object) -> np.ndarray:
     return handle
 
 
-def behind(handle: Any) -> Any:
+def from_handle(handle: Any) -> Any:
     """The object that a handle stands for. A handle that was picked out of several comes without its array."""
     return handle.item() if isinstance(handle, np.ndarray) else handle

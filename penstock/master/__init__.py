@@ -1,1 +1,1 @@
-"""The master: it prunes, optimizes, places and splits a graph, and drives the steps of all tasks."""
+"""The master prunes, optimizes, places and splits a graph, and drives the steps of all tasks."""

@@ -1,4 +1,4 @@
-"""ClusterSpec: which tasks there are, and where."""
+"""A ClusterSpec says which tasks a cluster has, and where they are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_PORT = 65535
 
 
 class ClusterSpec:
-    """The tasks of a cluster: jobs, each with addresses by task number.
+    """Lists the tasks of a cluster: jobs, each with addresses by task number.
 
     >>> cluster = tf.train.ClusterSpec({"ps": ["ps0:2222"], "worker": ["worker0:2222", "worker1:2222"]})
     >>> cluster.task_address("worker", 1)
@@ -56,7 +56,7 @@ class ClusterSpec:
         return list(self._jobs)
 
     def as_dict(self) -> dict[str, Any]:
-        """Jobs with lists of addresses, or with dicts where task numbers are missing."""
+        """Returns jobs with lists of addresses, or with dicts where task numbers are missing."""
         result: dict[str, Any] = {}
         for job, tasks in self._jobs.items():
             dense = bool(tasks) and list(tasks) == list(range(len(tasks)))
@@ -64,27 +64,27 @@ class ClusterSpec:
         return result
 
     def num_tasks(self, job_name: str) -> int:
-        """How many tasks a job has."""
+        """Returns how many tasks a job has."""
         return len(self._tasks(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
-        """The numbers of a job's tasks."""
+        """Returns the numbers of a job's tasks."""
         return sorted(self._tasks(job_name))
 
     def task_address(self, job_name: str, task_index: int) -> str:
-        """Where a task is."""
+        """Returns the address of a task."""
         tasks = self._tasks(job_name)
         if task_index not in tasks:
             raise ValueError(f"No task with index {task_index!r} in job {job_name!r}")
         return tasks[task_index]
 
     def job_tasks(self, job_name: str) -> list[str | None]:
-        """The addresses of a job's tasks, None where a number is missing."""
+        """Returns the addresses of a job's tasks, None where a number is missing."""
         tasks = self._tasks(job_name)
         return [tasks.get(number) for number in range(max(tasks, default=-1) + 1)]
 
     def share_of_cores(self, address: str) -> int:
-        """How many cores a task may use, if those of its host are dealt out to the tasks that compute there.
+        """Returns how many cores a task gets when the tasks that compute on its host share the cores.
 
         Parameter servers do not count: they work while workers wait for them.
         """
@@ -94,7 +94,7 @@ class ClusterSpec:
         return max(1, cores() // max(1, near))
 
     def as_cluster_def(self) -> Any:
-        """As a ClusterDef message."""
+        """Returns the cluster as a ClusterDef message."""
         definition = cluster_pb2.ClusterDef()
         for name in sorted(self._jobs):
             job = definition.job.add(name=name)

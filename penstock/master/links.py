@@ -1,6 +1,6 @@
-"""Links: the channels of one process to other tasks, and what travels over them.
+"""A link is a channel to a peer, with the steps that are in flight over it.
 
-A link carries steps both ways: graphs that we ask the peer to run, graphs that it asks us to run, and tensors.
+It carries steps both ways: graphs that we ask the peer to run, graphs that it asks us to run, and tensors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.errors import (
 from penstock.master.tasks import Answer
 from penstock.wire import endpoint
 from penstock.wire.channel import Channel, keepalive_secs
-from penstock.wire.codec import Abort, Done, Failed, Hello, Message, RunGraph, Tensors
+from penstock.wire.codec import Cancel, Done, Failed, Hello, Message, RunGraph, Tensors
 from penstock.wire.control import STATUS_SECS, ControlClient
 from penstock.wire.credentials import Credentials
 from penstock.wire.loop import Loop
@@ -33,12 +33,12 @@ from penstock.worker.step import Step
 from penstock.worker.timeline import encoded
 from penstock.worker.worker import Worker
 
-MAX_REPLACED = 1024  # incarnations of tasks that are remembered after another has taken their place
-LONGEST_MESSAGE = 1 << 16  # characters of an error that travel
+MAX_REPLACED = 1024  # replaced incarnations of tasks that are remembered
+LONGEST_MESSAGE = 1 << 16  # characters of an error that are sent
 
 
 class Link:
-    """A channel to another task, or to a client that is no task. It is a route for tensors to that task."""
+    """Connects this process to another task, or to a client that is no task. It is a route for tensors to that task."""
 
     def __init__(self, channel: Channel, peer: str, incarnation: int, worker: Worker | None) -> None:
         self.channel = channel
@@ -46,14 +46,14 @@ class Link:
         self.incarnation = incarnation
         self._worker = worker
         self._lock = threading.Lock()
-        self._asked: dict[int, Answer] = {}  # steps that the peer runs for us
+        self._asked: dict[int, Answer] = {}  # answers to steps that the peer runs for us
         self._lost = Cancellation()
         self._running: set[int] = set()  # steps that we run for the peer
 
-    # What we ask of the peer
+    # Requests to the peer
 
     def run(self, request: RunGraph, answer: Answer) -> None:
-        """Asks the peer to run a graph; `answer` is called once, from another thread."""
+        """Asks the peer to run a graph. `answer` is called once, from another thread."""
         with self._lock:
             self._asked[request.step] = answer
         try:
@@ -69,24 +69,24 @@ class Link:
 
     @contextmanager
     def watched(self, cancel: Callable[[], Any]) -> Iterator[None]:
-        """Calls `cancel` if the link ends meanwhile, for what is asked of the peer in another way."""
+        """Calls `cancel` if the link ends while the context is open. It is for requests that go over gRPC."""
         self._lost.on_cancel(cancel)
         try:
             yield
         finally:
             self._lost.forget(cancel)
 
-    def abort(self, step: int, why: OpError) -> None:
-        """Tells the peer to give a step up."""
+    def cancel(self, step: int, why: OpError) -> None:
+        """Tells the peer to cancel a step."""
         try:
-            self.channel.send(Abort(step, why.error_code, why.message[:LONGEST_MESSAGE]))
+            self.channel.send(Cancel(step, why.error_code, why.message[:LONGEST_MESSAGE]))
         except UnavailableError:
-            pass  # it gives up all of our steps when the connection is gone
+            pass  # the peer cancels all our steps when the connection is lost
 
-    # What the peer says
+    # Messages from the peer
 
     def on_message(self, channel: Channel, message: Message) -> None:
-        """Acts on a message of the peer, in the thread that reads."""
+        """Handles a message of the peer, in the thread that reads."""
         if isinstance(message, Tensors):
             if self._worker is not None:
                 self._worker.deliver(message.step, message.keys, message.values)
@@ -100,9 +100,9 @@ class Link:
             self._answered(message.step, message)
         elif isinstance(message, Failed):
             self._answered(message.step, error_from_code(message.code, message.message, message.op or None))
-        elif isinstance(message, Abort):
+        elif isinstance(message, Cancel):
             if self._worker is not None:
-                self._worker.abort(message.step)
+                self._worker.cancel(message.step)
         else:
             raise DataLossError(f"{self.peer} sent a {type(message).__name__} in the middle of steps.")
 
@@ -117,7 +117,7 @@ class Link:
             raise DataLossError(f"{self.peer} asked a client to run a graph.")
         step = request.step
 
-        def done(values: list[Any] | None, error: OpError | None, ran: Step) -> None:
+        def on_done(values: list[Any] | None, error: OpError | None, ran: Step) -> None:
             with self._lock:
                 self._running.discard(step)
             if error is not None or values is None:
@@ -125,7 +125,7 @@ class Link:
                 self.channel.send(_failed(step, error, error.op_name))
                 return
             trace = b"" if ran.timings is None else encoded(ran.timings)
-            keys, tensors = ran.parting
+            keys, tensors = ran.reply_tensors
             try:
                 self.channel.send(Done(step, trace, len(values), [*range(len(values)), *keys], [*values, *tensors]))
             except UnavailableError:
@@ -135,10 +135,10 @@ class Link:
 
         with self._lock:
             self._running.add(step)
-        self._worker.start_graph(request, done, self)
+        self._worker.start_graph(request, on_done, self)
 
     def on_close(self, channel: Channel, reason: OpError) -> None:
-        """Fails what we have asked, and gives up what the peer has asked."""
+        """Fails the steps that the peer ran for us, and cancels those that we run for the peer."""
         with self._lock:
             asked, self._asked = self._asked, {}
             running, self._running = self._running, set()
@@ -147,16 +147,16 @@ class Link:
             answer(UnavailableError(f"Lost the connection to {self.peer}: {reason.message}"))
         if self._worker is not None:
             for step in running:
-                self._worker.abort(step)
+                self._worker.cancel(step)
 
 
 def _failed(step: int, error: OpError, op: str | None) -> Failed:
-    # One that is too long to send would never arrive, and whoever asked would wait for ever.
+    # Cut to length, since an error that is too long to send would leave the peer waiting.
     return Failed(step, error.error_code, (op or "")[:LONGEST_MESSAGE], error.message[:LONGEST_MESSAGE])
 
 
 class Links:
-    """The links of a task, or of a client without one (`worker` is None)."""
+    """Holds the links of a task, or of a client that is no task (`worker` is None)."""
 
     def __init__(self, task: str, incarnation: int, worker: Worker | None, credentials: Credentials | None) -> None:
         self.task = task
@@ -164,26 +164,26 @@ class Links:
         self.worker = worker
         self.credentials = credentials
         self.loop = Loop(task)
-        self.on_lost: Callable[[int], None] = lambda incarnation: None  # a peer has gone that may have sessions here
+        self.on_lost: Callable[[int], None] = lambda incarnation: None  # called when a peer is lost
         self._lock = threading.Lock()
         self._links: dict[str, Link] = {}
-        self._others: set[Link] = set()  # of clients, and second ones to a task, where both sides have opened one
-        self._replaced: OrderedDict[tuple[str, int], None] = OrderedDict()  # incarnations that have come to an end
+        self._others: set[Link] = set()  # of clients, and second links to a task, if both sides have opened one
+        self._replaced: OrderedDict[tuple[str, int], None] = OrderedDict()  # incarnations that have ended
         self._closed = False
 
     @classmethod
     def of_client(cls, credentials: Credentials | None) -> Links:
-        """The links of a process that runs no server."""
+        """Makes the links of a process that runs no server."""
         return cls("", secrets.randbits(63), None, credentials)
 
     def find(self, task: str) -> Link | None:
-        """The open link to a task, if there is one."""
+        """Returns the open link to a task, or None."""
         with self._lock:
             link = self._links.get(task)
         return link if link is not None and link.channel.is_open else None
 
     def open(self, address: str, status: Any) -> Link:
-        """A link to the task that has this status, opened if there is none."""
+        """Returns the link to the task that has this status, and opens it if there is none."""
         with self._lock:
             found = self._links.get(status.task)
         if found is not None and found.channel.is_open and found.incarnation == status.incarnation:
@@ -193,27 +193,27 @@ class Links:
         hello = Hello(token, self.task, self.incarnation)
         channel, welcome = endpoint.connect(host, status.channel_port, status.unix_name, hello, self.credentials)
         if (welcome.task, welcome.incarnation) != (status.task, status.incarnation):
-            channel.close(say=False)
+            channel.close(tell_peer=False)
             raise AbortedError(f"At {address} {welcome.task} answered where {status.task} was; it has been restarted.")
         return self._keep(Link(channel, welcome.task, welcome.incarnation, self.worker))
 
     def reach(self, task: str, address: str) -> Link:
-        """The link to a task, for tensors that it needs."""
+        """Returns the link to a task, connecting first if there is none."""
         found = self.find(task)
         if found is not None:
             return found
         client = ControlClient(address, self.credentials)
         try:
-            # Others count this task as lost if it waits for longer than that for one that is frozen.
+            # If this waited longer for a frozen task, others would count this task as lost.
             status = client.get_status(timeout=min(STATUS_SECS, keepalive_secs() / 2))
             return self.open(address, status)
-        except DeadlineExceededError as error:  # it is not the step's, and a new session may get over it
+        except DeadlineExceededError as error:  # a new session may recover from it
             raise UnavailableError(f"{task} cannot be reached: {error.message}") from error
         finally:
             client.close()
 
     def accept(self, channel: Channel, hello: Hello) -> None:
-        """Takes in a channel that a peer has opened."""
+        """Accepts a channel that a peer has opened."""
         name = hello.task or f"client {hello.incarnation:x}"
         if (name, hello.incarnation) in self._replaced:
             raise AbortedError(f"{name} has come back as another incarnation since this one was connected.")
@@ -229,7 +229,7 @@ class Links:
                 self._others.add(link)
             else:
                 old = self._links.get(link.peer)
-                # A task that comes back as another incarnation has left its old connection for dead.
+                # A task that comes back as another incarnation does not use its old connection any more.
                 if old is not None and old.incarnation != link.incarnation:
                     stale = old
                     self._replaced[old.peer, old.incarnation] = None
@@ -256,12 +256,12 @@ class Links:
         return link
 
     def all(self) -> list[Link]:
-        """All links that are open."""
+        """Returns all open links."""
         with self._lock:
             return [link for link in (*self._links.values(), *self._others) if link.channel.is_open]
 
     def close(self, timeout: float = 5.0) -> None:
-        """Closes all links and waits for their threads."""
+        """Closes all links and waits until each has ended."""
         with self._lock:
             self._closed = True
             links = [*self._links.values(), *self._others]

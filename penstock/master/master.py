@@ -1,4 +1,4 @@
-"""Master: from a graph and what is fed and fetched to registered partitions, and steps over them."""
+"""The master turns a graph with its feeds and fetches into registered partitions, and drives steps over them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.errors import AbortedError, CancelledError, DeadlineExceededError, InternalError, OpError
 from penstock.graph.operation import Operation, Tensor
-from penstock.master.step import AbortPart, Instruction, StepState
+from penstock.master.step_tracker import Action, CancelPart, StepTracker
 from penstock.master.tasks import LocalTask, Task, Tasks, session_closed
 from penstock.memory import without_collecting
 from penstock.passes import pipeline
@@ -28,47 +28,49 @@ from penstock.worker.step import Step
 from penstock.worker.transfer import SendCall
 from penstock.worker.worker import Worker
 
-GRACE_SECS = 1.0  # for the other parts of a step that has failed to say that they have stopped
+GRACE_SECS = 1.0  # after a part has failed, the others have so long to answer
 
 
 @dataclass(slots=True, eq=False)
 class _Part:
+    """A partition that is registered with its task. A step has one part for each."""
+
     task: Task
-    graph: Any  # as its task knows it
+    graph: Any  # the handle that the task gave for it
     feeds: list[int]
     fetches: list[int]
 
 
 class Signature:
-    """A graph compiled for one set of feeds and fetches."""
+    """Holds a graph that is compiled for one set of feeds and fetches."""
 
-    __slots__ = ("fetch_count", "here", "opened", "opening", "others", "run_whole", "wait")
+    __slots__ = ("fetch_count", "first_receiver", "first_send", "local_part", "other_parts", "run_whole", "wait")
 
     def __init__(self, parts: list[_Part], fetch_count: int) -> None:
-        # A part of this process runs in the thread that asks for the step.
-        self.here = next((p for p in parts if isinstance(p.task, LocalTask)), None)
-        self.others = [p for p in parts if p is not self.here]
+        # The part of this process runs in the thread that calls `run`.
+        self.local_part = next((p for p in parts if isinstance(p.task, LocalTask)), None)
+        self.other_parts = [p for p in parts if p is not self.local_part]
         self.fetch_count = fetch_count
-        # What a part of this process sends first goes out together with the request to run the part that it is for.
-        self.opening: SendCall | None = None
-        self.opened: _Part | None = None
-        if self.here is not None and self.others:
-            assert isinstance(self.here.task, LocalTask)
-            self.opening = self.here.task.worker.opening(self.here.graph)
-            if self.opening is not None:
-                self.opened = next(p for p in self.others if p.task.name == self.opening.task)
-        # Whoever waits for tasks of other processes reads what they send, if they share a loop.
-        loops = {id(p.task.loop): p.task.loop for p in self.others if p.task.loop is not None}
+        # The first tensors that the local part sends travel in the RunGraph message to their receiver.
+        self.first_send: SendCall | None = None
+        self.first_receiver: _Part | None = None
+        if self.local_part is not None and self.other_parts:
+            assert isinstance(self.local_part.task, LocalTask)
+            self.first_send = self.local_part.task.worker.first_send(self.local_part.graph)
+            if self.first_send is not None:
+                self.first_receiver = next(p for p in self.other_parts if p.task.name == self.first_send.task)
+        # A thread that waits for tasks of other processes reads their loop meanwhile, if they share one.
+        loops = {id(p.task.loop): p.task.loop for p in self.other_parts if p.task.loop is not None}
         self.wait = next(iter(loops.values())).wait if len(loops) == 1 else Signal.wait
-        # One task, no Send or Recv: the step is a plain call.
+        # A step of one local task has no Send or Recv, and is a plain call.
         self.run_whole: Callable[[Sequence[Any], Step], list[Any]] | None = None
-        if self.here is not None and not self.others:
-            assert isinstance(self.here.task, LocalTask)
-            self.run_whole = self.here.task.worker.runner(self.here.graph)
+        if self.local_part is not None and not self.other_parts:
+            assert isinstance(self.local_part.task, LocalTask)
+            self.run_whole = self.local_part.task.worker.runner(self.local_part.graph)
 
 
 class Master:
-    """Drives the tasks of a session. For a local session there is one, in this process."""
+    """Drives the tasks of a session. A local session has one task, in this process."""
 
     def __init__(
         self, tasks: Tasks | Sequence[Worker], soft_placement: bool = False, log_placement: bool = False
@@ -78,7 +80,7 @@ class Master:
         self.soft_placement = soft_placement
         self.log_placement = log_placement
         self.compilations = 0  # signatures compiled so far
-        # From a point of its own, so that no two sessions have steps of one number.
+        # A random start, so that no two sessions use the same step numbers.
         self._numbers = itertools.count(secrets.randbits(62))
         self._signatures: dict[Any, Signature] = {}
         self._lock = threading.Lock()
@@ -96,10 +98,10 @@ class Master:
         done: frozenset[Operation] = frozenset(),
         deadline: float | None = None,
     ) -> Signature:
-        """The compiled form of a signature; all graph work happens here, once.
+        """Returns a signature, compiled at its first use.
 
-        The operations in `done` have run in an earlier piece of a partial run. It may have to wait for tasks:
-        DeadlineExceededError if one is not there by `deadline` (time.monotonic()).
+        The operations in `done` have run in an earlier piece of a partial run. Compiling may have to wait for tasks; it
+        raises DeadlineExceededError if one is not there by `deadline` (time.monotonic()).
         """
         key = (feeds, fetches, targets, mutations, done)
         if not self._lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
@@ -110,7 +112,7 @@ class Master:
                 found = self._signatures[key] = self._compile(feeds, fetches, targets, done, deadline)
         except AbortedError as error:
             if self._closed:
-                raise session_closed() from error  # and so its graphs are gone
+                raise session_closed() from error  # closing it has removed the graph
             raise
         finally:
             self._lock.release()
@@ -153,9 +155,9 @@ class Master:
         trace: bool = False,
         times: int = 1,
     ) -> tuple[list[Any], Step, list[bytes]]:
-        """Runs one step in all tasks. Returns what is fetched, the step, and what other tasks have traced.
+        """Runs one step in all tasks. Returns the fetched values, the step, and the traces of other tasks.
 
-        A step that is all in one other task may be run up to `times` times there before it answers.
+        If all of the step is in one other task, that task runs it up to `times` times before it answers.
         """
         if signature.run_whole is None:
             return self._run_parts(signature, fed, timeout, trace, times)
@@ -176,9 +178,9 @@ class Master:
     def _run_parts(
         self, signature: Signature, fed: Sequence[Any], timeout: float | None, trace: bool, times: int
     ) -> tuple[list[Any], Step, list[bytes]]:
-        if signature.here is not None or len(signature.others) > 1:
+        if signature.local_part is not None or len(signature.other_parts) > 1:
             times = 1
-        run = _StepRun(next(self._numbers), signature, timeout, trace, times)
+        run = _StepDriver(next(self._numbers), signature, timeout, trace, times)
         self._running.add(run.cancelled)
         try:
             if self._closed:
@@ -189,7 +191,7 @@ class Master:
             run.cancelled.clear()
 
     def close(self) -> None:
-        """Cancels the steps in flight, takes no more, and has all tasks forget the session."""
+        """Cancels the steps in flight, refuses further ones, and tells all tasks to forget the session."""
         self._closed = True
         for cancelled in list(self._running):
             cancelled.set()
@@ -197,8 +199,8 @@ class Master:
             task.close_session(self.session)
 
 
-class _StepRun:
-    """One step over several tasks: the acting side of a StepState."""
+class _StepDriver:
+    """Drives one step over several tasks: it reports events to a StepTracker and does what that says."""
 
     def __init__(self, number: int, signature: Signature, timeout: float | None, trace: bool, times: int) -> None:
         self._number = number
@@ -208,59 +210,61 @@ class _StepRun:
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._trace = trace
         self._traces: list[bytes] = []
-        here = signature.here
-        self._state = StepState(signature.others if here is None else [here, *signature.others])
+        local = signature.local_part
+        self._tracker = StepTracker(signature.other_parts if local is None else [local, *signature.other_parts])
         self._lock = threading.Lock()
-        self._news, self._over = Signal(), Signal()  # an error or the end; the end
+        self._changed, self._ended = Signal(), Signal()  # set at the first error or the end, and at the end
         self.cancelled = Cancellation()
         self.cancelled.on_cancel(self._cancel)
 
     def __call__(self, fed: Sequence[Any]) -> tuple[list[Any], Step, list[bytes]]:
-        """Runs the step and returns what was fetched, the step in this task, and what others have traced."""
-        here, others = self._signature.here, self._signature.others
+        """Runs the step. Returns the fetched values, the step in this task, and the traces of other tasks."""
+        local, others = self._signature.local_part, self._signature.other_parts
         step = Step(Cancellation())
-        if here is not None:
-            assert isinstance(here.task, LocalTask)
-            step = here.task.worker.open_step(self._number, self._timeout, self._trace)
+        if local is not None:
+            assert isinstance(local.task, LocalTask)
+            step = local.task.worker.open_step(self._number, self._timeout, self._trace)
             step.wait = self._signature.wait
         try:
-            opened = self._open(fed)
+            sent_along = self._first_sent(fed)
             for part in others:
-                self._start(part, [fed[i] for i in part.feeds], opened if part is self._signature.opened else ())
-            if here is not None:
-                self._run_here(here, [fed[i] for i in here.feeds], step)
+                self._start(
+                    part, [fed[i] for i in part.feeds], sent_along if part is self._signature.first_receiver else ()
+                )
+            if local is not None:
+                self._run_local(local, [fed[i] for i in local.feeds], step)
             self._wait()
         finally:
-            if here is not None:
-                here.task.worker.end_step(self._number)  # type: ignore[attr-defined]
-        state = self._state
-        if state.error is not None:
-            raise state.error
+            if local is not None:
+                local.task.worker.end_step(self._number)  # type: ignore[attr-defined]
+        tracker = self._tracker
+        if tracker.error is not None:
+            raise tracker.error
         results: list[Any] = [None] * self._signature.fetch_count
-        for answered, values in state.results.items():
+        for answered, values in tracker.results.items():
             assert isinstance(answered, _Part)
             for position, value in zip(answered.fetches, values, strict=True):
-                # What lies in shared memory is not the client's to keep.
+                # An array in shared memory must be given back, so the client gets a copy.
                 borrowed = value.__class__ is np.ndarray and not value.flags.writeable
                 results[position] = value.copy() if borrowed else value
         return results, step, self._traces
 
-    def _open(self, fed: Sequence[Any]) -> Sequence[Any]:
-        """What the part of this process sends first."""
-        here, opening = self._signature.here, self._signature.opening
-        if here is None or opening is None:
+    def _first_sent(self, fed: Sequence[Any]) -> Sequence[Any]:
+        """Returns the tensors that the local part sends first."""
+        local, send = self._signature.local_part, self._signature.first_send
+        if local is None or send is None:
             return ()
         try:
-            return here.task.worker.opened(here.graph, opening, [fed[i] for i in here.feeds])  # type: ignore[attr-defined, no-any-return]
+            return local.task.worker.first_sent(local.graph, send, [fed[i] for i in local.feeds])  # type: ignore[attr-defined, no-any-return]
         except OpError as error:
             failure = error
-            self._act(lambda state: state.failed(here, failure))
+            self._handle(lambda tracker: tracker.failed(local, failure))
             return ()
 
-    def _start(self, part: _Part, fed: list[Any], opened: Sequence[Any]) -> None:
+    def _start(self, part: _Part, fed: list[Any], sent_along: Sequence[Any]) -> None:
         def answer(result: Done | OpError) -> None:
             if isinstance(result, OpError):
-                self._act(lambda state: state.failed(part, result))
+                self._handle(lambda tracker: tracker.failed(part, result))
                 return
             if result.trace:
                 self._traces.append(result.trace)
@@ -268,67 +272,67 @@ class _StepRun:
                 wrong = InternalError(
                     f"{part.task.name} gave {len(result.values)} values, {len(part.fetches)} are fetched."
                 )
-                self._act(lambda state: state.failed(part, wrong))
+                self._handle(lambda tracker: tracker.failed(part, wrong))
                 return
-            self._act(lambda state: state.finished(part, list(result.values)))
+            self._handle(lambda tracker: tracker.finished(part, list(result.values)))
 
-        failure = self._state.error
+        failure = self._tracker.error
         if failure is not None:
-            answer(failure)  # another part could not even begin
+            answer(failure)  # another part has failed before this one began
             return
         timeout, count = -1.0 if self._timeout is None else self._timeout, len(fed)
         request = RunGraph(self._number, 0, timeout, self._trace, self._times, count, range(count), fed)
-        if opened:
-            assert self._signature.opening is not None
-            request.keys, request.values = [*range(count), *self._signature.opening.keys], [*fed, *opened]
+        if sent_along:
+            assert self._signature.first_send is not None
+            request.keys, request.values = [*range(count), *self._signature.first_send.keys], [*fed, *sent_along]
         try:
             part.task.start(part.graph, request, answer)
         except OpError as error:
             answer(error)
 
-    def _run_here(self, part: _Part, fed: list[Any], step: Step) -> None:
-        before = self._state.error
+    def _run_local(self, part: _Part, fed: list[Any], step: Step) -> None:
+        before = self._tracker.error
         if before is not None:
-            self._act(lambda state: state.failed(part, before))
+            self._handle(lambda tracker: tracker.failed(part, before))
             return
         try:
-            first = 0 if self._signature.opening is None else 1
+            first = 0 if self._signature.first_send is None else 1
             values = part.task.worker.run_graph(part.graph, fed, step, first)  # type: ignore[attr-defined]
         except OpError as error:
             failure = error
-            self._act(lambda state: state.failed(part, failure))
+            self._handle(lambda tracker: tracker.failed(part, failure))
         except BaseException as error:
-            left = CancelledError(f"The step was left: {error!r}")
-            self._act(lambda state: state.given_up(left))
+            interrupted = CancelledError(f"The step was interrupted: {error!r}")
+            self._handle(lambda tracker: tracker.cancelled(interrupted))
             raise
         else:
-            self._act(lambda state: state.finished(part, values))
+            self._handle(lambda tracker: tracker.finished(part, values))
 
-    def _act(self, event: Callable[[StepState], list[Instruction]]) -> None:
-        """Tells the state of an event, and does what it says."""
+    def _handle(self, event: Callable[[StepTracker], list[Action]]) -> None:
+        """Reports an event to the tracker, and does what it says."""
         with self._lock:
-            instructions = event(self._state)
-        for instruction in instructions:
-            if isinstance(instruction, AbortPart):
-                assert isinstance(instruction.part, _Part)
-                instruction.part.task.abort(self._number, instruction.why)
-        if instructions:
+            actions = event(self._tracker)
+        for action in actions:
+            if isinstance(action, CancelPart):
+                assert isinstance(action.part, _Part)
+                action.part.task.cancel(self._number, action.why)
+        if actions:
             with self._lock:
-                if self._state.ended:
-                    self._over.set()
-                self._news.set()
+                if self._tracker.ended:
+                    self._ended.set()
+                self._changed.set()
 
     def _cancel(self) -> None:
-        self._act(lambda state: state.given_up(session_closed()))
+        self._handle(lambda tracker: tracker.cancelled(session_closed()))
 
     def _wait(self) -> None:
-        """Waits until all parts have answered. After the first error the others have a moment to do so."""
-        state = self._state
+        """Waits until all parts have answered. After the first error the others have GRACE_SECS to answer."""
+        tracker = self._tracker
         remaining = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-        # Without a deadline: a task that is lost answers with an error, and a task that is silent is lost.
-        if not self._signature.wait(self._news, remaining):
-            late = ", ".join(p.task.name for p in state.waiting)  # type: ignore[attr-defined]
+        # The wait ends without a deadline, too: a task that is lost, or silent for long, counts as an error.
+        if not self._signature.wait(self._changed, remaining):
+            late = ", ".join(p.task.name for p in tracker.waiting)  # type: ignore[attr-defined]
             error = DeadlineExceededError(f"Timed out after {self._timeout} s waiting for {late}.")
-            self._act(lambda state: state.given_up(error))
-        elif not state.ended and not self._signature.wait(self._over, GRACE_SECS):
-            self._act(lambda state: state.given_up(state.error or InternalError("no error")))
+            self._handle(lambda tracker: tracker.cancelled(error))
+        elif not tracker.ended and not self._signature.wait(self._ended, GRACE_SECS):
+            self._handle(lambda tracker: tracker.cancelled(tracker.error or InternalError("no error")))

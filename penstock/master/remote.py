@@ -1,4 +1,4 @@
-"""Remote: a task of another process as a master sees it."""
+"""A RemoteTask is a task of another process, as a master sees it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from penstock.passes.portable import to_graph_def
 from penstock.wire.codec import RunGraph
 from penstock.wire.control import STATUS_SECS, ControlClient, wait_until_listening
 
-RECONNECT_SECS = 5.0  # for which a task that was there before is waited for
-SHORTEST_SECS = 0.001  # of a call whose time is up
+RECONNECT_SECS = 5.0  # how long a step waits for a task that was there before
+SHORTEST_SECS = 0.001  # the time limit of a call whose deadline has passed
 
 
 def start_timeout() -> float:
-    """How many seconds a task may take to come up (PENSTOCK_START_TIMEOUT_SECS)."""
+    """Returns how many seconds a task may take to come up (PENSTOCK_START_TIMEOUT_SECS)."""
     return float(os.environ.get("PENSTOCK_START_TIMEOUT_SECS", "600"))
 
 
 def within(timeout: float, deadline: float | None) -> float:
-    """The seconds that are left of a time limit, or of a deadline that comes first."""
+    """Returns `timeout`, or the seconds until `deadline` if that comes first."""
     left = timeout if deadline is None else min(timeout, deadline - time.monotonic())
     return max(SHORTEST_SECS, left)
 
 
 class _RemoteGraph:
-    """A partition on another task. It is kept, to be registered again when only the connection was lost."""
+    """Keeps a partition of another task, to register it again after a lost connection."""
 
     __slots__ = ("definition", "handle", "link", "session")
 
@@ -44,31 +44,31 @@ class _RemoteGraph:
 
 
 class RemoteTask:
-    """A task of another process."""
+    """Stands for a task of another process, which it reaches over gRPC and a link."""
 
     def __init__(self, name: str, address: str, links: Links, cluster: Any = None) -> None:
         self.name = name
         self.address = address
-        self.cluster = cluster  # the ClusterDef that a session brings: the task may not know all that are in it
+        self.cluster = cluster  # the session's own ClusterDef, whose tasks the task may not know
         self.devices: list[Any] = []
         self.loop = links.loop
         self._links = links
         self._incarnation = 0
         self._control: ControlClient | None = None
-        self._lock = threading.Lock()  # of whoever connects
+        self._lock = threading.Lock()  # held while connecting
         self._link: Link | None = None
         self._closed = threading.Event()
 
     @property
     def device_names(self) -> list[str]:
-        """The full names of its devices."""
+        """Returns the full names of its devices."""
         return [d.name for d in self.devices]
 
     def connect(self, timeout: float, deadline: float | None = None) -> Link:
-        """The link to the task. Says what it waits for; UnavailableError after `timeout` seconds.
+        """Returns the link to the task, connecting first if there is none. It logs what it waits for.
 
-        AbortedError if the task is not the one that it was: what it held is lost. DeadlineExceededError if whoever asks
-        has a `deadline`, by time.monotonic(), that comes first.
+        Raises UnavailableError after `timeout` seconds, DeadlineExceededError if `deadline` (time.monotonic()) comes
+        first, and AbortedError if the task was restarted, since what it held is lost.
         """
         link = self._link
         if link is not None and link.channel.is_open:
@@ -84,7 +84,7 @@ class RemoteTask:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise DeadlineExceededError(f"The time limit has passed: {error.message}") from error
                 raise
-            if self._closed.is_set():  # meanwhile
+            if self._closed.is_set():  # while this connected
                 self._close_control()
                 raise session_closed()
             return self._link
@@ -138,13 +138,13 @@ class RemoteTask:
         return link
 
     def register(self, subgraph: Subgraph, session: str, deadline: float | None = None) -> _RemoteGraph:
-        """A partition that steps can name."""
+        """Registers a partition, which steps can name from then on."""
         graph = _RemoteGraph(to_graph_def(subgraph), session)
         self._register(graph, self.connect(start_timeout(), deadline), deadline)
         return graph
 
     def _register(self, graph: _RemoteGraph, link: Link, deadline: float | None) -> None:
-        """Sends a partition. A task that is frozen takes it and does not answer: the link tells that it is lost."""
+        """Sends a partition. The call fails when the link is lost, since a frozen task would never answer."""
         client, timeout = self._links.incarnation, None if deadline is None else within(float("inf"), deadline)
         try:
             graph.handle = self._open_control().register_graph(
@@ -159,25 +159,25 @@ class RemoteTask:
         graph.link = link
 
     def start(self, graph: _RemoteGraph, request: RunGraph, answer: Answer) -> None:
-        """Asks the task to run a step; `answer` is called when it has, or when it is lost."""
+        """Asks the task to run a step. `answer` is called when the step has ended, or the task is lost."""
         deadline = None if request.timeout < 0 else time.monotonic() + request.timeout
         link = self._link
         if link is None or not link.channel.is_open:
             link = self.connect(RECONNECT_SECS, deadline)
         if graph.link is not link:
-            self._register(graph, link, deadline)  # the task has forgotten it when the connection was lost
+            self._register(graph, link, deadline)  # the task forgot it when the connection was lost
         request.handle = graph.handle
         link.run(request, answer)
 
-    def abort(self, step: int, why: OpError) -> None:
-        """Tells the task to give a step up."""
+    def cancel(self, step: int, why: OpError) -> None:
+        """Tells the task to cancel a step."""
         if self._link is not None:
-            self._link.abort(step, why)
+            self._link.cancel(step, why)
 
     def close_session(self, session: str) -> None:
-        """Has the task forget a session's graphs, if it still is there."""
+        """Tells the task to forget a session's graphs, if it can be reached."""
         control = self._control
-        self._closed.set()  # for threads that run steps, and may be about to connect again
+        self._closed.set()  # stops threads of steps that are about to connect again
         try:
             if control is not None and self._link is not None and self._link.channel.is_open:
                 control.close_session(session)
@@ -186,6 +186,6 @@ class RemoteTask:
         self._close_control()
 
     def reset(self, containers: list[str]) -> None:
-        """Clears containers, or all."""
+        """Clears the named containers, or all if none is named."""
         self.connect(RECONNECT_SECS)
         self._open_control().reset(containers)

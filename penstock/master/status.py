@@ -1,4 +1,4 @@
-"""Status: what a task tells of itself to those who watch it."""
+"""Fills the Status message, in which a task describes itself to those who watch it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from penstock.master.links import Links
 from penstock.worker.compilation import Compilations, elsewhere
 from penstock.worker.devices import Device
-from penstock.worker.resources import Variable
+from penstock.worker.resources import StoredVariable
 from penstock.worker.worker import Worker
 
-MAX_SEGMENTS = 10  # that are named for how long they took to compile
+MAX_SEGMENTS = 10  # the segments that took longest to compile are named
 
 
 def fill_status(status: Any, worker: Worker, links: Links, details: bool) -> None:
-    """Writes the devices of a task, and with `details` what it has done and holds, into a Status message."""
+    """Writes the devices of a task into a Status message, and with `details` its counters and resources."""
     for device in worker.devices:
         status.devices.add(
             name=device.name,
@@ -27,7 +27,7 @@ def fill_status(status: Any, worker: Worker, links: Links, details: bool) -> Non
         return
     counters = worker.counters
     status.steps, status.failed_steps, status.updates = counters.steps, counters.failed, counters.updates
-    # Of the whole process, and read only here: the system takes a look at a thread's clock as a chance to stop it.
+    # The time of the whole process: reading a thread's clock in each step lets the system interrupt the thread.
     status.busy = time.process_time()
     for updates, count in sorted(counters.staleness.copy().items()):
         status.staleness.add(updates=updates, count=count)
@@ -41,7 +41,7 @@ def fill_status(status: Any, worker: Worker, links: Links, details: bool) -> Non
         status.sessions.add(name=session, graphs=graphs)
     for device in worker.devices:
         for (container, name), resource in device.resources.items():
-            if isinstance(resource, Variable):
+            if isinstance(resource, StoredVariable):
                 _add_variable(status, container, name, resource, device)
             else:
                 _add_resource(status, container, name, resource)
@@ -61,8 +61,8 @@ def _add_compilations(status: Any, *logs: Compilations) -> None:
         status.compiled_segments.add(segment=segment, count=total.count, seconds=total.seconds)
 
 
-def _add_variable(status: Any, container: str, name: str, variable: Variable, device: Device) -> None:
-    value = variable.value  # once: a step may replace it, and the end of the session takes it away
+def _add_variable(status: Any, container: str, name: str, variable: StoredVariable, device: Device) -> None:
+    value = variable.value  # read once, since a step may replace it meanwhile
     declared = variable.shape.as_list() if variable.shape.rank is not None else []
     shape = declared if value is None else value.shape
     status.variables.add(
@@ -76,7 +76,7 @@ def _add_variable(status: Any, container: str, name: str, variable: Variable, de
 
 
 def _add_resource(status: Any, container: str, name: str, resource: Any) -> None:
-    """A resource says its `kind`, and those that hold elements have a `size()` and perhaps a `capacity`.
+    """Adds a resource with its `kind`, its `size()` if it holds elements, and its `capacity` if it has one.
 
     -1 stands for no such number, and for a capacity without bound.
     """

@@ -1,4 +1,4 @@
-"""Tasks: the members of a cluster as a master sees them. Those of other processes are in remote.py."""
+"""A master sees the members of a cluster as tasks. Those of other processes are in remote.py."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ Answer = Callable[[Done | OpError], None]
 
 
 def session_closed() -> CancelledError:
-    """What a step gets whose session is closed, before it or meanwhile."""
+    """Returns the error of a step whose session is closed."""
     return CancelledError("The session has been closed.")
 
 
 class Task(Protocol):
-    """A member of the cluster."""
+    """A member of the cluster, in this process or in another."""
 
     name: str
 
     @property
     def loop(self) -> Loop | None:
-        """Reads what the task sends, if that is in another process."""
+        """The loop that reads what the task sends, if the task is in another process."""
 
     @property
     def device_names(self) -> list[str]: ...
     def register(self, subgraph: Subgraph, session: str, deadline: float | None = None) -> Any: ...
     def start(self, graph: Any, request: RunGraph, answer: Answer) -> None: ...
-    def abort(self, step: int, why: OpError) -> None: ...
+    def cancel(self, step: int, why: OpError) -> None: ...
     def close_session(self, session: str) -> None: ...
     def reset(self, containers: list[str]) -> None: ...
 
 
 class LocalTask:
-    """A task of this process: no socket, no bytes."""
+    """A task of this process, which is called directly."""
 
     loop = None
 
@@ -53,14 +53,14 @@ class LocalTask:
         self.device_names = worker.device_names
 
     def register(self, subgraph: Subgraph, session: str, deadline: float | None = None) -> int:
-        """The handle of a partition."""
+        """Registers a partition and returns its handle."""
         return self.worker.register_graph(subgraph, session)
 
     def start(self, graph: int, request: RunGraph, answer: Answer) -> None:
-        """Runs a step; `answer` is called when it is over."""
+        """Runs a step. `answer` is called when it has ended."""
         request.handle = graph
 
-        def done(values: list[Any] | None, error: OpError | None, ran: Step) -> None:
+        def on_done(values: list[Any] | None, error: OpError | None, ran: Step) -> None:
             if error is not None or values is None:
                 assert error is not None
                 answer(error)
@@ -68,23 +68,23 @@ class LocalTask:
             trace = b"" if ran.timings is None else encoded(ran.timings)
             answer(Done(request.step, trace, len(values), (), values))
 
-        self.worker.start_graph(request, done)
+        self.worker.start_graph(request, on_done)
 
-    def abort(self, step: int, why: OpError) -> None:
-        """Gives a step up."""
-        self.worker.abort(step)
+    def cancel(self, step: int, why: OpError) -> None:
+        """Cancels a step."""
+        self.worker.cancel(step)
 
     def close_session(self, session: str) -> None:
         """Forgets a session's graphs."""
         self.worker.deregister_graphs(session)
 
     def reset(self, containers: list[str]) -> None:
-        """Clears containers, or all."""
+        """Clears the named containers, or all if none is named."""
         self.worker.reset(containers)
 
 
 class Tasks:
-    """The tasks that a session may use. They are connected to when a graph first names them."""
+    """Holds the tasks that a session may use, and connects to each when a graph first names it."""
 
     def __init__(
         self, default: Task, make: Callable[[str, int, float | None], Task | None], known: dict[str, list[int]]
@@ -97,7 +97,7 @@ class Tasks:
 
     @classmethod
     def in_process(cls, workers: Sequence[Worker]) -> Tasks:
-        """Tasks of this process alone."""
+        """Makes the tasks of a session whose workers are all in this process."""
         by_name = {worker.name: worker for worker in workers}
         for worker in workers:
             worker.route = by_name.__getitem__
@@ -109,11 +109,11 @@ class Tasks:
         return self._tasks[name]
 
     def connected(self) -> list[Any]:
-        """The tasks that have been used so far."""
+        """Returns the tasks that have been used so far."""
         return list(self._tasks.values())
 
     def all(self, deadline: float | None = None) -> list[Any]:
-        """All tasks, connected to now."""
+        """Connects to all tasks and returns them."""
         for job, numbers in self._known.items():
             for number in numbers:
                 self._connect(job, number, deadline)
@@ -126,11 +126,11 @@ class Tasks:
 
     @property
     def device_names(self) -> list[str]:
-        """The devices of the tasks that are connected, those of the default task first."""
+        """Returns the devices of the connected tasks, those of the default task first."""
         return [name for task in list(self._tasks.values()) for name in task.device_names]
 
     def require(self, devices: set[str], deadline: float | None = None) -> None:
-        """Connects to the tasks that device names speak of."""
+        """Connects to the tasks that are named in these devices."""
         for device in devices:
             spec = DeviceSpecV2.from_string(device)
             if spec.job in self._known:

@@ -1,1 +1,1 @@
-"""The wire: how tasks talk to each other."""
+"""The wire carries what tasks say to each other."""

@@ -1,4 +1,4 @@
-"""Batches: buffers that go out together, with the descriptors that go with them."""
+"""A batch is a list of buffers that are written together, and the descriptors that travel with them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def join_neighbours(batches: list[tuple[list[Any], list[int]]]) -> list[tuple[list[Any], list[int]]]:
-    """Batches with neighbours joined, where no descriptor has to stay with its frame."""
+    """Joins neighbouring batches, unless a descriptor has to stay with its frame."""
     joined = [batches[0]]
     for buffers, descriptors in batches[1:]:
         if descriptors or joined[-1][1]:
@@ -18,7 +18,7 @@ def join_neighbours(batches: list[tuple[list[Any], list[int]]]) -> list[tuple[li
 
 
 def rest_of(buffers: list[Any], sent: int) -> list[Any]:
-    """The part of `buffers` that follows the first `sent` bytes; `buffers` itself if nothing was sent."""
+    """Returns the buffers that remain after `sent` bytes; `buffers` itself if nothing was sent."""
     if sent == 0:
         return buffers
     for i, buffer in enumerate(buffers):

@@ -1,6 +1,6 @@
-"""The certificates of a job: an authority that signs one certificate and is then forgotten.
+"""Makes the certificates of a job: an authority that signs one certificate and is then forgotten.
 
-Imported only when credentials are made: the library behind it takes a while to load.
+This is imported only when credentials are made, since the cryptography library is slow to load.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
 def issue(names: Sequence[str], begins: datetime, ends: datetime) -> tuple[bytes, bytes, bytes]:
-    """A new authority's certificate, and a certificate with its key for `names`, as PEM.
+    """Returns a new authority's certificate, and a certificate with its key for `names`, as PEM.
 
-    The first of the names is the one that tasks check. The authority's own key is gone on return:
+    Tasks check the first of the names. The authority's own key is not kept:
     `ca, certificate, key = issue(["penstock", "127.0.0.1"], now, now + timedelta(days=30))`.
     """
     # P-256 is the curve that both OpenSSL and the BoringSSL inside gRPC take by default.
@@ -53,7 +53,7 @@ def issue(names: Sequence[str], begins: datetime, ends: datetime) -> tuple[bytes
 
 
 def valid_until(certificate: bytes) -> datetime:
-    """When a certificate in PEM ends: `valid_until(Path("task.pem").read_bytes())`."""
+    """Returns when a certificate in PEM ends: `valid_until(Path("task.pem").read_bytes())`."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 

@@ -1,7 +1,7 @@
-"""Channel: a connection between two processes that carries messages both ways.
+"""A channel is a connection between two processes that carries messages both ways.
 
-Sending never waits: what the socket does not take at once goes out from a thread. A loop reads, and each message is
-handed to the handler in the thread that does so. A peer that gives no sign of life for a while is given up.
+Sending never blocks: a writer thread sends what the socket does not take at once. A loop reads, and the thread that
+reads hands each message to the handler. A channel closes when its peer gives no sign of life for a while.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from penstock.errors import INTERNAL, UNAVAILABLE, DataLossError, OpError, Unava
 from penstock.memory import aligned_empty
 from penstock.wire import codec
 from penstock.wire.batches import close_all, join_neighbours, rest_of, size_of
-from penstock.wire.codec import Goodbye, Message, Ping, Pong, Released, Segment
+from penstock.wire.codec import Goodbye, Message, Ping, Pong, Region, Released
 from penstock.wire.loop import Loop
 from penstock.wire.shared_memory import SUPPORTED, Arena, Leases
 from penstock.wire.stream import Stream
 
-_STAGING = 1 << 16  # bytes: frames up to this size are read in one go
-_MANY_RELEASED = 8  # segments: as many are given back even if there is nothing else to send
-_BEATS = 4  # without a sign of life of the peer: then it is given up
-_SMALL = 1 << 14  # bytes: XLA copies arrays up to this size sooner than they are aligned
-_LONGEST_REASON = 1 << 12  # characters of why a channel is closed
+_STAGING = 1 << 16  # bytes: frames up to this size are read with one call
+_MANY_RELEASED = 8  # regions: more than this are given back even if there is nothing else to send
+_BEATS = 4  # a peer that is silent for so many beats counts as lost
+_SMALL = 1 << 14  # bytes: up to this size XLA's copy costs less than aligned memory
+_LONGEST_REASON = 1 << 12  # characters that the peer is told about why a channel closes
 
 
 def keepalive_secs() -> float:
-    """After how many seconds without a sign of life a peer is given up (PENSTOCK_KEEPALIVE_SECS)."""
+    """Returns how many seconds a peer may be silent before it counts as lost (PENSTOCK_KEEPALIVE_SECS)."""
     return float(os.environ.get("PENSTOCK_KEEPALIVE_SECS", "30"))
 
 
 class Channel:
-    """Messages over a stream. `start` has a loop read; `on_close` is called once, with the reason.
+    """Sends and receives messages over a stream. After `start` a loop reads it; `on_close` gets the reason, once.
 
     >>> channel = Channel(stream, "worker:0"); channel.start(handle, lambda channel, reason: print(reason), Loop())
     >>> channel.send(Ping())
@@ -48,16 +48,16 @@ class Channel:
 
     def __init__(self, stream: Stream, peer: str) -> None:
         self.peer = peer
-        self._sent = self._received = 0  # bytes in frames
+        self._sent = self._received = 0  # bytes of frames
         self.last_heard = time.monotonic()
-        self._heard_before = 0.0  # as of the last beat
+        self._heard_before = 0.0  # `last_heard` at the last beat
         self._missed = 0  # beats since the peer was heard
         self._stream = stream
         self._buffer = memoryview(bytearray(_STAGING))
-        self._start = self._end = 0  # of what is read and not used yet
-        self._frame: tuple[int, Any] | None = None  # kind and fields of a frame whose tensors are not all there yet,
-        self._payload: Any = b""  # the memory for them,
-        self._missing = 0  # and how many bytes are still to come
+        self._start = self._end = 0  # of the bytes in the buffer that are not used yet
+        self._frame: tuple[int, Any] | None = None  # kind and fields of a frame whose tensors are still arriving
+        self._payload: Any = b""  # the memory for these tensors
+        self._missing = 0  # how many of their bytes are still to come
         share = stream.is_unix and SUPPORTED
         self._arena = Arena() if share else None
         self._leases = Leases() if share else None
@@ -66,7 +66,7 @@ class Channel:
         self._work = threading.Condition(self._lock)
         self._writer: threading.Thread | None = None
         self._loop: Loop | None = None
-        self._is_read = False  # by the loop
+        self._is_read = False  # the loop reads it
         self._reason: OpError | None = None
         self._on_message: Callable[[Channel, Message], None] = _ignore
         self._on_close: Callable[[Channel, OpError], None] = _ignore
@@ -75,15 +75,15 @@ class Channel:
     # Sending
 
     def send(self, message: Message) -> None:
-        """Sends a message, after those sent before. Its tensors must not change until it is received."""
+        """Sends a message after those sent before. Its tensors must not change until it is received."""
         batches: list[tuple[list[Any], list[int]]] = []
-        arena = self._arena  # once: it goes when the channel closes
+        arena = self._arena  # read once, since closing the channel sets it to None
         placed: list[int] = []
         try:
             buffers = codec.encode(message, None if arena is None else _sharer(arena, batches, placed))
         except BaseException:
             if arena is not None and placed:
-                self._send(batches)  # the segments are there, whether the message is or not
+                self._send(batches)  # the peer must learn of the new regions even though the message is not sent
                 arena.release(placed)
             raise
         self._sent += sum(map(size_of, buffers))
@@ -106,7 +106,7 @@ class Channel:
                     try:
                         rest = rest_of(buffers, self._stream.write_some(buffers, descriptors))
                     except OSError:
-                        rest = buffers  # the writer meets the error again, and closes
+                        rest = buffers  # the writer thread meets the error again, and closes
                     if rest is not buffers:
                         close_all(descriptors)
                         descriptors = []
@@ -122,7 +122,7 @@ class Channel:
                 self._work.notify_all()
 
     def _write_all(self) -> None:
-        """Writes what did not go out at once, in a thread of its own."""
+        """Runs in the writer thread: writes what the socket did not take at once."""
         try:
             while True:
                 with self._work:
@@ -131,7 +131,7 @@ class Channel:
                     if self._reason is not None:
                         return
                     buffers, descriptors = self._waiting[0]
-                    self._waiting[0] = (buffers, [])  # whoever closes the channel leaves our descriptors to us
+                    self._waiting[0] = (buffers, [])  # `close` leaves the descriptors to this thread
                 try:
                     while buffers:
                         rest = rest_of(buffers, self._stream.write(buffers, descriptors))
@@ -143,47 +143,47 @@ class Channel:
                 with self._lock:
                     if self._reason is None:
                         self._waiting.popleft()
-                del buffers, rest  # a variable's buffer must not be held longer than it takes
+                del buffers, rest  # a variable's buffer must not be held while this waits
         except (OSError, ValueError) as error:
-            self.close(UNAVAILABLE, f"cannot write to {self.peer}: {error}", say=False)
+            self.close(UNAVAILABLE, f"cannot write to {self.peer}: {error}", tell_peer=False)
 
     # Receiving
 
     def start(
         self, on_message: Callable[[Channel, Message], None], on_close: Callable[[Channel, OpError], None], loop: Loop
     ) -> None:
-        """Begins to hand over messages, in the thread that reads the loop."""
+        """Starts reading in `loop`, whose reading thread calls `on_message` and `on_close`."""
         self._on_message, self._on_close = on_message, on_close
         self._stream.read_flags = socket.MSG_DONTWAIT
-        with self._lock:  # whoever closes the channel meanwhile must see that somebody reads
+        with self._lock:  # `close` in another thread must see that the loop reads
             self._loop = loop
-        self.read(came=True)  # more than the first message may have come by now
+        self.read(has_bytes=True)  # more than the first message may have been read already
         if not self._finished.is_set():
             _pulse.watch(self)
             self._is_read = True
             loop.add(self)
 
     def fileno(self) -> int:
-        """The descriptor of its socket."""
+        """Returns the descriptor of its socket."""
         return self._stream.socket.fileno()
 
-    def read(self, came: bool = False) -> None:
-        """Reads what is there unless it came before, and hands over the messages that are complete."""
+    def read(self, has_bytes: bool = False) -> None:
+        """Reads the bytes that have arrived, unless it `has_bytes` already, and handles each complete message."""
         try:
-            came = came or self._read_more()
-            while came and self._reason is None:
+            has_bytes = has_bytes or self._read_more()
+            while has_bytes and self._reason is None:
                 message = self._next()
                 if message is None:
-                    came = self._stream.has_more() and self._read_more()
+                    has_bytes = self._stream.has_more() and self._read_more()
                     continue
                 kind = message.__class__
                 if kind is Ping:
                     self.send(Pong())
                 elif kind is Goodbye:
-                    self.close(message.code, message.message, say=False)  # type: ignore[union-attr]
+                    self.close(message.code, message.message, tell_peer=False)  # type: ignore[union-attr]
                 elif kind is not Pong:
                     self._on_message(self, message)
-                del message  # it may hold a lease
+                del message  # it may hold a lease of a region
             leases = self._leases
             if leases is not None and len(leases._released) > _MANY_RELEASED:
                 self._send([])
@@ -194,18 +194,18 @@ class Channel:
 
     def _close_for(self, error: Exception) -> None:
         if isinstance(error, DataLossError):
-            logging.warning("%s sent what is no message, and was disconnected: %s", self.peer, error.message)
+            logging.warning("Disconnected %s, which sent bytes that are no message: %s", self.peer, error.message)
             self.close(error.error_code, error.message)
         elif isinstance(error, OpError):
-            self.close(error.error_code, error.message, say=False)
+            self.close(error.error_code, error.message, tell_peer=False)
         elif isinstance(error, (OSError, EOFError, ValueError)):
-            self.close(UNAVAILABLE, f"the connection to {self.peer} was lost: {error}", say=False)
+            self.close(UNAVAILABLE, f"the connection to {self.peer} was lost: {error}", tell_peer=False)
         else:
             logging.error("penstock: while handling a message of %s", self.peer, exc_info=error)
             self.close(INTERNAL, f"while handling a message of {self.peer}: {error!r}")
 
     def receive(self, most: int | None = None) -> Message:
-        """Waits for the first message, of at most `most` bytes; before `start`. EOFError when the peer has closed."""
+        """Blocks until the first message, of up to `most` bytes, is there. EOFError if the peer has closed."""
         while True:
             message = self._next(most)
             if message is not None:
@@ -213,24 +213,24 @@ class Channel:
             self._read_more()
 
     def _next(self, most: int | None = None) -> Message | None:
-        """The next message of what was read, if it is complete."""
+        """Returns the next message in the buffer, or None if it is not complete."""
         while (self._frame is not None or self._begin_frame(most)) and not self._missing:
             assert self._frame is not None
             (kind, meta), payload = self._frame, self._payload
             self._frame, self._payload = None, b""
             message = codec.decode(kind, meta, payload, None if self._leases is None else self._leases.take)
-            if message.__class__ is Segment:
+            if message.__class__ is Region:
                 self._announced(message)
             elif message.__class__ is Released:
                 if self._arena is None:
-                    raise DataLossError("Segments were released, but none are shared here.")
-                self._arena.release(message.segments)
+                    raise DataLossError("Regions were released, but none are shared here.")
+                self._arena.release(message.regions)
             else:
                 return message
         return None
 
     def _begin_frame(self, most: int | None) -> bool:
-        """Whether the fields of the next frame are all there; its tensors may not be."""
+        """Takes the fields of the next frame from the buffer, and tells if they were complete."""
         there = self._end - self._start
         if there < codec.HEADER.size:
             return False
@@ -254,7 +254,7 @@ class Channel:
         return True
 
     def _make_room(self, size: int) -> None:
-        """Sees to it that the next `size` bytes fit in the buffer."""
+        """Makes room in the buffer for the next `size` bytes."""
         buffer, rest = self._buffer, self._end - self._start
         if not self._start and size <= len(buffer):
             return
@@ -264,7 +264,7 @@ class Channel:
         self._start, self._end = 0, rest
 
     def _read_more(self) -> bool:
-        """Whether there was something to read."""
+        """Reads from the stream, and tells if there was something to read."""
         try:
             if self._missing:
                 self._missing -= self._count(self._stream.read_bulk(self._payload[-self._missing :]))
@@ -277,8 +277,8 @@ class Channel:
 
     def _announced(self, message: Any) -> None:
         if self._leases is None or not self._stream.descriptors:
-            raise DataLossError("A segment was announced without its descriptor.")
-        self._leases.announced(message.segment, message.size, self._stream.descriptors.pop(0))
+            raise DataLossError("A region was announced without its descriptor.")
+        self._leases.announced(message.region, message.size, self._stream.descriptors.pop(0))
 
     def _count(self, size: int) -> int:
         if size == 0:
@@ -287,16 +287,16 @@ class Channel:
         return size
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received so far, those in shared memory included."""
+        """Returns how many bytes were sent and received so far, those in shared memory included."""
         arena, leases = self._arena, self._leases
         return self._sent + (arena.copied if arena else 0), self._received + (leases.taken if leases else 0)
 
-    # Ending
+    # Closing
 
     def beat(self) -> None:
-        """Asks a peer that was not heard since the last beat for a sign of life; after some beats it is given up.
+        """Pings a peer that was silent since the last beat, and closes the channel after several silent beats.
 
-        Beats are counted, not seconds: if this process did not run for a while, that is not the peer's fault.
+        It counts beats and not seconds, so that a pause of this process is not taken for silence of the peer.
         """
         heard = self.last_heard
         self._missed = self._missed + 1 if heard == self._heard_before else 0
@@ -308,28 +308,28 @@ class Channel:
             try:
                 self.send(Ping())
             except UnavailableError:
-                pass  # it closed meanwhile, and said why
+                pass  # the channel was closed meanwhile
 
     @property
     def is_open(self) -> bool:
         return self._reason is None
 
     def closed_error(self) -> OpError:
-        """Why the channel is closed, as an error of its own for each who asks."""
+        """Returns a new error that says why the channel is closed."""
         reason = self._reason
         assert reason is not None
         return UnavailableError(f"No connection to {self.peer}: {reason.message}")
 
-    def close(self, code: int = UNAVAILABLE, message: str = "it was closed", say: bool = True) -> None:
-        """Closes the channel; `say` tells the peer why, if it listens."""
+    def close(self, code: int = UNAVAILABLE, message: str = "it was closed", tell_peer: bool = True) -> None:
+        """Closes the channel. With `tell_peer` it sends the reason first, if that needs no waiting."""
         with self._work:
             if self._reason is not None:
                 return
-            if say and not self._waiting:
+            if tell_peer and not self._waiting:
                 try:
                     self._stream.write_last(codec.encode(Goodbye(code, message[:_LONGEST_REASON])))
                 except OSError:
-                    pass  # nobody is there to be told
+                    pass  # the peer has gone
             self._reason = error_from_code(code, message)
             for _, descriptors in self._waiting:
                 close_all(descriptors)
@@ -340,7 +340,7 @@ class Channel:
             self._finish()
 
     def _finish(self) -> None:
-        """The end, in the thread that reads if there is one."""
+        """Frees what the channel holds and calls `on_close`. Runs in the reading thread if there is one."""
         _pulse.forget(self)
         if self._loop is not None and self._is_read:
             self._loop.remove(self)
@@ -357,33 +357,33 @@ class Channel:
             self._finished.set()
 
     def join(self, timeout: float) -> None:
-        """Waits until all that a closed channel has to do is done."""
+        """Waits until a closed channel has freed what it held and `on_close` has returned."""
         if self._loop is None or not self._loop.is_read_here():
             self._finished.wait(timeout)
 
 
 def _ignore(*_: object) -> None:
-    """Nobody is there to be told."""
+    """Serves as the handler before `start` and after the end."""
 
 
 def _sharer(arena: Arena, batches: list[tuple[list[Any], list[int]]], placed: list[int]) -> codec.Share:
-    """What puts tensors into an arena. New segments are announced in `batches`, all are noted in `placed`."""
+    """Returns a function that puts tensors into an arena. It announces new regions in `batches` and fills `placed`."""
 
     def share(array: np.ndarray) -> int | None:
         found = arena.put(array)
         if found is None:
             return None
-        segment, descriptor, size = found
-        placed.append(segment)
-        if descriptor >= 0:  # the segment is new
-            batches.append((codec.encode(Segment(segment, size)), [descriptor]))
-        return segment
+        region, descriptor, size = found
+        placed.append(region)
+        if descriptor >= 0:  # the region is new
+            batches.append((codec.encode(Region(region, size)), [descriptor]))
+        return region
 
     return share
 
 
 class _Pulse:
-    """Asks silent peers for a sign of life, and closes the channels of those who give none."""
+    """Calls `beat` of all open channels at regular intervals, in one thread."""
 
     def __init__(self) -> None:
         self._channels: weakref.WeakSet[Channel] = weakref.WeakSet()
@@ -413,7 +413,7 @@ class _Pulse:
                     self._thread = None
                     return
                 channels = list(self._channels)
-            while channels:  # none is held while this waits
+            while channels:  # so that no channel is kept alive while this waits
                 channels.pop().beat()
 
 

@@ -1,4 +1,4 @@
-"""Codec: the messages of the step channel, and frames of bytes. Pure: nothing here reads or writes a socket.
+"""The codec turns messages of the step channel into frames of bytes and back. It reads and writes no socket.
 
 A frame is a header of 16 bytes (magic, version, kind, sizes), the fields of the message with a table of its tensors,
 and the tensors' bytes, each aligned to 64. Large tensors may stay outside, in memory that both sides share.
@@ -29,15 +29,15 @@ MAX_META = 1 << 24  # bytes: fields and tensor table of one frame
 MAX_PAYLOAD = 1 << 33  # bytes: tensors of one frame
 MAX_RANK = 254
 HEADER = struct.Struct("<2sBBIQ")  # magic, version, kind, bytes of meta, bytes of payload
-_TENSOR = struct.Struct("<QHBBQQ")  # key, place, type, rank, offset or segment, bytes; then the dimensions
+_TENSOR = struct.Struct("<QHBBQQ")  # key, place, type, rank, offset or region, bytes; the dimensions follow
 _INLINE, _SHARED, _STRINGS = range(3)
 _ZEROS = bytes(ALIGNMENT)
-_SMALL = 4096  # bytes: as many are copied faster than they are written from where they lie
+_SMALL = 4096  # bytes: up to this size, copying an array costs less than one more buffer to write
 
 
 @dataclass(slots=True)
 class Hello:
-    """The first frame of whoever connects: who it is, and that it may."""
+    """The connecting side sends this first: it says who it is and proves that it may connect."""
 
     token: bytes
     task: str  # "" for a client that is no task
@@ -46,7 +46,7 @@ class Hello:
 
 @dataclass(slots=True)
 class Welcome:
-    """The answer to Hello."""
+    """The accepting side answers Hello with this."""
 
     task: str
     incarnation: int
@@ -54,7 +54,7 @@ class Welcome:
 
 @dataclass(slots=True)
 class Goodbye:
-    """The last frame of whoever closes, if it still can say why. The code is a status code."""
+    """The closing side sends this last, if it still can, to say why. The code is a status code."""
 
     code: int
     message: str
@@ -62,21 +62,21 @@ class Goodbye:
 
 @dataclass(slots=True)
 class RunGraph:
-    """Runs a step of a registered graph, some times over. `timeout` in seconds, negative for none."""
+    """Asks a task to run a step of a registered graph, `times` times. A negative `timeout` (seconds) means none."""
 
     step: int
     handle: int
     timeout: float = -1.0
     trace: bool = False
     times: int = 1
-    fed: int = 0  # how many of the values are fed; the others are tensors of the step, as in Tensors
+    fed: int = 0  # so many of the values are fed; the others are tensors of the step, as in Tensors
     keys: Sequence[int] = ()
     values: Sequence[Any] = ()
 
 
 @dataclass(slots=True)
 class Tensors:
-    """Tensors of a step, from the task that made them to one that needs them."""
+    """Carries tensors of a step from the task that made them to one that needs them."""
 
     step: int
     keys: Sequence[int] = ()
@@ -85,18 +85,18 @@ class Tensors:
 
 @dataclass(slots=True)
 class Done:
-    """A graph has run: what was fetched from it, and what was traced."""
+    """Answers RunGraph when the graph has run, with what was fetched and what was traced."""
 
     step: int
     trace: bytes = b""
-    fetched: int = 0  # how many of the values are; the others are tensors of the step, as in Tensors
+    fetched: int = 0  # so many of the values are fetched; the others are tensors of the step, as in Tensors
     keys: Sequence[int] = ()
     values: Sequence[Any] = ()
 
 
 @dataclass(slots=True)
 class Failed:
-    """A graph has failed, and why."""
+    """Answers RunGraph when the graph has failed, with the error."""
 
     step: int
     code: int
@@ -105,8 +105,8 @@ class Failed:
 
 
 @dataclass(slots=True)
-class Abort:
-    """Gives up a step, because of what happened elsewhere."""
+class Cancel:
+    """Asks a task to cancel a step, because of what happened elsewhere."""
 
     step: int
     code: int
@@ -115,32 +115,33 @@ class Abort:
 
 @dataclass(slots=True)
 class Ping:
-    """Asks for a sign of life."""
+    """Asks the peer for a sign of life."""
 
 
 @dataclass(slots=True)
 class Pong:
-    """The sign of life."""
+    """Answers Ping."""
 
 
 @dataclass(slots=True)
-class Segment:
-    """Announces memory to share; its descriptor comes along with the frame."""
+class Region:
+    """Announces a region of shared memory. Its descriptor comes along with the frame."""
 
-    segment: int
+    region: int
     size: int
 
 
 @dataclass(slots=True)
 class Released:
-    """Segments whose tensors are no longer used: they may be written again."""
+    """Names regions whose tensors are no longer used, so that the sender may write to them again."""
 
-    segments: Sequence[int] = field(default_factory=list)
+    regions: Sequence[int] = field(default_factory=list)
 
 
-Message = Hello | Welcome | Goodbye | RunGraph | Tensors | Done | Failed | Abort | Ping | Pong | Segment | Released
+Message = Hello | Welcome | Goodbye | RunGraph | Tensors | Done | Failed | Cancel | Ping | Pong | Region | Released
 
-# Fields as struct codes; 's' is a string or bytes of its own length; tensors and the list of Released come last.
+# Fields with their struct codes. 's' and 'b' are a string and bytes, each after its length. Tensors, and the regions of
+# Released, follow the fields.
 _LAYOUT: dict[type[Any], tuple[tuple[str, str], ...]] = {
     Hello: (("token", "b"), ("task", "s"), ("incarnation", "Q")),
     Welcome: (("task", "s"), ("incarnation", "Q")),
@@ -149,10 +150,10 @@ _LAYOUT: dict[type[Any], tuple[tuple[str, str], ...]] = {
     Tensors: (("step", "Q"),),
     Done: (("step", "Q"), ("trace", "b"), ("fetched", "I")),
     Failed: (("step", "Q"), ("code", "I"), ("op", "s"), ("message", "s")),
-    Abort: (("step", "Q"), ("code", "I"), ("message", "s")),
+    Cancel: (("step", "Q"), ("code", "I"), ("message", "s")),
     Ping: (),
     Pong: (),
-    Segment: (("segment", "Q"), ("size", "Q")),
+    Region: (("region", "Q"), ("size", "Q")),
     Released: (),
 }
 _KINDS: tuple[type[Any], ...] = tuple(_LAYOUT)
@@ -162,7 +163,7 @@ _U32 = struct.Struct("<I")
 
 
 def _fixed(kind: type[Any]) -> struct.Struct | None:
-    """The fields of a kind as one struct, where none has a length of its own."""
+    """Returns one struct for all fields of a kind, or None if a field has a length of its own."""
     codes = [code for _, code in _LAYOUT[kind]]
     return None if {"s", "b"} & set(codes) else struct.Struct("<" + "".join(codes))
 
@@ -170,7 +171,7 @@ def _fixed(kind: type[Any]) -> struct.Struct | None:
 _FIXED = {kind: _fixed(kind) for kind in _KINDS}
 _NAMES = {kind: tuple(name for name, _ in _LAYOUT[kind]) for kind in _KINDS}
 
-# Types that travel, by TensorFlow's numbers for them.
+# Only these types travel. The keys are TensorFlow's numbers for them.
 _NUMPY_OF = {
     t.as_datatype_enum: np.dtype(t.as_numpy_dtype)
     for t in (
@@ -198,18 +199,18 @@ Share = Callable[[np.ndarray], int | None]
 Shared = Callable[[int, int, np.dtype[Any], tuple[int, ...]], np.ndarray]
 
 
-# To bytes
+# Encoding
 
 
 def encode(message: Message, share: Share | None = None) -> list[Any]:
-    """The buffers of a frame, in order. Tensors are not copied: they are read when the buffers are.
+    """Returns the buffers of a frame, in order. Tensors are not copied: they are read when the buffers are written.
 
-    `share` may put a tensor into a segment of shared memory; it returns the segment, or None to leave it in the frame.
+    `share` may put a tensor into a region of shared memory; it returns the region, or None to leave it in the frame.
     """
     kind = message.__class__
-    if kind is Released:  # almost every message has one before it
-        segments = struct.pack(f"<{len(message.segments)}Q", *message.segments)  # type: ignore[union-attr]
-        return [HEADER.pack(MAGIC, VERSION, _KIND_OF[kind], len(segments), 0) + segments]
+    if kind is Released:  # the common case: almost every message follows one
+        regions = struct.pack(f"<{len(message.regions)}Q", *message.regions)  # type: ignore[union-attr]
+        return [HEADER.pack(MAGIC, VERSION, _KIND_OF[kind], len(regions), 0) + regions]
     meta = bytearray()
     fixed = _FIXED[kind]
     if fixed is not None:
@@ -218,7 +219,7 @@ def encode(message: Message, share: Share | None = None) -> list[Any]:
         for name, code in _LAYOUT[kind]:
             value = getattr(message, name)
             if code in "sb":
-                # What cannot be written as UTF-8 must not keep an error message from getting home.
+                # An error message must arrive even if parts of it are no UTF-8.
                 text = value.encode(errors="backslashreplace") if code == "s" else value
                 meta += _U32.pack(len(text)) + text
             else:
@@ -252,9 +253,9 @@ def _encode_tensors(message: Any, meta: bytearray, payload: list[Any], share: Sh
             place, data = _INLINE, array if array.flags.c_contiguous else np.ascontiguousarray(array)
         nbytes = data.nbytes
         large = nbytes > _SMALL
-        segment = share(data) if large and share is not None and place == _INLINE else None
-        if segment is not None:
-            meta += _entry(key, _SHARED, enum, shape, segment, nbytes)
+        region = share(data) if large and share is not None and place == _INLINE else None
+        if region is not None:
+            meta += _entry(key, _SHARED, enum, shape, region, nbytes)
             continue
         meta += _entry(key, place, enum, shape, offset, nbytes)
         padding = -nbytes % ALIGNMENT
@@ -268,12 +269,12 @@ def _encode_tensors(message: Any, meta: bytearray, payload: list[Any], share: Sh
 
 @functools.lru_cache(4096)
 def _entry(key: int, place: int, enum: int, shape: tuple[int, ...], where: int, nbytes: int) -> bytes:
-    """A tensor in the table of a message."""
+    """Returns the entry of a tensor in the table of a message."""
     return _TENSOR.pack(key, place, enum, len(shape), where, nbytes) + struct.pack(f"<{len(shape)}Q", *shape)
 
 
 def _strings(array: np.ndarray) -> np.ndarray:
-    """Strings as their lengths followed by their bytes."""
+    """Returns strings as bytes: first all lengths, then all contents."""
     if array.dtype.kind not in "OSU":
         raise UnimplementedError(f"A tensor of type {array.dtype} cannot be sent to another task.")
     try:
@@ -289,11 +290,11 @@ def _strings(array: np.ndarray) -> np.ndarray:
     return np.frombuffer(lengths + b"".join(texts), np.uint8)
 
 
-# From bytes
+# Decoding
 
 
 def decode_header(buffer: Any, at: int = 0) -> tuple[int, int, int]:
-    """Kind, bytes of meta and bytes of payload that a frame's header announces; DataLossError if it is none."""
+    """Returns kind, meta size and payload size from a frame's header. Raises DataLossError if it is no header."""
     magic, version, kind, meta, payload = HEADER.unpack_from(buffer, at)
     if magic != MAGIC:
         raise DataLossError(f"A frame begins with {magic!r}, not with {MAGIC!r}: the peer is no penstock.")
@@ -309,9 +310,9 @@ def decode_header(buffer: Any, at: int = 0) -> tuple[int, int, int]:
 
 
 def decode(kind: int, meta: Any, payload: Any = b"", shared: Shared | None = None) -> Message:
-    """The message of a frame whose header said `kind`; DataLossError if its bytes are no such message.
+    """Returns the message of a frame whose header said `kind`. Raises DataLossError if its bytes are no such message.
 
-    Tensors are views of `payload`, or what `shared(segment, bytes, dtype, shape)` gives.
+    Tensors are views of `payload`, or the arrays that `shared(region, bytes, dtype, shape)` returns.
     """
     cls = _KINDS[kind]
     try:
@@ -372,20 +373,20 @@ def _decode_tensors(table: Any, payload: Any, shared: Shared | None) -> tuple[li
     return list(keys), tensors
 
 
-_Entry = tuple[int, Any, tuple[int, ...], int, int, int]  # place, type, shape, elements, offset or segment, bytes
+_Entry = tuple[int, Any, tuple[int, ...], int, int, int]  # place, type, shape, elements, offset or region, bytes
 
 
-# Most tables are those of the step before.
+# Cached, since a step mostly sends the same tables as the one before.
 @functools.lru_cache(1024)
 def _read_table(table: bytes) -> tuple[tuple[int, ...], tuple[_Entry, ...], int]:
-    """The keys, the entries, and the bytes of payload that a table of tensors speaks of."""
+    """Returns the keys and entries of a table of tensors, and how many bytes of payload they take."""
     (count,) = _U32.unpack_from(table)
     at = _U32.size
     if count * _TENSOR.size > len(table) - at:
         raise ValueError(f"{count} tensors in {len(table) - at} bytes")
     keys: list[int] = []
     entries: list[_Entry] = []
-    end = 0  # of the tensors in the payload so far: each has bytes of its own, else a few could become many
+    end = 0  # of the last tensor in the payload. Tensors may not overlap, else a small frame could make large arrays
     for _ in range(count):
         key, place, enum, rank, where, size = _TENSOR.unpack_from(table, at)
         at += _TENSOR.size
@@ -425,7 +426,7 @@ def _decode_strings(data: Any, count: int) -> np.ndarray:
 
 
 def decode_whole(frame: bytes) -> Message:
-    """The message of a whole frame."""
+    """Decodes one whole frame."""
     if len(frame) < HEADER.size:
         raise DataLossError(f"A frame has at least {HEADER.size} bytes, received {len(frame)}.")
     kind, meta, payload = decode_header(frame)

@@ -1,6 +1,6 @@
-"""Control: what tasks ask of each other besides steps, over gRPC: who are you, take this graph, forget that session.
+"""The control service: tasks ask each other for all but steps over gRPC, such as to register a graph or end a session.
 
-Health (`grpc.health.v1`) and reflection are served at the same address, so that grpcurl and orchestrators can ask, too.
+Health (`grpc.health.v1`) and reflection are served at the same address, for orchestrators and grpcurl.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from penstock.errors import (
 from penstock.graph.protos import make_messages
 from penstock.wire.credentials import TOKEN_METADATA, Credentials, RefusalLog
 
-MAX_MESSAGE = 1 << 31  # bytes: protobuf takes no more
+MAX_MESSAGE = 1 << 31  # bytes: protobuf's limit
 SERVICE = "penstock.Control"
-_OP = "penstock-op-bin"  # the op that failed, in the metadata of an answer; names need not be ASCII
+_OP = "penstock-op-bin"  # the metadata key of the op that failed; binary, since names need not be ASCII
 _LONGEST_OP, _LONGEST_MESSAGE = 1024, 4096  # bytes
-STATUS_SECS = 10.0  # in which a task that listens must have said who it is
-_SHORTEST_TRY, _LONGEST_TRY = 0.05, 5.0  # seconds in which a connection must be there
+STATUS_SECS = 10.0  # in which a task that listens must answer GetStatus
+_SHORTEST_TRY, _LONGEST_TRY = 0.05, 5.0  # seconds for one attempt to connect
 
 _METHODS = {
     "GetStatus": ("StatusRequest", "Status"),
@@ -84,7 +84,7 @@ Watched = Callable[[Callable[[], Any]], AbstractContextManager[None]]
 
 
 class Service(Protocol):
-    """What a task answers with."""
+    """A task implements these methods; each takes the request of a call and returns the reply."""
 
     def get_status(self, request: Any) -> Any: ...
     def register_graph(self, request: Any) -> Any: ...
@@ -93,7 +93,7 @@ class Service(Protocol):
 
 
 class ControlServer:
-    """Serves a task's control plane at an address; `port` is the one it got."""
+    """Serves a task's control service at an address. `port` is the port that it got."""
 
     def __init__(self, address: str, service: Service, credentials: Credentials | None = None) -> None:
         if not re.fullmatch(r".*:[0-9]{1,5}", address) or int(address.rpartition(":")[2]) > 65535:
@@ -136,11 +136,11 @@ class ControlServer:
             ) from error
 
     def start(self) -> None:
-        """Begins to answer."""
+        """Starts serving."""
         self._server.start()
 
     def stop(self) -> None:
-        """Answers no more; calls in progress get a moment to end."""
+        """Stops serving. Calls in progress get a moment to end."""
         self._health.enter_graceful_shutdown()
         self._server.stop(1.0).wait(5.0)
         self._pool.shutdown(wait=False)
@@ -177,12 +177,12 @@ def _handler(name: str, act: Callable[[Any], Any]) -> Any:
 
 
 def _abort(context: Any, error: OpError) -> None:
-    """Answers with an error. It travels in headers, of which gRPC takes 8 KB."""
+    """Ends a call with an error. The error travels in headers, of which gRPC takes 8 KB."""
     code = next((c for c in grpc.StatusCode if c.value[0] == error.error_code), grpc.StatusCode.UNKNOWN)
     op = (error.op_name or "").encode(errors="replace")[:_LONGEST_OP]
     context.set_trailing_metadata(((_OP, op),))
     text = error.message.encode(errors="backslashreplace")
-    # Bytes that are not ASCII take three in a header.
+    # A byte that is not ASCII takes three bytes in a header.
     longest = _LONGEST_MESSAGE if text.isascii() else _LONGEST_MESSAGE // 3
     if len(text) > longest:
         text = text[:longest] + b" ..."
@@ -210,7 +210,7 @@ class _TokenCheck(grpc.ServerInterceptor):  # type: ignore[misc]
 
 
 class ControlClient:
-    """Calls the control plane of the task at an address.
+    """Calls the control service of the task at an address.
 
     >>> ControlClient("localhost:2222").get_status().task
     '/job:ps/replica:0/task:0'
@@ -220,15 +220,15 @@ class ControlClient:
         self.address = address
         self._closed = False
         self._metadata = credentials.grpc_metadata() if credentials else None
-        # A channel of its own: those that share one also share how long they wait before they try again.
+        # Channels that share a subchannel also share its back-off, so this one has its own.
         options: list[tuple[str, Any]] = [*_SIZES, ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
         if credentials is None:
-            self._channel = grpc.insecure_channel(address, options)
+            self._grpc_channel = grpc.insecure_channel(address, options)
         else:
             options += credentials.grpc_channel_options()
-            self._channel = grpc.secure_channel(address, credentials.grpc_channel_credentials(), options)
+            self._grpc_channel = grpc.secure_channel(address, credentials.grpc_channel_credentials(), options)
         self._calls = {
-            name: self._channel.unary_unary(
+            name: self._grpc_channel.unary_unary(
                 f"/{SERVICE}/{name}",
                 request_serializer=messages[request].SerializeToString,
                 response_deserializer=messages[reply].FromString,
@@ -247,7 +247,7 @@ class ControlClient:
             raise CancelledError(f"{name} at {self.address} was cancelled.") from error
         except grpc.RpcError as error:
             raise self._error(name, error, timeout) from error
-        except ValueError as error:  # the channel is closed, or the message is too large
+        except ValueError as error:  # the gRPC channel is closed, or the message is too large
             kind = CancelledError if self._closed else InvalidArgumentError
             raise kind(f"{name} at {self.address}: {error}") from error
 
@@ -261,7 +261,7 @@ class ControlClient:
         return error_from_code(code, said, op.decode(errors="replace") or None)
 
     def get_status(self, details: bool = False, timeout: float = STATUS_SECS) -> Any:
-        """Who the task is, and with `details` all that it holds."""
+        """Asks the task who it is, and with `details` what it holds."""
         return self._call("GetStatus", messages["StatusRequest"](details=details), timeout)
 
     def register_graph(
@@ -275,24 +275,24 @@ class ControlClient:
     ) -> int:
         """Registers a partition and returns its handle; `cluster` is the ClusterDef that the session brings, if any.
 
-        A large graph takes its time, so there is no limit by itself. `watched(cancel)` is a context for the time of the
-        call, in which somebody may cancel it: CancelledError.
+        There is no default time limit, since a large graph takes long. `watched(cancel)` is a context around the call:
+        a call of `cancel` in it raises CancelledError here.
         """
         request = messages["RegisterGraphRequest"](session=session, client=client, graph=graph, cluster=cluster)
         return int(self._call("RegisterGraph", request, timeout, watched).handle)
 
     def close_session(self, session: str, timeout: float = 5.0) -> None:
-        """Has the task forget a session's graphs."""
+        """Tells the task to forget a session's graphs."""
         self._call("CloseSession", messages["CloseSessionRequest"](session=session), timeout)
 
     def reset(self, containers: list[str], timeout: float = 30.0) -> None:
-        """Clears containers, or all."""
+        """Clears the named containers, or all if none is named."""
         self._call("Reset", messages["ResetRequest"](containers=containers), timeout)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._closed = True
-        self._channel.close()
+        self._grpc_channel.close()
 
 
 def wait_until_listening(
@@ -302,9 +302,9 @@ def wait_until_listening(
     every: float = 10.0,
     ended: threading.Event | None = None,
 ) -> None:
-    """Waits until something listens at an address; `say(why_not, seconds)` is called now and then.
+    """Waits until something listens at an address, and calls `say(why_not, seconds)` every so often.
 
-    UnavailableError after `timeout` seconds, or at once when the wait was `ended` by another thread.
+    Raises UnavailableError after `timeout` seconds, or at once when another thread sets `ended`.
     """
     host, _, port = address.rpartition(":")
     ended = ended or threading.Event()

@@ -1,4 +1,4 @@
-"""Who may talk to a job's tasks: mutual TLS, and a token that the job's members share.
+"""Credentials keep strangers from a job's tasks, by mutual TLS and a token that the job's members share.
 
 A job has one directory of credentials, the same on each of its machines:
 
@@ -7,11 +7,11 @@ A job has one directory of credentials, the same on each of its machines:
     task.key   its private key (mode 0600)
     token      a secret that a peer sends after the handshake (mode 0600)
 
-The authority's private key is not kept. All members of a job show one certificate, so there is nothing more to issue,
-and a key that is copied to no machine can be stolen from none. Credentials are renewed by making new ones.
+The authority's private key is not kept. All members of a job show one certificate, so nothing more has to be issued,
+and a key that is stored nowhere cannot be stolen. To renew credentials, make new ones.
 
-All members have one certificate, so the name that TLS checks is not an address but the fixed `SERVER_NAME`: tasks may
-move between machines. The hosts in the certificate are for other programs that check names, such as grpcurl.
+All members have one certificate, so TLS checks the fixed name `SERVER_NAME` and no address: tasks may move between
+machines. The hosts in the certificate are for other programs that check names, such as grpcurl.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -41,16 +41,15 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import errors, logging
 
-# ssl, grpc and cryptography are imported where they are used: most programs have no credentials and should not wait
-# for them.
+# ssl, grpc and cryptography are imported where they are used, since most programs have no credentials.
 if TYPE_CHECKING:
     import ssl
 
 SERVER_NAME = "penstock"
-"""The name that TLS checks: `client_context().wrap_socket(sock, server_hostname=SERVER_NAME)`."""
+"""TLS checks this name: `client_context().wrap_socket(sock, server_hostname=SERVER_NAME)`."""
 
 TOKEN_METADATA = "penstock-token"
-"""The key of the token in the metadata of a gRPC call."""
+"""A gRPC call has the token under this key of its metadata."""
 
 ENVIRONMENT_VARIABLE = "PENSTOCK_CREDENTIALS"
 
@@ -58,8 +57,8 @@ _CA, _CERTIFICATE, _KEY, _TOKEN = "ca.pem", "task.pem", "task.key", "token"
 _SECRET = (_KEY, _TOKEN)
 _LARGEST_FILE = 1 << 16
 _TOKEN_BYTES = 32
-# A token made elsewhere is accepted from 32 characters, 128 bits if they are hexadecimal digits. It travels as the
-# value of an HTTP header, hence the characters.
+# A token of another origin needs 32 characters, which is 128 bits in hexadecimal digits. It travels as the value of an
+# HTTP header, which limits the characters.
 _TOKEN_FORM = re.compile(rb"[!-~]{32,1024}")
 _HOST_FORM = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(\.[A-Za-z0-9_-]{1,63})*\Z")
 _RENEW = "Make new ones with `penstock credentials create DIR` and copy that directory to each machine of the job."
@@ -67,9 +66,9 @@ _RENEW = "Make new ones with `penstock credentials create DIR` and copy that dir
 
 @dataclass(frozen=True)
 class Credentials:
-    """A job's credentials, read and checked: `Credentials.load("/etc/my_job")`.
+    """Holds a job's credentials, read and checked: `Credentials.load("/etc/my_job")`.
 
-    What a peer proves with them is that it is of this job: members are not told apart.
+    With them a peer proves that it belongs to this job; members are not told apart.
     """
 
     directory: Path
@@ -82,7 +81,7 @@ class Credentials:
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Credentials:
-        """Read a directory that `create_credentials` wrote; what cannot work is refused here, not at the first peer.
+        """Reads a directory that `create_credentials` wrote. It refuses at once what would fail with every peer.
 
         >>> try:
         ...     Credentials.load("/no/such/place")
@@ -106,7 +105,7 @@ class Credentials:
 
     @classmethod
     def from_environment(cls) -> Credentials | None:
-        """The credentials in the directory that PENSTOCK_CREDENTIALS names; None if it is not set or empty."""
+        """Loads the directory that PENSTOCK_CREDENTIALS names. Returns None if the variable is not set or empty."""
         directory = os.environ.get(ENVIRONMENT_VARIABLE)
         if not directory:
             return None
@@ -116,53 +115,53 @@ class Credentials:
             raise type(error)(f"{error.message} (The directory is from {ENVIRONMENT_VARIABLE}.)") from error
 
     def server_context(self) -> ssl.SSLContext:
-        """For a socket that listens: TLS 1.3, and the peer must show a certificate of this job.
+        """Returns the context of a socket that listens: TLS 1.3, and the peer must show a certificate of this job.
 
-        In TLS 1.3 a client is done before the server has seen its certificate: a client that is refused learns it from
-        its first read, not from the handshake.
+        In TLS 1.3 a client completes the handshake before the server checks its certificate, so a client that is
+        refused learns it from its first read.
         """
         return self._server_context
 
     def client_context(self) -> ssl.SSLContext:
-        """For a socket that connects: `client_context().wrap_socket(sock, server_hostname=SERVER_NAME)`."""
+        """Returns the context to connect with: `client_context().wrap_socket(sock, server_hostname=SERVER_NAME)`."""
         return self._client_context
 
     def grpc_server_credentials(self) -> Any:
-        """For `grpc.Server.add_secure_port`: clients must show a certificate of this job."""
+        """Returns credentials for `grpc.Server.add_secure_port`: clients must show a certificate of this job."""
         import grpc  # start-up
 
         return grpc.ssl_server_credentials([(self.key, self.certificate)], self.ca, require_client_auth=True)
 
     def grpc_channel_credentials(self) -> Any:
-        """For `grpc.secure_channel(address, these, options=credentials.grpc_channel_options())`."""
+        """Returns credentials for `grpc.secure_channel(address, these, options=credentials.grpc_channel_options())`."""
         import grpc  # start-up
 
         return grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)
 
     def grpc_channel_options(self) -> list[tuple[str, str]]:
-        """The channel options that make gRPC check `SERVER_NAME` in place of the address."""
+        """Returns the options with which gRPC checks `SERVER_NAME` in place of the address."""
         return [("grpc.ssl_target_name_override", SERVER_NAME)]
 
     def grpc_metadata(self) -> list[tuple[str, str]]:
-        """The metadata that a call carries: `stub(request, metadata=credentials.grpc_metadata(), timeout=5)`."""
+        """Returns the metadata of a call: `stub(request, metadata=credentials.grpc_metadata(), timeout=5)`."""
         return [(TOKEN_METADATA, self.token.decode("ascii"))]
 
     def token_matches(self, received: bytes | str) -> bool:
-        """Whether a peer sent the job's token; takes the same time wherever the first difference is."""
+        """Tells if a peer sent the job's token. The comparison takes the same time wherever the first difference is."""
         given = received.encode("utf-8", "replace") if isinstance(received, str) else received
         return hmac.compare_digest(self.token, given)
 
     def valid_until(self) -> datetime.datetime:
-        """When the job's certificates end. Peers that are connected stay; none can connect after that."""
+        """Returns when the job's certificates end. After that nobody can connect; open connections stay."""
         from penstock.wire import certificates  # start-up
 
         return min(certificates.valid_until(self.ca), certificates.valid_until(self.certificate))
 
 
 def create_credentials(directory: str | os.PathLike[str], hosts: Iterable[str] = (), days: int = 365) -> Credentials:
-    """Make a job's credentials and write them to `directory`, which must be new or empty.
+    """Makes a job's credentials and writes them to `directory`, which must be new or empty.
 
-    `hosts` are names and addresses for which the certificate is good besides localhost; penstock itself needs none.
+    The certificate is valid for `hosts` (names and addresses) besides localhost; penstock itself needs none.
     The directory appears complete or not at all: `create_credentials("/etc/my_job", hosts=["ps0.example.org"])`.
     """
     if not 1 <= days <= 36500:
@@ -170,21 +169,21 @@ def create_credentials(directory: str | os.PathLike[str], hosts: Iterable[str] =
     names = _host_names(hosts)
     target = Path(directory).expanduser().resolve()
     _refuse_existing(target)
-    # Imported only now, so that a mistake in the arguments is reported at once.
+    # The import is slow, so arguments are checked before it.
     from penstock.wire import certificates  # start-up
 
     now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    # Clocks of machines differ: the certificates are good since yesterday.
+    # The certificates are valid since yesterday, since clocks of machines differ.
     ca, certificate, key = certificates.issue(names, now - day, now + days * day)
     token = secrets.token_hex(_TOKEN_BYTES).encode("ascii") + b"\n"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the target, so that one rename puts all files in place; made with mode 0700.
+        # The files are written beside the target, with mode 0700, so that one rename puts all in place.
         aside = tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent)
         try:
             for name, content in ((_CA, ca), (_CERTIFICATE, certificate), (_KEY, key), (_TOKEN, token)):
                 _write(os.path.join(aside, name), content, 0o600 if name in _SECRET else 0o644)
-            # Replaces an empty directory and fails on any other, so nothing is lost to a race either.
+            # The rename replaces an empty directory and fails on any other, so a race overwrites nothing.
             os.rename(aside, target)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -201,7 +200,7 @@ def create_credentials(directory: str | os.PathLike[str], hosts: Iterable[str] =
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`; a name counts if it resolves, and to loopback addresses only.
+    """Tells if only this machine reaches `host`. A name must resolve, and to loopback addresses only.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0"), is_loopback("")
     (True, True, False, False)
@@ -215,16 +214,16 @@ def is_loopback(host: str) -> bool:
     try:
         return _is_loopback_address(host)
     except ValueError:
-        pass  # a name, not an address
+        pass  # `host` is a name
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
         return bool(found) and all(_is_loopback_address(address) for address in found)
-    except (OSError, ValueError):  # not known, or not a name at all
+    except (OSError, ValueError):  # the name is unknown or malformed
         return False
 
 
 def require_safe(address: str, credentials: Credentials | None, insecure: bool) -> None:
-    """Raise PermissionDeniedError if peers on the network could use `address` without proving who they are.
+    """Raises PermissionDeniedError if peers on the network could use `address` without proving who they are.
 
     >>> require_safe("localhost:2222", None, insecure=False)
     >>> require_safe("0.0.0.0:2222", None, insecure=True)
@@ -241,7 +240,7 @@ def require_safe(address: str, credentials: Credentials | None, insecure: bool) 
 
 
 class RefusalLog:
-    """Says once that a peer was refused, and why; counts the rest, so that nobody can fill the log.
+    """Logs once that a peer was refused, and why. It counts repetitions, so that nobody can fill the log.
 
     >>> log = RefusalLog()
     >>> log.refused("10.0.0.7:40112", "its token is wrong")    # logs a warning
@@ -257,13 +256,13 @@ class RefusalLog:
         self._lock = threading.Lock()
 
     def refused(self, peer: str, why: str) -> None:
-        """Note that `peer`, 'host:port' or as gRPC names it, was refused because of `why`."""
+        """Notes that `peer` ('host:port', or as gRPC names it) was refused because of `why`."""
         host, reason = self._key(peer, why)
         with self._lock:
             before = self._counts.get((host, reason), 0)
             full = not before and len(self._counts) >= self._most
             if full:
-                # Forgetting the oldest instead would let a peer with many addresses log for ever.
+                # If it forgot the oldest instead, a peer with many addresses could log without end.
                 self._others += 1
                 first = self._others == 1
             else:
@@ -278,29 +277,29 @@ class RefusalLog:
 
     @property
     def total(self) -> int:
-        """How many refusals there were."""
+        """The number of refusals so far."""
         with self._lock:
             return sum(self._counts.values()) + self._others
 
     def count(self, peer: str, why: str) -> int:
-        """How often a peer of this host was refused for this reason."""
+        """Returns how often a peer of this host was refused for this reason."""
         with self._lock:
             return self._counts.get(self._key(peer, why), 0)
 
     @staticmethod
     def _key(peer: str, why: str) -> tuple[str, str]:
-        # Both may hold what the peer sent: it gets neither a line of its own in the log nor much of ours.
+        # Both may hold text that the peer sent: it must not break lines in the log, or fill it.
         return ascii(_host_of(peer) or "an unknown address")[1:-1][:200], ascii(why)[1:-1][:200]
 
 
 def _host_of(address: str) -> str:
-    """The host of 'host:port', '[::1]:port', 'grpc://host:port', or of a peer as gRPC names it ('ipv4:host:port')."""
+    """Returns the host of 'host:port', '[::1]:port', 'grpc://host:port' or gRPC's name of a peer ('ipv4:host:port')."""
     text = address.removeprefix("grpc://").removeprefix("ipv4:").removeprefix("ipv6:")
     text = text.replace("%5B", "[").replace("%5D", "]")
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
-    # Two colons without brackets are an IPv6 address without a port. What follows no rule stays whole, and is then
-    # no loopback address.
+    # Two colons without brackets are an IPv6 address without a port. Any other form stays whole, and is then no
+    # loopback address.
     if colon and port.isdecimal() and (bracketed or ":" not in host):
         text = host
     return text[1:-1] if text.startswith("[") and text.endswith("]") else text
@@ -330,7 +329,7 @@ def _refuse_existing(target: Path) -> None:
     try:
         used = target.exists() and (not target.is_dir() or any(target.iterdir()))
     except OSError:
-        return  # the attempt to write there says more
+        return  # the error of writing there says more
     if used:
         raise errors.AlreadyExistsError(
             f"'{target}' exists and is not an empty directory. Credentials are not overwritten, since tasks may be "
@@ -341,16 +340,16 @@ def _refuse_existing(target: Path) -> None:
 def _write(path: str, content: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)  # whatever the umask is
+        os.fchmod(descriptor, mode)  # the umask must not change it
         file.write(content)
         file.flush()
         os.fsync(descriptor)
 
 
 def _read(path: Path) -> bytes:
-    """The content of a file of the credentials, provided that nobody else may read or change what matters."""
+    """Returns the content of a file of the credentials. Refuses it if others may change it, or read a secret."""
     try:
-        # Without waiting: a pipe by that name would wait for a writer.
+        # Non-blocking, since opening a pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         raise errors.NotFoundError(f"The credentials lack the file '{path}'. {_RENEW}") from None
@@ -367,7 +366,7 @@ def _read(path: Path) -> bytes:
             )
         refused = 0o077 if path.name in _SECRET else 0o022
         if status.st_uid == 0 and os.geteuid() != 0:
-            # Mounted for us by root, as Kubernetes does it: a group is then how we get to read it.
+            # Root has mounted it, as Kubernetes does, and a group lets this user read it.
             refused &= ~0o040
         if status.st_mode & refused:
             mode = "600" if path.name in _SECRET else "644"
@@ -381,7 +380,7 @@ def _read(path: Path) -> bytes:
 
 
 def _contexts(folder: Path, ca: bytes) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """The contexts of both sides, after a handshake between them: what fails here would fail with every peer."""
+    """Returns the contexts of both sides, after a handshake between them that finds what would fail with every peer."""
     import ssl  # start-up
 
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -390,9 +389,9 @@ def _contexts(folder: Path, ca: bytes) -> tuple[ssl.SSLContext, ssl.SSLContext]:
             context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(cadata=ca.decode("ascii"))
-            # Without the password OpenSSL would ask for it on the terminal, and wait.
+            # Without a password OpenSSL would ask for one on the terminal.
             context.load_cert_chain(folder / _CERTIFICATE, folder / _KEY, password="")
-        # A resumed session would not look at the peer's certificate again.
+        # A resumed TLS session would not check the peer's certificate again.
         server.num_tickets = 0
         _shake_hands(server, client)
     except (ssl.SSLError, OSError, ValueError) as error:
@@ -409,7 +408,7 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
         client.wrap_bio(to_client, to_server, server_hostname=SERVER_NAME),
         server.wrap_bio(to_server, to_client, server_side=True),
     )
-    # The client speaks first and last: after one turn each waits for the other, and the second turn ends it.
+    # In the first round each side sends its messages and waits for the other's; the second round completes it.
     for end in ends:
         with contextlib.suppress(ssl.SSLWantReadError):
             end.do_handshake()

@@ -1,4 +1,4 @@
-"""Endpoints: where channels begin. A listener takes them in, `connect` opens them; both sides say who they are."""
+"""Endpoints make channels: a listener accepts them, `connect` opens them. Both sides first say who they are."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from penstock.wire.codec import Goodbye, Hello, Welcome
 from penstock.wire.credentials import Credentials, RefusalLog
 from penstock.wire.stream import Stream, TlsStream
 
-HANDSHAKE_SECS = 10.0  # in which a peer must have said who it is
-MAX_SILENT = 1024  # connections that have said nothing yet; the oldest goes when there are more
-HANDS = 128  # threads at most, each for a peer that is saying who it is
+HANDSHAKE_SECS = 10.0  # in which a peer must say who it is
+MAX_SILENT = 1024  # connections that have sent nothing yet; the oldest is closed when there are more
+MAX_HANDSHAKES = 128  # threads at most, each for one peer
 MAX_HELLO = 1 << 16  # bytes: more than a peer needs to say who it is
 MAX_NAME = 1024  # characters of a task's name
 
@@ -29,8 +29,8 @@ MAX_NAME = 1024  # characters of a task's name
 class Listener:
     """Accepts channels over TCP, and over an abstract Unix socket where the system has them and TLS is not asked for.
 
-    Connections that say nothing cost a descriptor until their time is up, and no thread. Those that say little, or
-    slowly, are over at the same time.
+    A connection that sends nothing costs a descriptor and no thread. All are closed that do not complete the handshake
+    within HANDSHAKE_SECS.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Listener:
         self._wake, self._waker = socket.socketpair()
         self._closing = False
         self._lock = threading.Lock()
-        self._greeting: dict[socket.socket, float] = {}  # those who have begun to speak, with their deadlines
-        self._hands = ThreadPoolExecutor(HANDS, "penstock-handshake")
+        self._shaking_hands: dict[socket.socket, float] = {}  # sockets in a handshake: deadline
+        self._handshakes = ThreadPoolExecutor(MAX_HANDSHAKES, "penstock-handshake")
         self._thread = threading.Thread(target=self._accept_all, name="penstock-accept", daemon=True)
         self._thread.start()
 
@@ -63,7 +63,7 @@ class Listener:
         try:
             unix = socket.socket(socket.AF_UNIX)
             name = f"penstock-{secrets.token_hex(12)}"
-            unix.bind(f"\0{name}")  # abstract: there is no file to clean up
+            unix.bind(f"\0{name}")  # an abstract name leaves no file to clean up
             unix.listen(128)
         except (OSError, AttributeError) as error:
             logging.info("No Unix socket here, tensors go over TCP: %s", error)
@@ -72,14 +72,14 @@ class Listener:
         self.unix_name = name
 
     def _accept_all(self) -> None:
-        silent: dict[socket.socket, float] = {}  # with their deadlines, the oldest first
+        silent: dict[socket.socket, float] = {}  # sockets that have sent nothing: deadline, the oldest first
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake, selectors.EVENT_READ)
             for sock in self._sockets:
                 sock.setblocking(False)
                 selector.register(sock, selectors.EVENT_READ)
             while not self._closing:
-                for key, _ in selector.select(self._patience(silent)):
+                for key, _ in selector.select(self._seconds_until_overdue(silent)):
                     ready: Any = key.fileobj
                     if ready in self._sockets:
                         accepted = self._accept(ready)
@@ -90,32 +90,32 @@ class Listener:
                         selector.unregister(ready)
                         del silent[ready]
                         with self._lock:
-                            self._greeting[ready] = math.inf
-                        self._hands.submit(self._greet, ready)
+                            self._shaking_hands[ready] = math.inf
+                        self._handshakes.submit(self._shake_hands, ready)
                 now = time.monotonic()
                 for sock in _overdue(silent, now, len(silent) - MAX_SILENT):
-                    self._refusals.refused(_name(sock), "it said nothing")
+                    self._refusals.refused(_name(sock), "it sent nothing")
                     selector.unregister(sock)
                     del silent[sock]
                     sock.close()
                 with self._lock:
-                    for sock in _overdue(self._greeting, now):
+                    for sock in _overdue(self._shaking_hands, now):
                         self._interrupt(sock)
         for sock in silent:
             sock.close()
 
-    def _patience(self, silent: dict[socket.socket, float]) -> float | None:
-        """Seconds until somebody's time may be up."""
+    def _seconds_until_overdue(self, silent: dict[socket.socket, float]) -> float | None:
+        """Returns how many seconds to wait for events, at most until the next deadline."""
         with self._lock:
-            ends = [*silent.values(), *self._greeting.values()]
+            ends = [*silent.values(), *self._shaking_hands.values()]
         if not ends:
             return None
-        # Those who wait for a hand have no deadline yet, and get one meanwhile.
+        # Sockets that wait for a thread get a deadline only when they have one.
         return min(max(0.0, min(ends) - time.monotonic()), HANDSHAKE_SECS / 4)
 
     def _interrupt(self, sock: socket.socket) -> None:
-        """Wakes who waits for what a peer has to say; it finds that the socket is none of ours any more."""
-        del self._greeting[sock]
+        """Wakes the thread in this handshake. It finds the socket removed, and closes it."""
+        del self._shaking_hands[sock]
         try:
             sock.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -124,27 +124,27 @@ class Listener:
     def _accept(self, listening: socket.socket) -> socket.socket | None:
         try:
             sock, _ = listening.accept()
-        except OSError as error:  # the peer has gone again, or there are no descriptors left
+        except OSError as error:  # the peer has gone, or no descriptors are left
             self._refusals.refused("an unknown address", f"it could not be accepted: {error}")
-            time.sleep(0.01)  # it may be still there, and we must not be busy with nothing else
+            time.sleep(0.01)  # the same error may follow at once: do not spin
             return None
         return sock
 
-    def _greet(self, sock: socket.socket) -> None:
-        """Hears who has connected, and hands the channel over if it may."""
+    def _shake_hands(self, sock: socket.socket) -> None:
+        """Reads the Hello of a peer, and hands the channel over if the peer may connect."""
         name = _name(sock)
         channel: Channel | None = None
         in_time = False
         with self._lock:
-            if sock in self._greeting:  # else the listener has closed
-                self._greeting[sock] = time.monotonic() + HANDSHAKE_SECS
+            if sock in self._shaking_hands:  # else the listener is closing
+                self._shaking_hands[sock] = time.monotonic() + HANDSHAKE_SECS
         try:
             channel = Channel(_stream(sock, self._context, True), name)
             hello = channel.receive(MAX_HELLO)
             with self._lock:
-                in_time = self._greeting.pop(sock, None) is not None
+                in_time = self._shaking_hands.pop(sock, None) is not None
             if not in_time:
-                raise EOFError  # nothing more is heard or said over it
+                raise EOFError  # `_interrupt` has shut the socket down
             if not isinstance(hello, Hello):
                 raise DataLossError(f"it began with a {type(hello).__name__}")
             if self._credentials is not None and not self._credentials.token_matches(hello.token):
@@ -156,9 +156,9 @@ class Listener:
             channel.peer = hello.task or name
             channel.send(self._welcome)
             self._on_channel(channel, hello)
-        except Exception as error:  # whatever it is, this peer's end is not ours
+        except Exception as error:  # an error with one peer must not end the listener
             with self._lock:
-                in_time = in_time or self._greeting.pop(sock, None) is not None
+                in_time = in_time or self._shaking_hands.pop(sock, None) is not None
             why = f"{type(error).__name__}: {error}" if in_time else "it took too long to say who it is"
             self._refusals.refused(name, why)
             if channel is None:
@@ -167,14 +167,14 @@ class Listener:
                 channel.close(getattr(error, "error_code", PERMISSION_DENIED), str(error))
 
     def close(self) -> None:
-        """Stops listening; channels that were accepted stay open."""
+        """Stops listening. Channels that were accepted stay open."""
         self._closing = True
         self._waker.send(b"x")
         self._thread.join()
         with self._lock:
-            for sock in list(self._greeting):
+            for sock in list(self._shaking_hands):
                 self._interrupt(sock)
-        self._hands.shutdown()
+        self._handshakes.shutdown()
         for sock in (*self._sockets, self._wake, self._waker):
             sock.close()
 
@@ -187,12 +187,12 @@ def connect(
     credentials: Credentials | None = None,
     timeout: float = HANDSHAKE_SECS,
 ) -> tuple[Channel, Welcome]:
-    """Opens a channel: over the Unix socket if it is on this host, else over TCP; with TLS if there are credentials."""
+    """Opens a channel: over the Unix socket on the same host, else over TCP. Credentials add TLS."""
     where = f"{host}:{port}"
     sock: socket.socket | None = None
     channel: Channel | None = None
     try:
-        sock = _opened(host, port, unix_name, timeout)
+        sock = _connected_socket(host, port, unix_name, timeout)
         sock.settimeout(timeout)
         context = credentials.client_context() if credentials else None
         channel = Channel(_stream(sock, context, False), where)
@@ -205,7 +205,7 @@ def connect(
         sock.settimeout(None)
     except BaseException as error:
         if channel is not None:
-            channel.close(say=False)
+            channel.close(tell_peer=False)
         elif sock is not None:
             sock.close()
         if isinstance(error, (OSError, EOFError)):
@@ -215,19 +215,19 @@ def connect(
     return channel, answer
 
 
-def _opened(host: str, port: int, unix_name: str, timeout: float) -> socket.socket:
+def _connected_socket(host: str, port: int, unix_name: str, timeout: float) -> socket.socket:
     if unix_name:
         unix = socket.socket(socket.AF_UNIX)
         try:
             unix.connect(f"\0{unix_name}")
             return unix
-        except OSError:  # another host, or another container on this one
+        except OSError:  # the task is on another host, or in another container
             unix.close()
     return socket.create_connection((host, port), timeout)
 
 
 def _overdue(waiting: dict[socket.socket, float], now: float, surplus: int = 0) -> list[socket.socket]:
-    """Those whose time is up, and the oldest `surplus` of them."""
+    """Returns the sockets that are past their deadline, and the oldest `surplus`."""
     return [sock for i, (sock, end) in enumerate(waiting.items()) if end <= now or i < surplus]
 
 

@@ -1,8 +1,8 @@
-"""Shared memory: large tensors between processes of one host are copied once, into memory that both sides see.
+"""Large tensors between processes of one host are copied once, into memory that both sides share.
 
-The sender owns the segments (anonymous memory files) and announces each with its descriptor over a Unix socket. A
-tensor is leased to the receiver, which uses it where it lies; once nothing there refers to it, the segment is released
-and the sender may write the next tensor to it. Memory is touched for the first time once and then used again and again.
+The sender owns the regions (anonymous memory files) and announces each with its descriptor over a Unix socket. The
+receiver gets a lease of a tensor and uses it in place. Once nothing there refers to the tensor, the region is released,
+and the sender may write the next tensor to it. Regions are used again, since the first touch of memory is slow.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import numpy as np
 from penstock.errors import DataLossError
 
 SMALLEST = 1 << 15  # bytes: smaller tensors travel in the frame itself
-LARGE = 1 << 23  # bytes: from here on a copy is worth a second thread
-MOST = 1 << 32  # bytes that one side of a connection shares at most; what is more travels in frames
-MAX_SEGMENTS = 1 << 12
+LARGE = 1 << 23  # bytes: from this size on, a copy uses two threads
+MOST = 1 << 32  # bytes that each side of a connection may share; further tensors travel in frames
+MAX_REGIONS = 1 << 12
 SUPPORTED = hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")
 
 
 def _rounded(size: int) -> int:
-    """The size of a segment for `size` bytes: a little more, so that tensors whose sizes vary find one that fits."""
+    """Returns the size of a region for `size` bytes, rounded up so that tensors of similar sizes can use it again."""
     step = max(mmap.PAGESIZE, 1 << max(0, size.bit_length() - 4))
     return -(-size // step) * step
 
 
 class Arena:
-    """The sender's side: segments to write tensors to."""
+    """Holds the regions of the sender, who writes tensors to them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,9 +43,9 @@ class Arena:
         self.copied = 0  # bytes so far
 
     def put(self, array: np.ndarray) -> tuple[int, int, int] | None:
-        """Copies a contiguous array: its segment, and the descriptor (or -1) and size of a segment that is new.
+        """Copies a contiguous array to a region. Returns the region, its descriptor (-1 unless it is new) and its size.
 
-        None if the array should travel otherwise.
+        Returns None if the array should travel in the frame.
         """
         nbytes = array.nbytes
         if nbytes < SMALLEST:
@@ -55,35 +55,35 @@ class Arena:
         with self._lock:
             free = self._free.get(size)
             if free:
-                segment = free.pop()
-                memory = self._memory[segment]
-            elif self._bytes + size > MOST or len(self._memory) >= MAX_SEGMENTS:
+                region = free.pop()
+                memory = self._memory[region]
+            elif self._bytes + size > MOST or len(self._memory) >= MAX_REGIONS:
                 return None
             else:
                 try:
                     descriptor, memory = _new_memory(size)
-                except OSError:  # no memory or no descriptor is left
+                except OSError:  # out of memory or descriptors
                     return None
-                segment = len(self._memory)
-                self._memory[segment] = memory
+                region = len(self._memory)
+                self._memory[region] = memory
                 self._bytes += size
         _copy(memory[:nbytes], array.reshape(-1).view(np.uint8))
         self.copied += nbytes
-        return segment, descriptor, size
+        return region, descriptor, size
 
-    def release(self, segments: Sequence[int]) -> None:
-        """Takes segments back that the receiver has done with."""
+    def release(self, regions: Sequence[int]) -> None:
+        """Takes back regions that the receiver no longer uses."""
         with self._lock:
-            for segment in segments:
-                memory = self._memory.get(segment)
+            for region in regions:
+                memory = self._memory.get(region)
                 free = None if memory is None else self._free.setdefault(memory.nbytes, [])
-                if free is None or segment in free:
-                    raise DataLossError(f"The peer released the segment {segment}, which it does not hold.")
-                free.append(segment)
+                if free is None or region in free:
+                    raise DataLossError(f"The peer released the region {region}, which it does not hold.")
+                free.append(region)
 
 
 def _copy(to: np.ndarray, array: np.ndarray) -> None:
-    """Copies bytes; many of them with two threads, since one core alone does not use all of the memory's rate."""
+    """Copies bytes. Large copies use two threads, since one core cannot use the memory's full rate."""
     if array.nbytes < LARGE:
         np.copyto(to, array)
         return
@@ -98,7 +98,7 @@ def _new_memory(size: int) -> tuple[int, np.ndarray]:
     descriptor = os.memfd_create("penstock", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, size)
-        # The receiver checks this: memory that shrinks under it would kill it.
+        # The receiver checks the seals: it would crash if the memory shrank.
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         return descriptor, np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
     except BaseException:
@@ -107,25 +107,25 @@ def _new_memory(size: int) -> tuple[int, np.ndarray]:
 
 
 class _Lease:
-    """A tensor's bytes in a segment. NumPy arrays over it keep it alive; its end releases the segment."""
+    """Gives NumPy the bytes of a tensor in a region. Arrays over it keep it alive; its end releases the region."""
 
-    __slots__ = ("__array_interface__", "_memory", "_released", "_segment")
+    __slots__ = ("__array_interface__", "_memory", "_region", "_released")
 
     def __init__(
-        self, memory: np.ndarray, segment: int, typestr: str, shape: tuple[int, ...], released: deque[int]
+        self, memory: np.ndarray, region: int, typestr: str, shape: tuple[int, ...], released: deque[int]
     ) -> None:
         self._memory = memory
-        self._segment = segment
+        self._region = region
         self._released = released
         address = memory.__array_interface__["data"][0]
         self.__array_interface__ = {"data": (address, True), "shape": shape, "typestr": typestr, "version": 3}
 
     def __del__(self) -> None:
-        self._released.append(self._segment)  # nothing more: this may run at any moment, in any thread
+        self._released.append(self._region)  # no lock and nothing more: this may run at any moment, in any thread
 
 
 class Leases:
-    """The receiver's side: segments that the peer has announced, and tensors in them."""
+    """Holds the regions that the peer has announced, and hands out the tensors in them."""
 
     def __init__(self) -> None:
         self._memory: dict[int, np.ndarray] = {}
@@ -134,37 +134,37 @@ class Leases:
         self._released: deque[int] = deque()
         self.taken = 0  # bytes so far
 
-    def announced(self, segment: int, size: int, descriptor: int) -> None:
-        """Maps a segment that the peer announced; the descriptor is closed in any case."""
+    def announced(self, region: int, size: int, descriptor: int) -> None:
+        """Maps a region that the peer announced, and closes the descriptor in any case."""
         try:
             wanted = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-            if segment in self._memory or len(self._memory) >= MAX_SEGMENTS or not 0 < size <= MOST - self._bytes:
-                raise DataLossError(f"The peer announced a segment {segment} of {size} bytes.")
+            if region in self._memory or len(self._memory) >= MAX_REGIONS or not 0 < size <= MOST - self._bytes:
+                raise DataLossError(f"The peer announced a region {region} of {size} bytes.")
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & wanted != wanted or os.fstat(descriptor).st_size != size:
-                raise DataLossError(f"The segment {segment} of the peer could change its size.")
+                raise DataLossError(f"The region {region} of the peer could change its size.")
             flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
             memory = mmap.mmap(descriptor, size, flags=flags, prot=mmap.PROT_READ)
         except OSError as error:
-            raise DataLossError(f"The segment {segment} cannot be mapped: {error}.") from error
+            raise DataLossError(f"The region {region} cannot be mapped: {error}.") from error
         finally:
             os.close(descriptor)
-        self._memory[segment] = np.frombuffer(memory, np.uint8)
+        self._memory[region] = np.frombuffer(memory, np.uint8)
         self._bytes += size
 
-    def take(self, segment: int, size: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        """The first `size` bytes of a segment, as an array that releases it when it is gone."""
-        memory = self._memory.get(segment)
-        if memory is None or size > memory.nbytes or segment in self._leased:
-            raise ValueError(f"{size} bytes in the segment {segment}, which is not there, too small or in use")
-        self._leased.add(segment)
+    def take(self, region: int, size: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        """Returns the first `size` bytes of a region as an array that releases the region when it dies."""
+        memory = self._memory.get(region)
+        if memory is None or size > memory.nbytes or region in self._leased:
+            raise ValueError(f"{size} bytes in the region {region}, which is not there, too small or in use")
+        self._leased.add(region)
         self.taken += size
         if dtype.kind == "V":  # NumPy has no name for bfloat16
-            plain = np.asarray(_Lease(memory, segment, "|u1", (size,), self._released))
+            plain = np.asarray(_Lease(memory, region, "|u1", (size,), self._released))
             return plain.view(dtype).reshape(shape)
-        return np.asarray(_Lease(memory, segment, dtype.str, shape, self._released))
+        return np.asarray(_Lease(memory, region, dtype.str, shape, self._released))
 
     def released(self) -> list[int]:
-        """The segments that nothing refers to any more, since this was asked last."""
+        """Returns the regions that became unused since the last call."""
         if not self._released:
             return []
         gone = [self._released.popleft() for _ in range(len(self._released))]

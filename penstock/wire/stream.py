@@ -1,7 +1,7 @@
-"""Streams: connected sockets as the channel uses them, plain or under TLS.
+"""A stream is a connected socket as the channel uses it, plain or under TLS.
 
-Reading waits unless `read_flags` say otherwise; `write_some` writes what goes out at once. One thread at a time reads,
-and writers take turns.
+Reading blocks unless `read_flags` say otherwise; `write_some` never blocks. One thread at a time reads, and one at a
+time writes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 from penstock.errors import DataLossError
 
-_BUFFER = 4 << 20  # bytes that the kernel may hold for each direction
-_MAX_BUFFERS = 512  # in one call; the kernel takes 1024
+_BUFFER = 4 << 20  # bytes that the operating system may hold for each direction
+_MAX_BUFFERS = 512  # in one call; the operating system takes 1024
 _MAX_DESCRIPTORS = 16
 _ANCILLARY = socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS)
 _CHUNK = 1 << 18  # bytes that are encrypted at a time
@@ -29,15 +29,15 @@ class Stream:
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self.is_unix = sock.family == getattr(socket, "AF_UNIX", None)
-        self.descriptors: list[int] = []  # received and not taken yet
-        self.read_flags = 0  # MSG_DONTWAIT: BlockingIOError where there is nothing to read
+        self.descriptors: list[int] = []  # received, and not used yet
+        self.read_flags = 0  # with MSG_DONTWAIT, reading raises BlockingIOError where there is nothing to read
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
         if not self.is_unix:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def read_some(self, view: Any) -> int:
-        """Waits for bytes and reads as many as there are, with descriptors; 0 at the end of the stream."""
+        """Reads bytes and descriptors into `view`. Returns how many bytes; 0 means that the stream has ended."""
         if not self.is_unix:
             return self.socket.recv_into(view, 0, self.read_flags)
         size, ancillary, _, _ = self.socket.recvmsg_into([view], _ANCILLARY, self.read_flags)
@@ -47,30 +47,30 @@ class Stream:
                 received.frombytes(data[: len(data) - len(data) % received.itemsize])
                 self.descriptors += received
         if len(self.descriptors) > _MAX_DESCRIPTORS:
-            raise DataLossError(f"{len(self.descriptors)} descriptors came, and no segments for them.")
+            raise DataLossError(f"{len(self.descriptors)} descriptors came without frames that announce their regions.")
         return size
 
     def read_bulk(self, view: Any) -> int:
-        """Like `read_some`, for bytes that no descriptors come with."""
+        """Reads like `read_some`, where no descriptors can come."""
         return self.socket.recv_into(view, 0, self.read_flags)
 
     def has_more(self) -> bool:
-        """Whether something is left to read that the system does not know of."""
+        """Tells if bytes are left to read that the socket has already handed out."""
         return False
 
     def write_some(self, buffers: Sequence[Any], descriptors: Sequence[int] = ()) -> int:
-        """Writes what can be written without waiting, and says how many bytes that was."""
+        """Writes as much as it can without blocking, and returns how many bytes that was."""
         try:
             return self._send(buffers, descriptors, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
 
     def write(self, buffers: Sequence[Any], descriptors: Sequence[int] = ()) -> int:
-        """Writes some bytes, at least one; waits until that is possible."""
+        """Blocks until it can write at least one byte, and returns how many it wrote."""
         return self._send(buffers, descriptors, 0)
 
     def write_last(self, buffers: Sequence[Any]) -> None:
-        """Writes what still can be written without waiting; nobody else writes, and nothing more will be written."""
+        """Writes as much as it can without blocking. Nothing is written after this, and nobody else writes now."""
         self.write_some(buffers)
 
     def _send(self, buffers: Sequence[Any], descriptors: Sequence[int], flags: int) -> int:
@@ -80,14 +80,14 @@ class Stream:
         return self.socket.sendmsg(buffers[:_MAX_BUFFERS], (), flags)
 
     def close(self) -> None:
-        """Ends both directions; whoever reads or writes is woken."""
+        """Ends both directions, which wakes the threads that read or write."""
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # the other side was faster
+            pass  # the peer has closed it already
 
     def free(self) -> None:
-        """Gives the socket back, once nobody uses it any more."""
+        """Closes the socket, once nobody uses it any more."""
         self.socket.close()
         while self.descriptors:
             os.close(self.descriptors.pop())
@@ -130,7 +130,7 @@ class TlsStream(Stream):
         while True:
             try:
                 with self._lock:
-                    return int(self._tls.read(len(view), view))  # into `view`: how many
+                    return int(self._tls.read(len(view), view))  # reads into `view`
             except ssl.SSLWantReadError:
                 self._receive()
             except ssl.SSLEOFError:
@@ -142,7 +142,7 @@ class TlsStream(Stream):
         return bool(self._tls.pending() or self._incoming.pending)
 
     def write_some(self, buffers: Sequence[Any], descriptors: Sequence[int] = ()) -> int:
-        return 0  # encrypting is left to the thread that writes
+        return 0  # the writer thread encrypts
 
     def write_last(self, buffers: Sequence[Any]) -> None:
         with self._lock:
@@ -160,7 +160,7 @@ class TlsStream(Stream):
 
 
 def _first(buffers: Sequence[Any]) -> Any:
-    """The first bytes of `buffers`, up to a limit: a part of a large one, or small ones copied together."""
+    """Returns the first bytes of `buffers`, up to a limit: a part of a large one, or small ones joined."""
     size = count = 0
     for buffer in buffers:
         size += memoryview(buffer).nbytes

@@ -1,1 +1,1 @@
-"""A task's worker: it compiles its part of the graph and runs steps on its devices."""
+"""The worker of a task compiles its partitions of graphs and runs steps on its devices."""

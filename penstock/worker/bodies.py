@@ -1,4 +1,4 @@
-"""Bodies: functions that outlive the step which makes them, such as those that a dataset applies to its elements."""
+"""Bodies are compiled to functions that outlive their step, such as those that a dataset applies to its elements."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from penstock.worker.cancellation import Cancellation
 from penstock.worker.executor import Context, Executable
 from penstock.worker.kinds import body
 from penstock.worker.plan import SegmentPlan, make_plan
-from penstock.worker.resources import Variable
+from penstock.worker.resources import StoredVariable
 from penstock.worker.step import Step
 
-MAX_VERSIONS = 3  # of one body in compiled code, before NumPy takes over what it can
-MANY_NUMBERS = 32768  # in one call: more are left to compiled code
+MAX_VERSIONS = 3  # compiled versions of one body before NumPy runs what it can
+MANY_NUMBERS = 32768  # in one call: compiled code runs a body with more
 
 
 def callable_body(
     context: Context, device: str, function: Function, captured: Sequence[Any]
 ) -> Callable[[Sequence[Any]], list[Any]]:
-    """A body as a function from values to values; `captured` are values or variables for its last parameters."""
-    key = (function, device, *(v for v in captured if isinstance(v, Variable)))
+    """Returns a body as a function of values. `captured` are values or variables for its last parameters."""
+    key = (function, device, *(v for v in captured if isinstance(v, StoredVariable)))
     body = context.bodies.get(key)
     if body is None:
         body = context.bodies[key] = _Body(context, device, function, captured)
-    return functools.partial(body.run, [None if isinstance(v, Variable) else v for v in captured])
+    return functools.partial(body.run, [None if isinstance(v, StoredVariable) else v for v in captured])
 
 
 class _Body:
-    """A body in compiled code, or in NumPy where that is quicker.
+    """Runs a body in compiled code, or in NumPy where that is quicker.
 
     A call of compiled code takes as long as NumPy needs for tens of thousands of numbers, and compiling it takes far
-    longer. So NumPy runs what it can of a body whose first call deals with few numbers, and of one that would be
-    compiled again and again: elements of a dataset may differ in shape, each from all others.
+    longer. So NumPy runs what it can of a body whose first call has few numbers, and of one that would be compiled
+    again and again, since all elements of a dataset may differ in shape.
     """
 
     def __init__(self, context: Context, device: str, function: Function, captured: Sequence[Any]) -> None:
@@ -55,11 +55,11 @@ class _Body:
         passes = pipeline.callable_body(self._device, in_numpy=kind is _InNumpy)
         prepared = pipeline.applied(passes, body(self._function))
         last = prepared.feeds[len(prepared.feeds) - len(self._captured) :]
-        bound = {p: v for p, v in zip(last, self._captured, strict=True) if isinstance(v, Variable)}
+        bound = {p: v for p, v in zip(last, self._captured, strict=True) if isinstance(v, StoredVariable)}
         return kind(make_plan(prepared), self._context, bound)
 
     def run(self, captured: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-        """The body's results, as arrays on the host."""
+        """Runs the body and returns its results as arrays on the host."""
         executable = self._executable
         values = executable.values([*arguments, *captured], Step(Cancellation()))
         if self._is_new:
@@ -72,12 +72,12 @@ class _Body:
 
 
 def _versions(executable: Executable) -> int:
-    """How often the segment that was compiled most often was compiled."""
+    """Returns the largest number of compiled versions of a segment."""
     return max((i.segment.versions for i in executable.instructions if isinstance(i, SegmentCall)), default=0)
 
 
 class _Compiled(Executable):
-    """A partition that runs often: what does not depend on its arguments is worked out once."""
+    """An executable that runs often. Instructions that do not depend on its arguments run once."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -88,7 +88,7 @@ class _Compiled(Executable):
         self.instructions = [i for i in self.instructions if i not in fixed]
 
     def values(self, fed: Sequence[Any], step: Step) -> list[Any]:
-        """All values of a call."""
+        """Runs a call and returns all its values."""
         values = self.begin(fed)
         for instruction in self.instructions:
             instruction(values, step)
@@ -96,7 +96,7 @@ class _Compiled(Executable):
 
 
 def _is_fixed(instruction: Any) -> bool:
-    """Whether an instruction gives the same in every call: it takes nothing and has no state."""
+    """Tells if an instruction has the same results in every call: it has no inputs and no state."""
     if isinstance(instruction, SegmentCall):
         segment = instruction.segment
         stateful = any(n.op.stateful or n.op.control_flow for n in segment.plan.nodes)
@@ -105,10 +105,10 @@ def _is_fixed(instruction: Any) -> bool:
 
 
 class _InNumpy(_Compiled):
-    """A partition in which the nodes for the host run in NumPy."""
+    """An executable whose nodes on the host run in NumPy."""
 
-    def _instruction(self, step: SegmentPlan | Node | list[Node]) -> Any:
-        return _NumpyCall(self, step) if isinstance(step, Node) and fits_numpy(step) else super()._instruction(step)
+    def _instruction(self, stage: SegmentPlan | Node | list[Node]) -> Any:
+        return _NumpyCall(self, stage) if isinstance(stage, Node) and fits_numpy(stage) else super()._instruction(stage)
 
     def values(self, fed: Sequence[Any], step: Step) -> list[Any]:
         with np.errstate(all="ignore"):  # infinities and wrap-around are values, as in compiled code
@@ -116,7 +116,7 @@ class _InNumpy(_Compiled):
 
 
 class _NumpyCall(PlainCall):
-    """Runs the kernel of a node on arrays, with as little around it as can be."""
+    """Runs the kernel of a node on arrays, with as little overhead as possible."""
 
     def __init__(self, owner: Executable, node: Node) -> None:
         super().__init__(owner, node)

@@ -1,4 +1,4 @@
-"""Has host ops that call functions get them from `bodies`, which is above the instructions."""
+"""Lets host ops call functions: `bodies` makes them, and is above the instructions."""
 
 from __future__ import annotations
 

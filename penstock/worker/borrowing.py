@@ -1,12 +1,12 @@
-"""Borrowing: large fed arrays are read where they lie.
+"""Compiled code reads large fed arrays in place, without a copy.
 
-XLA on the CPU takes memory as it is only if it is aligned to 64 bytes, and copies any other with one core: 32 MB fed
-and fetched take 7 ms then, and 2 ms without the copy. NumPy aligns to 16. So XLA gets a window that begins at the
+XLA on the CPU reads memory in place only if it is aligned to 64 bytes, and copies any other with one core: 32 MB fed
+and fetched take 7 ms with the copy and 2 ms without. NumPy aligns to 16. So XLA gets a window that begins at the
 aligned address before the array, and the compiled code begins to read a little later.
 
-Arrays of 100 KB and more XLA copies in another thread, where the computation then runs as well. Those that are not
-worth a window, and what host ops have made, are copied here before, unless they are aligned already. That keeps the
-computation in the thread that waits for it.
+XLA copies arrays of 100 KB and more in another thread, and then computes there as well. So arrays that are not worth a
+window, and results of host ops, are copied here unless they are aligned. That keeps the computation in the thread that
+waits for it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 
 from penstock.memory import ALIGNMENT, aligned_empty, is_aligned
 
-MIDDLE = 100 << 10  # bytes: from here on XLA copies in a thread of its own
-LARGE = 1 << 20  # bytes: below this the copy costs less than a window
+MIDDLE = 100 << 10  # bytes: XLA copies larger arrays in a thread of its own
+LARGE = 1 << 20  # bytes: below this size a copy costs less than a window
 _BLOCK = ALIGNMENT
 _PAGE = 4096
 
 
 class _Window:
-    """Memory around an array as NumPy sees it, read only; it keeps the array alive."""
+    """Gives NumPy read-only memory around an array, and keeps the array alive."""
 
     def __init__(self, array: np.ndarray, start: int, size: int) -> None:
         self.array = array
@@ -34,7 +34,7 @@ class _Window:
 
 @jax.tree_util.register_pytree_node_class
 class Borrowed:
-    """An array as a part of an aligned window: as many elements as its shape says, from `offset` on."""
+    """Represents an array as a part of an aligned window: the elements of its shape, from `offset` on."""
 
     def __init__(self, window: Any, offset: Any, shape: tuple[int, ...]) -> None:
         self.window = window
@@ -42,7 +42,7 @@ class Borrowed:
         self.shape = shape
 
     def value(self) -> Any:
-        """The array, inside compiled code."""
+        """Returns the array, inside compiled code."""
         size = int(np.prod(self.shape, dtype=np.int64))
         return jax.lax.dynamic_slice(self.window, (self.offset,), (size,)).reshape(self.shape)
 
@@ -55,10 +55,10 @@ class Borrowed:
 
 
 def borrowed(array: np.ndarray) -> np.ndarray | Borrowed:
-    """`array` as XLA can read it without a copy, or itself where that is not possible.
+    """Returns `array` in a form that XLA reads without a copy, or itself if that is not possible.
 
     The window is one block of 64 bytes longer than the array, so that one compiled version serves every alignment. Its
-    first and last block each hold, or lie in the same page as, a byte of the array: all of it may be read.
+    first and last blocks hold a byte of the array, or lie in the same page as one, so that all of it may be read.
     """
     address, item = array.ctypes.data, array.itemsize
     into = address % _BLOCK or _BLOCK
@@ -75,7 +75,7 @@ def borrowed(array: np.ndarray) -> np.ndarray | Borrowed:
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
-    """`array`, or a copy of it that XLA reads where it lies."""
+    """Returns `array`, or a copy of it that is aligned."""
     if is_aligned(array):
         return array
     copy = aligned_empty(array.shape, array.dtype)

@@ -1,4 +1,4 @@
-"""Calls: the instructions that an executor walks through. Each runs one segment, or one node on the host."""
+"""Calls are the instructions that an executor runs. Each runs one segment, or one node on the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.graph.dtype import variant
 from penstock.graph.function import Function
 from penstock.graph.opdef import OpDef, grouped, registered
 from penstock.kernel.lists import RowList, StackedList
-from penstock.kernel.waiting import GivesWay, NeedsThread
+from penstock.kernel.waiting import NeedsThread, Suspended
 from penstock.ops.engine.if_while import as_predicate, bound_of_count
 from penstock.ops.engine.iteration_memory import StackedMemory
 from penstock.passes import pipeline
@@ -25,16 +25,16 @@ from penstock.worker.kinds import body, functions_of, written_positions
 from penstock.worker.owner import Owner as Executable
 from penstock.worker.owner import callable_body
 from penstock.worker.plan import Cuts, SegmentPlan, make_plan
-from penstock.worker.resources import Variable, placed
+from penstock.worker.resources import StoredVariable, placed
 from penstock.worker.segment import SMALL, Segment
 from penstock.worker.step import Step
 from penstock.worker.tiers import Tiers
 
-FEW_VALUES = 2  # of a slice's bounds: once a segment is compiled for more, the slice is taken out of it
+FEW_VALUES = 2  # a slice is cut out of a segment that was compiled for more values of its bounds
 
 
 class SegmentCall:
-    """Runs a compiled segment. What proves not to compile as a whole is cut once more, around the node in the way."""
+    """Runs a segment. If the segment cannot be compiled as a whole, it is cut around the node that prevents it."""
 
     waits = False
 
@@ -58,15 +58,15 @@ class SegmentCall:
         self.out_slots = self.segment.out_slots
         self._tiers = Tiers(self.segment, lambda: owner.node_by_node(plan), owner.imagined)
         self._pieces: Executable | None = None
-        # Lists, and what control flow kept, may come from the host in a form that only the host can deal with.
+        # Lists, and memories of control flow, may come from the host in a form that only the host can use.
         kept = {edge for n in plan.nodes if n.op.control_flow for edge in n.inputs}
         self._maybe_host_only = [(owner.slot(e), e) for e in plan.inputs if e[0].dtypes[e[1]] is variant or e in kept]
-        # Slices that may move on with each step, as along a text: compiled in, they have all compiled each time.
+        # A slice may move with each step, as along a text. Inside the segment it would have it compiled each time.
         self._movable = frozenset(n.name for n in plan.nodes if n.op.numpy and n.name in owner.cuts.specialised)
 
     @property
     def label(self) -> str:
-        """The segment as a timeline shows it."""
+        """The text for a timeline."""
         return f"{self.name} = Segment({', '.join(n.name for n in self.segment.plan.nodes)})"
 
     def __call__(self, values: list[Any], step: Step) -> None:
@@ -83,14 +83,14 @@ class SegmentCall:
             except NotTraceable as error:
                 self._pieces = self._cut(error)
         if step.quick:
-            raise NeedsThread  # pieces compile for each new value, and once begun they cannot begin anew
+            raise NeedsThread  # pieces compile for each new value, and cannot be retried once they have begun
         edges = self.segment.plan.inputs
         results = self._pieces.run([values[self.owner.slot(e)] for e in edges], step)
         for slot, value in zip(self.out_slots, results, strict=True):
             values[slot] = value
 
     def _leave_to_host(self, values: list[Any]) -> None:
-        """Cuts the segment around the nodes that take what only the host can deal with."""
+        """Cuts the segment around nodes whose inputs only the host can use."""
         edges = [e for slot, e in self._maybe_host_only if getattr(values[slot], "host_only", False)]
         if edges:
             takers = {n.name for n in self.segment.plan.nodes if any(e in n.inputs for e in edges)}
@@ -112,8 +112,8 @@ class SegmentCall:
         return self.owner.inner(make_plan(subgraph, cuts), bound)
 
 
-def subgraph_of(plan: SegmentPlan, owner: Executable) -> tuple[Subgraph, dict[Node, Variable]]:
-    """A segment as a subgraph of its own, fed with what the segment takes from outside."""
+def subgraph_of(plan: SegmentPlan, owner: Executable) -> tuple[Subgraph, dict[Node, StoredVariable]]:
+    """Returns a segment as a subgraph whose feeds are the inputs of the segment."""
     arg = registered("_Arg")
     assert arg is not None
     feeds: list[Node] = []
@@ -125,7 +125,7 @@ def subgraph_of(plan: SegmentPlan, owner: Executable) -> tuple[Subgraph, dict[No
         feed = Node(f"_arg/{source.name}:{index}", arg, attrs, (dtype,), device=plan.device)
         feeds.append(feed)
         copies[edge] = (feed, 0)
-    bound: dict[Node, Variable] = {}
+    bound: dict[Node, StoredVariable] = {}
     copied: dict[Node, Node] = {}
     for node in plan.nodes:
         copy = replace(node, inputs=[], controls=[])
@@ -165,40 +165,40 @@ class NodeCall:
 
     @property
     def in_slots(self) -> list[int]:
-        """Where the values that it takes are."""
+        """The slots of its inputs."""
         return [s for s in self.inputs if isinstance(s, int)]
 
     @property
     def label(self) -> str:
-        """The node as a timeline shows it."""
+        """The text for a timeline."""
         return f"{self.name} = {self.node.op.name}({', '.join(s.name for s, _ in self.node.inputs)})"
 
     def store(self, values: list[Any], results: Sequence[Any]) -> None:
-        """Puts the node's outputs in place."""
+        """Stores the node's outputs in their slots."""
         for slot, value in zip(self.out_slots, results, strict=True):
             values[slot] = value
 
 
 class _BodyCall(NodeCall):
-    """A control-flow node that runs on the host: its bodies are partitions of their own."""
+    """Runs a control-flow node on the host. Its bodies are executables of their own."""
 
     def executable(
-        self, function: Function, arguments: Sequence[int | Variable], results: Sequence[int] | None = None
+        self, function: Function, arguments: Sequence[int | StoredVariable], results: Sequence[int] | None = None
     ) -> Executable:
-        """A body compiled on its own, on the device of the node; ops of a split node are placed already.
+        """Compiles a body on its own, for the device of the node; ops of a split node are placed already.
 
-        `results` are the numbers of the outputs that are wanted, if not all are.
+        `results` are the positions of the needed outputs, if not all are needed.
         """
         whole = body(function)
         if results is not None:
             whole = replace(whole, fetches=[whole.fetches[i] for i in results])
         placed = self.owner.context.devices if SPLIT in self.node.attrs else ()
         prepared = pipeline.applied(pipeline.body(self.device, placed), whole)
-        bound = {p: a for p, a in zip(prepared.feeds, arguments, strict=True) if isinstance(a, Variable)}
+        bound = {p: a for p, a in zip(prepared.feeds, arguments, strict=True) if isinstance(a, StoredVariable)}
         return self.owner.inner(make_plan(prepared, Cuts(interpreted=self.owner.cuts.interpreted)), bound)
 
-    def arguments(self, values: list[Any], sources: Sequence[int | Variable]) -> list[Any]:
-        """The values for a body's parameters; a variable is bound already."""
+    def arguments(self, values: list[Any], sources: Sequence[int | StoredVariable]) -> list[Any]:
+        """Returns the values for a body's parameters, None for variables, which are bound already."""
         return [values[s] if isinstance(s, int) else None for s in sources]
 
 
@@ -222,8 +222,8 @@ class LoopCall(_BodyCall):
 
     def __init__(self, owner: Executable, node: Node) -> None:
         super().__init__(owner, node)
-        # A variable is handed on as it is: what it holds is no result.
-        self.changing = [i for i, source in enumerate(self.inputs) if not isinstance(source, Variable)]
+        # A variable passes through unchanged: its value is no result of the loop.
+        self.changing = [i for i, source in enumerate(self.inputs) if not isinstance(source, StoredVariable)]
         self.cond = self.executable(node.attrs["cond"], self.inputs)
         self.body = self.executable(node.attrs["body"], self.inputs, self.changing)
 
@@ -231,7 +231,7 @@ class LoopCall(_BodyCall):
         self.store(values, self.iterate(values, step)[0])
 
     def iterate(self, values: list[Any], step: Step) -> tuple[list[Any], int]:
-        """The loop variables after the loop, and how often it went round."""
+        """Returns the loop variables after the loop, and the number of iterations."""
         current = self.arguments(values, self.inputs)
         count = 0
         while as_predicate(np.asarray(self.cond.run(current, step.inner())[0])):
@@ -243,7 +243,7 @@ class LoopCall(_BodyCall):
 
 
 class TripCountCall(LoopCall):
-    """Counts the iterations of a loop, if compiled code is to go through it; on the host its memory grows."""
+    """Counts the iterations of a loop for compiled code, whose memory has a bound. On the host the memory grows."""
 
     def __init__(self, owner: Executable, node: Node) -> None:
         if owner.cuts.interpreted:
@@ -267,7 +267,7 @@ class KernelCall(NodeCall):
         self._groups = grouped(node.op, node.attrs, range(len(node.inputs))) if _takes_lists(node.op) else None
 
     def grouped(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The values of all inputs as the arguments of the kernel, which takes some in a list."""
+        """Returns the input values as arguments of the kernel, which may take some in a list."""
         if self._groups is None:
             return inputs
         return [[inputs[i] for i in group] if group.__class__ is list else inputs[group] for group in self._groups]
@@ -279,7 +279,7 @@ def _takes_lists(op: OpDef) -> bool:
 
 
 class HostCall(KernelCall):
-    """Runs a host op: its kernel takes and gives NumPy arrays, and resource objects for references."""
+    """Runs a host op. Its kernel takes and returns NumPy arrays, and resource objects for references."""
 
     def __init__(self, owner: Executable, node: Node) -> None:
         super().__init__(owner, node)
@@ -293,9 +293,9 @@ class HostCall(KernelCall):
         self.read = self._values_of_variables()
 
     def _values_of_variables(self) -> frozenset[int]:
-        """The inputs that are references to variables of which the kernel wants the value."""
+        """Returns the inputs that refer to variables whose value the kernel takes."""
         op = self.node.op
-        if op.takes_variables or "functions" in op.wants or not any(isinstance(i, Variable) for i in self.inputs):
+        if op.takes_variables or "functions" in op.wants or not any(isinstance(i, StoredVariable) for i in self.inputs):
             return frozenset()
         positions = grouped(op, self.node.attrs, range(len(self.inputs)))
         values = [p for arg, p in zip(op.inputs, positions, strict=True) if not arg.is_ref]
@@ -304,14 +304,14 @@ class HostCall(KernelCall):
         return frozenset(i for i in flat if edges[i][0].dtypes[edges[i][1]]._is_ref_dtype)
 
     def call(self, arguments: Sequence[Any], step: Step) -> list[Any]:
-        """What the kernel gives; whatever it raises names the node."""
+        """Calls the kernel and returns its results. Errors that it raises name the node."""
         node = self.node
         attrs = {**self.attrs, "ctx": step} if self.wants_context else self.attrs
         if node.op.random:
             attrs = {**attrs, "key": self.owner.context.random_state.key(node, step.drawn)}
         try:
             result = node.op.kernel(*self.grouped(arguments), **attrs)
-        except GivesWay:
+        except Suspended:
             raise
         except OpError as error:
             raise type(error)(None, blamed(error, node), f"{error.message} [node '{node.name}']") from error
@@ -329,16 +329,16 @@ class HostCall(KernelCall):
 
 
 class PlainCall(HostCall):
-    """Runs on the host what is no host op, for what its values are; a variable is what it holds."""
+    """Runs an op on the host that is no host op, because of its values. Its kernel gets the values of variables."""
 
     def __init__(self, owner: Executable, node: Node) -> None:
         super().__init__(owner, node)
         self.written = written_positions(node.op)
         self.jax_device = owner.context.device(node).jax_device
         self.on_cpu = self.jax_device.platform == "cpu"
-        self.changed = [v for v in (self.inputs[i] for i in self.written) if isinstance(v, Variable)]
+        self.changed = [v for v in (self.inputs[i] for i in self.written) if isinstance(v, StoredVariable)]
         self.locked = sorted(self.changed, key=lambda v: v.order)
-        self.plain_slots = [] if any(isinstance(i, Variable) for i in self.inputs) else self.in_slots
+        self.plain_slots = [] if any(isinstance(i, StoredVariable) for i in self.inputs) else self.in_slots
 
     def __call__(self, values: list[Any], step: Step) -> None:
         if self.plain_slots:
@@ -354,24 +354,24 @@ class PlainCall(HostCall):
         finally:
             for variable in self.locked:
                 variable.lock.release()
-        # A reference that a write gives is followed to the variable, and needs no slot.
+        # The output of a write refers to the variable, and needs no slot.
         if not self.written:
             self.store(values, results)
 
     def _kept(self, value: Any) -> Any:
-        """A value as a variable keeps it."""
+        """Returns a value in the form that a variable stores."""
         if value.dtype == object:
             return value
         if isinstance(value, np.ndarray) and not value.flags.writeable:
-            value = value.copy()  # it lies in memory that is shared with who sent it
+            value = value.copy()  # it lies in a region of shared memory, which must be given back
         if self.on_cpu and value.nbytes <= SMALL:
-            return np.asarray(value)  # jax takes it as it is; making an array of it takes longer than most updates
-        # On a CPU that is the same memory, if it is aligned as what is read from checkpoints is.
+            return np.asarray(value)  # jax takes it as it is, and making a jax.Array takes longer than most updates
+        # On a CPU this shares the memory if it is aligned, as values from checkpoints are.
         return placed(value, self.jax_device)
 
     def _argument(self, position: int, values: list[Any]) -> Any:
         source = self.inputs[position]
-        if not isinstance(source, Variable):
+        if not isinstance(source, StoredVariable):
             return host_value(values[source])
         if position in self.written:
             return None if self.node.op.overwrites else source.read()
@@ -380,7 +380,7 @@ class PlainCall(HostCall):
 
 def host_value(value: Any) -> Any:
     if value.__class__ is np.ndarray:
-        return value  # at once: to ask whether something is a jax.Array takes longer
+        return value  # first, since the test for a jax.Array is slower
     if isinstance(value, jax.Array):
         return np.asarray(value)
     return jax.tree.map(np.asarray, value) if isinstance(value, (StackedList, RowList, StackedMemory)) else value

@@ -1,15 +1,15 @@
-"""Cancellation: one flag per step, and a way to wake whoever waits inside it."""
+"""A cancellation is one flag per step, with callbacks that wake the threads that wait inside the step."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-_lock = threading.Lock()  # of all: cancelling is rare, and a step should not cost a lock of its own
+_lock = threading.Lock()  # one for all: cancelling is rare, and a lock for each step would cost more
 
 
 class Cancellation:
-    """Set once; runs the callbacks of those who wait at that moment, or at once for those who come later.
+    """Is set once, and then runs its callbacks. A callback that is added later runs at once.
 
     >>> cancelled = Cancellation(); cancelled.on_cancel(queue.wake); cancelled.set()
     """
@@ -29,14 +29,14 @@ class Cancellation:
         callback()
 
     def forget(self, callback: Callable[[], None]) -> None:
-        """Takes one `on_cancel(callback)` back, once its wait is over."""
+        """Removes a callback that was added by `on_cancel`, once its wait is over."""
         with _lock:
             if callback in self._callbacks:
                 at = self._callbacks.index(callback)
                 self._callbacks = self._callbacks[:at] + self._callbacks[at + 1 :]
 
     def clear(self) -> None:
-        """Forgets all callbacks: the step is over, and should not be kept alive by what it waited for."""
+        """Removes all callbacks when the step has ended, so that they do not keep it alive."""
         self._callbacks = ()
 
     def set(self) -> None:

@@ -1,7 +1,7 @@
-"""Compilation: what a worker compiled and how long that took, and the thread that compiles in the background.
+"""Records what a worker compiles and how long that takes, and compiles in a background thread.
 
-jax tells its listeners when it has traced, lowered and compiled a program, in the thread that does it. A segment leaves
-its `Program` there (`here.program`) before it calls compiled code, and so the time is put down to that segment.
+jax tells listeners when it has traced, lowered and compiled a program, in the thread that does it. A segment leaves its
+`Program` in `this_thread.program` before it calls compiled code, so that the time is attributed to that segment.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ import jax
 from penstock import logging
 from penstock.worker.shape_watch import ShapeWatch
 
-MAX_RECORDS = 1000  # compilations, and names of segments, that a log keeps
+MAX_RECORDS = 1000  # a log keeps so many compilations, and names of segments
 BACKGROUND_PRIORITY = 10  # a nice value: compiling for later takes only what is left over
-SWITCH_SECS = 5e-5  # for which this thread may keep the interpreter from others
-EXIT_SECS = 1.0  # that the end of the process waits for the program that is being compiled
-PROGRAM = "segment"  # the name of the function that a segment has jax compile
-_LISTED_AS = f"jit({PROGRAM})"  # by jax
+SWITCH_SECS = 5e-5  # the switch interval while the background thread works
+EXIT_SECS = 1.0  # the end of the process waits so long for a running compilation
+PROGRAM = "segment"  # the name of the function that jax compiles for a segment
+_LISTED_AS = f"jit({PROGRAM})"  # the name that jax gives it
 _TRACED = "/jax/core/compile/jaxpr_trace_duration"
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
-_COMPILED = "/jax/core/compile/backend_compile_duration"  # or loaded: jax says so for both
+_COMPILED = "/jax/core/compile/backend_compile_duration"  # jax also says so when it loads a program
 _LOADED = "/jax/compilation_cache/cache_hits"
 
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """One program that XLA compiled. `seconds` are those of tracing, lowering and XLA."""
+    """Describes one program that XLA compiled. `seconds` include tracing, lowering and XLA."""
 
     segment: str
     kind: str  # "exact": for these shapes; "padded": for these and smaller ones; "operation": one of jax, of no segment
@@ -46,12 +46,12 @@ class Compilation:
     seconds: float
     began: float  # by time.time()
     in_background: bool = False
-    error: str = ""  # why it failed, if it did
+    error: str = ""  # the reason if it failed
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """How many programs were compiled, and how long that took."""
+    """Counts programs that were compiled, and the seconds that it took."""
 
     count: int = 0
     seconds: float = 0.0
@@ -61,7 +61,7 @@ class Total:
 
 
 class Compilations:
-    """The log of one worker: totals since it began, and the last `MAX_RECORDS` compilations.
+    """Keeps the log of one worker: totals since it began, and the last `MAX_RECORDS` compilations.
 
     >>> log = Compilations()
     >>> log.record(Compilation("fc/MatMul", "exact", "[8, 784]", 0.25, time.time()))
@@ -87,7 +87,7 @@ class Compilations:
 
     @property
     def loaded(self) -> int:
-        """How many programs were found on disk, and so not compiled."""
+        """The number of programs that were found on disk, and so not compiled."""
         return self._loaded
 
     def record(self, compilation: Compilation) -> None:
@@ -106,21 +106,21 @@ class Compilations:
             self._loaded += 1
 
     def by_segment(self) -> dict[str, Total]:
-        """Totals by the name of the segment; of very many names those that took longest."""
+        """Returns totals by the name of the segment; of very many names those that took longest."""
         with self._lock:
             return dict(self._by_segment)
 
     def recent(self, seconds: float = float("inf")) -> list[Compilation]:
-        """The last compilations, those that ended within the last `seconds`, oldest first."""
+        """Returns the compilations that ended within the last `seconds`, oldest first."""
         since = time.time() - seconds
         with self._lock:
             return [c for c in self._recent if c.began + c.seconds >= since]
 
 
 class Program:
-    """Whose code is compiled: a segment of a worker, with the names of its inputs.
+    """Names the segment whose code is compiled, and its inputs.
 
-    A thread that is about to call or compile it says so by `here.program = program`, or for a while:
+    A thread that is about to call or compile it sets `this_thread.program = program`, or opens a context:
 
     >>> with program.compiling():
     ...     compiled = jitted.lower(*arguments).compile()
@@ -136,23 +136,23 @@ class Program:
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """Puts what this thread compiles inside down to this program."""
-        before, here.program = here.program, self
+        """Attributes what this thread compiles inside to this program."""
+        before, this_thread.program = this_thread.program, self
         try:
             yield
         finally:
-            here.program = before
+            this_thread.program = before
 
     def ready(self, shapes: Sequence[str], seconds: float, loaded: bool) -> None:
-        """Notes that the program is there, for these shapes of its inputs, compiled or loaded."""
+        """Notes that the program was compiled or loaded for these shapes of its inputs."""
         if loaded:
             self.log.record_loaded()
         else:
             began = time.time() - seconds
-            made = Compilation(self.segment, self.kind, ", ".join(shapes), seconds, began, here.in_background)
+            made = Compilation(self.segment, self.kind, ", ".join(shapes), seconds, began, this_thread.in_background)
             self.log.record(made)
-            if here.noted is not None:
-                here.noted.append(made)
+            if this_thread.noted is not None:
+                this_thread.noted.append(made)
         if self._watch is not None and shapes:
             with _watching:
                 message = self._watch.note(shapes, seconds)
@@ -160,36 +160,36 @@ class Program:
                 logging.warning(message)
 
 
-_watching = threading.Lock()  # two steps may have the same segment compiled at once
+_watching = threading.Lock()  # two steps may compile the same segment at once
 
 
-class _Here(threading.local):
-    """Notes which program a thread compiles."""
+class _ThisThread(threading.local):
+    """Notes which program this thread compiles."""
 
-    program: Program | None = None  # the one called last; it stays there, so that a call costs no more than this
+    program: Program | None = None  # the one called last; it is never reset, to keep calls cheap
     traced: tuple[Program | None, Sequence[str]] = None, ()  # the last program traced, and the shapes of its inputs
-    spent = 0.0  # seconds, in tracing and lowering it
-    loaded = False  # whether jax found on disk what it is about to call compiled
+    spent = 0.0  # seconds of tracing and lowering it
+    loaded = False  # jax found on disk what it is about to report as compiled
     noted: list[Compilation] | None = None
     in_background = False
 
 
-here = _Here()
+this_thread = _ThisThread()
 
 
 @contextlib.contextmanager
 def noted() -> Iterator[list[Compilation]]:
-    """A list that fills with the compilations that this thread makes inside.
+    """Gives a list that fills with the compilations that this thread makes inside.
 
     >>> with noted() as compiled:
     ...     instruction(values, step)
     """
-    before, found = here.noted, list[Compilation]()
-    here.noted = found
+    before, found = this_thread.noted, list[Compilation]()
+    this_thread.noted = found
     try:
         yield found
     finally:
-        here.noted = before
+        this_thread.noted = before
 
 
 @functools.cache
@@ -200,30 +200,30 @@ def _listen() -> None:
 
 def _on_event(event: str, **_: Any) -> None:
     if event == _LOADED:
-        here.loaded = True
+        this_thread.loaded = True
 
 
 def _on_duration(event: str, duration_secs: float, **about: Any) -> None:
     fun_name = about.get("fun_name", "")
     if event == _TRACED and fun_name == PROGRAM:
-        here.spent = duration_secs
+        this_thread.spent = duration_secs
     elif event == _LOWERED and fun_name == _LISTED_AS:
-        here.spent += duration_secs
+        this_thread.spent += duration_secs
     elif event == _COMPILED:
-        loaded, here.loaded = here.loaded, False
-        if fun_name == _LISTED_AS and here.program is not None:
-            # A trace that failed is not compiled, and jax may compile anew what it has traced before.
-            shapes = here.traced[1] if here.traced[0] is here.program else ()
-            spent, here.spent = here.spent + duration_secs, 0.0
-            here.traced = None, ()
-            here.program.ready(shapes, spent, loaded)
-        else:  # a single operation of jax, as in the copy of a variable
+        loaded, this_thread.loaded = this_thread.loaded, False
+        if fun_name == _LISTED_AS and this_thread.program is not None:
+            # A failed trace is not compiled, and jax may compile again what it has traced before.
+            shapes = this_thread.traced[1] if this_thread.traced[0] is this_thread.program else ()
+            spent, this_thread.spent = this_thread.spent + duration_secs, 0.0
+            this_thread.traced = None, ()
+            this_thread.program.ready(shapes, spent, loaded)
+        else:  # a single operation of jax, such as a copy of a variable
             Program(elsewhere(), str(fun_name), kind="operation").ready((), duration_secs, loaded)
 
 
 @functools.cache
 def elsewhere() -> Compilations:
-    """The log of what this process compiled outside of segments: single operations of jax, for whichever worker."""
+    """Returns the log of what this process compiled outside of segments: single operations of jax, for any worker."""
     return Compilations()
 
 
@@ -231,14 +231,14 @@ def elsewhere() -> Compilations:
 
 
 class _Background:
-    """A thread that runs jobs one after the other, begun with the first of them."""
+    """Runs jobs one after the other in a thread that starts with the first job."""
 
     def __init__(self) -> None:
         self._jobs: deque[tuple[Callable[[], None], str, Compilations]] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._busy = False
-        self.is_ending = False  # with the process
+        self.is_ending = False  # the process is
 
     def put(self, job: Callable[[], None], name: str, log: Compilations) -> None:
         with self._changed:
@@ -255,9 +255,9 @@ class _Background:
             return self._changed.wait_for(lambda: not self._jobs and not self._busy, timeout)
 
     def _work(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):  # Linux has priorities by thread; others may not
+        with contextlib.suppress(AttributeError, OSError):  # other systems than Linux may have no priorities of threads
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BACKGROUND_PRIORITY)
-        here.in_background = True
+        this_thread.in_background = True
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._jobs)
@@ -266,13 +266,13 @@ class _Background:
             try:
                 _run(job, name, log)
             finally:
-                del job, log  # nothing keeps what they hold while the thread waits
+                del job, log  # so that the waiting thread keeps nothing alive
                 with self._changed:
                     self._busy = False
                     self._changed.notify_all()
 
     def _at_exit(self) -> None:
-        """Lets the process end: what traces is stopped, what XLA compiles is waited for a while and then left."""
+        """Lets the process end: it stops a job that traces, and waits a while for one that XLA compiles."""
         self.is_ending = True
         with self._changed:
             self._jobs.clear()
@@ -281,7 +281,7 @@ class _Background:
             sys.unraisablehook = _unless_stopped
             deadline = time.monotonic() + EXIT_SECS
             while thread.is_alive() and time.monotonic() < deadline:
-                # A finaliser that happens to run there swallows the exception: then it is sent again.
+                # It is sent repeatedly, since a finaliser that runs there would swallow the exception.
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
                 thread.join(EXIT_SECS / 20)
             if thread.is_alive():
@@ -289,17 +289,17 @@ class _Background:
 
 
 def _unless_stopped(unraisable: sys.UnraisableHookArgs) -> None:
-    """Reports what a finaliser has raised, unless that is what was sent to end the thread."""
+    """Reports what a finaliser has raised, unless it is the SystemExit that was sent to the thread."""
     if unraisable.exc_type is not SystemExit:
         sys.__unraisablehook__(unraisable)
 
 
 def _leave_compiling(thread: threading.Thread) -> None:
-    """Has the process end, with its exit status, although a thread is in XLA and was for a while.
+    """Lets the process end, with its exit status, although a thread is still in XLA.
 
-    Python ends such a thread when it next asks for the interpreter's lock, which C++ takes for a fatal error: so that
-    error only stops the thread. Then the destructors of libraries are left out, since LLVM's would take away what the
-    thread uses: glibc calls what `on_exit` was given with the status, the last one first, and `_exit` takes just that.
+    Python ends such a thread when it next takes the interpreter's lock, which C++ treats as a fatal error, so the
+    thread is made to pause on that error. The destructors of libraries must not run, since LLVM's would free what the
+    thread uses. glibc calls the functions given to `on_exit` last one first, with the status: `_exit` comes first.
     """
     try:
         c, cpp = ctypes.CDLL(None), ctypes.CDLL("libstdc++.so.6")
@@ -313,13 +313,13 @@ def _leave_compiling(thread: threading.Thread) -> None:
 def _run(job: Callable[[], None], name: str, log: Compilations) -> None:
     began = time.time()
     before = sys.getswitchinterval()
-    # A step that NumPy runs lets go of the interpreter in each call, and would wait for it up to 5 ms each time.
+    # NumPy releases the interpreter in each call, and a step would wait up to 5 ms each time to get it back.
     sys.setswitchinterval(min(before, SWITCH_SECS))
     try:
         job()
-    except Exception as error:  # of jax and XLA, of many kinds; nobody waits for this job
+    except Exception as error:  # jax and XLA raise many kinds, and nobody waits for this job
         if _background.is_ending:
-            return  # C++ code that calls Python makes an error of its own of what ends the thread
+            return  # C++ code that calls Python turns SystemExit into an error of its own
         text = f"{type(error).__name__}: {error}"
         log.record(Compilation(name, "exact", "", time.time() - began, began, True, text))
         logging.warning("Compiling '%s' in the background failed: %s", name, text)
@@ -333,7 +333,7 @@ _background = _Background()
 def in_background(job: Callable[[], None], name: str, log: Compilations | None = None) -> None:
     """Runs `job` in the process's background thread, after those that were put there before it.
 
-    A job that fails is put down in `log` under `name`. The process may end before its jobs do.
+    A job that fails is recorded in `log` under `name`. The process may end before its jobs do.
 
     >>> in_background(lambda: compile_for(shapes), "fc/MatMul", worker.compilations)
     """
@@ -341,7 +341,7 @@ def in_background(job: Callable[[], None], name: str, log: Compilations | None =
 
 
 def wait_idle(timeout: float) -> bool:
-    """Waits until the background has nothing to do; False if `timeout` seconds were not enough.
+    """Waits until the background thread has no jobs. Returns False if `timeout` seconds were not enough.
 
     >>> wait_idle(30.0)
     True

@@ -1,4 +1,4 @@
-"""Options of XLA's compiler that make programs faster on a device."""
+"""Sets options of XLA's compiler that make programs faster on a device."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_IND
 
 @functools.cache
 def cpu_compiler_options() -> dict[str, str]:
-    """The `compiler_options` of `jax.jit` for programs on the CPU that have convolutions in them.
+    """Returns the `compiler_options` of `jax.jit` for programs on the CPU that have convolutions in them.
 
-    Without these all is correct, but most convolutions take twice as long. Empty where XLA does not know them.
+    Without them results are the same, but most convolutions take twice as long. Empty if XLA does not know them.
 
     >>> step = jax.jit(jnp.negative, compiler_options=cpu_compiler_options())
     """

@@ -1,4 +1,4 @@
-"""Devices: what TensorFlow calls /cpu:0, /cpu:1, /gpu:0, and the jax device behind each."""
+"""A device has a TensorFlow name, such as /cpu:0, /cpu:1 or /gpu:0, and runs on a device of jax."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.worker.resources import ResourceManager
 
 @dataclass(eq=False, slots=True)
 class Device:
-    """One device of a task. Several CPU devices may share one jax device: they differ in what they own."""
+    """Describes one device of a task. CPU devices may share one jax device, but each owns its resources."""
 
     name: str  # /job:localhost/replica:0/task:0/device:CPU:0
     device_type: str
@@ -41,9 +41,9 @@ class Device:
 
 @functools.cache
 def _keep_modules() -> None:
-    """Has Python's collector pass over what was imported.
+    """Excludes imported modules from Python's garbage collection.
 
-    Its full collections would go through all of it, jax and penstock are most of it, and take as long as thirty steps.
+    A full collection would visit all objects of jax and penstock, and take as long as thirty steps.
     """
     gc.freeze()
 
@@ -52,8 +52,8 @@ def _keep_modules() -> None:
 def _keep_memory() -> None:
     """Keeps freed memory in the process.
 
-    Every large tensor would otherwise be mapped and faulted in anew on each step: 32 MB fed and fetched took 38 ms
-    that way and 5 ms this way (glibc's M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD, and M_ARENA_MAX since arenas of
+    Every large tensor would otherwise be mapped and faulted in again on each step: 32 MB fed and fetched took 38 ms
+    instead of 5 ms (glibc's M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD, and M_ARENA_MAX since arenas of
     threads hold no more than 64 MB; elsewhere the call does nothing).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -63,18 +63,18 @@ def _keep_memory() -> None:
 
 
 def use_threads(count: int) -> None:
-    """Has XLA compute with that many threads on the CPU, unless it has begun or the user has said otherwise.
+    """Sets how many CPU threads XLA uses, unless XLA has started or the user has set NPROC.
 
-    Tasks that share a machine lose more by threads that take turns than they gain by them: on two cores the gradient of
-    a small network takes 1.4 ms of processor time with two threads and 0.8 ms with one.
+    Tasks that share a machine lose more by contending threads than they gain: on two cores the gradient of a small
+    network takes 1.4 ms of processor time with two threads and 0.8 ms with one.
     """
-    os.environ.setdefault("NPROC", str(count))  # XLA reads it when it makes its threads
-    # A step waits for what it computes: handing that to another thread and waiting for it takes longer.
+    os.environ.setdefault("NPROC", str(count))  # XLA reads it when it starts its threads
+    # A step waits for its results anyway, and a second thread would make that slower.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def local_devices(job: str = "localhost", task: int = 0, device_count: dict[str, int] | None = None) -> list[Device]:
-    """The devices of one task: its CPUs (one, unless `device_count` says more) and the GPUs that jax sees.
+    """Returns the devices of one task: its CPUs (one, unless `device_count` says more) and the GPUs that jax sees.
 
     >>> [d.name for d in local_devices(device_count={"CPU": 2})]
     ['/job:localhost/replica:0/task:0/device:CPU:0', '/job:localhost/replica:0/task:0/device:CPU:1']

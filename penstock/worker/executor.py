@@ -18,7 +18,7 @@ from penstock.worker.interpreted import InterpretedCall
 from penstock.worker.kinds import is_variable
 from penstock.worker.plan import Plan, SegmentPlan
 from penstock.worker.randomness import RandomState
-from penstock.worker.resources import Variable
+from penstock.worker.resources import StoredVariable
 from penstock.worker.row_updates import RowUpdateCall
 from penstock.worker.step import Step
 from penstock.worker.tiers import Imagined
@@ -57,11 +57,13 @@ class Context:
         keeper = self._host if node.op.host else self.device(node)
         return keeper.resources.lookup_or_create(node.attrs.get("container", ""), name, lambda: create(name))
 
-    def variable(self, node: Node) -> Variable:
+    def variable(self, node: Node) -> StoredVariable:
         """The variable that a VariableV2 or VarHandleOp node stands for."""
         attrs = node.attrs
         on_cpu = self.device(node).jax_device.platform == "cpu"
-        variable: Variable = self.resource(node, lambda name: Variable(name, attrs["dtype"], attrs["shape"], on_cpu))
+        variable: StoredVariable = self.resource(
+            node, lambda name: StoredVariable(name, attrs["dtype"], attrs["shape"], on_cpu)
+        )
         return variable
 
 
@@ -74,7 +76,7 @@ class Executable:
     """A partition compiled to instructions. `run` takes the fed values and returns the fetched ones."""
 
     def __init__(
-        self, plan: Plan, context: Context, bound: dict[Node, Variable] | None = None, for_client: bool = False
+        self, plan: Plan, context: Context, bound: dict[Node, StoredVariable] | None = None, for_client: bool = False
     ) -> None:
         self.context = context
         self.plan = plan
@@ -82,9 +84,9 @@ class Executable:
         self._slots: dict[Edge, int] = {}
         self.imagined: Imagined = {}
         self._variables = bound or {}  # by node; parameters of a body may stand for variables, too
-        self._first_node: dict[Variable, Node] = {}
+        self._first_node: dict[StoredVariable, Node] = {}
         self.feed_slots = [self.slot(edge) for edge in plan.feeds]
-        every = [self._instruction(s) for s in together([s for s in plan.steps if not _does_nothing(s)])]
+        every = [self._instruction(s) for s in together([s for s in plan.stages if not _does_nothing(s)])]
         self._to_find = [i for i in every if _finds_handle(i)]
         self.instructions = [i for i in every if not _finds_handle(i)]
         self.fetches = [self.source(edge) for edge in plan.fetches]
@@ -104,7 +106,7 @@ class Executable:
         changed = [s.updated_variables or s.assigned_variables for s in segments if s.platform == "cpu"]
         self.written = [variables[0] for variables in changed if variables]
 
-    def inner(self, plan: Plan, bound: dict[Node, Variable]) -> Executable:
+    def inner(self, plan: Plan, bound: dict[Node, StoredVariable]) -> Executable:
         """A body, or a piece of this one, compiled on its own for the same worker."""
         return Executable(plan, self.context, bound)
 
@@ -136,30 +138,30 @@ class Executable:
         """Whether a node stands for a variable. A parameter of a body may also stand for a queue or the like."""
         return node in self._variables or is_variable(node)
 
-    def variable(self, node: Node) -> Variable:
+    def variable(self, node: Node) -> StoredVariable:
         """The variable that a variable node, or a parameter of a body, stands for."""
         found = self._variables.get(node)
         if found is None:
             found = self._variables[node] = self.context.variable(node)
         return found
 
-    def source(self, edge: Edge) -> int | Variable:
+    def source(self, edge: Edge) -> int | StoredVariable:
         """Where the value of an edge comes from: a slot, or a variable."""
         node = self.plan.variable_of(edge)
         return self.slot(edge) if node is None or not self._is_bound(node) else self.variable(node)
 
-    def _instruction(self, step: SegmentPlan | Node | list[Node]) -> Any:
-        if isinstance(step, SegmentPlan):
-            return SegmentCall(self, step)
-        if isinstance(step, list):
-            return (SendCall if step[0].op.name == "_Send" else RecvCall)(self, step)
-        if step.op.name in ON_HOST:
-            return ON_HOST[step.op.name](self, step)
-        if step.op.host:
-            return HostCall(self, step)
+    def _instruction(self, stage: SegmentPlan | Node | list[Node]) -> Any:
+        if isinstance(stage, SegmentPlan):
+            return SegmentCall(self, stage)
+        if isinstance(stage, list):
+            return (SendCall if stage[0].op.name == "_Send" else RecvCall)(self, stage)
+        if stage.op.name in ON_HOST:
+            return ON_HOST[stage.op.name](self, stage)
+        if stage.op.host:
+            return HostCall(self, stage)
         if self.cuts.interpreted:
-            return InterpretedCall(self, step)
-        return RowUpdateCall(self, step) if step.op.row_rule else PlainCall(self, step)
+            return InterpretedCall(self, stage)
+        return RowUpdateCall(self, stage) if stage.op.row_rule else PlainCall(self, stage)
 
     def run(self, fed: Sequence[Any], step: Step, at: int = 0) -> list[Any]:
         """Runs one step, from an instruction on. Values are arrays; what a variable holds is given as a copy."""
@@ -221,13 +223,13 @@ def _finds_handle(instruction: Any) -> bool:
     return isinstance(instruction, HostCall) and instruction.is_handle
 
 
-def _does_nothing(step: Any) -> bool:
-    """Whether a step is only there for the order of others, which the plan has seen to."""
-    if isinstance(step, Node):
-        return step.op.name == "NoOp"
-    if not isinstance(step, SegmentPlan) or step.outputs:
+def _does_nothing(stage: Any) -> bool:
+    """Whether a stage is only there for the order of others, which the plan has seen to."""
+    if isinstance(stage, Node):
+        return stage.op.name == "NoOp"
+    if not isinstance(stage, SegmentPlan) or stage.outputs:
         return False
-    return all(n.op.name in ("NoOp", "Const") for n in step.nodes)
+    return all(n.op.name in ("NoOp", "Const") for n in stage.nodes)
 
 
 def timed(instruction: Any, values: list[Any], step: Step) -> None:

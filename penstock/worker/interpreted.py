@@ -1,4 +1,4 @@
-"""Interpreted: nodes that would be compiled, run one by one in NumPy."""
+"""Interpreted calls run nodes of a segment one by one in NumPy."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from penstock.passes.on_host import deals_with_lists
 from penstock.worker.calls import KernelCall, host_value
 from penstock.worker.kinds import written_positions
 from penstock.worker.op_programs import TooMuchWork, programs_of
-from penstock.worker.resources import USED_UP, Variable
+from penstock.worker.resources import USED_UP, StoredVariable
 from penstock.worker.row_updates import RowUpdate, put_rows
 from penstock.worker.step import Step
 from penstock.worker.tracing import KERNEL_ERRORS, named_error
 
-MANY_DRAWN = 1 << 20  # random numbers: from here on XLA draws them sooner, compiling included
+MANY_DRAWN = 1 << 20  # random numbers: XLA draws more than this sooner, compiling included
 
 
 class InterpretedCall(KernelCall):
-    """Runs a node in NumPy: its kernel where that takes NumPy arrays, else what jax traces of the kernel.
+    """Runs a node in NumPy: its kernel if that takes NumPy arrays, else the jaxpr of the kernel.
 
-    Whoever runs the segment holds the locks of its variables, and takes back what was changed if a later node fails.
+    The caller holds the locks of the segment's variables, and undoes all changes if a later node fails.
     """
 
     def __init__(self, owner: Any, node: Node) -> None:
@@ -35,9 +35,9 @@ class InterpretedCall(KernelCall):
         self._types = [_numpy_type(t.base_dtype) for t in node.dtypes]
         self._kernel = op.kernel
         self.written = written_positions(op)
-        self.changed = [v for v in [self.inputs[i] for i in self.written] if isinstance(v, Variable)]
+        self.changed = [v for v in [self.inputs[i] for i in self.written] if isinstance(v, StoredVariable)]
         plain = (op.numpy or op.name == "Const" or deals_with_lists(node)) and not op.random and not op.writes
-        # Of a variable of which only some rows change, those are kept, not the whole, should a later node fail.
+        # If only some rows of a variable change, only these are kept for an undo.
         self._rows = op.input_index("indices") if op.writes and not op.overwrites and _has_indices(op) else None
         self._programs = None if plain else programs_of(node, self.written if self._rows is not None else ())
         self._row_update = RowUpdate(node) if op.row_rule is not None else None
@@ -78,12 +78,12 @@ class InterpretedCall(KernelCall):
             values[slot] = value
 
     def _take(self, arguments: list[Any], step: Step) -> Callable[[int], np.ndarray]:
-        """How to get a variable's value, by the position of the input, to write into."""
+        """Returns a function that takes the value of the variable at an input, to write into it."""
 
         def taken(position: int) -> np.ndarray:
-            arguments[position] = None  # so that nobody else has it
+            arguments[position] = None  # so that no other reference prevents writing in place
             variable = self.inputs[position]
-            assert isinstance(variable, Variable) and self._rows is not None
+            assert isinstance(variable, StoredVariable) and self._rows is not None
             array = variable.taken()
             rows = arguments[self._rows].reshape(-1)
             rows = rows[(rows >= 0) & (rows < len(array))]
@@ -92,14 +92,14 @@ class InterpretedCall(KernelCall):
 
         return taken
 
-    def _held(self, position: int, variable: Variable) -> Any:
-        """The value of a variable whose lock is held."""
+    def _held(self, position: int, variable: StoredVariable) -> Any:
+        """Returns the value of a variable whose lock is held, or None if the op overwrites it."""
         if position in self.written and self.node.op.overwrites:
             return None
         return np.asarray(variable.read())
 
     def _results(self, arguments: list[Any], step: Step) -> Sequence[Any]:
-        """The results of the kernel on NumPy arrays."""
+        """Calls the kernel on NumPy arrays, and returns its results in the declared types."""
         node = self.node
         attrs = {**self.attrs, "ctx": step} if self.wants_context else self.attrs
         try:
@@ -136,7 +136,7 @@ def _has_indices(op: OpDef) -> bool:
 
 
 def _drawn(arguments: Sequence[Any]) -> int:
-    """How many numbers a node draws whose shape is its first input."""
+    """Returns how many numbers a random node draws, if its first input is their shape."""
     shape: Any = arguments[0] if arguments else None
     return int(np.prod(shape, dtype=np.int64)) if getattr(shape, "ndim", 0) == 1 and shape.dtype.kind == "i" else 0
 

@@ -1,4 +1,4 @@
-"""Kinds of nodes: which stand for variables, run on the host, hold bodies or write."""
+"""Tells which nodes stand for variables, run on the host, hold bodies or write."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from penstock.passes.ir import Node, Subgraph, is_reference
 from penstock.passes.prune import body_of
 
 _HANDLES = frozenset(("VarHandleOp",))
-_HANDS_ON = frozenset(("Identity", "Assign", "AssignVariableOp"))
+_FORWARDS = frozenset(("Identity", "Assign", "AssignVariableOp"))
 
 
 def is_variable(node: Node) -> bool:
-    """Tells if the node stands for a variable: it has nothing to run."""
+    """Tells if the node stands for a variable, and so has nothing to run."""
     op = node.op
     if op.inputs or not op.outputs:
         return False
-    return (op.outputs[0].is_ref or op.name in _HANDLES) and not op.host  # an accumulator's handle is one, too
+    return (op.outputs[0].is_ref or op.name in _HANDLES) and not op.host  # the handle of an accumulator is a host op
 
 
 def is_host(node: Node) -> bool:
@@ -32,17 +32,18 @@ def is_host(node: Node) -> bool:
         if not all(is_pure_body(f) for f in functions_of(node)):
             return True
         if op.name == "If" and any(is_reference(source.dtypes[index]) for source, index in node.inputs):
-            return True  # the branch that is not taken may read a variable that holds nothing yet
-    if op.name in _HANDS_ON and _is_restored(node):
-        return True  # compiled code would copy what was read, and be compiled for every list of variables
+            return True  # the branch that is not taken may read an uninitialised variable
+    if op.name in _FORWARDS and _is_restored(node):
+        return True  # compiled code would copy the value, and be compiled for every list of variables
     for dtype in node.dtypes:
-        if dtype.base_dtype is string or (dtype is resource and op.numpy):  # it picks one of several queues
+        if dtype.base_dtype is string or (dtype is resource and op.numpy):  # the op picks one of several queues
             return True
-    return any([source.dtypes[index].base_dtype is string for source, index in node.inputs])  # a list: it is quicker
+    # A list is quicker than a generator.
+    return any([source.dtypes[index].base_dtype is string for source, index in node.inputs])
 
 
 def _is_restored(node: Node) -> bool:
-    """Tells if a node hands on, or puts into a variable, a tensor just as it came from a checkpoint or another task."""
+    """Tells if a node forwards or assigns a tensor exactly as it came from a checkpoint or another task."""
     source = node.inputs[-1][0]
     if source.op.name == "_Recv":
         return node.op.name != "Identity"
@@ -50,7 +51,7 @@ def _is_restored(node: Node) -> bool:
 
 
 def functions_of(node: Node) -> list[Function]:
-    """The bodies of a control-flow node."""
+    """Returns the bodies of a control-flow node."""
     names = _function_attrs(node.op)
     return _functions({name: node.attrs.get(name) for name in names}) if names else []
 
@@ -72,12 +73,12 @@ def _functions(attrs: dict[str, Any]) -> list[Function]:
 
 @functools.cache
 def written_positions(op: OpDef) -> tuple[int, ...]:
-    """Which inputs of an op are variables that it writes."""
+    """Returns the positions of the inputs that are variables which the op writes."""
     return tuple(op.input_index(name) for name in op.writes)
 
 
 def body(function: Function) -> Subgraph:
-    """The body of a function, worked out once."""
+    """Returns the body of a function, which is made once."""
     found: Subgraph | None = function.derived.get("body")
     if found is None:
         found = function.derived["body"] = body_of(function)
@@ -85,7 +86,7 @@ def body(function: Function) -> Subgraph:
 
 
 def is_pure_body(function: Function) -> bool:
-    """Whether a body can be part of compiled code: no host ops and no writes. What else it needs shows when tracing."""
+    """Tells if a body has no host ops and no writes. Only tracing shows if it can really be compiled."""
     pure: bool | None = function.derived.get("pure")
     if pure is None:
         part = body(function)

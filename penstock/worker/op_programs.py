@@ -1,4 +1,4 @@
-"""NumPy in place of kernels that are written for jax: it runs a kernel's jaxpr, traced once for all sizes.
+"""NumPy runs kernels that are written for jax: it runs a kernel's jaxpr, traced once for all sizes.
 
 A kernel is traced with a symbol for each size, equal sizes by the same symbol, so that one program serves every shape
 of that pattern, and all nodes of one op type and one set of attributes share it. A kernel that must know its sizes is
@@ -29,8 +29,8 @@ _programs: dict[Any, _Program | None] = {}  # None: the kernel must know its siz
 _shared: dict[Any, OpPrograms] = {}
 _lock = threading.Lock()
 _UNKNOWN: Any = object()
-_MANY = 4096  # programs that are kept
-_SHORT = 64  # numbers, where they are sizes or the bounds of a slice
+_MANY = 4096  # no more programs are kept
+_SHORT = 64  # numbers: a longer input is no list of sizes or bounds
 
 
 class TooMuchWork(Exception):
@@ -38,7 +38,7 @@ class TooMuchWork(Exception):
 
 
 def programs_of(node: Node, donated: Sequence[int] = ()) -> OpPrograms:
-    """The programs that a node shares with all nodes like it; they may write into the inputs in `donated`."""
+    """Returns the programs that a node shares with all nodes like it. They may write into the inputs in `donated`."""
     wanted = {k: v for k, v in node.attrs.items() if k in node.op.wants}
     types = tuple([source.dtypes[i].base_dtype for source, i in node.inputs])
     static = static_positions(node.op, node.attrs, len(types))
@@ -53,7 +53,7 @@ def programs_of(node: Node, donated: Sequence[int] = ()) -> OpPrograms:
 
 
 class OpPrograms:
-    """The programs of nodes that are alike, by the shapes of their inputs."""
+    """Holds the programs of nodes that are alike, by the shapes of their inputs."""
 
     def __init__(self, key: Any, static: frozenset[int], donated: Sequence[int]) -> None:
         self._key = key
@@ -62,9 +62,9 @@ class OpPrograms:
         self._by_shapes: dict[Any, _Program] = {}
 
     def run(self, node: Node, arguments: list[Any], key: Any, take: Callable[[int], np.ndarray]) -> list[Any]:
-        """The results of the node's kernel: new values of what it writes first, then its outputs.
+        """Returns the results of the node's kernel: first the new values of variables, then its outputs.
 
-        `take(position)` gives an input that the program writes into.
+        `take(position)` returns an input that the program may write into.
         """
         program = self._by_shapes.get(self._signature(arguments))
         if program is None:
@@ -109,24 +109,24 @@ class OpPrograms:
         raise AssertionError("a kernel does not know its sizes though they are given")
 
     def _made(self, node: Node, given: Any, absent: Any, moving: Any, key: Any, is_exact: bool) -> _Program | None:
-        """The program, or None if the kernel must know its sizes."""
+        """Makes the program. Returns None if the kernel must know its sizes."""
         try:
             return _Program(node, given, absent, moving, key, self._donated)
-        except Exception:  # of many kinds: a symbol is no int, and not every question about it has an answer
+        except Exception:  # kernels raise many kinds: a symbol is no int, and comparisons of it may have no answer
             if is_exact:
                 raise
             return None
 
 
 def _indices(node: Node, arguments: Sequence[Any]) -> frozenset[int]:
-    """The inputs that may be indices or sizes. A kernel that cannot be traced without their values gets these."""
+    """Returns the inputs that may be indices or sizes. A kernel that cannot be traced otherwise gets their values."""
     written = {node.op.input_index(name) for name in node.op.writes}
     given = [i for i, a in enumerate(arguments) if a is not None and a.dtype.kind in "iu" and a.size <= _SHORT]
     return frozenset(i for i in given if i not in written)
 
 
 class _Program:
-    """A kernel for NumPy, and the checks that it makes."""
+    """Holds a kernel as a NumPy program, and the checks that it makes."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class _Program:
         self._written = [self._moving[i] for i in self._program.written]
 
     def run(self, node: Node, arguments: list[Any], key: Any, take: Callable[[int], np.ndarray]) -> list[Any]:
-        """The results for a node that shares this program."""
+        """Returns the results for a node that shares this program."""
         for position in self._written:
             arguments[position] = take(position)
         given = [arguments[i] for i in self._moving]

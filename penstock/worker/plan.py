@@ -40,7 +40,7 @@ class SegmentPlan:
 class Plan:
     """Segments and host nodes in the order in which they run."""
 
-    steps: list[SegmentPlan | Node]
+    stages: list[SegmentPlan | Node]
     constants: list[Node]  # that host nodes take
     feeds: list[Edge]
     fetches: list[Edge]
@@ -49,9 +49,9 @@ class Plan:
 
     def node_by_node(self, segment: SegmentPlan) -> Plan:
         """One of the segments as a plan by which each of its nodes runs by itself, in NumPy."""
-        steps: list[SegmentPlan | Node] = [n for n in segment.nodes if n.op.name != "Const"]
+        stages: list[SegmentPlan | Node] = [n for n in segment.nodes if n.op.name != "Const"]
         constants = [n for n in segment.nodes if n.op.name == "Const"]
-        return Plan(steps, constants, segment.inputs, segment.outputs, self.variable_of, Cuts(interpreted=True))
+        return Plan(stages, constants, segment.inputs, segment.outputs, self.variable_of, Cuts(interpreted=True))
 
 
 def _is_known(node: Node, known: Container[Node]) -> bool:

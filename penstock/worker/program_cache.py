@@ -1,8 +1,8 @@
-"""ProgramCache: compiled programs on disk, for the next start and for the other tasks of a host.
+"""A ProgramCache keeps compiled programs on disk, for the next start and for the other tasks of a host.
 
-jax asks it by a key that holds all that the compiled code depends on. Its own cache of files is not used: that writes
-in place, so that a process killed meanwhile leaves a file that fails at every start from then on, and it is bounded
-only with a package that penstock does not need otherwise.
+jax uses a key that covers everything that the compiled code depends on. Its own file cache is not used: that writes in
+place, so that a killed process leaves a file that fails at every later start, and it limits its size only with a
+package that penstock does not need otherwise.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from penstock import logging
 from penstock.errors import InvalidArgumentError
 from penstock.worker.compilation import in_background
 
-MAX_BYTES = 1 << 30  # unless PENSTOCK_CACHE_BYTES says otherwise
+MAX_BYTES = 1 << 30  # the default of PENSTOCK_CACHE_BYTES
 _SUFFIX, _UNFINISHED = "-cache", "-unfinished"
-_UNFINISHED_SECS = 3600.0  # after which a file was left behind by a process that was killed
+_UNFINISHED_SECS = 3600.0  # an unfinished file that is older was left by a process that was killed
 _CHECKSUM = 4  # bytes of CRC-32 at the end of a file
 
 
 class ProgramCache:
-    """Files in a folder, one per program. Any number of processes may use it at once.
+    """Keeps files in a folder, one per program. Any number of processes may use it at once.
 
     >>> cache = ProgramCache("/tmp/programs", 1 << 20)
     >>> cache.put("jit_segment-1f", b"code")
@@ -42,18 +42,18 @@ class ProgramCache:
 
     def __init__(self, folder: str, max_bytes: int = MAX_BYTES) -> None:
         self._path = pathlib.Path(folder)
-        self._path.mkdir(0o700, parents=True, exist_ok=True)  # it holds code: nobody else may write to it
+        self._path.mkdir(0o700, parents=True, exist_ok=True)  # it holds code, so nobody else may write to it
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._written = 0  # bytes since the last trim
         self._failed = False
 
     def get(self, key: str) -> bytes | None:
-        """The program that was put under a key; None if there is none, or it was damaged."""
+        """Returns the program that was stored under a key; None if there is none, or it is damaged."""
         path = self._file(key)
         try:
             data = path.read_bytes()
-            os.utime(path)  # used now, for `trim`
+            os.utime(path)  # marks it as used, for `trim`
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -67,7 +67,7 @@ class ProgramCache:
         return value
 
     def put(self, key: str, value: bytes) -> None:
-        """Keeps a program under a key. Whoever reads meanwhile finds nothing, or all of it."""
+        """Stores a program under a key. A concurrent reader finds nothing or all of it."""
         path = self._file(key)
         try:
             handle, name = tempfile.mkstemp(_UNFINISHED, dir=self._path)
@@ -90,7 +90,7 @@ class ProgramCache:
             self.trim_later()
 
     def names(self, start: str) -> list[str]:
-        """The keys that begin so."""
+        """Returns the keys that begin with `start`."""
         end = f"-{_machine()}{_SUFFIX}"
         try:
             with os.scandir(self._path) as entries:
@@ -108,7 +108,7 @@ class ProgramCache:
         in_background(self.trim, f"trimming {self._path}")
 
     def trim(self) -> None:
-        """Removes the files that were not used for longest, until the rest is within the limit."""
+        """Removes the files that were used least recently, until the rest is within the limit."""
         files: list[tuple[float, int, str]] = []
         with os.scandir(self._path) as entries:
             for entry in entries:
@@ -126,7 +126,7 @@ class ProgramCache:
             total -= size
 
     def _tell(self, error: OSError) -> None:
-        """Says once that the folder is of no use: programs are compiled without it."""
+        """Warns once that the folder cannot be used. Programs are then compiled without it."""
         if not self._failed:
             self._failed = True
             logging.warning("Compiled programs are not kept in %s (PENSTOCK_CACHE_DIR): %s", self._path, error)
@@ -138,7 +138,7 @@ def _checksum(value: bytes) -> bytes:
 
 @functools.cache
 def _machine() -> str:
-    """A short text that differs between processors that do not run the same code. A home directory may be shared."""
+    """Returns a text that differs between processors that run different code, since machines may share a folder."""
     about = platform.machine()
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
         about += next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
@@ -147,7 +147,7 @@ def _machine() -> str:
 
 @functools.cache
 def kept() -> ProgramCache | None:
-    """Where PENSTOCK_CACHE_DIR says; None if programs are not kept, or the user has set up jax's own cache.
+    """Returns the cache at PENSTOCK_CACHE_DIR; None if it is empty, or the user has set up jax's own cache.
 
     From the first call on, jax keeps compiled programs there.
     """
@@ -159,7 +159,7 @@ def kept() -> ProgramCache | None:
     except OSError as error:
         logging.warning("Compiled programs are not kept in %s (PENSTOCK_CACHE_DIR): %s", folder, error)
         return None
-    # jax has no public way to give it a cache. Without this one it would use its own in the same folder.
+    # jax has no public way to replace its cache, and would use its own in the same folder.
     compilation_cache.get_file_cache = lambda path: (cache, path)  # type: ignore[assignment, return-value]
     jax.config.update("jax_compilation_cache_dir", folder)
     # The smallest programs take 10 to 90 ms to compile, 1.5 ms to write and 4 ms to read.

@@ -1,4 +1,4 @@
-"""Random numbers: a key for every random node of a step, fresh on every run, reproducible from the node's seeds."""
+"""Every random node gets a new key in each step. The keys follow from the node's seeds and the number of runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MASK = 2**64 - 1
 
 
 def _mixed(*numbers: int) -> int:
-    """A well-spread 64-bit number of several (the finalizer of splitmix64)."""
+    """Mixes numbers into one 64-bit number that depends on all bits (the finalizer of splitmix64)."""
     state = 0x9E3779B97F4A7C15
     for number in numbers:
         state = (state ^ (number & _MASK)) * 0xBF58476D1CE4E5B9 & _MASK
@@ -26,13 +26,13 @@ def _mixed(*numbers: int) -> int:
 
 
 def is_random(node: Node) -> bool:
-    """Whether a node, or a body it holds, draws random numbers."""
+    """Tells if a node, or a body that it holds, draws random numbers."""
     bodies = functions_of(node)
     return node.op.random or (bool(bodies) and any(is_random(n) for f in bodies for n in body(f).nodes))
 
 
 def key_name(node: Node) -> str:
-    """Whose numbers a node uses: the gradient of a loop must see what the loop saw."""
+    """Returns the name under which a node finds its key. The gradient of a loop has that of the loop."""
     return str(node.attrs.get("_forward", node.name))
 
 
@@ -44,7 +44,7 @@ def _seeds(node: Node) -> tuple[int, int]:
 
 
 class RandomState:
-    """How often each random node of a session has run; node names to keys (Philox states, uint32[4])."""
+    """Counts the runs of each random node of a session, and makes its keys (Philox states, uint32[4])."""
 
     def __init__(self) -> None:
         self._runs: dict[str, int] = {}
@@ -52,11 +52,11 @@ class RandomState:
         self._entropy = secrets.randbits(64)
 
     def keys(self, nodes: Sequence[Node], drawn: dict[str, np.ndarray]) -> np.ndarray:
-        """One key per node. `drawn` holds the keys of this step: one name has one key in all its segments."""
+        """Returns one key per node. `drawn` holds the keys of this step, so that a name has one key in all segments."""
         return np.stack([self.key(node, drawn) for node in nodes])
 
     def key(self, node: Node, drawn: dict[str, np.ndarray]) -> np.ndarray:
-        """The key of one node."""
+        """Returns the key of one node."""
         name = key_name(node)
         key = drawn.get(name)
         if key is None:
@@ -66,6 +66,6 @@ class RandomState:
             if seeds == (0, 0):
                 seeds = self._entropy, zlib.crc32(name.encode())
             mixed = _mixed(*seeds, run)
-            # Philox: two words of key, two of counter; the counter's high word is left to loop iterations.
+            # Philox has two words of key and two of counter; loop iterations use the counter's high word.
             key = drawn[name] = np.array([mixed & 0xFFFFFFFF, mixed >> 32, 0, 0], np.uint32)
         return key

@@ -1,4 +1,4 @@
-"""What outlives a step: variables, queues, tables... in the resource manager of the device that owns them."""
+"""Resources outlive a step: variables, queues, tables... A resource manager keeps those of one device."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ USED_UP = _UsedUp()
 
 
 def placed(value: Any, jax_device: Any) -> Any:
-    """`value` on a device, as compiled code leaves its results there.
+    """Returns `value` on a device, in the form that results of compiled code have there.
 
-    jax tells an array that is bound to its device from one that just is there, and compiles for each. Results are bound
-    on devices whose compiled code writes to host memory, which names the device, and not on a CPU.
+    jax compiles separately for arrays that are committed to their device and for others. Results are committed on
+    devices whose compiled code names the device, to write to host memory, and not on a CPU.
     """
     if jax_device.platform != "cpu":
         return jax.device_put(value, jax_device)
@@ -39,28 +39,28 @@ def placed(value: Any, jax_device: Any) -> Any:
         return jax.device_put(value)
 
 
-class Variable:
-    """A value that is replaced, never changed: whoever has read it holds a consistent snapshot.
+class StoredVariable:
+    """Holds the value of a variable. The value is replaced and never changed, so a reader has a consistent snapshot.
 
-    `lock` is held by whoever replaces the value, across the read and the write. Readers take no lock at first: an
-    update may donate the old buffer to its result, and a reader that comes too late for it tries again with the lock.
-    Locks are taken in the order of `order`.
+    A writer holds `lock` from its read to its write. Readers take no lock at first: an update may donate the old buffer
+    to its result, and a reader that is too late for it tries again with the lock. Locks are taken in the order of
+    `order`.
     """
 
     __slots__ = ("dtype", "in_place", "lock", "name", "on_cpu", "order", "shape", "value")
 
     def __init__(self, name: str, dtype: DType, shape: TensorShape, on_cpu: bool = False) -> None:
         self.name = name
-        self.on_cpu = on_cpu  # its values are in the host's memory
+        self.on_cpu = on_cpu  # its value is in the host's memory
         self.dtype = dtype
         self.shape = shape
         self.value: Any = None
-        self.in_place = False  # whether NumPy writes into it
+        self.in_place = False  # NumPy writes into it
         self.lock = threading.Lock()
         self.order = next(_order)
 
     def read(self) -> Any:
-        """The current value."""
+        """Returns the current value. Raises FailedPreconditionError if there is none."""
         value = self.value
         if value is USED_UP:
             with self.lock:
@@ -70,18 +70,18 @@ class Variable:
         return value
 
     def taken(self) -> np.ndarray:
-        """The current value as an array that nobody else has, to write into while the lock is held.
+        """Takes the current value out, as an array that nobody else uses, to write into while the lock is held.
 
-        Others who want to read it meanwhile wait for the lock. Whoever has read it before keeps what was read.
+        Other readers wait for the lock meanwhile. Readers that came before keep what they have read.
         """
         self.in_place = True
         value, self.value = self.read(), USED_UP
-        # Two references: the name above, and the argument.
+        # The two references are the name above and the argument of the call.
         alone = value.__class__ is np.ndarray and value.base is None and sys.getrefcount(value) == 2
         return value if alone and value.flags.writeable else np.array(value)
 
     def require_shape(self, value: Any, node: str) -> None:
-        """Demands that `value` fits the declared shape; `node` is what assigns it."""
+        """Raises InvalidArgumentError if `value`, which `node` assigns, does not fit the declared shape."""
         if not self.shape.is_compatible_with(value.shape):
             raise InvalidArgumentError(
                 None,
@@ -91,7 +91,7 @@ class Variable:
             )
 
     def copy(self) -> np.ndarray:
-        """The current value as an array of its own."""
+        """Returns a copy of the current value."""
         try:
             return np.array(self.read())
         except RuntimeError:  # an update has used up the buffer
@@ -99,7 +99,7 @@ class Variable:
                 return np.array(self.read())
 
     def snapshot(self) -> np.ndarray:
-        """The current value where it lies in the host's memory. While the array lives, updates use other memory."""
+        """Returns the current value without a copy if it is in the host's memory. Updates do not write to it."""
         try:
             return self._on_host(self.read())
         except RuntimeError:  # an update has used up the buffer
@@ -108,38 +108,38 @@ class Variable:
 
     def _on_host(self, value: Any) -> np.ndarray:
         if not self.on_cpu and isinstance(value, jax.Array):
-            # `value` itself would keep what was transferred, as long as it lives.
+            # np.asarray(value) would keep the transferred copy as long as `value` lives.
             value = jax.device_put(value, jax.devices("cpu")[0])
         return np.asarray(value)
 
     def settle(self) -> None:
-        """Waits until the current value is computed."""
+        """Blocks until the current value is computed."""
         value = self.value
         if hasattr(value, "block_until_ready"):
             try:
                 value.block_until_ready()
             except RuntimeError:
                 if not value.is_deleted():
-                    raise  # otherwise the next update has it already, and so it was computed
+                    raise  # if it is deleted, the next update has taken it, so it was computed
 
     def nbytes(self) -> int:
-        """Bytes held; 0 while uninitialised."""
+        """Returns how many bytes it holds; 0 while it is uninitialised."""
         return 0 if self.value is None else int(self.value.nbytes)
 
     def close(self) -> None:
-        """Gives the value up."""
+        """Frees the value."""
         self.value = None
 
 
 class ResourceManager:
-    """The resources of one device, by container and name."""
+    """Keeps the resources of one device, by container and name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._resources: dict[tuple[str, str], Any] = {}
 
     def lookup_or_create(self, container: str, name: str, create: Callable[[], Any]) -> Any:
-        """The resource of that name, made by `create` if there is none."""
+        """Returns the resource of that name, and makes it by `create` if there is none."""
         key = (container, name)
         with self._lock:
             found = self._resources.get(key)
@@ -148,7 +148,7 @@ class ResourceManager:
             return found
 
     def lookup(self, container: str, name: str) -> Any:
-        """The resource of that name; NotFoundError if there is none."""
+        """Returns the resource of that name. Raises NotFoundError if there is none."""
         with self._lock:
             found = self._resources.get((container, name))
         if found is None:
@@ -156,7 +156,7 @@ class ResourceManager:
         return found
 
     def items(self) -> list[tuple[tuple[str, str], Any]]:
-        """All resources with their keys."""
+        """Returns all resources with their keys."""
         with self._lock:
             return list(self._resources.items())
 

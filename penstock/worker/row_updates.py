@@ -1,4 +1,4 @@
-"""Row updates: sparse updates of variables in NumPy. Their rule runs on the rows that have a gradient alone."""
+"""Sparse updates of variables run in NumPy. Their rule runs on the rows that have a gradient, and on no others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.jaxprs.numpy_program import NumpyProgram
 from penstock.kernel.types import on_platform
 from penstock.passes.ir import Node
 from penstock.worker.calls import PlainCall, host_value
-from penstock.worker.resources import Variable
+from penstock.worker.resources import StoredVariable
 from penstock.worker.step import Step
 from penstock.worker.tracing import KERNEL_ERRORS, named_error
 
@@ -22,7 +22,7 @@ _OF_ROWS = frozenset(("grad", "updates"))  # inputs with one row for each index
 
 
 class RowUpdateCall(PlainCall):
-    """Runs such an update by itself."""
+    """Runs a sparse update as an instruction of its own."""
 
     def __init__(self, owner: Any, node: Node) -> None:
         super().__init__(owner, node)
@@ -47,12 +47,12 @@ class RowUpdateCall(PlainCall):
         finally:
             for variable in self.locked:
                 variable.lock.release()
-        if not fits:  # one value for all rows, or an error
+        if not fits:  # there is one value for all rows, or an error
             super().__call__(values, step)
 
 
 class RowUpdate:
-    """A node that changes distinct rows of its variables, which are its first inputs."""
+    """Runs a node that changes distinct rows of its variables, which are its first inputs."""
 
     def __init__(self, node: Node) -> None:
         op = node.op
@@ -65,7 +65,7 @@ class RowUpdate:
         self._programs: dict[Any, NumpyProgram] = {}
 
     def fits(self, arguments: Sequence[Any]) -> bool:
-        """Tells if all is as it should be: each index has a row of the variables' form."""
+        """Tells if the shapes fit: each index has a row of the variables' form."""
         first, indices = arguments[0], arguments[self._indices]
         form = (*indices.shape, *first.shape[1:])
         return (
@@ -74,14 +74,16 @@ class RowUpdate:
             and all(arguments[i].shape == form for i, of_rows in self._given if of_rows)
         )
 
-    def run(self, arguments: list[Any], variables: Sequence[Variable], undo: list[Callable[[], None]]) -> list[Any]:
-        """The new values of the variables, which are changed in place; `undo` gets what puts the old rows back."""
+    def run(
+        self, arguments: list[Any], variables: Sequence[StoredVariable], undo: list[Callable[[], None]]
+    ) -> list[Any]:
+        """Changes the variables in place and returns their arrays. `undo` gets functions that restore the old rows."""
         rows = arguments[self._indices]
-        if rows.size and rows[-1] == np.iinfo(rows.dtype).max:  # of no row at all: they come last
+        if rows.size and rows[-1] == np.iinfo(rows.dtype).max:  # padding, which comes last
             rows = rows[: np.searchsorted(rows, rows[-1])]
         require_in_range(rows, len(arguments[0]))
         given = [arguments[i][: len(rows)] if of_rows else arguments[i] for i, of_rows in self._given]
-        arguments[: self._count] = [None] * self._count  # so that nobody else has them
+        arguments[: self._count] = [None] * self._count  # so that no other reference prevents writing in place
         arrays, old = [], []
         for variable in variables:
             array = variable.taken()
@@ -94,7 +96,7 @@ class RowUpdate:
         return arrays
 
     def _program(self, rows: Sequence[np.ndarray], given: Sequence[np.ndarray]) -> NumpyProgram:
-        """The rule for any number of rows of this form."""
+        """Returns the rule for any number of rows of this form."""
         form = tuple((x.shape[1:], x.dtype) for x in (*rows, *given))
         program = self._programs.get(form)
         if program is None:
@@ -109,7 +111,7 @@ class RowUpdate:
         return program
 
 
-def put_rows(variable: Variable, array: np.ndarray, rows: np.ndarray, before: np.ndarray) -> None:
-    """Puts rows of a variable that is being changed in place back as they were."""
+def put_rows(variable: StoredVariable, array: np.ndarray, rows: np.ndarray, before: np.ndarray) -> None:
+    """Restores rows of a variable that is being changed in place."""
     array[rows] = before
     variable.value = array

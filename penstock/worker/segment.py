@@ -1,4 +1,4 @@
-"""Segment: pure nodes compiled as one XLA program, with the variables they read and write threaded through."""
+"""A segment is a set of pure nodes that compile to one XLA program, through which their variables are threaded."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from penstock.kernel.types import on_platform
 from penstock.kernel.waiting import NeedsThread
 from penstock.passes.ir import Edge, Node
 from penstock.worker.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed
-from penstock.worker.compilation import Compilations, Program, here
+from penstock.worker.compilation import Compilations, Program, this_thread
 from penstock.worker.compiler_options import cpu_compiler_options
 from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
 from penstock.worker.randomness import RandomState, is_random
-from penstock.worker.resources import USED_UP, Variable, placed
-from penstock.worker.shape_watch import shape_text, told_name, value_text
+from penstock.worker.resources import USED_UP, StoredVariable, placed
+from penstock.worker.shape_watch import shape_text, user_name, value_text
 from penstock.worker.tracing import Checks, Trace, variables_in
 
-MAX_ON_HOST = 1 << 20  # bytes: up to this, what is fetched comes back in host memory that the device writes to
-SMALL = 4096  # bytes: to make an array of jax's of so much takes longer than to hand it over each time
-MAX_SPECIALISED = 256  # values of shape-like inputs that a segment keeps compiled code for
+MAX_ON_HOST = 1 << 20  # bytes: the device writes fetched values up to this size to host memory itself
+SMALL = 4096  # bytes: up to this size it is quicker to pass a NumPy array than to make a jax.Array first
+MAX_SPECIALISED = 256  # values of static inputs for which a segment keeps compiled code
 
 
-class _Here(threading.local):
-    """What the thread that calls compiled code may do."""
+class _Caller(threading.local):
+    """Says what the calling thread may do."""
 
-    quick = False
+    quick = False  # it must not compile
 
 
-_here = _Here()
+_caller = _Caller()
 
 
 class _Stale(Exception):
-    """A variable was replaced, and its old buffer used up, after it had been read."""
+    """Raised when an update has used up the buffer of a variable after it was read."""
 
 
 class Segment:
@@ -53,7 +53,7 @@ class Segment:
         plan: SegmentPlan,
         slot_of: Callable[[Edge], int],
         variable_node: Callable[[Edge], Node | None],
-        variable_for: Callable[[Node], Variable],
+        variable_for: Callable[[Node], StoredVariable],
         platform: str,
         jax_device: Any,
         random_state: RandomState,
@@ -75,11 +75,12 @@ class Segment:
         self.out_slots = [slot_of(e) for e in plan.outputs]
         self.variable_node = variable_node
         reads, writes = variables_in(plan.nodes, variable_node)
-        # Written and read before: donated. Written only: nothing goes in. Read only: shared with whoever else reads.
+        # A variable that is read, then written, is donated. One that is only written does not go in. One that is only
+        # read is shared with other readers.
         self.updated = [(n, variable_for(n)) for n in writes if n in reads]
         self.assigned = [(n, variable_for(n)) for n in writes if n not in reads]
         self.read = [(n, variable_for(n)) for n in reads if n not in writes]
-        # One order for all segments, so that no two of them wait for each other.
+        # All segments take locks in one order, so that no two wait for each other.
         self.locks = [v.lock for _, v in sorted(self.updated + self.assigned, key=lambda pair: pair[1].order)]
         everything = self.updated + self.assigned + self.read
         self.all_locks = [v.lock for _, v in sorted(everything, key=lambda pair: pair[1].order)]
@@ -94,11 +95,11 @@ class Segment:
             for n in plan.nodes
             if n.op.name == "Const" and n.attrs["value"].size > BIG_CONSTANT
         ]
-        self.fetched: list[int] = []  # positions of the outputs that only the client wants
+        self.fetched: list[int] = []  # positions of the outputs that only the client needs
         self.checks = Checks()
         self.name = next((n.name for n in plan.nodes if n.op.name != "Const"), "constants")
-        self.program = Program(compilations, self.name, [told_name(node) for node, _ in (*self.inputs, *plan.static)])
-        self._compiled: Callable[..., Any] | None = None  # if it is specialised on nothing
+        self.program = Program(compilations, self.name, [user_name(node) for node, _ in (*self.inputs, *plan.static)])
+        self._compiled: Callable[..., Any] | None = None  # used if it is specialised on nothing
         self.specialised: dict[Any, Callable[..., Any]] = {}
         self._lock = threading.Lock()
 
@@ -108,7 +109,7 @@ class Segment:
         traced = self.traced(static)
 
         def segment(updated: Any, read: Any, inputs: Any, constants: Any, keys: Any) -> Any:
-            if _here.quick:
+            if _caller.quick:
                 raise NeedsThread  # compiling takes long
             return traced(updated, read, inputs, constants, keys)
 
@@ -116,7 +117,7 @@ class Segment:
         return compiled
 
     def traced(self, static: Sequence[np.ndarray]) -> Callable[..., Any]:
-        """The segment as a function that jax can trace; `static` are the values that it is specialised on."""
+        """Returns the segment as a function that jax can trace; `static` are the values that it is specialised on."""
 
         def segment(updated: Any, read: Any, inputs: Any, constants: Any, keys: Any) -> Any:
             with on_platform(self.platform):
@@ -125,15 +126,12 @@ class Segment:
         return segment
 
     def jitted(self, function: Callable[..., Any]) -> Any:
-        """A function of a segment's arguments, to be compiled for its device; the first argument is donated."""
+        """Returns a function of a segment's arguments, jitted for its device. The first argument is donated."""
         options = cpu_compiler_options() if self.platform == "cpu" else None
         return jax.jit(function, donate_argnums=(0,), compiler_options=options)
 
     def compile(self, jitted: Any, forms: Sequence[Any]) -> Any:
-        """Compiles such a function for arguments of these forms, so that a call with them finds the code there.
-
-        Returns the compiled function, which takes nothing else.
-        """
+        """Compiles such a function for arguments of these forms. Returns the code, which takes no others."""
         with self._on_device():
             return jitted.lower(*forms).compile()
 
@@ -141,7 +139,7 @@ class Segment:
         return contextlib.nullcontext() if self.is_default else jax.default_device(self.jax_device)
 
     def _trace(self, updated: Any, read: Any, inputs: Any, constants: Any, keys: Any, static: Any) -> Any:
-        # An uninitialised variable is seen here and not on every call: None in place of an array traces anew.
+        # An uninitialised variable is found here and not on every call, since None in place of an array is traced anew.
         for (_, variable), value in (*zip(self.updated, updated, strict=True), *zip(self.read, read, strict=True)):
             if value is None:
                 variable.read()
@@ -150,7 +148,7 @@ class Segment:
             values[(id(edge[0]), edge[1])] = value.value() if isinstance(value, Borrowed) else value
         for edge, value in zip(self.plan.static, static, strict=True):
             values[(id(edge[0]), edge[1])] = value
-        here.traced = here.program, [*map(shape_text, inputs), *map(value_text, static)]
+        this_thread.traced = this_thread.program, [*map(shape_text, inputs), *map(value_text, static)]
         big = iter(constants)
         for node in self.plan.nodes:
             if node.op.name == "Const" and node.attrs["value"].size > BIG_CONSTANT:
@@ -174,8 +172,8 @@ class Segment:
         assigned = [jnp.asarray(state[n]) for n, _ in self.assigned]
         failed = trace.failed
         if self.host is not None:
-            # Small results that only the client wants go to host memory as part of the program: no transfer follows.
-            # What comes in and goes out again cannot.
+            # The program itself writes small results that only the client needs to host memory, so no transfer follows.
+            # It cannot do so for inputs that are also outputs.
             for i in self.fetched:
                 if id(computed[i]) not in taken and getattr(outputs[i], "nbytes", MAX_ON_HOST) < MAX_ON_HOST:
                     outputs[i] = jax.device_put(outputs[i], self.host)
@@ -184,7 +182,7 @@ class Segment:
         return new, outputs, assigned, failed
 
     def _function(self, values: list[Any]) -> Callable[..., Any]:
-        """The function to call with these values."""
+        """Returns the compiled function for these values."""
         if self.plan.static:
             return self._specialise(values)
         with self._lock:
@@ -196,21 +194,21 @@ class Segment:
         key = tuple((a.dtype.str, a.shape, a.tobytes()) for a in arrays)
         with self._lock:
             compiled = self.specialised.pop(key, None) or self._jit(arrays)
-            self.specialised[key] = compiled  # the last one used is the last one to go
+            self.specialised[key] = compiled  # the one used least recently is dropped first
             if len(self.specialised) > MAX_SPECIALISED:
                 del self.specialised[next(iter(self.specialised))]
             return compiled
 
     @property
     def versions(self) -> int:
-        """For how many shapes and values it was compiled."""
+        """The number of shapes and values that it was compiled for."""
         return sum(f._cache_size() for f in (self._compiled, *self.specialised.values()) if f is not None)  # type: ignore[attr-defined]
 
     # Running
 
     def __call__(self, values: list[Any], drawn: dict[str, np.ndarray], quick: bool = False) -> None:
-        """Runs in this thread, or, if it is to be quick and has to be compiled first, raises NeedsThread."""
-        _here.quick, here.program = quick, self.program
+        """Runs the segment. With `quick` it raises NeedsThread if it would have to compile."""
+        _caller.quick, this_thread.program = quick, self.program
         compiled = self._compiled or self._function(values)
         outputs = self.run(compiled, self._inputs(values), drawn)
         for slot, value in zip(self.out_slots, outputs, strict=True):
@@ -223,12 +221,12 @@ class Segment:
         drawn: dict[str, np.ndarray],
         sizes: Mapping[str, int] | None = None,
     ) -> list[Any]:
-        """Calls compiled code of this segment: gives its outputs, and puts the new values of variables in place."""
+        """Calls compiled code of this segment, stores the new values of variables, and returns the outputs."""
         keys = self.random_state.keys(self.random, drawn) if self.random else None
         try:
             outputs, failed = self._run(self.locks, compiled, inputs, keys, sizes)
         except _Stale:
-            # An update used up a buffer between our read and the call: once more, and keep updates away meanwhile.
+            # An update used up a buffer between the read and the call. The retry holds all locks against updates.
             outputs, failed = self._run(self.all_locks, compiled, inputs, keys, sizes)
         if failed is not None:
             self.checks.raise_if(failed, sizes=sizes)
@@ -244,7 +242,7 @@ class Segment:
         return inputs
 
     def forms(self, values: list[Any]) -> tuple[Any, Any]:
-        """The function that would be called with these values, and the shapes and types of its arguments."""
+        """Returns the function for these values, and the shapes and types of its arguments."""
         compiled = self._compiled or self._function(values)
         keys = np.zeros((len(self.random), 4), np.uint32) if self.random else None
         updated = [v.read() for v in self.updated_variables]
@@ -260,7 +258,7 @@ class Segment:
         keys: Any,
         sizes: Mapping[str, int] | None,
     ) -> tuple[Any, Any]:
-        """Calls the compiled code with `locks` held, and puts the new values of variables in place."""
+        """Calls the compiled code with `locks` held, and stores the new values of variables."""
         if not locks:
             _, outputs, _, failed = self._call(compiled, [], inputs, keys)
             return outputs, failed
@@ -284,13 +282,13 @@ class Segment:
         return outputs, failed
 
     def _forget_lost(self, old: list[Any]) -> None:
-        """A call that failed while it ran (out of memory, say) has used up the buffers donated to it."""
+        """Marks variables as uninitialised whose buffers were donated to a call that failed, for lack of memory say."""
         for variable, value in zip(self.updated_variables, old, strict=True):
             if _is_used_up(value):
                 variable.value = None
 
     def put(self, new: Sequence[Any], assigned: Sequence[Any]) -> None:
-        """Puts the new values of variables in place: of those that are updated, and of those that are only assigned."""
+        """Stores the new values of the updated variables and of those that are only assigned."""
         for variable, value in zip(self.updated_variables, new, strict=True):
             variable.value = value
         for variable, value in zip(self.assigned_variables, assigned, strict=False):
@@ -310,13 +308,13 @@ class Segment:
                 return compiled(updated, read, inputs, self.constants, keys)
         except (OpError, NotTraceable, NeedsThread):
             raise
-        except Exception as error:  # of jax and XLA, of many kinds
+        except Exception as error:  # jax and XLA raise many kinds
             if any(map(_is_used_up, read)):
                 raise _Stale from error
             raise self._error(error) from error
 
-    def _moved(self, variable: Variable, value: np.ndarray) -> Any:
-        """The value of a variable that NumPy has made, for compiled code; kept so, unless NumPy works on in it."""
+    def _moved(self, variable: StoredVariable, value: np.ndarray) -> Any:
+        """Returns a variable's NumPy value as a jax.Array, and stores it so unless NumPy still writes into it."""
         array = placed(value, self.jax_device)
         if not variable.in_place and variable.lock.acquire(blocking=False):
             if variable.value is value:
@@ -331,14 +329,15 @@ class Segment:
 
 
 def _is_used_up(value: Any) -> bool:
-    """Whether the buffer of a variable's value has been donated."""
+    """Tells if the buffer of a variable's value has been donated."""
     return value is USED_UP or (isinstance(value, jax.Array) and value.is_deleted())
 
 
 def _output(value: Any, taken: set[int], dtype: DType) -> Any:
-    """A value as an output of compiled code: an array of its own, or a list of tensors as it is.
+    """Returns a value as an output of compiled code: an array of its own, or a list of tensors as it is.
 
-    jax would hand an input that is also an output through as the same buffer; who fetches it owns it, so it is copied.
+    An input that is also an output is copied: jax would return the same buffer, and a fetched value belongs to the
+    client.
     """
     if hasattr(value, "tree_flatten"):
         return value
@@ -348,7 +347,7 @@ def _output(value: Any, taken: set[int], dtype: DType) -> Any:
 
 
 def _host_memory(device: Any) -> Any:
-    """Where a device other than the CPU can write to on the host, or None."""
+    """Returns the host memory that a device other than the CPU can write to, or None."""
     if device.platform == "cpu" or all(m.kind != "pinned_host" for m in device.addressable_memories()):
         return None
     return jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")

@@ -1,4 +1,4 @@
-"""ShapeWatch: finds the input whose changing shape has a segment compiled again and again."""
+"""A ShapeWatch finds the input whose changing shape makes a segment compile again and again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from penstock.passes.ir import Node
 
-MANY = 8  # shapes of one input that a segment may be compiled for before a program is told
-SHOWN = 4  # shapes
+MANY = 8  # shapes of one input that a segment may be compiled for before a warning
+SHOWN = 4  # shapes in a warning
 
 
 class ShapeWatch:
@@ -27,23 +27,23 @@ class ShapeWatch:
         self._inputs = list(inputs)
         self._many = many
         self._seen: list[dict[str, None]] = [{} for _ in inputs]
-        self._told: set[int] = set()
+        self._warned: set[int] = set()
         self._count = 0
         self._seconds = 0.0
 
     def note(self, shapes: Sequence[str], seconds: float) -> str | None:
-        """Takes the shapes of one compilation; returns what to tell the program, once per input that is the cause."""
+        """Takes the shapes of one compilation. Returns a warning, once for each input that is the cause."""
         self._count += 1
         self._seconds += seconds
         guilty: list[int] = []
         for i, (shape, seen) in enumerate(zip(shapes, self._seen, strict=True)):
             seen.pop(shape, None)
-            seen[shape] = None  # the last one seen is the last one shown
+            seen[shape] = None  # the last one seen is shown last
             if len(seen) > self._many:
-                if i not in self._told:
+                if i not in self._warned:
                     guilty.append(i)
-                    self._told.add(i)
-                del seen[next(iter(seen))]  # told once, it need not be kept track of
+                    self._warned.add(i)
+                del seen[next(iter(seen))]  # its number does not matter after the warning
         return self._message(guilty) if guilty else None
 
     def _message(self, guilty: Sequence[int]) -> str:
@@ -56,8 +56,8 @@ class ShapeWatch:
         )
 
 
-def told_name(node: Node) -> str:
-    """The name by which a program knows a node, or what comes in place of one: a fed value, one of another task."""
+def user_name(node: Node) -> str:
+    """Returns the name that the user gave to a node, also if it stands for a fed value or one of another task."""
     name = node.attrs["tensor_name"].rpartition(":")[0] if node.op.name == "_Recv" else str(node.name)
     while name.startswith("_arg/"):
         name = name.removeprefix("_arg/").rpartition(":")[0]
@@ -65,7 +65,7 @@ def told_name(node: Node) -> str:
 
 
 def shape_text(value: Any) -> str:
-    """Type and shape of an input.
+    """Returns the type and shape of an input.
 
     >>> shape_text(np.zeros((2, 3), np.float32))
     'float32[2, 3]'
@@ -76,7 +76,7 @@ def shape_text(value: Any) -> str:
 
 
 def value_text(value: np.ndarray) -> str:
-    """The value of an input that code is compiled for.
+    """Returns the text of a value that code is compiled for.
 
     >>> value_text(np.array([2, 3]))
     'int64[2] = [2 3]'

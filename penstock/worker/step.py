@@ -1,4 +1,4 @@
-"""Step: what the instructions of one step share, and how they wait."""
+"""A Step holds what the instructions of one step share in a task, and lets them wait."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from penstock.worker.cancellation import Cancellation
 from penstock.worker.rendezvous import KEY_BITS, Rendezvous
 from penstock.worker.transfer import RecvCall
 
-_NOWHERE = Rendezvous()  # of steps that are in one task
+_NOWHERE = Rendezvous()  # for steps that are all in one task
 
 
 class Step:
-    """What instructions of one step share: cancellation, deadline, tensors from other tasks, and what is traced."""
+    """Holds what the instructions of one step share: cancellation, deadline, tensors of other tasks, timings."""
 
     __slots__ = (
-        "asked_by",
         "cancelled",
         "deadline",
         "drawn",
-        "give_way",
-        "parting",
         "quick",
         "rendezvous",
+        "reply_tensors",
+        "requester",
         "send",
+        "suspend",
         "timings",
         "undo",
         "wait",
@@ -39,19 +39,19 @@ class Step:
     def __init__(self, cancelled: Cancellation, deadline: float | None = None, trace: bool = False) -> None:
         self.cancelled = cancelled
         self.deadline = deadline  # by time.monotonic()
-        self.drawn: dict[str, np.ndarray] = {}
-        # What an op calls that would have to wait, if the step may be left there; it gives what goes on with the step.
-        self.give_way: Callable[[], Callable[[], None]] | None = None
-        self.quick = False  # whether what would take long, as compiling does, is to be left to another thread
-        self.rendezvous: Rendezvous = _NOWHERE  # where tensors of other tasks arrive
-        # To a task, keys and values, unless the way there is the last argument; whether they were sent.
+        self.drawn: dict[str, np.ndarray] = {}  # random keys of this step, by node name
+        # Called by an op that would block. Returns the function that resumes the step. None: the op blocks its thread.
+        self.suspend: Callable[[], Callable[[], None]] | None = None
+        self.quick = False  # raise NeedsThread before work that takes long, such as compiling
+        self.rendezvous: Rendezvous = _NOWHERE  # tensors of other tasks arrive here
+        # Takes a task, keys, values and a route. Returns False, and sends nothing, if that is the route to the task.
         self.send: Callable[[str, Sequence[int], Sequence[Any], Any], bool] = _to_nobody
-        self.asked_by: Any = None  # the way back to who asked for it, if that is another process
-        self.parting: tuple[Sequence[int], Sequence[Any]] = (), ()  # tensors that go there together with the answer
+        self.requester: Any = None  # the route to the master, if that is in another process
+        self.reply_tensors: tuple[Sequence[int], Sequence[Any]] = ((), ())  # keys and tensors for the requester
         self.wait: Callable[[Signal, float | None], bool] = Signal.wait
         self.timings: list[tuple[str, str, str, float, float]] | None = [] if trace else None
-        self.undo: list[Callable[[], None]] = []  # what an interpreted segment has changed, should it fail
-        self.waited = 0.0  # seconds, for tensors of other tasks and in queues
+        self.undo: list[Callable[[], None]] = []  # undoes what an interpreted segment has changed, if it fails
+        self.waited = 0.0  # seconds that it was blocked
 
     def check(self, where: str) -> None:
         """Raises if the step was cancelled or is past its deadline."""
@@ -61,13 +61,13 @@ class Step:
             raise DeadlineExceededError(None, where, f"Timed out before '{where}' could run.")
 
     def inner(self) -> Step:
-        """A step for a body: the same, but random numbers are drawn anew."""
+        """Returns a step for a body: the same, but with new random keys."""
         step = Step(self.cancelled, self.deadline)
         step.rendezvous, step.send, step.wait, step.timings = self.rendezvous, self.send, self.wait, self.timings
         return step
 
     def wait_for(self, recv: RecvCall, keys: Sequence[int]) -> None:
-        """Waits until all tensors of a Recv are there, the step is cancelled, or its deadline has passed."""
+        """Blocks until all tensors of a Recv have arrived. Raises if the step is cancelled or its deadline passes."""
         arrived = Signal()
         if self.rendezvous.ready(keys, arrived.set):
             return
@@ -80,9 +80,9 @@ class Step:
         self.check(recv.name)
 
     def remaining(self) -> float | None:
-        """Seconds until the deadline, or None without one."""
+        """Returns the seconds until the deadline, or None without one."""
         return None if self.deadline is None else self.deadline - time.monotonic()
 
 
 def _to_nobody(task: str, keys: Sequence[int], values: Sequence[Any], kept_for: Any) -> bool:
-    raise InternalError(f"A step of one task was to send to {task}.")
+    raise InternalError(f"A step that is all in one task tried to send to {task}.")

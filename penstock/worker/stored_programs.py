@@ -1,6 +1,6 @@
-"""Stored programs: padded programs as jax lowers them, on disk beside compiled code.
+"""Padded programs are stored on disk as jax lowers them, beside compiled code.
 
-Tracing and lowering one takes a second start longer than to read what the first has compiled.
+Without them a second start would spend more time on tracing and lowering than on reading compiled code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Bounds = tuple[int, ...]
 
 
 class StoredPrograms:
-    """The programs that were made of one jaxpr, for any bounds. Only code for CPUs is stored.
+    """Finds and stores the programs of one jaxpr, for any bounds. Only code for CPUs is stored.
 
     >>> call = StoredPrograms(jaxpr, "cpu").function((64,), made, forms)
     """
@@ -26,11 +26,11 @@ class StoredPrograms:
     def __init__(self, jaxpr: Any, platform: str) -> None:
         self._jaxpr = jaxpr
         self._platform = platform
-        self._new: dict[Bounds, Any] = {}  # made here
+        self._new: dict[Bounds, Any] = {}  # made here, and not stored yet
 
     @functools.cached_property
     def _place(self) -> tuple[ProgramCache, str] | None:
-        """The cache, and how the names of the programs begin."""
+        """The cache and the prefix of the programs' names; None if nothing is stored."""
         cache = kept()
         if cache is None or self._platform != "cpu" or not jax.config.values["jax_enable_compilation_cache"]:
             return None
@@ -40,14 +40,14 @@ class StoredPrograms:
             return None
 
     def bounds(self) -> list[Bounds]:
-        """The bounds of the programs that are there."""
+        """Returns the bounds of the stored programs."""
         if self._place is None:
             return []
         cache, start = self._place
         return [tuple(map(int, name[len(start) :].split("x"))) for name in cache.names(start)]
 
     def function(self, bounds: Bounds, made: Callable[..., Any], forms: Sequence[Any]) -> Callable[..., Any]:
-        """`made`, a function of arrays of these forms, or what was stored of it."""
+        """Returns the stored form of `made`, a function of arrays of these forms, or `made` itself."""
         if self._place is None:
             return made
         cache, start = self._place
@@ -56,13 +56,13 @@ class StoredPrograms:
             return jax.export.deserialize(bytearray(stored)).call
         try:
             exported = jax.export.export(jax.jit(made), platforms=[self._platform])(*forms)
-        except (ValueError, NotImplementedError):  # it has a part that jax does not store
+        except (ValueError, NotImplementedError):  # jax cannot store a part of it
             return made
         self._new[bounds] = exported
         return exported.call
 
     def keep(self, bounds: Bounds) -> None:
-        """Stores a function that was made here, once it is compiled: who finds one finds its code, too."""
+        """Stores a function that was made here. It is called after compiling, so that the code is stored already."""
         exported = self._new.pop(bounds, None)
         if exported is not None and self._place is not None:
             cache, start = self._place

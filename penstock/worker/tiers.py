@@ -1,12 +1,11 @@
-"""Tiers: which way a segment runs, by what was seen of it so far.
+"""A segment runs in one of three tiers, chosen by the runs so far.
 
-    interpreted   its first runs, runs of shapes that are new, and work that is small: in NumPy
-    padded        compiled once for all sizes up to a bound, where shapes keep changing
-    exact         compiled for one shape, where that comes again and again
+    interpreted   NumPy runs the first runs, new shapes, and small work
+    padded        code is compiled once for all sizes up to a bound, if shapes keep changing
+    exact         code is compiled for one shape that comes again and again
 
-In NumPy a segment runs node by node if it is small or comes for the first time, and if it has come again with another
-shape, or was declared with sizes that are not known, as one program for all sizes (`Traced`). Compiling happens in the
-background while another tier serves, else at once.
+NumPy runs a segment node by node if it is small or new. It runs one program for all sizes (`Traced`) if the shapes have
+changed, or the program leaves sizes open. Code is compiled in the background while another tier serves, else at once.
 """
 
 from __future__ import annotations
@@ -40,44 +39,44 @@ from penstock.worker.step import Step
 from penstock.worker.stored_programs import Bounds
 from penstock.worker.traced import Sizes, Traced, bound_for, pattern_of, shapes_of
 
-AGAIN = 3  # times that a shape must have come before code is compiled for it
-WORTH = 0.001  # seconds that the quickest run in NumPy must take for that
-WORTH_MOVING = 0.01  # likewise, of a segment that changes large variables
-LARGE = 1 << 20  # bytes of variables: to take them from NumPy to compiled code, or back, costs a copy
-LONG = 0.3  # seconds in NumPy, over all runs, after which code is prepared: some of what compiling takes
-LONG_FOR_ONE = 1.0  # likewise, of one shape, in code that is not for it alone
-FEW = 2  # shapes: a segment that has seen more is one whose shapes change
-OFTEN = 50  # times that one of many shapes must have come before code is compiled for it alone
-ROOMY = 4  # times as much room as is needed: from here on a smaller bound is prepared
-MANY_PROGRAMS = 12  # that are compiled for one segment in the background
-MANY_SHAPES = 1000  # that are remembered
-FEW_NODES = 30  # of a segment that NumPy runs node by node: what is done anew for each size costs more than the nodes
-MANY_NODES = 3000  # of a segment that is traced only when it is compiled
-MANY_TRACES = 4  # of one segment, for patterns that did not last
-FOR_PATTERN = 8  # shapes that a pattern is learnt from
-IMAGINED = 2  # shapes beside the one that was seen: so many show how sizes hang together
-SIMILAR = 16  # times: a bound of a loop that is so much larger serves as well
+AGAIN = 3  # runs of a shape before code is compiled for it
+WORTH = 0.001  # seconds that the quickest run in NumPy must take before code is compiled
+WORTH_MOVING = 0.01  # the same for a segment that changes large variables
+LARGE = 1 << 20  # bytes of variables: moving them between NumPy and compiled code costs a copy
+LONG = 0.3  # seconds in NumPy, over all runs, after which code is prepared
+LONG_FOR_ONE = 1.0  # seconds of one shape, in code that is not for it alone, after which better code is prepared
+FEW = 2  # shapes: a segment with more counts as one whose shapes change
+OFTEN = 50  # runs of one of many shapes before exact code is compiled for it
+ROOMY = 4  # a smaller bound is prepared if padding makes the arrays so many times larger
+MANY_PROGRAMS = 12  # no more are compiled for one segment in the background
+MANY_SHAPES = 1000  # no more are remembered
+FEW_NODES = 30  # a segment of no more runs node by node: work for each new size would cost more than the nodes
+MANY_NODES = 3000  # a segment of more is traced only when it is compiled
+MANY_TRACES = 4  # no more traces of one segment, for patterns that did not hold
+FOR_PATTERN = 8  # a pattern is learnt from so many shapes
+IMAGINED = 2  # invented shapes beside the one seen; this many show which sizes depend on others
+SIMILAR = 16  # a loop bound that is at most so many times larger is used again
 
-Imagined = dict[int, list[Shapes]]  # shapes of results that might come as well, by slot: of each one's arrays
+Imagined = dict[int, list[Shapes]]  # by slot: invented shapes of the arrays in it
 
 
 class _Seen:
-    """One shape of a segment's inputs: how often it came, and how long its runs took."""
+    """Counts the runs of one shape of a segment's inputs, and the time that they took."""
 
     __slots__ = ("asked", "runs", "seconds")
 
     def __init__(self) -> None:
         self.runs = 0
-        self.seconds = 0.0  # that runs took, in other code than its own
-        self.asked = False  # whether code for it is under way
+        self.seconds = 0.0  # spent in other code than its own
+        self.asked = False  # code for it is being compiled
 
 
 class Tiers:
-    """The ways in which a segment can run, and the choice between them."""
+    """Chooses the tier for each run of a segment, and has code compiled where that pays."""
 
     def __init__(self, segment: Segment, node_by_node: Callable[[], Any], imagined: Imagined) -> None:
         self.segment = segment
-        self.failure: NotTraceable | None = None  # why the segment cannot be compiled as it is
+        self.failure: NotTraceable | None = None  # the reason why the segment cannot be compiled as it is
         self._make_node_by_node = node_by_node
         self._node_by_node: Any = None
         only = os.environ.get("PENSTOCK_TIER", "")
@@ -90,24 +89,24 @@ class Tiers:
         self._static_slots = segment.static_slots
         self._input_slots = [segment.slot_of(e) for e in segment.plan.inputs]
         loops = [segment.slot_of(e) for e in segment.plan.static if e[0].op.name == "WhileTripCount"]
-        self._loop_bounds = dict.fromkeys(loops, 0)  # the largest that was seen
+        self._loop_bounds = dict.fromkeys(loops, 0)  # the largest bound so far, by slot
         self._imagined = imagined
         fed = [(e[0].attrs.get("shape") if e[0].op.name == "_Arg" else None) for e in segment.inputs]
         self._fed = {slot: shape for slot, shape in zip(segment.in_slots, fed, strict=True) if shape is not None}
         self._lock = threading.Lock()  # steps may come from several threads
         self._seen: dict[Any, _Seen] = {}
-        self._counts: dict[Any, int] = {}  # of shapes, by what else the segment is specialised on
-        self._exact: set[Any] = set()  # shapes for which code is there
-        self._traced: dict[Any, Traced] = {}  # by what else the segment is specialised on
+        self._counts: dict[Any, int] = {}  # number of shapes, by the other things that code is specialised on
+        self._exact: set[Any] = set()  # shapes that have code of their own
+        self._traced: dict[Any, Traced] = {}  # likewise
         self._traces = 0
         self._tracing = threading.Lock()
-        self._asked: set[Any] = set()  # padded code that is under way
-        self._seconds = 0.0  # in NumPy
-        self._quickest = math.inf  # run there
-        self._settled: Any = None  # shapes of work that is so small that it stays as it is
+        self._asked: set[Any] = set()  # padded code that is being compiled
+        self._seconds = 0.0  # of all runs in NumPy
+        self._quickest = math.inf  # seconds of the quickest of them
+        self._settled: Any = None  # the shapes of a run that is too small to ever be compiled
 
     def __call__(self, values: list[Any], step: Step) -> None:
-        """Runs the segment; NotTraceable if it has to be cut first."""
+        """Runs the segment. Raises NotTraceable if it has to be cut first."""
         for slot, largest in self._loop_bounds.items():
             self._loop_bounds[slot] = values[slot] = _similar_bound(values[slot], largest)
         shapes, known = self._form(values)
@@ -140,17 +139,17 @@ class Tiers:
             self._prepare(shapes, known, seen, traced, sizes, bounds, values)
 
     def _form(self, values: list[Any]) -> tuple[Shapes, Any]:
-        """The shapes of the inputs, and what else code is specialised on: values, and the kinds of lists."""
+        """Returns the shapes of the inputs, and the values and kinds of lists that code is specialised on."""
         known = tuple([np.asarray(values[s]).tobytes() for s in self._static_slots]) if self._static_slots else ()
         try:
             return tuple([values[s].shape for s in self._in_slots]), known
-        except AttributeError:  # there are lists of tensors among them
+        except AttributeError:  # some inputs are lists of tensors
             inputs = [values[s] for s in self._in_slots]
             return shapes_of(inputs), (*known, *map(_kind, inputs))
 
     @functools.cached_property
     def _is_large(self) -> bool:
-        """Tells if it changes large variables. Compiled code keeps those once it has them."""
+        """Tells if the segment changes large variables. Once compiled code has them, it keeps them."""
         return sum(variable.nbytes() for variable in self.segment.updated_variables) > LARGE
 
     def _noted(self, shapes: Shapes, known: Any) -> _Seen:
@@ -171,7 +170,7 @@ class Tiers:
     # Tracing
 
     def _fitting(self, shapes: Shapes, known: Any, values: list[Any], quick: bool) -> tuple[Any, Any]:
-        """The segment as one jaxpr that fits these shapes, with their sizes; made if that pays, else None."""
+        """Returns the segment as one jaxpr that fits these shapes, and their sizes. It traces only if that pays."""
         traced = self._traced.get(known)
         sizes = traced.pattern.sizes(shapes) if traced is not None else None
         if sizes is None and self._may_trace and self._is_worth_tracing(shapes, known):
@@ -183,7 +182,7 @@ class Tiers:
         return (traced, sizes) if sizes is not None else (None, None)
 
     def _is_worth_tracing(self, shapes: Shapes, known: Any) -> bool:
-        """Tells if sizes change, or may do so by the program's own words."""
+        """Tells if sizes have changed, or may change because the program leaves them open."""
         count = self._counts[known]
         if self._is_small and self._may_interpret and self._seconds < LONG:
             return False
@@ -192,13 +191,13 @@ class Tiers:
         return count > 1 or any(imagined != shapes for imagined in self._imagine(shapes))
 
     def _imagine(self, shapes: Shapes) -> list[Shapes]:
-        """Shapes that might come as well, if that is known of all inputs: by what the program leaves open."""
+        """Returns invented shapes that the program allows as well. Returns none if an input's are not known."""
         worlds: list[Any] = [[] for _ in range(IMAGINED)]
         for slot in self._in_slots:
             if slot not in self._imagined and slot not in self._fed:
                 return []
             for i, world in enumerate(worlds):
-                at = len(world)  # what is fed is one array
+                at = len(world)  # a fed value is one array
                 fed = [_imagined_shape(dims, self._fed[slot], i) for dims in shapes[at : at + 1] if slot in self._fed]
                 world += self._imagined[slot][i] if slot in self._imagined else fed
         ranks = [len(dims) for dims in shapes]
@@ -216,9 +215,9 @@ class Tiers:
             if not self._load(traced, shapes):
                 self._may_interpret = self._may_interpret and (self._is_small or traced.has_numpy)
         except NotTraceable:
-            self._require_traceable(values)  # perhaps only symbols are in the way
+            self._require_traceable(values)  # perhaps only the symbols prevent tracing
             return None
-        except Exception:  # of many kinds: some kernels must know their sizes
+        except Exception:  # kernels that must know their sizes raise errors of many kinds
             return None
         self._traced[known] = traced
         results = [traced.output_shapes(world) for world in imagined]
@@ -228,7 +227,7 @@ class Tiers:
         return traced
 
     def _require_traceable(self, values: list[Any]) -> None:
-        """NotTraceable if the segment cannot be traced with known sizes either."""
+        """Raises NotTraceable if the segment cannot be traced with known sizes either."""
         try:
             function = self.segment.traced([np.asarray(values[s]) for s in self._static_slots])
             jax.eval_shape(function, *self.segment.forms(values)[1])
@@ -239,7 +238,7 @@ class Tiers:
     # Running in NumPy
 
     def _interpreted(self, traced: Traced | None, sizes: Sizes, values: list[Any], step: Step) -> bool:
-        """Runs in NumPy if that can be done."""
+        """Runs the segment in NumPy, and tells if that was possible."""
         if not self._may_interpret:
             return False
         try:
@@ -251,14 +250,14 @@ class Tiers:
         except (NoRule, TooMuchWork):
             self._may_interpret = False
         except UnimplementedError:
-            return False  # a list that never had an item has one shape for compiled code, and none here
+            return False  # compiled code knows the shape of a list that never had an item, NumPy does not
         return self._may_interpret
 
     def _run_nodes(self, values: list[Any], step: Step) -> None:
         if self._node_by_node is not None:
             self._run(self._node_by_node, values, step)
             return
-        with without_collecting():  # what is made for the first run stays
+        with without_collecting():  # the first run makes objects that stay
             self._node_by_node = self._make_node_by_node()
             self._run(self._node_by_node, values, step)
 
@@ -287,7 +286,7 @@ class Tiers:
     def _compile_now(
         self, shapes: Shapes, known: Any, traced: Traced | None, sizes: Sizes, values: list[Any], step: Step
     ) -> None:
-        """Compiles here, since nothing else can run it."""
+        """Compiles in this thread, since no other tier can run the segment."""
         if traced is not None and self._may_pad and self._changes(known):
             if step.quick:
                 raise NeedsThread  # compiling takes long
@@ -309,7 +308,7 @@ class Tiers:
         bounds: Bounds | None,
         values: list[Any],
     ) -> None:
-        """Has code compiled in the background if that pays."""
+        """Compiles code in the background if that pays."""
         if len(self._exact) + sum(len(t.programs) for t in list(self._traced.values())) >= MANY_PROGRAMS:
             return
         if bounds is None and self._quickest < (WORTH_MOVING if self._is_large else WORTH):
@@ -322,7 +321,7 @@ class Tiers:
                 seen.asked = True
                 self._prepare_exact(shapes, known, values)
         elif changes and traced is not None and self._may_pad:
-            wanted, bounds = self._bounds(traced, sizes), traced.fitting(sizes)  # code may be there by now
+            wanted, bounds = self._bounds(traced, sizes), traced.fitting(sizes)  # code may have become ready meanwhile
             is_long = self._seconds > LONG if bounds is None else seen.seconds > LONG_FOR_ONE
             fits = bounds is not None and math.prod(bounds) < ROOMY * math.prod(wanted)
             if is_long and not fits and (known, wanted) not in self._asked:
@@ -344,14 +343,14 @@ class Tiers:
         in_background(compile_exact, self.segment.name, self.segment.program.log)
 
     def _bounds(self, traced: Traced, sizes: Sizes) -> Bounds:
-        """The bounds to compile for: at first for all sizes that were seen, then for these."""
+        """Returns the bounds to compile for: the first time for all sizes seen, later for these sizes."""
         largest = {} if traced.programs else traced.pattern.largest
         return tuple(bound_for(max(sizes[name], largest.get(name, 0))) for name in traced.pattern.symbols)
 
     def _load(self, traced: Traced, shapes: Shapes) -> bool:
-        """Loads the program for these shapes that an earlier process has left on disk; False if there is none.
+        """Loads the program for these shapes that an earlier process has stored on disk; False if there is none.
 
-        This takes a fraction of a second, much of it Python: beside steps in NumPy it would take longer, and they, too.
+        This takes a fraction of a second, mostly of Python. In the background it would slow down steps in NumPy.
         """
         sizes = traced.pattern.sizes(shapes) if self._may_pad and self._may_compile else None
         bounds = None if sizes is None else traced.fitting(sizes, traced.stored.bounds())
@@ -364,13 +363,13 @@ class Tiers:
             traced.compile(bounds)
         except NoRule:
             self._may_pad = False
-        except Exception as error:  # of a jax that does things in another way; other tiers serve
+        except Exception as error:  # another version of jax may differ; the other tiers still work
             self._may_pad = False
             logging.warning("'%s' could not be compiled for all sizes: %r", self.segment.name, error)
 
 
 def _imagined_shape(dims: tuple[int, ...], declared: TensorShape, world: int) -> tuple[int, ...]:
-    """A shape that might be fed as well. Equal sizes stay equal; 0 and 1 are what they are, since they broadcast."""
+    """Returns a shape that might be fed as well. Equal sizes stay equal; 0 and 1 stay, since they broadcast."""
     if declared.rank != len(dims):
         return dims
     return tuple(
@@ -380,19 +379,19 @@ def _imagined_shape(dims: tuple[int, ...], declared: TensorShape, world: int) ->
 
 
 def _kind(value: Any) -> Any:
-    """The kind of list that a value is. How many items it has is also the size of the array that holds them."""
+    """Returns the kind of list that a value is, or None. The shape of its array tells how many items it has."""
     if not hasattr(value, "tree_flatten"):
         return None
     return type(value), len(jax.tree.leaves(value)), value.size if isinstance(value, RowList) else None
 
 
 def _similar_bound(bound: Any, largest: Any) -> Any:
-    """A bound for the iterations of a loop that code may be there for already."""
+    """Returns the largest bound so far if it is similar, since code for it may exist; else `bound`."""
     return largest if 0 < bound <= largest <= SIMILAR * bound else bound
 
 
 def _owned(value: Any, taken: set[int]) -> Any:
-    """A result of NumPy's: an array of its own, as who gets it may change it, or a list of tensors in one array."""
+    """Returns a result of NumPy as an array that its receiver may change, or as a list of tensors in one array."""
     if value.__class__ is np.ndarray:
         return value.copy() if value.base is not None or id(value) in taken else value
     if isinstance(value, np.generic):

@@ -1,4 +1,4 @@
-"""Timings of a step as RunMetadata, and as a Chrome trace."""
+"""Writes the timings of a step as RunMetadata and as a Chrome trace."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Timeline:
     def generate_chrome_trace_format(
         self, show_dataflow: bool = True, show_memory: bool = False, op_time: str = "schedule"
     ) -> str:
-        """The trace as JSON text."""
+        """Returns the trace as JSON text."""
         events: list[dict[str, Any]] = []
         for pid, device in enumerate(self._step_stats.dev_stats):
             events.append({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": f"{device.device} Compute"}})
@@ -62,7 +62,7 @@ class Timeline:
 
 
 def encoded(timings: Sequence[Timing]) -> bytes:
-    """Timings as bytes, to send them to whoever asked for the step."""
+    """Returns timings as bytes, to send them to the requester of the step."""
     metadata = config_pb2.RunMetadata()
     fill_run_metadata(metadata, timings)
     data: bytes = metadata.SerializeToString()
@@ -70,5 +70,5 @@ def encoded(timings: Sequence[Timing]) -> bytes:
 
 
 def merge_encoded(run_metadata: Any, data: bytes) -> None:
-    """Adds what `encoded` gave to `run_metadata`."""
+    """Adds the result of `encoded` to `run_metadata`."""
     run_metadata.MergeFrom(config_pb2.RunMetadata.FromString(data))

@@ -1,4 +1,4 @@
-"""Traced: a segment as one jaxpr for all sizes of its inputs, which NumPy runs, and which is compiled for bounds."""
+"""A traced segment is one jaxpr for all sizes of its inputs. NumPy runs it, and XLA compiles it for bounds."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from penstock.jaxprs.symbols import NOT_FOR_SYMBOLS, here, is_symbol
 from penstock.kernel.lists import StackedList
 from penstock.memory import aligned_empty
 from penstock.ops.engine.iteration_memory import StackedMemory
-from penstock.worker.compilation import Program
-from penstock.worker.compilation import here as compiling_here
+from penstock.worker.compilation import Program, this_thread
 from penstock.worker.resources import USED_UP
 from penstock.worker.segment import Segment
 from penstock.worker.step import Step
 from penstock.worker.stored_programs import Bounds, StoredPrograms
 
-SMALLEST = 16  # bound
-MANY_ASSUMPTIONS = 10  # about the sizes of one program
+SMALLEST = 16  # no bound is smaller
+MANY_ASSUMPTIONS = 10  # a program may assume no more about its sizes
 Sizes = dict[str, int]
 
 
 def bound_for(size: int) -> int:
-    """The bound that a size is padded to: a power of two.
+    """Returns the bound that a size is padded to, a power of two.
 
     >>> [bound_for(n) for n in (1, 16, 17, 100)]
     [16, 16, 32, 128]
@@ -40,7 +39,7 @@ def bound_for(size: int) -> int:
 
 
 class Traced:
-    """A segment whose inputs follow a pattern. Making it traces, and raises what kernels do that must know sizes."""
+    """Holds a segment whose inputs follow a pattern. Making it traces, and raises if a kernel must know sizes."""
 
     def __init__(self, segment: Segment, pattern: Pattern, values: list[Any]) -> None:
         self.segment = segment
@@ -57,7 +56,7 @@ class Traced:
                 if not pattern.assume(question, self._known_sizes(values)):
                     raise
             except NotTraceable:
-                # Perhaps only since a size could not be told from others, and was computed as a number.
+                # Perhaps only because a size was undecided, and was computed as a number.
                 if not any(pattern.assume(question, self._known_sizes(values)) for question in here.undecided):
                     raise
         else:
@@ -72,7 +71,7 @@ class Traced:
         self.stored = StoredPrograms(self.jaxpr, segment.platform)
 
     def _trace(self, values: list[Any]) -> Any:
-        """Traces the segment with the pattern's symbols, and gives the form of its results."""
+        """Traces the segment with the pattern's symbols, and returns the form of its results."""
         segment = self.segment
         leaves, tree = jax.tree.flatten([values[s] for s in segment.in_slots])
         self.forms = [jax.ShapeDtypeStruct(s, x.dtype) for s, x in zip(self.pattern.shapes, leaves, strict=False)]
@@ -90,7 +89,7 @@ class Traced:
         return outcome
 
     def output_shapes(self, inputs: Shapes) -> list[Shapes] | None:
-        """The shapes of each output's arrays for such inputs, None if these do not fit."""
+        """Returns the shapes of each output's arrays for such inputs, or None if these do not fit."""
         sizes = self.pattern.sizes(inputs)
         if sizes is None:
             return None
@@ -105,7 +104,7 @@ class Traced:
 
     @functools.cached_property
     def in_numpy(self) -> NumpyProgram:
-        """The program that NumPy runs; NoRule if it has none."""
+        """The program that NumPy runs. Raises NoRule if NumPy lacks a rule."""
         return NumpyProgram(self.jaxpr, range(len(self.segment.updated)))
 
     @property
@@ -130,7 +129,7 @@ class Traced:
                 held.append(variable.taken() if i in program.written else np.asarray(variable.read()))
             results = program([*held, *inputs, *map(np.asarray, segment.constants), *keys])
             new, count, assigned = self.counts
-            # Of what was written into, the checks have seen to it that nothing is changed if one of them fails.
+            # Arrays that were written in place are unchanged if a check has failed.
             segment.put(results[:new], ())
             if self.can_fail:
                 segment.checks.raise_if(results[-2:], sizes=sizes)
@@ -151,11 +150,11 @@ class Traced:
     # Compiled for bounds
 
     def compile(self, bounds: Bounds) -> None:
-        """Makes the program for these bounds."""
+        """Compiles the program for these bounds."""
         self.programs[bounds] = _Padded(self, dict(zip(self.pattern.symbols, bounds, strict=True)))
 
     def fitting(self, sizes: Sizes, among: Iterable[Bounds] | None = None) -> Bounds | None:
-        """The bounds of the program, or of those given, that waste least on these sizes, if any fit."""
+        """Returns the bounds, of the programs or of `among`, that waste least on these sizes; None if none fit."""
         every = list(self.programs) if among is None else among
         fits = [b for b in every if all(sizes[n] <= b[i] for i, n in enumerate(self.pattern.symbols))]
         return min(fits, key=sum, default=None)
@@ -166,7 +165,7 @@ class Traced:
 
 
 class _Padded:
-    """The program of a traced segment for certain bounds."""
+    """Holds the program of a traced segment for certain bounds."""
 
     def __init__(self, traced: Traced, bounds: Sizes) -> None:
         self._traced = traced
@@ -189,8 +188,8 @@ class _Padded:
         jitted = traced.segment.jitted(segment)
         self._program = Program(traced.segment.program.log, traced.segment.name, kind="padded")
         with self._program.compiling():
-            compiling_here.traced = self._program, [str(list(shape)) for shape in self._shapes]
-            # Called as it is: jit would compile once more for results of a stored function that come back as arguments.
+            this_thread.traced = self._program, [str(list(shape)) for shape in self._shapes]
+            # The compiled code is called directly: jit would compile again when results of a stored function come back.
             self._compiled = traced.segment.compile(jitted, (updated, read, inputs, constants, keys, sizes))
         traced.stored.keep(tuple(bounds.values()))
 
@@ -199,26 +198,26 @@ class _Padded:
         leaves = jax.tree.leaves([values[s] for s in segment.in_slots])
         inputs = [_filled(x, shape) for x, shape in zip(leaves, self._shapes, strict=True)]
         numbers = {name: np.int32(size) for name, size in sizes.items()}
-        compiling_here.program = self._program
+        this_thread.program = self._program
         outputs = segment.run(lambda *arguments: self._compiled(*arguments, numbers), inputs, step.drawn, sizes)
         for slot, value, form in zip(segment.out_slots, outputs, self._traced.outputs, strict=True):
             values[slot] = _cut(value, form, sizes)
 
 
 def _filled(value: Any, shape: tuple[int, ...]) -> Any:
-    """A value at the start of an array of the padded shape."""
+    """Returns an array of the padded shape that begins with the value."""
     if value.shape == shape:
         return value
     room = aligned_empty(shape, value.dtype)
     inside = tuple(map(slice, value.shape))
     for axis, (size, bound) in enumerate(zip(value.shape, shape, strict=True)):
-        room[(*inside[:axis], slice(size, bound))] = 0  # what lies there never shows, but some numbers are slow
+        room[(*inside[:axis], slice(size, bound))] = 0  # padding does not show, but some numbers are slow
     room[inside] = value
     return room
 
 
 def _cut(value: Any, form: Any, sizes: Mapping[str, int]) -> Any:
-    """A result without its padding."""
+    """Returns a result without its padding."""
     if isinstance(form, jax.ShapeDtypeStruct):
         if not any(map(is_symbol, form.shape)):
             return value
@@ -228,7 +227,7 @@ def _cut(value: Any, form: Any, sizes: Mapping[str, int]) -> Any:
 
 
 def _sized(value: Any, sizes: Mapping[str, int]) -> Any:
-    """A list of tensors with its true size; any other value as it is."""
+    """Returns a list of tensors with its true size, and any other value as it is."""
     if isinstance(value, (StackedList, StackedMemory)):
         (value.size,) = true_shape((value.size,), sizes)
     if isinstance(value, StackedList) and value.item_shape is not None:
@@ -237,13 +236,13 @@ def _sized(value: Any, sizes: Mapping[str, int]) -> Any:
 
 
 def shapes_of(inputs: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
-    """The shapes of arrays, also those in lists of tensors; then those of lists that have no room yet."""
+    """Returns the shapes of all arrays, also in lists of tensors, then those of lists that have no array yet."""
     lists = [v for v in inputs if isinstance(v, (StackedList, StackedMemory))]
     empty = [(v.size, *(getattr(v, "item_shape", None) or ())) for v in lists if not jax.tree.leaves(v.items)]
     return (*[x.shape for x in jax.tree.leaves(inputs)], *empty)
 
 
 def pattern_of(seen: Sequence[Any], imagined: Sequence[Any] = ()) -> Pattern | None:
-    """The pattern of the shapes that were seen, if they have the same ranks."""
+    """Returns the pattern of the shapes seen, or None if their ranks differ."""
     ranks = [[len(shape) for shape in shapes] for shapes in (*seen, *imagined)]
     return Pattern(seen, imagined) if all(r == ranks[0] for r in ranks) else None

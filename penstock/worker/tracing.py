@@ -1,4 +1,4 @@
-"""Tracing: running kernels on jax tracers, so that a segment becomes one XLA program. What is known folds in NumPy."""
+"""Tracing runs kernels on jax tracers, so that a segment becomes one XLA program. Known values fold in NumPy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.errors import InvalidArgumentError, OpError
 from penstock.graph.checks import NotTraceable, ignoring_checks, recording_checks
 from penstock.graph.function import Function
 from penstock.graph.opdef import OpDef, grouped, static_positions
-from penstock.jaxprs.symbols import NOT_FOR_SYMBOLS, as_numbers, has_symbols, here, is_symbol, told
+from penstock.jaxprs.symbols import NOT_FOR_SYMBOLS, as_numbers, has_symbols, here, is_symbol, with_sizes
 from penstock.ops.engine.if_while import first_failure
 from penstock.passes.ir import Edge, Node, blamed
 from penstock.worker.kinds import body, written_positions
@@ -23,7 +23,7 @@ from penstock.worker.randomness import is_random
 
 
 class VariableRef:
-    """Stands for a variable where a value would stand: which one it is, not what it holds."""
+    """Stands for a variable in place of a value: it says which variable, not what it holds."""
 
     __slots__ = ("node",)
 
@@ -32,14 +32,14 @@ class VariableRef:
 
 
 class Checks:
-    """The messages of a segment's run-time checks, by number; 0 means that all held."""
+    """Keeps the messages of a segment's run-time checks by number. 0 means that all checks passed."""
 
     def __init__(self) -> None:
         self._messages: list[tuple[str, str]] = [("", "")]
-        self._lock = threading.Lock()  # code may be compiled in the background, too
+        self._lock = threading.Lock()  # a background thread may add checks, too
 
     def add(self, node: str, message: str) -> int:
-        """A number for a new check."""
+        """Returns the number of a new check."""
         with self._lock:
             self._messages.append((node, message))
             return len(self._messages) - 1
@@ -47,18 +47,18 @@ class Checks:
     def raise_if(self, failed: Any, name: str = "", sizes: Mapping[str, int] | None = None) -> None:
         """Raises the error that the code reports, if any.
 
-        `name` is the node it belongs to, if the code serves several, and `sizes` those of its symbols.
+        `name` is the node, if several share the code; `sizes` are the sizes of its symbols.
         """
         code, detail = failed
         if code := int(code):
             node, message = self._messages[code]
             node = name or node
-            message = told(message, sizes or {}).format(int(detail))
+            message = with_sizes(message, sizes or {}).format(int(detail))
             raise InvalidArgumentError(None, node, f"{message} [node '{node}']")
 
 
 class Trace:
-    """The values of nodes while a segment (or a body within it) is traced."""
+    """Holds the values of nodes while a segment (or a body within it) is traced."""
 
     def __init__(
         self,
@@ -73,18 +73,18 @@ class Trace:
         self.keys = keys
         self.variable_node = variable_node
         self.checks = checks
-        self.failed: Any = None  # the first check that failed: a Failure
-        self._recorded = 0  # checks
-        self.made: set[Any] = set()  # keys of checks that need not be made again
-        self._guarded: dict[Node, int] = {}  # of a written variable: how many checks its writes have heeded
-        self._by_rows = False  # whether the kernel that runs heeds the checks itself
+        self.failed: Any = None  # the first check that failed, a Failure
+        self._recorded = 0  # number of checks
+        self.made: set[Any] = set()  # keys of checks that need not be repeated
+        self._guarded: dict[Node, int] = {}  # by written variable: how many checks its writes have respected
+        self._by_rows = False  # the current kernel respects the checks itself
         self._node: Node | None = None
-        self.inner_failed: Any = None  # of the body traced last; it belongs to whoever traced it
+        self.inner_failed: Any = None  # of the body traced last; its caller merges it
 
     def run(self, nodes: Iterable[Node]) -> None:
-        """Runs the kernels of `nodes` in order, but writes of rows together as far as nothing depends on them.
+        """Runs the kernels of `nodes` in order. Writes of rows are held back while nothing depends on them.
 
-        All of those then heed the checks of all, and none of the variables has to be kept as it was.
+        They then run together and respect the checks of all, so that no variable has to be kept as it was.
         """
         held: list[Node] = []
         with recording_checks(self):
@@ -101,7 +101,7 @@ class Trace:
             self._write_rows(held)
 
     def _depends(self, node: Node, others: Sequence[Node]) -> bool:
-        """Tells if a node takes something from one of the others, waits for it, or touches a variable of it."""
+        """Tells if a node has an input or control input from the others, or shares a variable with one."""
         if any(node_before in others for node_before in (*(s for s, _ in node.inputs), *node.controls)):
             return True
         touched = self._variables(node)
@@ -118,7 +118,7 @@ class Trace:
                 self._run_node(node)
 
     def value(self, edge: Edge) -> Any:
-        """The value on an edge; a reference is followed to what the variable holds at this point."""
+        """Returns the value on an edge; for a reference, what the variable holds at this point."""
         value = self.values.get((id(edge[0]), edge[1]))
         if value is None:
             variable = self.variable_node(edge)
@@ -127,7 +127,7 @@ class Trace:
         return self.state[value.node] if isinstance(value, VariableRef) else value
 
     def reference(self, edge: Edge) -> VariableRef | None:
-        """The variable that an edge refers to, if it is a reference."""
+        """Returns the variable that an edge refers to, or None if it is no reference."""
         value = self.values.get((id(edge[0]), edge[1]))
         if isinstance(value, VariableRef):
             return value
@@ -155,11 +155,11 @@ class Trace:
                 error.node = node
                 raise error
         try:
-            # jnp's functions are compiled ones: to trace each as a program of its own takes half of the time.
+            # jnp's functions are jitted, and tracing each as a program of its own takes half of the time.
             with jax.disable_jit() if _has_no_loop(op) else contextlib.nullcontext():
                 result = self._result(node, arguments)
         except NotTraceable as error:
-            error.node = node  # the outermost one is what runs on the host
+            error.node = node  # the outermost node will run on the host
             raise
         except KERNEL_ERRORS as error:
             raise named_error(error, node, arguments) from error
@@ -172,7 +172,7 @@ class Trace:
             self.values[(id(node), i)] = _typed(value, dtype)
 
     def _result(self, node: Node, arguments: list[Any]) -> Any:
-        """Calls the kernel. Sizes that are symbols reach it as NumPy arrays of symbols where it needs them as sizes."""
+        """Calls the kernel. Static inputs may hold symbols; in other inputs symbols become numbers first."""
         if not any(map(has_symbols, arguments)):
             return call_kernel(node, arguments, self)
         op = node.op
@@ -184,7 +184,7 @@ class Trace:
             try:
                 return call_kernel(node, arguments, self)
             except (*NOT_FOR_SYMBOLS, TypeError) as error:
-                # Which number it is depends on the size: it is computed when the program runs.
+                # The result depends on the size, so it is computed when the program runs.
                 here.undecided.append(str(error))
         numbers = list(arguments)
         for i, (source, output) in enumerate(node.inputs):
@@ -198,7 +198,7 @@ class Trace:
             assert variable is not None
             covered = self._recorded if self._by_rows else -1
             self._guarded[variable] = min(covered, self._guarded.get(variable, covered))
-            dtype = variable.attrs.get("dtype")  # a parameter that stands for a variable has none
+            dtype = variable.attrs.get("dtype")  # a parameter of a body has none
             self.state[variable] = _typed(results.pop(0), dtype) if dtype else results.pop(0)
         for i, value in enumerate(results):
             self.values[(id(node), i)] = _typed(value, node.dtypes[i])
@@ -206,12 +206,12 @@ class Trace:
             self.values[(id(node), 0)] = VariableRef(variables[0])  # type: ignore[arg-type]
 
     def call(self, function: Function, arguments: Sequence[Any], mix: Any = None) -> list[Any]:
-        """Traces a body on `arguments` and returns its outputs; `mix` makes its random numbers differ per iteration."""
+        """Traces a body on `arguments` and returns its outputs. `mix` varies its random numbers by iteration."""
         part = body(function)
         values: dict[tuple[int, int], Any] = {}
         for parameter, argument in zip(part.feeds, arguments, strict=True):
             values[(id(parameter), 0)] = argument
-        # A node's number stays the same whichever other nodes of the body a step needs.
+        # A node's number does not depend on which other nodes of the body a step needs.
         keys = {id(n): self._inner_key(n.order, mix) for n in part.nodes if is_random(n)}
         inner = Trace(values, self.state, keys, lambda edge: None, self.checks)
         inner.run(part.nodes)
@@ -219,24 +219,24 @@ class Trace:
         return [inner.value(edge) for edge in part.fetches]
 
     def _inner_key(self, number: int, mix: Any) -> Any:
-        """A key for a random node of a body: that of the node which holds the body, moved on by `number`."""
+        """Returns the key of a random node of a body: the key of the node that holds the body, plus `number`."""
         key = jnp.asarray(self.keys[id(self._node)]) + jnp.array([number + 1, 0, 0, 0], jnp.uint32)
         return key if mix is None else key.at[3].set(jnp.asarray(mix).astype(jnp.uint32))
 
     def record(self, ok: Any, message: str, detail: Any) -> None:
-        """Notes a check that a kernel makes."""
+        """Adds a check that a kernel makes."""
         self._recorded += 1
         number = self.checks.add(self._node.name if self._node else "", message)
         bad = ~jnp.all(ok)
         self.merge_failure((jnp.where(bad, jnp.int64(number), 0), jnp.asarray(detail).astype(jnp.int64)))
 
     def rows_to_write(self, indices: Any, size: int) -> Any:
-        """`indices`, or no row at all where a check has failed so far."""
+        """Returns `indices`, or indices of no row if a check has failed so far."""
         self._by_rows = True
         return indices if self.failed is None else jnp.where(self.failed[0] == 0, indices, size).astype(indices.dtype)
 
     def needs_guard(self, variable: Node) -> bool:
-        """Whether a variable may have changed although a check failed: it was not written by rows after the last."""
+        """Tells if a variable may have changed although a check failed: it was not written by rows after the last."""
         return self._guarded[variable] < self._recorded
 
     def merge_failure(self, report: Any) -> None:
@@ -245,7 +245,7 @@ class Trace:
             self.failed = report if self.failed is None else first_failure(self.failed, report)
 
 
-# Of kernels that have no loop of jax's, which would be unrolled where nothing is compiled.
+# Kernels in these modules have no loops of jax, which would be unrolled where jit is off.
 _WITHOUT_LOOPS = frozenset(
     f"penstock.ops.{name}"
     for name in (
@@ -271,7 +271,7 @@ KERNEL_ERRORS = (OpError, TypeError, ValueError, IndexError, ZeroDivisionError, 
 
 
 def named_error(error: Exception, node: Node, arguments: Sequence[Any]) -> OpError:
-    """An error of a kernel as the program gets it: it names the node, and what does not fit tells the shapes."""
+    """Returns an error of a kernel in the form for the program: it names the node, and the shapes if they misfit."""
     if isinstance(error, OpError):
         return type(error)(None, blamed(error, node), f"{error.message} [node '{node.name}']")
     shapes = ", ".join(str(list(getattr(a, "shape", ()))) for a in arguments)
@@ -291,7 +291,7 @@ def call_kernel(node: Node, arguments: list[Any], trace: Any) -> Any:
 
 
 def _typed(value: Any, dtype: Any) -> Any:
-    """`value` in the type that the graph declares: kernels may widen on the way."""
+    """Returns `value` in the type that the graph declares, since kernels may widen it."""
     if has_symbols(value) or is_symbol(value):
         return np.asarray(value, object)
     wanted = dtype.base_dtype._numpy
@@ -305,7 +305,7 @@ def _typed(value: Any, dtype: Any) -> Any:
 def variables_in(
     nodes: Iterable[Node], variable_node: Callable[[Edge], Node | None]
 ) -> tuple[dict[Node, None], dict[Node, None]]:
-    """The variables whose old value these nodes need, and those that they write."""
+    """Returns the variables whose old value these nodes need, and those that they write."""
     reads: dict[Node, None] = {}
     writes: dict[Node, None] = {}
     for node in nodes:

@@ -1,6 +1,6 @@
-"""Transfer: sending tensors of a step to other tasks, and waiting for those that come from there.
+"""These instructions send tensors of a step to other tasks, and wait for tensors from there.
 
-Sends to one task that are next to each other in a step become one message; so do waits for tensors.
+Neighbouring sends to one task become one message, and neighbouring receives one wait.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import jax
 import numpy as np
 
 from penstock.passes.ir import Node
-from penstock.worker.resources import Variable
+from penstock.worker.resources import StoredVariable
 
 
 class SendCall:
-    """Sends values, or what variables hold, to one task."""
+    """Sends values, or the values of variables, to one task."""
 
     waits = False
     out_slots: tuple[int, ...] = ()
 
     def __init__(self, owner: Any, nodes: list[Node]) -> None:
         self.task: str = nodes[0].attrs["recv_task"]
-        self.is_last = False  # of what a step does
+        self.is_last = False  # it is the last instruction
         self.keys = [n.attrs["key"] for n in nodes]
         self.repeated: bool = nodes[0].attrs["repeated"]
-        self.sources: list[int | Variable] = [owner.source(n.inputs[0]) for n in nodes]
+        self.sources: list[int | StoredVariable] = [owner.source(n.inputs[0]) for n in nodes]
         self.in_slots = [s for s in self.sources if isinstance(s, int)]
         self.name = nodes[0].name
         self.device = nodes[0].device
         self.label = f"{self.name} = Send({', '.join(n.attrs['tensor_name'] for n in nodes)})"
 
     def gathered(self, values: list[Any]) -> list[Any]:
-        """What is sent, on the host."""
+        """Returns the tensors to send, in host memory."""
         sent = []
         for source in self.sources:
             value = values[source] if isinstance(source, int) else source.snapshot()
@@ -45,8 +45,8 @@ class SendCall:
         tensors = self.gathered(values)
         if self.repeated:
             step.send(self.task, step.rendezvous.numbered(self.keys), tensors, None)
-        elif not step.send(self.task, self.keys, tensors, step.asked_by if self.is_last else None):
-            step.parting = self.keys, tensors
+        elif not step.send(self.task, self.keys, tensors, step.requester if self.is_last else None):
+            step.reply_tensors = self.keys, tensors
 
 
 class RecvCall:
@@ -71,36 +71,36 @@ class RecvCall:
             values[slot] = value
 
 
-def together(steps: list[Any]) -> list[Any]:
-    """Steps of a plan with sends to one task as one list, and neighbouring receives as one list.
+def together(stages: list[Any]) -> list[Any]:
+    """Returns the stages of a plan, with sends to one task joined to a list, and neighbouring receives likewise.
 
-    A send waits for others as long as only small work on the host lies between: a message costs more than that.
+    A send is delayed while only small work on the host follows, since that costs less than another message.
     """
     result: list[Any] = []
     held: dict[Any, list[Node]] = {}
-    receives: list[Node] | None = None  # if they are what comes last
-    for step in steps:
-        name = step.op.name if isinstance(step, Node) else ""
+    receives: list[Node] | None = None  # the last stage, if it is a list of receives
+    for stage in stages:
+        name = stage.op.name if isinstance(stage, Node) else ""
         if name == "_Send":
-            held.setdefault((step.attrs["recv_task"], step.attrs["repeated"]), []).append(step)
+            held.setdefault((stage.attrs["recv_task"], stage.attrs["repeated"]), []).append(stage)
             continue
-        if not name or not _is_small(step):
+        if not name or not _is_small(stage):
             if held:
                 receives = None
             result += held.values()
             held = {}
         if name != "_Recv":
             receives = None
-            result.append(step)
+            result.append(stage)
         elif receives is not None:
-            receives.append(step)
+            receives.append(stage)
         else:
-            receives = [step]
+            receives = [stage]
             result.append(receives)
     return [*result, *held.values()]
 
 
 def _is_small(node: Node) -> bool:
-    """Tells if a node on the host neither waits nor calls what may take long."""
+    """Tells if a node on the host neither blocks nor takes long."""
     op = node.op
     return not (op.blocking or op.control_flow or op.stateful or "functions" in op.wants or op.takes_variables)

@@ -1,4 +1,4 @@
-"""Worker: registers partitions of graphs and runs steps of them on the devices of one task."""
+"""A worker registers partitions of graphs and runs steps of them on the devices of one task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from penstock import logging
 from penstock.errors import AbortedError, InternalError, InvalidArgumentError, OpError
-from penstock.kernel.waiting import GivesWay, NeedsThread
+from penstock.kernel.waiting import NeedsThread, Suspended
 from penstock.memory import without_collecting
 from penstock.passes import pipeline
 from penstock.passes.ir import Subgraph
@@ -28,49 +28,49 @@ from penstock.worker.executor import Context, Executable, container_of
 from penstock.worker.plan import make_plan
 from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
+from penstock.worker.run_queue import run_queue
 from penstock.worker.step import Step
 from penstock.worker.transfer import RecvCall, SendCall
-from penstock.worker.turns import turns
 
-QUICK = 0.01  # seconds: a graph that takes no longer runs in the thread that brings its tensors
-MAX_THREADS = 1024  # of steps that wait in queues or take long
-EARLY_SECS = 60.0  # for which tensors are kept whose step has not begun here
-MAX_EARLY = 256  # steps whose tensors came first
-MAX_ENDED = 4096  # steps remembered, so that what still comes for them is dropped
+QUICK = 0.01  # seconds: a graph that took no longer runs in the thread that brings its tensors
+MAX_THREADS = 1024  # for steps that block or take long
+EARLY_SECS = 60.0  # how long tensors are kept whose step has not begun here
+MAX_EARLY = 256  # steps that have tensors here and have not begun
+MAX_ENDED = 4096  # ended steps that are remembered, to drop tensors that come for them
 
 
 class Route(Protocol):
-    """A way to another task."""
+    """Delivers tensors to another task."""
 
     def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
-        """Hands over tensors of a step."""
+        """Hands tensors of a step to the task."""
 
 
-Done = Callable[[list[Any] | None, OpError | None, Step], None]
+OnDone = Callable[[list[Any] | None, OpError | None, Step], None]  # gets the results, or the error, and the step
 
 
 @dataclass(slots=True)
 class Registered:
-    """A partition that steps can be run of."""
+    """A partition that a session has registered, and of which steps can run."""
 
     executable: Executable
     session: str
     writes: bool
-    cost: float = float("inf")  # seconds that it took last
+    cost: float = float("inf")  # seconds that the last run took
     runs: int = 0
 
 
 @dataclass(slots=True)
 class Counters:
-    """What a worker has done, for those who watch it."""
+    """Counts what a worker has done, for its status."""
 
     steps: int = 0
     failed: int = 0
     updates: int = 0
-    staleness: dict[int, int] = field(default_factory=dict)  # updates of others between read and write: how often
+    staleness: dict[int, int] = field(default_factory=dict)  # updates by others during a step: how often
 
     def note(self, writes: bool, seen: int) -> None:
-        """Counts a step that began when there were `seen` updates."""
+        """Counts a step that began after `seen` updates."""
         self.steps += 1
         if writes:
             stale = self.updates - seen
@@ -79,7 +79,7 @@ class Counters:
 
 
 class Worker:
-    """The worker of one task. A master talks to it by `register_graph`, `run_graph` and `start_graph`.
+    """Runs graphs in one task. A master calls `register_graph`, `run_graph` and `start_graph`.
 
     >>> worker = Worker(local_devices())
     >>> handle = worker.register_graph(subgraph)
@@ -92,7 +92,7 @@ class Worker:
         self.device_names = [d.name for d in self.devices]
         self.counters = Counters()
         self.compilations = Compilations()
-        self.watched = False  # by a server, which tells what was done: then steps of this task alone count, too
+        self.watched = False  # a server sets this, to have steps counted that are all in this task
         self.route: Callable[[str], Route] = self._no_route
         self._by_name = {d.name: d for d in self.devices}
         self._graphs: dict[int, Registered] = {}
@@ -100,7 +100,7 @@ class Worker:
         self._handles = itertools.count(1)
         self._lock = threading.Lock()
         self._steps: dict[int, Step] = {}
-        self._early: OrderedDict[int, float] = OrderedDict()  # steps that have not begun, and when they are dropped
+        self._early: OrderedDict[int, float] = OrderedDict()  # steps that have not begun: when they are dropped
         self._ended: OrderedDict[int, None] = OrderedDict()
         self._pool = ThreadPoolExecutor(MAX_THREADS, f"penstock-step{self.name}")
 
@@ -111,7 +111,7 @@ class Worker:
 
     @without_collecting()
     def register_graph(self, subgraph: Subgraph, session: str = "") -> int:
-        """Compiles a partition for a session and returns the handle by which steps name it."""
+        """Compiles a partition for a session, and returns the handle that names it in steps."""
         with self._lock:
             random_state = self._random.setdefault(session, RandomState())
         context = Context(self._by_name, random_state, self.compilations, session)
@@ -123,7 +123,7 @@ class Worker:
         return handle
 
     def deregister_graphs(self, session: str) -> None:
-        """Forgets the partitions of a session, and what it kept between steps."""
+        """Removes the partitions of a session, and the tensors that it kept between steps."""
         with self._lock:
             self._graphs = {h: g for h, g in self._graphs.items() if g.session != session}
             self._random.pop(session, None)
@@ -131,7 +131,7 @@ class Worker:
             device.resources.clear([container_of(session)])
 
     def sessions(self) -> dict[str, int]:
-        """How many graphs each session has registered."""
+        """Returns how many graphs each session has registered."""
         with self._lock:
             found: dict[str, int] = {}
             for graph in self._graphs.values():
@@ -149,21 +149,21 @@ class Worker:
     # Steps
 
     def runner(self, handle: int) -> Callable[[Sequence[Any], Step], list[Any]]:
-        """What runs a step of a graph that is all in this task."""
-        # What a server's task holds may be reset by others: each step looks whether the graph is still there.
+        """Returns a function that runs a step of a graph that is all in this task."""
+        # Others may reset a server's task, so that each step checks if the graph is still there.
         return functools.partial(self.run_graph, handle) if self.watched else self._graph(handle).executable.run
 
-    def opening(self, handle: int) -> SendCall | None:
-        """The first thing that a graph does, if that is to send something."""
+    def first_send(self, handle: int) -> SendCall | None:
+        """Returns the first instruction of a graph if it is a send, else None."""
         instructions = self._graph(handle).executable.instructions
         return instructions[0] if instructions and isinstance(instructions[0], SendCall) else None
 
-    def opened(self, handle: int, opening: SendCall, fed: Sequence[Any]) -> list[Any]:
-        """What the opening of a graph sends."""
-        return opening.gathered(self._graph(handle).executable.begin(fed))
+    def first_sent(self, handle: int, send: SendCall, fed: Sequence[Any]) -> list[Any]:
+        """Returns the tensors that the first instruction of a graph sends."""
+        return send.gathered(self._graph(handle).executable.begin(fed))
 
     def run_graph(self, handle: int, fed: Sequence[Any], step: Step, at: int = 0) -> list[Any]:
-        """Runs one step of a registered partition, from an instruction on, and waits where it has to."""
+        """Runs one step of a registered partition from instruction `at` on. It blocks where an instruction waits."""
         graph, counters = self._graph(handle), self.counters
         seen = counters.updates
         try:
@@ -175,10 +175,10 @@ class Worker:
         return results
 
     def open_step(self, number: int, timeout: float | None = None, trace: bool = False) -> Step:
-        """Begins a step that other tasks take part in; `end_step` must follow."""
+        """Begins a step that has parts in other tasks; `end_step` must follow."""
         with self._lock:
             if number in self._ended:
-                raise AbortedError(f"The step {number} was given up before it began on {self.name}.")
+                raise AbortedError(f"The step {number} was cancelled before it began on {self.name}.")
             step = self._steps.get(number)
             if step is None:
                 step = self._steps[number] = self._new_step(number)
@@ -191,7 +191,7 @@ class Worker:
     def _new_step(self, number: int) -> Step:
         step = Step(Cancellation())
         step.rendezvous = Rendezvous()
-        step.cancelled.on_cancel(step.rendezvous.give_up)
+        step.cancelled.on_cancel(step.rendezvous.cancel)
 
         def send(task: str, keys: Sequence[int], values: Sequence[Any], kept_for: Route | None) -> bool:
             route = self.route(task)
@@ -204,7 +204,7 @@ class Worker:
         return step
 
     def end_step(self, number: int) -> None:
-        """Forgets a step; what still comes for it is dropped."""
+        """Forgets a step. Tensors that come for it later are dropped."""
         with self._lock:
             self._steps.pop(number, None)
             self._early.pop(number, None)
@@ -213,7 +213,7 @@ class Worker:
                 self._ended.popitem(last=False)
 
     def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
-        """Takes tensors of a step from another task. They may come before the step begins here."""
+        """Receives tensors of a step from another task. They may come before the step begins here."""
         found = self._steps.get(step)
         if found is None:
             with self._lock:
@@ -226,7 +226,7 @@ class Worker:
         found.rendezvous.put(keys, values)
 
     def _expect(self, step: int) -> None:
-        """Keeps a step that has not begun for a while; the oldest go when there are many."""
+        """Notes a step that has not begun, and drops those that are overdue, or the oldest if there are too many."""
         now = time.monotonic()
         self._early[step] = now + EARLY_SECS
         for number, end in list(self._early.items()):
@@ -235,18 +235,18 @@ class Worker:
             del self._early[number]
             self._steps.pop(number, None)
 
-    def abort(self, step: int) -> None:
-        """Gives a step up: what runs of it here stops at the next instruction or wait."""
+    def cancel(self, step: int) -> None:
+        """Cancels a step: it stops here at the next instruction, and wakes if it waits."""
         found = self._steps.get(step)
         self.end_step(step)
         if found is not None:
             found.cancelled.set()
 
-    def start_graph(self, request: RunGraph, done: Done, asked_by: Route | None = None) -> None:
-        """Runs one step of a partition without waiting: `done` gets the results, or the error.
+    def start_graph(self, request: RunGraph, on_done: OnDone, requester: Route | None = None) -> None:
+        """Starts one step of a partition without blocking. `on_done` gets the results, or the error.
 
-        Quick graphs run in this thread, up to where they wait for a tensor, and then in the thread that brings it.
-        What waits in a queue or for an accumulator goes on in the thread that changes it; the rest gets a thread.
+        A quick graph runs in this thread. Where it would block for a tensor, a queue or an accumulator it is suspended,
+        and the thread that brings the tensor, or changes the queue, resumes it. Other graphs get a thread of the pool.
         """
         number, values, count = request.step, request.values, request.fed
         try:
@@ -256,166 +256,166 @@ class Worker:
                     f"{count} values are fed to a graph that takes {len(graph.executable.feed_slots)}."
                 )
             step = self.open_step(number, None if request.timeout < 0 else request.timeout, request.trace)
-            step.asked_by = asked_by
+            step.requester = requester
         except OpError as error:
-            done(None, error, Step(Cancellation()))
+            on_done(None, error, Step(Cancellation()))
             return
         if len(values) > count:
             step.rendezvous.put(request.keys[count:], values[count:])
-        execution = Execution(self, graph, request, step, done)
+        execution = Execution(self, graph, request, step, on_done)
         if graph.cost < QUICK:
-            execution.go_on()
+            execution.resume()
         else:
-            self.submit(execution.run_through)
+            self.submit(execution.run_to_end)
 
     def submit(self, act: Callable[..., None], *args: Any) -> None:
-        """Has a thread of the pool do something that may take long or wait."""
+        """Runs `act` in a thread of the pool, since it may take long or block."""
         self._pool.submit(act, *args)
 
     def reset(self, containers: list[str] | None = None) -> None:
-        """Gives up the resources of the given containers, or all, and the graphs that may hold some of them."""
+        """Frees the resources of the given containers, or all, and removes all graphs, since they may use them."""
         with self._lock:
             self._graphs.clear()
         for device in self.devices:
             device.resources.clear(containers)
 
     def close(self) -> None:
-        """Gives up all steps, then all resources."""
+        """Cancels all steps, then frees all resources."""
         for number in list(self._steps):
-            self.abort(number)
+            self.cancel(number)
         self.reset()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Execution:
-    """One step of one partition, on behalf of a master elsewhere."""
+    """Runs one step of one partition for a master in another process."""
 
     __slots__ = (
         "_at",
         "_began",
-        "_done",
         "_fed",
         "_graph",
-        "_let_others_at",
         "_number",
+        "_on_done",
         "_seen",
         "_spent",
         "_step",
         "_times",
         "_values",
         "_worker",
+        "_yielded_at",
     )
 
-    def __init__(self, worker: Worker, graph: Registered, request: RunGraph, step: Step, done: Done) -> None:
+    def __init__(self, worker: Worker, graph: Registered, request: RunGraph, step: Step, on_done: OnDone) -> None:
         self._worker = worker
         self._graph = graph
         self._number = request.step
         self._times = request.times
         self._step = step
-        self._done = done
+        self._on_done = on_done
         self._at = 0
-        self._let_others_at = -1  # where it let other steps of this thread go first
-        self._began = 0.0  # when this thread took over
-        self._spent = 0.0  # seconds so far
+        self._yielded_at = -1  # the instruction before which it let other steps of this thread run
+        self._began = 0.0  # when this thread started or resumed it
+        self._spent = 0.0  # seconds of work so far
         self._fed = request.values[: request.fed]
-        self._values: list[Any] = []  # until it begins
+        self._values: list[Any] = []  # empty until it begins
         self._seen = worker.counters.updates
 
-    def _take_over(self) -> None:
+    def _start_clock(self) -> None:
         self._began = time.perf_counter()
 
-    def _hand_over(self) -> None:
+    def _stop_clock(self) -> None:
         self._spent += time.perf_counter() - self._began
 
-    def run_through(self) -> None:
-        """Runs to the end, and waits in this thread where it has to."""
+    def run_to_end(self) -> None:
+        """Runs to the end, and blocks this thread where an instruction waits."""
         executable = self._graph.executable
-        self._step.give_way, self._step.quick = None, False
-        self._take_over()
+        self._step.suspend, self._step.quick = None, False
+        self._start_clock()
         try:
-            executable.proceed(self._begun(executable), self._step, self._at)
+            executable.proceed(self._initial_values(executable), self._step, self._at)
             results = executable.results(self._values)
         except BaseException as error:
             self._finish(None, _as_op_error(error))
             return
-        self._hand_over()
+        self._stop_clock()
         self._spent -= self._step.waited
         self._end(results)
 
-    def _begun(self, executable: Executable) -> list[Any]:
+    def _initial_values(self, executable: Executable) -> list[Any]:
         if not self._values:
             self._values = executable.begin(self._fed)
         return self._values
 
-    def go_on(self) -> None:
-        """Runs until it has to wait for something."""
-        turns.take(self._proceed)
+    def resume(self) -> None:
+        """Runs until the end, or until it is suspended again."""
+        run_queue.run(self._proceed)
 
     def _proceed(self) -> None:
         executable = self._graph.executable
         self._step.quick = True
-        self._take_over()
+        self._start_clock()
         try:
-            if not executable.proceed(self._begun(executable), self._step, self._at, self._stop):
-                return  # and touch nothing: another thread may be going on already
+            if not executable.proceed(self._initial_values(executable), self._step, self._at, self._stop):
+                return  # another thread may have resumed it already, so this one touches nothing more
             results = executable.results(self._values)
         except NeedsThread as error:
             self._at = error.at
-            self._hand_over()
-            self._worker.submit(self.run_through)
+            self._stop_clock()
+            self._worker.submit(self.run_to_end)
             return
-        except GivesWay:
-            return  # likewise
+        except Suspended:
+            return  # as above
         except BaseException as error:
             self._finish(None, _as_op_error(error))
             return
-        self._hand_over()
+        self._stop_clock()
         self._end(results)
 
     def _end(self, results: list[Any]) -> None:
-        """The step has run; it begins anew if it was asked for more than once."""
+        """Counts a completed run. It begins the next one if more were asked for, else it answers."""
         graph, counters = self._graph, self._worker.counters
         counters.note(graph.writes, self._seen)
-        # The first run compiles, and what blocks spends its time waiting.
+        # The first run compiles, so it does not count.
         if graph.runs:
             graph.cost = self._spent
         graph.runs += 1
         if self._times > 1:
             self._times -= 1
-            self._at, self._let_others_at, self._values = 0, -1, []
+            self._at, self._yielded_at, self._values = 0, -1, []
             self._seen, self._spent = counters.updates, 0.0
             self._step.drawn, self._step.waited = {}, 0.0
-            self.go_on()
+            self.resume()
         elif results or graph.executable.ends_with_send:
             self._finish(results, None)
-        else:  # nobody waits for more than to hear that it is over: the steps that it lets go on come first
-            turns.take(lambda: self._finish(results, None))
+        else:  # the answer carries no tensors, so that steps which this one has resumed come first
+            run_queue.run(lambda: self._finish(results, None))
 
-    def _park(self) -> Callable[[], None]:
-        """Leaves the step where it is; what is returned goes on with it, as does whoever gives it up."""
-        self._hand_over()
-        self._step.rendezvous.park(self.go_on)
-        return self._step.rendezvous.go_on
+    def _suspend(self) -> Callable[[], None]:
+        """Suspends the step. Returns the function that resumes it; cancelling the step resumes it, too."""
+        self._stop_clock()
+        self._step.rendezvous.suspend(self.resume)
+        return self._step.rendezvous.resume
 
     def _stop(self, at: int, instruction: Any) -> bool:
-        """Stops at a Recv whose tensors are not there, to go on in the thread that brings the last of them."""
+        """Decides at an instruction that may block. Returns True if this thread must stop before it."""
         self._at = at
         if not isinstance(instruction, RecvCall):
-            if instruction.node.op.gives_way:
-                if turns.waiting and self._let_others_at != at:
-                    self._let_others_at = at  # they may bring what it would wait for
-                    self._hand_over()
-                    turns.take(self._proceed)
+            if instruction.node.op.can_suspend:
+                if run_queue.pending and self._yielded_at != at:
+                    self._yielded_at = at  # the pending steps may bring what it would wait for
+                    self._stop_clock()
+                    run_queue.run(self._proceed)
                     return True
-                self._step.give_way = self._park
+                self._step.suspend = self._suspend
                 return False
-            self._hand_over()
-            self._worker.submit(self.run_through)
+            self._stop_clock()
+            self._worker.submit(self.run_to_end)
             return True
-        self._hand_over()
-        if not self._step.rendezvous.ready(instruction.keys, self.go_on):
+        self._stop_clock()
+        if not self._step.rendezvous.ready(instruction.keys, self.resume):
             return True
-        self._take_over()
+        self._start_clock()
         return False
 
     def _finish(self, results: list[Any] | None, error: OpError | None) -> None:
@@ -424,9 +424,9 @@ class Execution:
         if error is not None:
             self._worker.counters.failed += 1
         try:
-            self._done(results, error, self._step)
-        except OpError as gone:  # whoever asked is not there any more
-            logging.debug("The result of a step had nowhere to go: %s", gone.message)
+            self._on_done(results, error, self._step)
+        except OpError as gone:  # the requester has gone
+            logging.debug("The result of a step could not be delivered: %s", gone.message)
 
 
 def _as_op_error(error: BaseException) -> OpError:

@@ -130,7 +130,7 @@ def test_slots_of_partitions_are_partitions() -> None:
 def _instructions(session: Any, feeds: Any, fetches: Any, targets: Any) -> int:
     compiled = session._master.signature(feeds, fetches, targets, session.graph.mutations)
     worker = session._master.tasks.default.worker
-    return len(worker._graphs[compiled.here.graph].executable.instructions)
+    return len(worker._graphs[compiled.local_part.graph].executable.instructions)
 
 
 @pytest.mark.parametrize("use_resource", [False, True])

@@ -70,7 +70,7 @@ def test_one_step_over_two_tasks_in_one_process():
             return [np.asarray(v) for v in master.run(signature, list(fed))[0]]
 
         run(targets=[w.initializer])
-        assert len(master.signature((x,), (grad,), (update.op,), graph.mutations).others) == 1
+        assert len(master.signature((x,), (grad,), (update.op,), graph.mutations).other_parts) == 1
         (out,) = run([grad], [update.op], [x], [np.array([10.0, 10.0], np.float32)])
         np.testing.assert_array_equal(out, [10.0, 20.0])
         (now,) = run([w._ref()])

@@ -30,7 +30,7 @@ from penstock.errors import (
 )
 from penstock.wire import codec, shared_memory
 from penstock.wire.channel import Channel
-from penstock.wire.codec import HEADER, Abort, Done, Ping, Released, Segment, Tensors, encode
+from penstock.wire.codec import HEADER, Cancel, Done, Ping, Region, Released, Tensors, encode
 from penstock.wire.credentials import Credentials, create_credentials
 from penstock.wire.loop import Loop
 from penstock.wire.shared_memory import SMALLEST
@@ -224,7 +224,7 @@ def test_bytes_are_counted(pair: Pair) -> None:
     one.channel.send(Tensors(1, [0], [np.zeros(MB, np.uint8)]))
     other.get()
     assert one.channel.traffic()[0] >= MB
-    assert one.channel.traffic()[0] <= other.channel.traffic()[1] + 100  # the message that announces the segment
+    assert one.channel.traffic()[0] <= other.channel.traffic()[1] + 100  # that of the region's announcement
 
 
 # An end is noticed
@@ -274,7 +274,7 @@ def test_closed_just_after_something_was_written(pair: Pair, monkeypatch: pytest
 
     def write_and_close(buffers: Any, descriptors: Any = ()) -> int:
         sent = write_one(buffers, descriptors)
-        one.channel.close(ABORTED, "now", say=False)
+        one.channel.close(ABORTED, "now", tell_peer=False)
         return sent
 
     monkeypatch.setattr(stream, "write_some", lambda *_: 0)  # a thread writes
@@ -291,8 +291,8 @@ CUTS = {"header": 7, "meta": HEADER.size + 10, "payload": -1000}
 def test_the_peer_goes_in_the_middle_of_a_frame(half: Half, cut: str) -> None:
     peer, stream = half()
     content = frame(Tensors(1, [0], [np.zeros(100_000)]))
-    write(stream, frame(Abort(1, 2, "first")) + content[: CUTS[cut]])
-    assert peer.get() == Abort(1, 2, "first")
+    write(stream, frame(Cancel(1, 2, "first")) + content[: CUTS[cut]])
+    assert peer.get() == Cancel(1, 2, "first")
     stream.close()
     reason = peer.end()
     assert isinstance(reason, UnavailableError)
@@ -306,7 +306,7 @@ def test_what_is_no_message(half: Half, caplog: pytest.LogCaptureFixture, conten
     write(stream, content)
     assert "frame" in peer.end().message
     assert [r.levelno for r in caplog.records] == [logging.WARNING]
-    assert "peer sent what is no message, and was disconnected" in caplog.text
+    assert "Disconnected peer, which sent bytes that are no message" in caplog.text
 
 
 def test_a_handler_that_fails(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
@@ -316,7 +316,7 @@ def test_a_handler_that_fails(pair: Pair, caplog: pytest.LogCaptureFixture) -> N
         raise RuntimeError("ouch")
 
     other.handle = fail
-    one.channel.send(Abort(1, 2, ""))
+    one.channel.send(Cancel(1, 2, ""))
     assert isinstance(one.end(), InternalError)
     assert "ouch" in one.end().message
     assert len(caplog.records) == 1
@@ -366,7 +366,7 @@ def on_unix(credentials: Credentials) -> Iterator[tuple[Peer, Peer]]:
         peer.stop()
 
 
-def segments(peer: Peer) -> int:
+def regions(peer: Peer) -> int:
     arena = peer.channel._arena
     assert arena is not None
     return len(arena._memory)
@@ -378,15 +378,15 @@ def send_one(one: Peer, other: Peer, value: np.ndarray) -> np.ndarray:
     return arrived
 
 
-def test_segments_are_used_again(on_unix: tuple[Peer, Peer]) -> None:
+def test_regions_are_used_again(on_unix: tuple[Peer, Peer]) -> None:
     one, other = on_unix
     for i in range(200):
         value = np.full(MB // 8 + i, i, np.float64)  # of sizes that differ a little
         np.testing.assert_array_equal(send_one(one, other, value), value)
-    assert segments(one) < 40
+    assert regions(one) < 40
 
 
-def test_segments_in_use_are_not_written(on_unix: tuple[Peer, Peer]) -> None:
+def test_regions_in_use_are_not_written(on_unix: tuple[Peer, Peer]) -> None:
     one, other = on_unix
     choose = random.Random(1)
     kept: dict[int, np.ndarray] = {}
@@ -398,7 +398,7 @@ def test_segments_in_use_are_not_written(on_unix: tuple[Peer, Peer]) -> None:
             del kept[choose.choice(list(kept))]
         del arrived
         assert all((value == number).all() for number, value in kept.items())
-    assert 30 <= segments(one) < 90
+    assert 30 <= regions(one) < 90
 
 
 def test_arrays_outlive_the_channel(on_unix: tuple[Peer, Peer]) -> None:
@@ -410,14 +410,14 @@ def test_arrays_outlive_the_channel(on_unix: tuple[Peer, Peer]) -> None:
     assert not arrived.flags.writeable
 
 
-def test_segments_of_a_message_that_cannot_be_sent(on_unix: tuple[Peer, Peer]) -> None:
+def test_regions_of_a_message_that_cannot_be_sent(on_unix: tuple[Peer, Peer]) -> None:
     one, other = on_unix
     value = np.arange(SMALLEST)
     for _ in range(3):
         with pytest.raises(UnimplementedError):
             one.channel.send(Tensors(1, [0, 1], [value, np.array([object()], object)]))
     np.testing.assert_array_equal(send_one(one, other, value), value)
-    assert segments(one) == 1
+    assert regions(one) == 1
 
 
 def test_without_memory_to_share(on_unix: tuple[Peer, Peer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,14 +428,14 @@ def test_without_memory_to_share(on_unix: tuple[Peer, Peer], monkeypatch: pytest
 
     monkeypatch.setattr(shared_memory.os, "memfd_create", fail)
     np.testing.assert_array_equal(send_one(one, other, np.arange(SMALLEST)), np.arange(SMALLEST))
-    assert segments(one) == 0
+    assert regions(one) == 0
 
 
 def test_no_more_than_is_allowed(on_unix: tuple[Peer, Peer], monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = on_unix
-    monkeypatch.setattr(shared_memory, "MAX_SEGMENTS", 3)
+    monkeypatch.setattr(shared_memory, "MAX_REGIONS", 3)
     kept = [send_one(one, other, np.full(SMALLEST, i)) for i in range(6)]
-    assert segments(one) == 3
+    assert regions(one) == 3
     assert all((value == i).all() for i, value in enumerate(kept))
 
 
@@ -446,9 +446,9 @@ def sealed(size: int, seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW) -> i
     return descriptor
 
 
-def tensor_in(segment: int, size: int) -> bytes:
-    """A message with a tensor of `size` bytes in a segment."""
-    tensor = codec._TENSOR.pack(0, codec._SHARED, 4, 1, segment, size) + struct.pack("<Q", size)
+def tensor_in(region: int, size: int) -> bytes:
+    """A message with a tensor of `size` bytes in a region."""
+    tensor = codec._TENSOR.pack(0, codec._SHARED, 4, 1, region, size) + struct.pack("<Q", size)
     meta = struct.pack("<QI", 1, 1) + tensor
     return HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Tensors], len(meta), 0) + meta
 
@@ -456,18 +456,18 @@ def tensor_in(segment: int, size: int) -> bytes:
 PAGE = 1 << 16
 # Messages, each with the descriptors that come with it.
 HOSTILE: dict[str, Callable[[], list[tuple[bytes, tuple[int, ...]]]]] = {
-    "no descriptor": lambda: [(frame(Segment(0, PAGE)), ())],
-    "more than there is": lambda: [(frame(Segment(0, 2 * PAGE)), (sealed(PAGE),))],
-    "less than there is": lambda: [(frame(Segment(0, PAGE)), (sealed(2 * PAGE),))],
-    "nothing": lambda: [(frame(Segment(0, 0)), (sealed(0),))],
-    "too much": lambda: [(frame(Segment(0, 2**63)), (sealed(PAGE),))],
-    "memory that can shrink": lambda: [(frame(Segment(0, PAGE)), (sealed(PAGE, fcntl.F_SEAL_GROW),))],
-    "no memory": lambda: [(frame(Segment(0, PAGE)), (os.open("/dev/null", os.O_RDWR),))],
-    "a segment twice": lambda: [(frame(Segment(0, PAGE)), (sealed(PAGE),)) for _ in range(2)],
+    "no descriptor": lambda: [(frame(Region(0, PAGE)), ())],
+    "more than there is": lambda: [(frame(Region(0, 2 * PAGE)), (sealed(PAGE),))],
+    "less than there is": lambda: [(frame(Region(0, PAGE)), (sealed(2 * PAGE),))],
+    "nothing": lambda: [(frame(Region(0, 0)), (sealed(0),))],
+    "too much": lambda: [(frame(Region(0, 2**63)), (sealed(PAGE),))],
+    "memory that can shrink": lambda: [(frame(Region(0, PAGE)), (sealed(PAGE, fcntl.F_SEAL_GROW),))],
+    "no memory": lambda: [(frame(Region(0, PAGE)), (os.open("/dev/null", os.O_RDWR),))],
+    "a region twice": lambda: [(frame(Region(0, PAGE)), (sealed(PAGE),)) for _ in range(2)],
     "many descriptors": lambda: [(frame(Ping()), (sealed(PAGE),)) for _ in range(40)],
     "a tensor nowhere": lambda: [(tensor_in(5, 100), ())],
-    "a tensor too large": lambda: [(frame(Segment(0, PAGE)), (sealed(PAGE),)), (tensor_in(0, PAGE + 1), ())],
-    "two tensors in one": lambda: [(frame(Segment(0, PAGE)), (sealed(PAGE),)), (tensor_in(0, 10) * 2, ())],
+    "a tensor too large": lambda: [(frame(Region(0, PAGE)), (sealed(PAGE),)), (tensor_in(0, PAGE + 1), ())],
+    "two tensors in one": lambda: [(frame(Region(0, PAGE)), (sealed(PAGE),)), (tensor_in(0, 10) * 2, ())],
     "a release of nothing": lambda: [(frame(Released([0])), ())],
     "a release of what is foreign": lambda: [(frame(Released([2**64 - 1])), ())],
 }
@@ -487,33 +487,33 @@ def test_hostile_memory(name: str, credentials: Credentials, caplog: pytest.LogC
                 os.close(descriptor)
         assert peer.end().message
         assert [r.levelno for r in caplog.records] == [logging.WARNING]
-        assert "peer sent what is no message, and was disconnected" in caplog.text
+        assert "Disconnected peer, which sent bytes that are no message" in caplog.text
     finally:
         peer.stop()
         stream.close()
         stream.free()
 
 
-def test_a_segment_released_twice(credentials: Credentials, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_region_released_twice(credentials: Credentials, caplog: pytest.LogCaptureFixture) -> None:
     mine, stream = streams("unix", credentials)
     peer = Peer(mine, "peer").start()
     peer.channel.send(Tensors(1, [0], [np.zeros(SMALLEST, np.uint8)]))
     write(stream, frame(Released([0])))
     write(stream, frame(Released([0])))
-    assert "released the segment 0" in peer.end().message
+    assert "released the region 0" in peer.end().message
     assert len(caplog.records) == 1
     peer.stop()
     view = memoryview(bytearray(1 << 16))
-    stream.read_some(view)  # the descriptor of the segment is closed with the stream
+    stream.read_some(view)  # the descriptor of the region is closed with the stream
     stream.close()
     stream.free()
 
 
-@pytest.mark.parametrize("kind", ["segment", "release", "tensor"])
+@pytest.mark.parametrize("kind", ["region", "release", "tensor"])
 @pytest.mark.parametrize("transport", ["tcp", "tls"], indirect=True)
 def test_nothing_is_shared_over_a_network(half: Half, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     peer, stream = half()
-    content = {"segment": frame(Segment(0, PAGE)), "release": frame(Released([0])), "tensor": tensor_in(0, 10)}
+    content = {"region": frame(Region(0, PAGE)), "release": frame(Released([0])), "tensor": tensor_in(0, 10)}
     write(stream, content[kind])
     assert peer.end().message
     assert len(caplog.records) == 1

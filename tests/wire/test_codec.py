@@ -18,16 +18,16 @@ from penstock.wire import codec
 from penstock.wire.codec import (
     ALIGNMENT,
     HEADER,
-    Abort,
+    Cancel,
     Done,
     Failed,
     Goodbye,
     Hello,
     Ping,
     Pong,
+    Region,
     Released,
     RunGraph,
-    Segment,
     Tensors,
     Welcome,
     decode,
@@ -80,7 +80,7 @@ def equal(a: Any, b: Any) -> bool:
         if name == "values":
             if not all(same(np.asarray(i), j) for i, j in zip(x, y, strict=True)):
                 return False
-        elif name in ("keys", "segments"):
+        elif name in ("keys", "regions"):
             if list(x) != list(y):
                 return False
         elif x != y and not (x != x and y != y):
@@ -125,10 +125,10 @@ PLAIN = {
     Welcome: st.tuples(TEXT, U64),
     Goodbye: st.tuples(U32, TEXT),
     Failed: st.tuples(U64, U32, TEXT, TEXT),
-    Abort: st.tuples(U64, U32, TEXT),
+    Cancel: st.tuples(U64, U32, TEXT),
     Ping: st.just(()),
     Pong: st.just(()),
-    Segment: st.tuples(U64, U64),
+    Region: st.tuples(U64, U64),
     Released: st.tuples(st.lists(U64, max_size=20)),
 }
 
@@ -335,7 +335,7 @@ HOSTILE = {
     "one payload as many tensors": tensor_frame(
         *[entry(STRINGS, STRING, (1,), 0, 1 << 16)] * 1000, payload=struct.pack("<Q", 65528) + bytes(65528)
     ),
-    "a part of a segment's number": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Released], 7, 0) + bytes(7),
+    "a part of a region's number": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Released], 7, 0) + bytes(7),
     "text that is no UTF-8": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Welcome], 14, 0)
     + struct.pack("<I", 2)
     + b"\xff\xff"

@@ -31,7 +31,7 @@ from penstock.master.links import Link, Links
 from penstock.server import Server
 from penstock.wire import endpoint
 from penstock.wire.channel import Channel
-from penstock.wire.codec import Abort, Hello, RunGraph, Segment, Tensors, encode
+from penstock.wire.codec import Cancel, Hello, Region, RunGraph, Tensors, encode
 from penstock.wire.control import ControlClient
 from penstock.wire.credentials import Credentials
 from penstock.wire.loop import Loop
@@ -120,7 +120,7 @@ def malformed(choose: random.Random) -> bytes:
     if kind == 0:
         return choose.randbytes(choose.randint(1, 200))
     if kind == 1:
-        some = Abort(1, 2, "x"), RunGraph(1, 2), Segment(0, 1 << 40), Tensors(1, [0], [np.ones(9)])
+        some = Cancel(1, 2, "x"), RunGraph(1, 2), Region(0, 1 << 40), Tensors(1, [0], [np.ones(9)])
         return frame(choose.choice(some))
     content = bytearray(frame(Hello(b"token", "x\ny", 7)))
     if kind == 2:
@@ -157,7 +157,7 @@ def test_garbage_after_a_hello(server: Server, caplog: pytest.LogCaptureFixture)
     choose = random.Random(1)
     for i in range(20):
         assert dropped(dial(server, frame(Hello(b"", "", i)) + b"?" + choose.randbytes(100)))
-    assert len([r for r in caplog.records if "sent what is no message" in r.getMessage()]) == 20
+    assert len([r for r in caplog.records if "sent bytes that are no message" in r.getMessage()]) == 20
     wait_until(lambda: not server.links.all())
     assert serves(server)
 
@@ -334,7 +334,7 @@ def test_tensors_of_unknown_steps_are_few(server: Server) -> None:
     assert len(alive) <= MAX_EARLY
     assert len(worker._steps) == len(worker._early) <= MAX_EARLY
     for step in range(5000):
-        worker.abort(step)
+        worker.cancel(step)
     assert not worker._steps
     assert not alive
     assert len(worker._ended) <= MAX_ENDED
@@ -387,16 +387,16 @@ def test_an_unknown_graph(client: tuple[Links, Link, ControlClient]) -> None:
     assert "Graph handle 999 is not registered on /job:ps" in answer.message
 
 
-def test_a_step_that_was_given_up_before_it_began(server: Server) -> None:
+def test_a_step_that_was_cancelled_before_it_began(server: Server) -> None:
     with tf.Session(server.target) as session:
         session.run(tf.constant(1) + 1)
         (handle,) = server.worker._graphs
         links, control = Links.of_client(None), ControlClient(server.address)
         link = links.open(server.address, control.get_status())
-        link.abort(77, AbortedError(None, None, "late"))
+        link.cancel(77, AbortedError(None, None, "late"))
         answer = answer_of(link, 77, handle, [])
         assert isinstance(answer, AbortedError)
-        assert "was given up before it began" in answer.message
+        assert "was cancelled before it began" in answer.message
         control.close()
         links.close()
 
@@ -418,7 +418,7 @@ def test_values_that_do_not_fit(server: Server, client: tuple[Links, Link, Contr
 
 
 def test_a_step_that_is_repeated(server: Server, client: tuple[Links, Link, ControlClient]) -> None:
-    """It answers once, after the last run or the first error, and suspends for steps that it waits for."""
+    """It answers once, after the last time or the first error, and is suspended while it waits."""
     count = tf.get_variable("count", initializer=0)
     queue = tf.FIFOQueue(10, tf.int32, shapes=[()])
     step = tf.assign_add(count, queue.dequeue()).op

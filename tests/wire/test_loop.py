@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from leaks import leak_check
 
-from penstock.wire.loop import _SURE, Loop, Signal
+from penstock.wire.loop import _LEAD_TO_READ, Loop, Signal
 
 DEADLINE = 30.0
 
@@ -72,8 +72,8 @@ def wait_often(reader: Reader, times: int) -> list[bool]:
 
 def test_who_usually_waits_reads(reader: Reader) -> None:
     read_here = wait_often(reader, 200)
-    assert not any(read_here[: _SURE - 1])
-    assert any(read_here[_SURE:])
+    assert not any(read_here[: _LEAD_TO_READ - 1])
+    assert any(read_here[_LEAD_TO_READ:])
     # While it does not wait, the loop's thread reads.
     signal = reader.ask()
     reader.answer()

@@ -13,7 +13,16 @@ import pytest
 
 import penstock.v1 as tf
 from penstock.worker import compilation
-from penstock.worker.compilation import Compilation, Compilations, Program, Total, elsewhere, here, in_background, noted
+from penstock.worker.compilation import (
+    Compilation,
+    Compilations,
+    Program,
+    Total,
+    elsewhere,
+    in_background,
+    noted,
+    this_thread,
+)
 
 DEADLINE = 60.0
 
@@ -21,7 +30,7 @@ DEADLINE = 60.0
 @pytest.fixture(autouse=True)
 def _own_program(nothing_on_disk, exact_tier):
     yield
-    here.program, here.traced = None, (None, ())
+    this_thread.program, this_thread.traced = None, (None, ())
 
 
 def jitted():
@@ -74,7 +83,7 @@ def test_threads_lose_no_records():
 
 def test_a_compilation_is_put_down_to_the_program_that_is_called():
     log, function = Compilations(), jitted()
-    here.program = Program(log, "fc/MatMul")
+    this_thread.program = Program(log, "fc/MatMul")
     function(np.ones(3))
     function(np.ones(3))
     function(np.ones(4))
@@ -90,13 +99,13 @@ def test_a_program_may_be_compiled_ahead():
     with Program(log, "fc", kind="padded").compiling():
         lowered.compile()
     assert [(c.segment, c.kind) for c in log.recent()] == [("fc", "padded")]
-    assert here.program is None
+    assert this_thread.program is None
 
 
 def test_shapes_of_a_trace_that_failed_are_not_those_of_the_next_program():
     log = Compilations()
     lowered = jitted().lower(np.ones(7))
-    here.traced = Program(log, "failed", ["a", "b"]), ["float32[1]", "float32[2]"]
+    this_thread.traced = Program(log, "failed", ["a", "b"]), ["float32[1]", "float32[2]"]
     with Program(log, "fc", ["x"]).compiling():
         lowered.compile()
     assert [(c.segment, c.shapes) for c in log.recent()] == [("fc", "")]
@@ -104,7 +113,7 @@ def test_shapes_of_a_trace_that_failed_are_not_those_of_the_next_program():
 
 def test_single_operations_of_jax_are_no_segments():
     log = Compilations()
-    here.program = Program(log, "fc")
+    this_thread.program = Program(log, "fc")
     before = elsewhere().count
     jax.jit(lambda x: x + 17)(np.ones(19))
     assert log.count == 0
@@ -155,7 +164,7 @@ def test_a_program_is_told_which_placeholder_keeps_it_slow(monkeypatch):
 
 
 def test_what_a_thread_compiles_can_be_noted():
-    here.program = Program(Compilations(), "fc")
+    this_thread.program = Program(Compilations(), "fc")
     function = jitted()
     with noted() as outer:
         with noted() as inner:

@@ -29,9 +29,9 @@ def test_a_train_step_is_one_segment():
     y = tf.reshape(tf.matmul(x, w) + b, tf.stack([tf.shape(x)[0], 3]))
     loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.argmax(y, 1), logits=y))
     train = tf.train.AdamOptimizer().minimize(loss)
-    steps = plan_of([x], [loss], [train]).steps
-    assert [type(s) for s in steps] == [SegmentPlan]
-    assert not steps[0].static
+    stages = plan_of([x], [loss], [train]).stages
+    assert [type(s) for s in stages] == [SegmentPlan]
+    assert not stages[0].static
 
 
 def test_a_shape_known_only_at_run_time_cuts_the_segment():
@@ -39,8 +39,8 @@ def test_a_shape_known_only_at_run_time_cuts_the_segment():
     n = tf.placeholder(tf.int32, [])
     rows = tf.reduce_max(n * 2)
     y = tf.reshape(x, tf.stack([rows, -1]))
-    steps = plan_of([x, n], [y]).steps
-    assert len(steps) == 2 and len(steps[1].static) == 1
+    stages = plan_of([x, n], [y]).stages
+    assert len(stages) == 2 and len(stages[1].static) == 1
     with tf.Session() as sess:
         for rows_wanted in (1, 2, 3):
             assert sess.run(y, {x: np.zeros(12), n: rows_wanted}).shape == (rows_wanted * 2, 6 // rows_wanted)
@@ -49,7 +49,7 @@ def test_a_shape_known_only_at_run_time_cuts_the_segment():
 def test_host_ops_stand_between_segments():
     x = tf.placeholder(tf.float32, [None])
     picked = tf.boolean_mask(x * 2.0, x > 0) + 1.0
-    kinds = [type(s).__name__ for s in plan_of([x], [picked]).steps]
+    kinds = [type(s).__name__ for s in plan_of([x], [picked]).stages]
     assert "Node" in kinds and kinds[0] == kinds[-1] == "SegmentPlan"
     with tf.Session() as sess:
         np.testing.assert_array_equal(sess.run(picked, {x: [1.0, -1.0, 3.0]}), [3.0, 7.0])

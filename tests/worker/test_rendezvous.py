@@ -44,30 +44,30 @@ def test_the_last_tensor_wakes(rendezvous: Rendezvous, woken: _Woken) -> None:
     assert woken.times == 1
 
 
-@pytest.mark.parametrize("parked", [False, True])
-def test_the_end_of_the_step_wakes(rendezvous: Rendezvous, woken: _Woken, parked: bool) -> None:
-    rendezvous.park(woken) if parked else rendezvous.ready([1], woken)
-    rendezvous.give_up()
-    rendezvous.give_up()
+@pytest.mark.parametrize("suspended", [False, True])
+def test_the_end_of_the_step_wakes(rendezvous: Rendezvous, woken: _Woken, suspended: bool) -> None:
+    rendezvous.suspend(woken) if suspended else rendezvous.ready([1], woken)
+    rendezvous.cancel()
+    rendezvous.cancel()
     assert woken.times == 1
 
 
-@pytest.mark.parametrize("parked", [False, True])
+@pytest.mark.parametrize("suspended", [False, True])
 def test_who_comes_after_the_end_of_the_step_is_woken_at_once(
-    rendezvous: Rendezvous, woken: _Woken, parked: bool
+    rendezvous: Rendezvous, woken: _Woken, suspended: bool
 ) -> None:
-    rendezvous.give_up()
-    rendezvous.park(woken) if parked else rendezvous.ready([1], woken)
+    rendezvous.cancel()
+    rendezvous.suspend(woken) if suspended else rendezvous.ready([1], woken)
     assert woken.times == 1
 
 
-def test_going_on_is_not_the_end(rendezvous: Rendezvous, woken: _Woken) -> None:
-    rendezvous.park(woken)
-    rendezvous.go_on()
+def test_resuming_is_not_the_end(rendezvous: Rendezvous, woken: _Woken) -> None:
+    rendezvous.suspend(woken)
+    rendezvous.resume()
     assert woken.times == 1
-    rendezvous.park(woken)
+    rendezvous.suspend(woken)
     assert woken.times == 1
-    rendezvous.go_on()
+    rendezvous.resume()
     assert woken.times == 2
 
 
@@ -76,11 +76,11 @@ class _Recv:
 
 
 @pytest.mark.timeout(10)
-def test_a_step_that_is_given_up_just_before_it_waits() -> None:
-    """It is cancelled after it checked for that, and before it starts to wait."""
+def test_a_step_that_is_cancelled_just_before_it_waits() -> None:
+    """It was not cancelled when it looked, and is by the time it has begun to wait."""
     step = Step(Cancellation())
     step.rendezvous = Rendezvous()
-    step.cancelled.on_cancel(step.rendezvous.give_up)
+    step.cancelled.on_cancel(step.rendezvous.cancel)
     step.check("recv")
     step.cancelled.set()
     with pytest.raises(CancelledError, match="recv"):

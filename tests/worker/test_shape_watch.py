@@ -9,7 +9,7 @@ import penstock.v1
 import penstock.worker.transfer  # noqa: F401  (declares _Recv)
 from penstock.graph.opdef import registered
 from penstock.passes.ir import Node
-from penstock.worker.shape_watch import MANY, ShapeWatch, shape_text, told_name, value_text
+from penstock.worker.shape_watch import MANY, ShapeWatch, shape_text, user_name, value_text
 
 
 def test_an_input_of_many_shapes_is_named_once():
@@ -70,7 +70,7 @@ def test_the_shapes_shown_are_the_last_ones():
 )
 def test_inputs_have_the_names_that_the_program_gave(op, name, tensor):
     node = Node(name, registered(op), {"tensor_name": tensor}, ())
-    assert told_name(node) == ("fc/Relu" if op == "Relu" else "x")
+    assert user_name(node) == ("fc/Relu" if op == "Relu" else "x")
 
 
 def test_shapes_and_values_as_text():

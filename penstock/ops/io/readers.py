@@ -19,7 +19,7 @@ from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
 from penstock.kernel import shapes
-from penstock.kernel.waiting import as_handle, behind
+from penstock.kernel.waiting import as_handle, from_handle
 
 Record = tuple[bytes, bytes]  # key and value
 Open = Callable[[str], Iterator[Record]]
@@ -212,7 +212,7 @@ def _bytes_array(items: list[bytes]) -> np.ndarray:
     shape=_scalars,
 )
 def reader_read_v2(reader_handle: Any, queue_handle: Any, *, ctx: Any) -> Any:
-    key, value = behind(reader_handle).read(behind(queue_handle), ctx)
+    key, value = from_handle(reader_handle).read(from_handle(queue_handle), ctx)
     return np.asarray(key, object), np.asarray(value, object)
 
 
@@ -228,7 +228,7 @@ def reader_read_v2(reader_handle: Any, queue_handle: Any, *, ctx: Any) -> Any:
 def reader_read_up_to_v2(reader_handle: Any, queue_handle: Any, num_records: Any, *, ctx: Any) -> Any:
     if int(num_records) <= 0:
         raise InvalidArgumentError(f"num_records must be positive, received {int(num_records)}.")
-    found = behind(reader_handle).read_up_to(behind(queue_handle), int(num_records), ctx)
+    found = from_handle(reader_handle).read_up_to(from_handle(queue_handle), int(num_records), ctx)
     return _bytes_array([key for key, _ in found]), _bytes_array([value for _, value in found])
 
 
@@ -241,7 +241,7 @@ def reader_read_up_to_v2(reader_handle: Any, queue_handle: Any, num_records: Any
     shape=shapes.scalar,
 )
 def reader_num_records_produced_v2(reader_handle: Any) -> np.ndarray:
-    return np.asarray(behind(reader_handle).produced, np.int64)
+    return np.asarray(from_handle(reader_handle).produced, np.int64)
 
 
 @op(
@@ -253,12 +253,12 @@ def reader_num_records_produced_v2(reader_handle: Any) -> np.ndarray:
     shape=shapes.scalar,
 )
 def reader_num_work_units_completed_v2(reader_handle: Any) -> np.ndarray:
-    return np.asarray(behind(reader_handle).completed, np.int64)
+    return np.asarray(from_handle(reader_handle).completed, np.int64)
 
 
 @op("ReaderResetV2", "resource ->", host=True, stateful=True, no_gradient=True)
 def reader_reset_v2(reader_handle: Any) -> None:
-    behind(reader_handle).reset()
+    from_handle(reader_handle).reset()
 
 
 class ReaderBase:

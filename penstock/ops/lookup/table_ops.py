@@ -16,7 +16,7 @@ from penstock.graph.opdef import op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 from penstock.kernel import shapes
-from penstock.kernel.waiting import as_handle, behind
+from penstock.kernel.waiting import as_handle, from_handle
 from penstock.ops.string.forms import invalid, listed, parse_number, texts
 
 _SCALAR = TensorShape.of(())
@@ -321,26 +321,26 @@ def _found_shape(op: Operation) -> list[TensorShape]:
     shape=_found_shape,
 )
 def lookup_table_find_v2(table_handle: Any, keys: Any, default_value: Any, *, Tin: DType, Tout: DType) -> Any:
-    table: Table = behind(table_handle)
+    table: Table = from_handle(table_handle)
     table.check(keys, Tin, Tout)
     return table.find(keys, default_value)
 
 
 @op("LookupTableSizeV2", "resource -> size: int64", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
 def lookup_table_size_v2(table_handle: Any) -> Any:
-    return np.array(behind(table_handle).size(), np.int64)
+    return np.array(from_handle(table_handle).size(), np.int64)
 
 
 @op("LookupTableInsertV2", "resource, Tin, Tout ->", host=True, stateful=True, no_gradient=True)
 def lookup_table_insert_v2(table_handle: Any, keys: Any, values: Any, *, Tin: DType, Tout: DType) -> None:
-    table: Table = behind(table_handle)
+    table: Table = from_handle(table_handle)
     table.check(keys, Tin, Tout)
     table.insert(keys, values)
 
 
 @op("LookupTableRemoveV2", "resource, Tin ->", host=True, stateful=True, no_gradient=True)
 def lookup_table_remove_v2(table_handle: Any, keys: Any, *, Tin: DType) -> None:
-    table: Table = behind(table_handle)
+    table: Table = from_handle(table_handle)
     table.check(keys, Tin)
     table.remove(keys)
 
@@ -358,7 +358,7 @@ def _export_shapes(op: Operation) -> list[TensorShape]:
     shape=_export_shapes,
 )
 def lookup_table_export_v2(table_handle: Any, *, Tkeys: DType, Tvalues: DType) -> Any:
-    table: Table = behind(table_handle)
+    table: Table = from_handle(table_handle)
     if (Tkeys, Tvalues) != (table.key_dtype, table.value_dtype):
         raise invalid(f"{table} holds {table.key_dtype.name} and {table.value_dtype.name}, not {Tkeys} and {Tvalues}.")
     return table.export()
@@ -366,14 +366,14 @@ def lookup_table_export_v2(table_handle: Any, *, Tkeys: DType, Tvalues: DType) -
 
 @op("LookupTableImportV2", "resource, Tin, Tout ->", host=True, stateful=True, no_gradient=True)
 def lookup_table_import_v2(table_handle: Any, keys: Any, values: Any, *, Tin: DType, Tout: DType) -> None:
-    table: Table = behind(table_handle)
+    table: Table = from_handle(table_handle)
     table.check(keys, Tin, Tout)
     table.insert(keys, values, clear=True)
 
 
 @op("InitializeTableV2", "resource, Tkey, Tval ->", host=True, stateful=True, no_gradient=True)
 def initialize_table_v2(table_handle: Any, keys: Any, values: Any, *, Tkey: DType, Tval: DType) -> None:
-    table: Table = behind(table_handle)
+    table: Table = from_handle(table_handle)
     table.check(keys, Tkey, Tval)
     table.insert(keys, values, clear=True)
 
@@ -389,7 +389,7 @@ def initialize_table_from_text_file_v2(
     delimiter: str = "\t",
     offset: int = 0,
 ) -> None:
-    table = behind(table_handle)
+    table = from_handle(table_handle)
     if not isinstance(table, StaticTable):
         raise invalid(f"{table} is filled by inserting, not from a file.")
     if len(delimiter.encode("utf-8", "surrogateescape")) != 1:

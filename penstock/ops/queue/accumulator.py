@@ -16,7 +16,7 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.kernel import shapes
 from penstock.kernel.types import NUMBERS, QUANTIZED
-from penstock.kernel.waiting import as_handle, behind
+from penstock.kernel.waiting import as_handle, from_handle
 from penstock.ops.math import casting
 from penstock.ops.queue.accumulator_resources import Accumulator, SparseAccumulator, refuse
 
@@ -98,7 +98,7 @@ def sparse_conditional_accumulator(
 def resource_accumulator_apply_gradient(
     handle: Any, local_step: np.ndarray, gradient: np.ndarray, *, dtype: DType
 ) -> None:
-    accumulator = behind(handle)
+    accumulator = from_handle(handle)
     if accumulator.dtype != dtype:
         refuse(f"{accumulator} holds {accumulator.dtype.name}, received {dtype.name}.")
     accumulator.apply(int(local_step), gradient)
@@ -122,7 +122,7 @@ def sparse_accumulator_apply_gradient(
     dtype: DType,
     has_known_shape: bool,
 ) -> None:
-    accumulator = behind(handle)
+    accumulator = from_handle(handle)
     if accumulator.dtype != dtype:
         refuse(f"{accumulator} holds {accumulator.dtype.name}, received {dtype.name}.")
     shape = gradient_shape if has_known_shape else None
@@ -135,13 +135,13 @@ def sparse_accumulator_apply_gradient(
     host=True,
     stateful=True,
     blocking=True,
-    gives_way=True,
+    can_suspend=True,
     no_gradient=True,
     shape=_gradient_shape,
     dtype=_TYPES,
 )
 def resource_accumulator_take_gradient(handle: Any, num_required: np.ndarray, *, dtype: DType, ctx: Any) -> Any:
-    return behind(handle).take(int(num_required), ctx)
+    return from_handle(handle).take(int(num_required), ctx)
 
 
 @op(
@@ -150,13 +150,13 @@ def resource_accumulator_take_gradient(handle: Any, num_required: np.ndarray, *,
     host=True,
     stateful=True,
     blocking=True,
-    gives_way=True,
+    can_suspend=True,
     no_gradient=True,
     shape=_unknown,
     dtype=_TYPES,
 )
 def sparse_accumulator_take_gradient(handle: Any, num_required: np.ndarray, *, dtype: DType, ctx: Any) -> Any:
-    return behind(handle).take(int(num_required), ctx)
+    return from_handle(handle).take(int(num_required), ctx)
 
 
 @op(
@@ -168,7 +168,7 @@ def sparse_accumulator_take_gradient(handle: Any, num_required: np.ndarray, *, d
     shape=shapes.scalar,
 )
 def resource_accumulator_num_accumulated(handle: Any) -> np.ndarray:
-    return np.array(behind(handle).count, np.int32)
+    return np.array(from_handle(handle).count, np.int32)
 
 
 @op(
@@ -180,17 +180,17 @@ def resource_accumulator_num_accumulated(handle: Any) -> np.ndarray:
     shape=shapes.scalar,
 )
 def accumulator_num_accumulated(handle: Any) -> np.ndarray:
-    return np.array(behind(handle).count, np.int32)
+    return np.array(from_handle(handle).count, np.int32)
 
 
 @op("ResourceAccumulatorSetGlobalStep", "resource, int64 ->", host=True, stateful=True, no_gradient=True)
 def resource_accumulator_set_global_step(handle: Any, new_global_step: np.ndarray) -> None:
-    behind(handle).set_global_step(int(new_global_step))
+    from_handle(handle).set_global_step(int(new_global_step))
 
 
 @op("AccumulatorSetGlobalStep", "&string, int64 ->", host=True, stateful=True, no_gradient=True)
 def accumulator_set_global_step(handle: Any, new_global_step: np.ndarray) -> None:
-    behind(handle).set_global_step(int(new_global_step))
+    from_handle(handle).set_global_step(int(new_global_step))
 
 
 class ConditionalAccumulatorBase:

@@ -15,7 +15,7 @@ from penstock.graph.opdef import op
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 from penstock.kernel import shapes
-from penstock.kernel.waiting import as_handle, behind
+from penstock.kernel.waiting import as_handle, from_handle
 from penstock.ops.queue import queue_resources
 
 _NO_SHAPES: list[TensorShape] = []
@@ -112,13 +112,13 @@ def priority_queue_v2(
     host=True,
     stateful=True,
     blocking=True,
-    gives_way=True,
+    can_suspend=True,
     no_gradient=True,
 )
 def queue_enqueue_v2(
     handle: Any, components: list[np.ndarray], *, Tcomponents: list[DType], timeout_ms: int = -1, ctx: Any
 ) -> None:
-    queue = behind(handle)
+    queue = from_handle(handle)
     queue.check(Tcomponents, components, many=False)
     # A copy, since a fed array may change once the step is over.
     queue.enqueue([tuple(np.array(c) for c in components)], ctx)
@@ -130,13 +130,13 @@ def queue_enqueue_v2(
     host=True,
     stateful=True,
     blocking=True,
-    gives_way=True,
+    can_suspend=True,
     no_gradient=True,
 )
 def queue_enqueue_many_v2(
     handle: Any, components: list[np.ndarray], *, Tcomponents: list[DType], timeout_ms: int = -1, ctx: Any
 ) -> None:
-    queue = behind(handle)
+    queue = from_handle(handle)
     queue.check(Tcomponents, components, many=True)
     copies = [np.array(c) for c in components]
     queue.enqueue([tuple(c[i, ...] for c in copies) for i in range(len(copies[0]))], ctx)
@@ -162,12 +162,12 @@ def _batch_shapes(op: Operation) -> list[TensorShape]:
     host=True,
     stateful=True,
     blocking=True,
-    gives_way=True,
+    can_suspend=True,
     no_gradient=True,
     shape=_element_shapes,
 )
 def queue_dequeue_v2(handle: Any, *, component_types: list[DType], timeout_ms: int = -1, ctx: Any) -> list[np.ndarray]:
-    queue = behind(handle)
+    queue = from_handle(handle)
     queue.check(component_types, (), many=False)
     return list(queue.dequeue(1, ctx)[0])
 
@@ -178,14 +178,14 @@ def queue_dequeue_v2(handle: Any, *, component_types: list[DType], timeout_ms: i
     host=True,
     stateful=True,
     blocking=True,
-    gives_way=True,
+    can_suspend=True,
     no_gradient=True,
     shape=_batch_shapes,
 )
 def queue_dequeue_many_v2(
     handle: Any, n: np.ndarray, *, component_types: list[DType], timeout_ms: int = -1, ctx: Any
 ) -> list[np.ndarray]:
-    return _dequeue_batch(behind(handle), component_types, int(n), ctx, up_to=False)
+    return _dequeue_batch(from_handle(handle), component_types, int(n), ctx, up_to=False)
 
 
 @op(
@@ -194,14 +194,14 @@ def queue_dequeue_many_v2(
     host=True,
     stateful=True,
     blocking=True,
-    gives_way=True,
+    can_suspend=True,
     no_gradient=True,
     shape=_batch_shapes,
 )
 def queue_dequeue_up_to_v2(
     handle: Any, n: np.ndarray, *, component_types: list[DType], timeout_ms: int = -1, ctx: Any
 ) -> list[np.ndarray]:
-    return _dequeue_batch(behind(handle), component_types, int(n), ctx, up_to=True)
+    return _dequeue_batch(from_handle(handle), component_types, int(n), ctx, up_to=True)
 
 
 def _dequeue_batch(
@@ -216,14 +216,14 @@ def _dequeue_batch(
 
 @op("QueueCloseV2", "resource ->", host=True, stateful=True, blocking=True, no_gradient=True)
 def queue_close_v2(handle: Any, *, cancel_pending_enqueues: bool = False, ctx: Any) -> None:
-    behind(handle).seal(cancel_pending_enqueues, ctx)
+    from_handle(handle).seal(cancel_pending_enqueues, ctx)
 
 
 @op("QueueIsClosedV2", "resource -> is_closed: bool", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
 def queue_is_closed_v2(handle: Any) -> np.ndarray:
-    return np.array(behind(handle).is_closed)
+    return np.array(from_handle(handle).is_closed)
 
 
 @op("QueueSizeV2", "resource -> size: int32", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
 def queue_size_v2(handle: Any) -> np.ndarray:
-    return np.array(behind(handle).size(), np.int32)
+    return np.array(from_handle(handle).size(), np.int32)

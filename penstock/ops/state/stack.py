@@ -14,7 +14,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 from penstock.kernel import shapes
 from penstock.kernel.types import Array
-from penstock.kernel.waiting import as_handle, behind
+from penstock.kernel.waiting import as_handle, from_handle
 from penstock.ops.array.passthrough import refuse_gradient
 
 
@@ -73,17 +73,17 @@ def stack_v2(max_size: Array, *, elem_type: DType, stack_name: str = "") -> np.n
 @op("StackPushV2", "resource, T -> output: T", host=True, stateful=True, grad=refuse_gradient, shape=shapes.same_as(1))
 def stack_push_v2(handle: Any, elem: Array, *, T: DType, swap_memory: bool = False) -> Any:
     """Puts a value on top of a stack, and returns it."""
-    behind(handle).push(elem, T)
+    from_handle(handle).push(elem, T)
     return elem
 
 
 @op("StackPopV2", "resource -> elem: elem_type", host=True, stateful=True, no_gradient=True, shape=shapes.unknown)
 def stack_pop_v2(handle: Any, *, elem_type: DType) -> Any:
     """Takes the value on top of a stack."""
-    return behind(handle).pop(elem_type)
+    return from_handle(handle).pop(elem_type)
 
 
 @op("StackCloseV2", "resource ->", host=True, stateful=True, no_gradient=True)
 def stack_close_v2(handle: Any) -> None:
     """Frees a stack."""
-    behind(handle).close()
+    from_handle(handle).close()
