@@ -43,7 +43,7 @@ def whole(strategy: str, parts: list[np.ndarray]) -> np.ndarray:
 
 def ops_of(*fetches: Any, targets: Any = (), feeds: Any = ()) -> list[str]:
     subgraph = optimize(prune(feeds, fetches, targets))
-    place(subgraph, ["/job:localhost/replica:0/task:0/device:CPU:0"], False)
+    subgraph = place(subgraph, ["/job:localhost/replica:0/task:0/device:CPU:0"], False)
     return [node.op.name for node in deal_ids(subgraph).nodes]
 
 

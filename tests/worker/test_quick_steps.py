@@ -26,7 +26,7 @@ class Asking:
 
     def __init__(self, worker: Worker, feed: Any, fetches: tuple[Any, ...], targets: tuple[Any, ...] = ()) -> None:
         subgraph = prune((feed,), fetches, targets)
-        place(subgraph, worker.device_names)
+        subgraph = place(subgraph, worker.device_names)
         self.worker = worker
         self.handle = worker.register_graph(subgraph)
 
