@@ -59,7 +59,7 @@ def client(server: Server) -> Iterator[ControlClient]:
 def partition(fetch: Any, device: str = CPU) -> GraphDef:
     """The graph of a fetch, in the form in which a master sends it."""
     subgraph: Subgraph = prune([], [fetch], [])
-    place(subgraph, [device], soft=False) if device else None
+    subgraph = place(subgraph, [device], soft=False) if device else subgraph
     return to_graph_def(subgraph)
 
 
