@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock.graph.opdef import OpDef, registered
 from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.layers.base import InputSpec, Layer, activation_named, functional
 from penstock.layers.windows import around, conv_size, format_named, layout_of, padding_named, sizes, transposed_size
 from penstock.ops.array import joining, reshaping
@@ -72,7 +73,7 @@ class Conv(Layer):
         """Which axis of the inputs holds the channels."""
         return 1 if self.data_format == "channels_first" else -1
 
-    def channels_in(self, input_shape: Any) -> int:
+    def channels_in(self, input_shape: ShapeLike) -> int:
         """The number of channels, which must be known; later inputs must have it too."""
         channels = as_shape(input_shape).as_list()[self.channel_axis]
         if channels is None:
@@ -82,7 +83,7 @@ class Conv(Layer):
         self.input_spec = InputSpec(ndim=self.rank + 2, axes={self.channel_axis: channels})
         return channels
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: ShapeLike) -> None:
         self.kernel = self._make_kernel("kernel", [*self.kernel_size, self.channels_in(input_shape), self.filters])
         self._make_bias()
         self.built = True
@@ -108,7 +109,7 @@ class Conv(Layer):
                 trainable=True,
             )
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: TensorLike) -> Any:
         layout, padding = layout_of(self.data_format, self.rank), self.padding.upper()
         if self.rank == 3:
             outputs = op_named("Conv3D")(
@@ -156,7 +157,7 @@ class Conv(Layer):
             return [batch, *spatial, self.filters]
         return [batch, self.filters, *spatial]
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         batch, spatial = self._spatial(input_shape)
         windows = zip(spatial, self.kernel_size, self.strides, self.dilation_rate, strict=True)
         return TensorShape(self._shape(batch, [conv_size(n, k, self.padding, s, d) for n, k, s, d in windows]))
@@ -306,12 +307,12 @@ class Conv3D(Conv):
 class _Transposed(Conv):
     """The transpose of a convolution: the kernel is [*sizes, filters, channels]."""
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: ShapeLike) -> None:
         self.kernel = self._make_kernel("kernel", [*self.kernel_size, self.filters, self.channels_in(input_shape)])
         self._make_bias()
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: TensorLike) -> Any:
         at_run_time: Any = reshaping.shape(inputs)
         batch = at_run_time[0]
         _, static = self._spatial(inputs.shape)
@@ -337,7 +338,7 @@ class _Transposed(Conv):
         outputs.set_shape(self.compute_output_shape(inputs.shape))
         return self.finish(outputs)
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         batch, spatial = self._spatial(input_shape)
         windows = zip(spatial, self.kernel_size, self.strides, strict=True)
         return TensorShape(self._shape(batch, [transposed_size(n, k, self.padding, s) for n, k, s in windows]))

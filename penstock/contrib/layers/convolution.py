@@ -19,6 +19,7 @@ from penstock.contrib.layers.outputs import (
 from penstock.contrib.variables import model_variable
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.layers import convolutional, pooling, separable
 from penstock.layers.windows import around, sizes
 from penstock.ops.conv import depthwise
@@ -58,7 +59,7 @@ def _variant(
 
 @add_arg_scope
 def convolution(
-    inputs: Any,
+    inputs: TensorLike,
     num_outputs: int,
     kernel_size: Any,
     stride: Any = 1,
@@ -200,7 +201,7 @@ convolution3d_transpose = _variant(
 
 @add_arg_scope
 def separable_convolution2d(
-    inputs: Any,
+    inputs: TensorLike,
     num_outputs: int | None,
     kernel_size: Any,
     depth_multiplier: int = 1,
