@@ -353,7 +353,7 @@ def declared_shape(shape: Any, initial_value: Tensor, validate_shape: bool) -> T
     return initial_value.shape if validate_shape else TensorShape(None)
 
 
-def identity_of(tensor: Tensor, name: str | None = None) -> Tensor:
+def identity_of(tensor: TensorLike, name: str | None = None) -> Tensor:
     """A plain Identity node; `tf.identity` does more for tensors that are not dense."""
     identity = registered("Identity")
     assert identity is not None

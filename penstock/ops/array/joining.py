@@ -332,7 +332,7 @@ def split(
     return result
 
 
-# Tile and pad
+# Tile
 
 
 def _tile_shape(op: Operation) -> list[TensorShape]:

@@ -18,8 +18,6 @@ from penstock.memory import aligned_empty
 from penstock.ops.array.gathering import gather
 from penstock.ops.array.reshaping import reshape, shape
 
-# Partition and stitch
-
 
 def _partition_shape(op: Operation) -> list[TensorShape]:
     data, partitions = (t.shape for t in op.input_list)

@@ -28,8 +28,8 @@ class TextFileIndex:
 # Tables
 
 
-class LookupInterface:
-    """What all tables have in common."""
+class HasKeyAndValueTypes:
+    """Tables and what fills them: keys are of one type and values of another."""
 
     def __init__(self, key_dtype: DTypeLike, value_dtype: DTypeLike) -> None:
         self._key_dtype, self._value_dtype = as_dtype(key_dtype), as_dtype(value_dtype)
@@ -41,6 +41,10 @@ class LookupInterface:
     @property
     def value_dtype(self) -> DType:
         return self._value_dtype
+
+
+class LookupInterface(HasKeyAndValueTypes):
+    """What all tables have in common."""
 
     @property
     def name(self) -> str:
@@ -73,19 +77,8 @@ class LookupInterface:
             raise TypeError(f"Dtype of argument `{what}` must be {dtype}, received: {tensor.dtype.base_dtype}")
 
 
-class TableInitializerBase:
+class TableInitializerBase(HasKeyAndValueTypes):
     """What fills a static table."""
-
-    def __init__(self, key_dtype: DTypeLike, value_dtype: DTypeLike) -> None:
-        self._key_dtype, self._value_dtype = as_dtype(key_dtype), as_dtype(value_dtype)
-
-    @property
-    def key_dtype(self) -> DType:
-        return self._key_dtype
-
-    @property
-    def value_dtype(self) -> DType:
-        return self._value_dtype
 
     @property
     def _shared_name(self) -> str:
