@@ -1,4 +1,4 @@
-"""Training with batches and sentences of changing size, beside plain jax.jit, the clock running from the first step.
+"""Trains with batches and sentences of changing size, timed from the first step, compared with plain jax.jit.
 
     python benchmarks/changing_shapes.py [--steps 80] [--work mlp] [--side penstock]
 
@@ -86,7 +86,7 @@ def lstm_in_jax() -> tuple[dict[str, Any], Any]:
 
 
 def timed(step: Callable[[Any, Any], None], feeds: Sequence[tuple[Any, Any]]) -> list[float]:
-    """Milliseconds per step: of all, and of the second half."""
+    """Milliseconds per step, over all steps and over the second half."""
     times = []
     for x, y in feeds:
         began = time.perf_counter()

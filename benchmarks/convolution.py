@@ -1,7 +1,7 @@
-"""Times of `penstock.ops.conv.lowerings` on this machine's CPU, in milliseconds (the best of many runs).
+"""Times `penstock.ops.conv.lowerings` on this machine's CPU, in milliseconds (the best of many runs).
 
-python benchmarks/convolution.py                 # memory as the worker keeps it
-python benchmarks/convolution.py --fresh-memory  # every temporary is mapped and faulted in anew
+python benchmarks/convolution.py                 # keeps memory as the worker does
+python benchmarks/convolution.py --fresh-memory  # every temporary is mapped and faulted in again
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ Run = Callable[[], Any]
 
 
 def keep_memory() -> None:
-    """As `penstock.worker` does: glibc's M_MMAP_MAX and M_TRIM_THRESHOLD."""
+    """Sets glibc's M_MMAP_MAX and M_TRIM_THRESHOLD as `penstock.worker` does."""
     mallopt = ctypes.CDLL(None).mallopt
     mallopt(-4, 0)
     mallopt(-1, 2**31 - 1)
 
 
 def best(runs: dict[str, Run]) -> dict[str, float]:
-    """The best time of each, in turns: what else the machine does then hits all of them."""
+    """The best time of each. They run in turns, so that other load on the machine affects all of them."""
     for run in runs.values():
         run()
     times = dict.fromkeys(runs, float("inf"))

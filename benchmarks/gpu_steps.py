@@ -1,4 +1,4 @@
-"""Train steps on jax's default device, a GPU where there is one: Session.run against plain jax.jit.
+"""Times train steps on jax's default device, a GPU if there is one: Session.run against plain jax.jit.
 
     PYTHONPATH=. python benchmarks/gpu_steps.py
 
@@ -23,7 +23,7 @@ def main() -> None:
     device = jax.devices()[0]
     for name, make in (("mlp", mlp), ("cnn", cnn)):
         pair = make()
-        # A GPU multiplies float32 in TF32 unless told otherwise, and the two forms may round differently there.
+        # By default a GPU multiplies float32 in TF32, and the two forms may round differently there.
         check_same_loss(pair, tolerance=1e-3 if device.platform == "cpu" else 2e-2)
         count = max(1, options.count // 10) if name == "cnn" and device.platform == "cpu" else options.count
         times = best_times(pair._asdict(), count, options.rounds)

@@ -1,4 +1,4 @@
-"""What a session costs in one process, beside the same work in plain JAX. `make bench` runs it.
+"""Measures the cost of a session in one process, compared with plain JAX. `make bench` runs it.
 
 python benchmarks/local_session.py --rounds=7 --json
 """
@@ -22,11 +22,11 @@ from steps import Pair, best_times, check_same_loss, cnn, mlp
 
 import penstock.v1 as tf
 
-LIMIT = 1.15  # how much longer a train step may take than plain JAX
+LIMIT = 1.15  # limit for the time of a train step over that of plain JAX
 
 
 class Result(NamedTuple):
-    """Seconds of one measurement; `jax` is None where plain JAX has nothing like it."""
+    """Seconds of one measurement; `jax` is None if plain JAX has no equivalent."""
 
     name: str
     penstock: float
@@ -38,13 +38,13 @@ class Result(NamedTuple):
 
 
 def compared(name: str, pair: Pair, count: int, rounds: int) -> Result:
-    """Both forms of one thing, taking turns."""
+    """Measures both forms in turns."""
     times = best_times(pair._asdict(), count, rounds)
     return Result(name, times["penstock"], times["jax"])
 
 
 def trivial() -> Pair:
-    """One addition of scalars: what is left is the cost of the call."""
+    """One addition of scalars, which measures the cost of the call."""
     with tf.Graph().as_default() as graph:
         a = tf.placeholder(tf.float32, [])
         b = a + 1.0
@@ -73,7 +73,7 @@ def build(size: int = 10_000) -> None:
 
 
 def import_seconds(module: str) -> float:
-    """How long a fresh Python takes to import a module."""
+    """Seconds that a new Python process takes to import a module."""
     code = f"import time; start = time.perf_counter(); import {module}; print(time.perf_counter() - start)"
     root = Path(__file__).resolve().parents[1]
     command = [sys.executable, "-c", code]
@@ -92,7 +92,7 @@ def results(rounds: int) -> Iterator[Result]:
     for name, make, count in (("MLP step, batch 100, Adam", mlp, 50), ("CNN step, batch 64", cnn, 1)):
         pair = make()
         check_same_loss(pair)
-        # Short rounds and many: what else the machine does then falls on both alike.
+        # Many short rounds, so that other load on the machine affects both alike.
         yield compared(name, pair, count, 4 * rounds)
     yield compared("32 MB fed and fetched", copied(), 5, rounds)
     yield Result("build a graph of 10,000 ops", best_times({"build": build}, 1, min(rounds, 3), warmup=1)["build"])
@@ -100,14 +100,14 @@ def results(rounds: int) -> Iterator[Result]:
 
 
 def shown(seconds: float | None) -> str:
-    """A time as a reader wants it."""
+    """A time as readable text."""
     if seconds is None:
         return ""
     return f"{seconds * 1e6:,.1f} us" if seconds < 0.01 else f"{seconds * 1e3:,.1f} ms"
 
 
 def print_table(measured: list[Result], took: float) -> None:
-    """The results for people."""
+    """Prints the results as a table."""
     table = Table(title=f"penstock beside plain JAX {jax.__version__} on {jax.devices()[0].device_kind}")
     for column in ("", "penstock", "plain JAX", "ratio"):
         table.add_column(column, justify="right" if column else "left")

@@ -1,9 +1,9 @@
-"""Single ops on large inputs: Session.run against the same jnp call under jax.jit, in milliseconds.
+"""Times single ops on large inputs: Session.run against the same jnp call under jax.jit, in milliseconds.
 
     python benchmarks/ops.py [NAME ...]
 
-The inputs are variables here and device arrays there, and both sides fetch the largest value of the result, so neither
-pays for transfers. The two run in turns; a ratio above 1.2 is marked.
+The inputs are variables in penstock and device arrays in jax. Both sides fetch the largest value of the result, so
+neither pays for transfers. The two run in turns; a ratio above 1.2 is marked.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pooled(x: Any) -> Any:
 F = np.float32
 ROWS, WIDTH = 200_000, 32
 
-# Inputs (floats by shape, or row numbers below a limit), the call here, the call there.
+# Inputs (floats by shape, or row numbers below a limit), the call in penstock, the call in jax.
 CASES: dict[str, tuple[list[Any], Build, Build]] = {
     "conv2d 3x3": ([(16, 28, 28, 64), (3, 3, 64, 64)], lambda x, k: tf.nn.conv2d(x, k, [1, 1, 1, 1], "SAME"), conv),
     "conv2d 5x5 of 3 maps": (
@@ -86,7 +86,7 @@ def inputs_of(shapes: list[Any]) -> list[np.ndarray]:
 
 
 def compare(name: str) -> float:
-    """The time here over the time there."""
+    """The time of penstock divided by that of jax."""
     shapes, here, there = CASES[name]
     arrays = inputs_of(shapes)
     with tf.Graph().as_default(), tf.Session() as session:

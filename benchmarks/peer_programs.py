@@ -140,7 +140,7 @@ def main():
         server.join()
     measured = {"mlp": mlp, "bulk": bulk, "embedding": embedding}[args.program](args, cluster, server.target)
     print(json.dumps(measured), flush=True)
-    os._exit(0)  # TensorFlow's sync replicas wait for two minutes otherwise
+    os._exit(0)  # without this TensorFlow's sync replicas wait for two minutes
 
 
 if __name__ == "__main__":

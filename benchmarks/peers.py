@@ -1,4 +1,4 @@
-"""penstock beside TensorFlow: the same programs, on loopback, one after the other; the best of several rounds counts.
+"""Compares penstock with TensorFlow: the same programs, on loopback, in turns; the best of several rounds counts.
 
 make bench-peers TENSORFLOW=/path/to/python     a Python that has TensorFlow 2, in an environment of its own
 """
@@ -28,7 +28,7 @@ RUNS = [
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses on this machine at which nothing listens."""
+    """Free addresses on this machine."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
     for each in sockets:
@@ -37,7 +37,7 @@ def free_addresses(count: int) -> list[str]:
 
 
 def run(library: str, python: str, ps: int, workers: int, arguments: list[str]) -> dict[str, float]:
-    """One job: what its workers measured, rates added up where each measured its own."""
+    """Runs one job. Returns what its workers measured; rates of single workers are added up."""
     addresses = free_addresses(ps + workers)
     hosts = ["--ps_hosts", ",".join(addresses[:ps]), "--worker_hosts", ",".join(addresses[ps:])]
     environment = {**os.environ, "LIBRARY": library}

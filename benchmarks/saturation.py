@@ -1,11 +1,11 @@
-"""One parameter server and more and more workers: how many steps they make together, and what a step costs the server.
+"""Measures how many steps a growing number of workers make with one parameter server, and the server's cost per step.
 
     python benchmarks/saturation.py --seconds=3 --plot=docs/saturation.png
 
 A step pulls a small variable from the parameter server and pushes a small update. Workers are servers in threads of
-this process, each with a link of its own to the parameter server, which is a process of its own. They run in two ways:
-paced, each computes for some time that here is slept (as on a machine of its own), so that their steps add up; and flat
-out, without a pause, which shows how many steps the machine makes at most.
+this process, each with its own link to the parameter server, which is a separate process. They run in two ways. Paced,
+each sleeps for some time instead of computing (as on its own machine), so that their steps add up. Flat out, without a
+pause, they show how many steps the machine makes at most.
 
 The parameter server scales if its cost per step does not grow with the number of workers.
 """
@@ -32,19 +32,19 @@ from penstock.launch.local import reserve
 from penstock.summary.plot import Plot, save
 from penstock.wire.control import ControlClient
 
-ELEMENTS = 256  # of the variable: 1 kB
-SETTLE = 0.5  # seconds that are not measured
+ELEMENTS = 256  # size of the variable: 1 kB
+SETTLE = 0.5  # seconds before the measurement
 PACED, FLAT_OUT = "paced", "flat out"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured with a number of workers."""
+    """The measurements for one number of workers."""
 
     way: str
     workers: int
     steps_per_s: float
-    cpu_us: float  # processor time of the parameter server's process per step: sockets, threads and all else included
+    cpu_us: float  # processor time of the parameter server's process per step, including sockets and threads
 
 
 class ParameterServer:
@@ -56,7 +56,7 @@ class ParameterServer:
         self._control = ControlClient(cluster.addresses["ps"][0])
 
     def close(self) -> None:
-        """End it."""
+        """Ends the process."""
         self._control.close()
         self.process.terminate()
         self.process.wait()
@@ -67,12 +67,12 @@ class ParameterServer:
 
 
 def serve(cluster: dict[str, list[str]]) -> None:
-    """What the process of the parameter server does."""
+    """Runs in the process of the parameter server."""
     tf.train.Server(cluster, job_name="ps", task_index=0).join()
 
 
 def worker_step(cluster: Cluster, index: int) -> Callable[[], object]:
-    """A step of worker `index`."""
+    """Returns a function that runs a step of worker `index`."""
     server = tf.train.Server(dict(cluster.addresses), job_name="worker", task_index=index)
     with tf.Graph().as_default() as graph:
         with tf.device("/job:ps/task:0/cpu:0"):
@@ -113,7 +113,7 @@ class Crew:
 
     @property
     def done(self) -> int:
-        """How many steps they made."""
+        """The number of steps they made."""
         return sum(self._done)
 
     def _work(self, place: int, step: Callable[[], object], pause: float) -> None:
@@ -126,7 +126,7 @@ class Crew:
 
 
 def measure(ps: ParameterServer, steps: list[Callable[[], object]], pause: float, seconds: float) -> Result:
-    """Steps of all workers at once, and what they cost the parameter server."""
+    """Runs all workers at once. Measures their steps and the cost for the parameter server."""
     with Crew(steps, pause) as crew:
         time.sleep(SETTLE)
         before, done, start = ps.spent(), crew.done, time.perf_counter()

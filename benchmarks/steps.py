@@ -1,6 +1,6 @@
 """Train steps in two forms: through a session, and as a program for jax.jit alone. Both start from the same values.
 
-Needs no more than penstock itself does, so that it runs where only jax, numpy, tensorboard and absl are installed.
+It needs only jax, numpy, tensorboard and absl, as penstock itself does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MLP = {
 
 
 def mlp() -> Pair:
-    """A multilayer perceptron for images of 28 by 28 pixels, as tutorials have it."""
+    """A multilayer perceptron for images of 28 by 28 pixels, as in tutorials."""
     images = np.random.RandomState(0).rand(100, 784).astype(np.float32)
     labels = np.eye(10, dtype=np.float32)[np.random.RandomState(0).randint(0, 10, 100)]
     return Pair(_mlp_session(images, labels), _mlp_jax(images, labels))
@@ -165,7 +165,7 @@ def best_times(calls: Mapping[str, Callable[[], object]], count: int, rounds: in
 
 
 def check_same_loss(pair: Pair, steps: int = 3, tolerance: float = 1e-3) -> None:
-    """Raises if the two forms do not compute the same: their times would say nothing then."""
+    """Raises an error if the two forms compute different losses: then their times could not be compared."""
     for step in range(steps):
         ours, theirs = pair.penstock(), pair.jax()
         if not np.isclose(ours, theirs, rtol=tolerance):

@@ -1,4 +1,4 @@
-"""What training costs beside the steps: checkpoints against `cp`, saves in the background, Adam beside plain JAX.
+"""Measures the costs of training besides the steps: checkpoints against `cp`, background saves, Adam against JAX.
 
 python benchmarks/training.py --rounds=5 --json
 """
@@ -28,12 +28,12 @@ from steps import best_times
 import penstock.v1 as tf
 
 GIGABYTE = 1 << 30
-PARTS = 64  # variables: each has 1.6% of the model
+PARTS = 64  # number of variables: each has 1.6% of the model
 ADAM_PARAMETERS = 25_000_000
 
 
 class Result(NamedTuple):
-    """One measurement, and what it may be at most (or at least, where more is better)."""
+    """One measurement and its limit: the most it may be, or the least if more is better."""
 
     name: str
     shown: str
@@ -47,25 +47,25 @@ class Result(NamedTuple):
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """How long a call takes."""
+    """Seconds that a call takes."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
 def command_seconds(*command: str) -> float:
-    """How long a command takes."""
+    """Seconds that a command takes."""
     return seconds(lambda: subprocess.run(command, check=True))
 
 
 def resident() -> int:
-    """Bytes of memory that this process has."""
+    """Bytes of resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager
 def peak_memory() -> Iterator[list[int]]:
-    """How much more memory there was at a time than at the start, in bytes, looked at every 2 ms."""
+    """The largest growth of memory since the start, in bytes, sampled every 2 ms."""
     base, peak, over = resident(), [0], threading.Event()
 
     def look() -> None:
@@ -110,7 +110,7 @@ def checkpoints(folder: str, rounds: int) -> Iterator[Result]:
         note("restore", seconds(lambda: saver.restore(session, path)))
         for file in Path(folder).iterdir():
             file.unlink()
-        os.sync()  # what is left to write must not fall on the next round
+        os.sync()  # pending writes must not slow the next round
     if session.run(check) != before:
         raise RuntimeError("What was restored is not what was saved.")
     session.close()
@@ -173,7 +173,7 @@ def background(folder: str, rounds: int) -> Iterator[Result]:
     for _ in range(2 * rounds):
         before, during, after = rate(False, 0.5), rate(True, 1.0), rate(False, 0.5)
         best = max(best, before, after)
-        # What else the machine does comes and goes: only neighbours can be compared.
+        # Other load on the machine changes over time: only neighbouring rounds can be compared.
         lost.append(1 - 2 * during / (before + after))
     session.close()
     name = f"steps of {1000 / best:.0f} ms while {size / 1e6:.0f} MB are saved again and again ({len(saves)} saves)"
@@ -181,7 +181,7 @@ def background(folder: str, rounds: int) -> Iterator[Result]:
 
 
 def adam() -> tuple[dict[str, Callable[[], object]], Callable[[], list[np.ndarray]]]:
-    """Steps of Adam over 25 M parameters in 25 variables, gradients given; and what both forms have made of one."""
+    """Adam steps over 25 M parameters in 25 variables with given gradients, and a variable's value in both forms."""
     parts = 25
     draw = np.random.RandomState(0)
     start, grads = ([draw.rand(ADAM_PARAMETERS // parts).astype(np.float32) for _ in range(parts)] for _ in range(2))
@@ -223,7 +223,7 @@ def optimizer(rounds: int) -> Iterator[Result]:
 
 
 def print_table(measured: list[Result], took: float) -> None:
-    """The results for people."""
+    """Prints the results as a table."""
     table = Table(title="Training")
     for column in ("", "measured", "limit"):
         table.add_column(column, justify="right" if column else "left")

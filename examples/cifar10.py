@@ -4,7 +4,7 @@ A program such as the tutorial's cifar10_multi_gpu_train.py runs unmodified with
 
     PYTHONPATH=examples penstock run cifar10_multi_gpu_train.py --num_gpus=2 --data_dir=/data/cifar-10-batches-bin
 
-Nothing is downloaded: where --data_dir does not exist, synthetic images are written there.
+Nothing is downloaded: if --data_dir does not exist, synthetic images are written there.
 """
 
 import cifar10_model
@@ -30,12 +30,12 @@ loss = cifar10_model.loss
 
 
 def maybe_download_and_extract():
-    """Sees to it that there are files in --data_dir."""
+    """Writes synthetic files to --data_dir if there are none."""
     if not tf.gfile.Exists(FLAGS.data_dir):
         tf.logging.warning("'%s' does not exist: writing synthetic images there.", FLAGS.data_dir)
         cifar10_model.write_synthetic_data(FLAGS.data_dir)
 
 
 def distorted_inputs():
-    """Batches of --batch_size images from --data_dir, distorted at random, and their classes."""
+    """Batches of --batch_size randomly distorted images from --data_dir, and their classes."""
     return cifar10_model.distorted_inputs(FLAGS.data_dir, FLAGS.batch_size, FLAGS.min_after_dequeue)

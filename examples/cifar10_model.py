@@ -5,8 +5,8 @@
     loss = cifar10_model.loss(logits, labels)
 
 The files are CIFAR-10's binary version: records of one byte of label and 3,072 bytes of image, channel by channel.
-Without a data directory `write_synthetic_data` makes such files of coloured bars that a network can learn to tell
-apart.
+Without a data directory, `write_synthetic_data` makes such files with images of coloured bars, which a network can
+learn to tell apart.
 """
 
 import os
@@ -125,7 +125,7 @@ def inference(images):
 
 
 def loss(logits, labels, scope=None):
-    """The mean cross-entropy plus the weight decay of what was made under `scope`; both are in the collection."""
+    """The mean cross-entropy plus the weight decay of variables under `scope`; both are in the collection."""
     cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.cast(labels, tf.int64), logits=logits)
     tf.add_to_collection("losses", tf.reduce_mean(cross_entropy, name="cross_entropy"))
     return tf.add_n(tf.get_collection("losses", scope), name="total_loss")

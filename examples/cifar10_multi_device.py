@@ -1,11 +1,11 @@
-"""Trains the CIFAR-10 model on several devices of one machine: a tower on each, gradients averaged on the CPU.
+"""Trains the CIFAR-10 model on several devices of one machine: a tower on each; the CPU averages the gradients.
 
     python examples/cifar10_multi_device.py --towers=2 --steps=200
     python examples/cifar10_multi_device.py --data_dir=/data/cifar-10-batches-bin --train_dir=/tmp/cifar10
 
-Every tower takes a batch of its own from the queue, so a step sees `towers * batch_size` images. The towers go to the
-GPUs, or to as many CPU devices where there is none. Without --data_dir it trains on synthetic images. With --train_dir
-it writes checkpoints and summaries there, and carries on from the last checkpoint.
+Every tower takes its own batch from the queue, so a step uses `towers * batch_size` images. The towers go to the
+GPUs, or to as many CPU devices if there are none. Without --data_dir it trains on synthetic images. With --train_dir
+it writes checkpoints and summaries there, and continues from the last checkpoint.
 """
 
 import os
@@ -70,7 +70,7 @@ def build(data_dir):
 
 
 def main(_):
-    """Trains, and prints the loss now and then."""
+    """Trains, and prints the loss at intervals."""
     with tempfile.TemporaryDirectory() as scratch, tf.Graph().as_default(), tf.device("/cpu:0"):
         data_dir = FLAGS.data_dir or os.path.join(scratch, "data")
         if FLAGS.data_dir is None:

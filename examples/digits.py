@@ -33,7 +33,7 @@ def model(images):
 
 
 def main(_):
-    """Trains, then says how many test images are read correctly."""
+    """Trains, then prints how many test images are read correctly."""
     (train_x, train_y), (test_x, test_y) = load_digits()
     tf.set_random_seed(1)
     images = tf.placeholder(tf.float32, [None, 8, 8], name="images")

@@ -1,9 +1,9 @@
-"""Trains a network to read handwritten digits on a cluster: one parameter server, two workers, in step.
+"""Trains a network to read handwritten digits on a cluster of one parameter server and two synchronous workers.
 
     penstock launch --ps 1 --workers 2 examples/digits_cluster.py --steps=400
 
 Every process of the cluster runs this file. A parameter server holds the variables and waits for requests. A worker
-computes gradients for batches of its own; in each step the gradients of all workers are averaged and applied once
+computes gradients for its own batches; in each step the gradients of all workers are averaged and applied once
 (`SyncReplicasOptimizer`). Worker 0 is the chief: it initialises, writes checkpoints and event files, and reports.
 """
 
@@ -20,7 +20,7 @@ import penstock.v1 as tf
 from penstock.data_files import load_digits
 from penstock.summary.plot import Plot, save
 
-# A process is told its place in the cluster by the first four flags, or by TF_CONFIG. `penstock launch` gives both.
+# The first four flags, or TF_CONFIG, tell a process its place in the cluster. `penstock launch` sets both.
 tf.flags.DEFINE_list("ps_hosts", [], "The addresses of the parameter servers: host:port,host:port")
 tf.flags.DEFINE_list("worker_hosts", [], "The addresses of the workers.")
 tf.flags.DEFINE_string("job_name", None, "What this process is: ps or worker.")
@@ -38,7 +38,7 @@ FLAGS = tf.flags.FLAGS
 
 
 def my_place():
-    """The cluster, and which of its tasks this process is: (cluster, job, index)."""
+    """The cluster and the task of this process: (cluster, job, index)."""
     if FLAGS.job_name:
         cluster = {"ps": FLAGS.ps_hosts, "worker": FLAGS.worker_hosts}
         return tf.train.ClusterSpec(cluster), FLAGS.job_name, FLAGS.task_index
@@ -62,7 +62,7 @@ def batches(images, labels, size, seed):
 
 
 def train(server, cluster, index, train_dir, report):
-    """Takes part in the training as worker `index`, calls `report(step, loss)` after each step, returns how many."""
+    """Trains as worker `index`; calls `report(step, loss)` after each step. Returns the number of steps."""
     workers = cluster.num_tasks("worker")
     is_chief = index == 0
 
@@ -78,7 +78,7 @@ def train(server, cluster, index, train_dir, report):
         train_op = optimizer.minimize(loss, global_step=step)
         tf.summary.scalar("loss", loss)
 
-    # The chief initialises the variables, or restores them; the others wait until it has.
+    # The chief initialises or restores the variables; the others wait for that.
     session = tf.train.MonitoredTrainingSession(
         server.target,
         is_chief,
@@ -99,7 +99,7 @@ def train(server, cluster, index, train_dir, report):
 
 
 def test_accuracy(train_dir):
-    """The part of the digits kept for testing that the last checkpoint reads correctly. Needs no cluster."""
+    """The share of test digits that the last checkpoint reads correctly. It needs no cluster."""
     _, (test_x, test_y) = load_digits()
     with tf.Graph().as_default(), tf.Session() as session:
         answers = tf.argmax(model(tf.constant(test_x)), 1)
@@ -108,18 +108,18 @@ def test_accuracy(train_dir):
 
 
 class Report:
-    """The losses of a training, shown as they come: a bar on a terminal, elsewhere a line now and then."""
+    """Shows the losses of a training: as a bar on a terminal, elsewhere as a line at intervals."""
 
     def __init__(self):
         self.steps, self.losses = [], []
-        # What a task prints goes through the launcher, which says so if that writes to a terminal.
+        # The output of a task goes through the launcher, which tells the task if it writes to a terminal.
         columns = os.environ.get("PENSTOCK_TERMINAL_COLUMNS")
         self._console = Console(width=int(columns), force_terminal=True) if columns else Console()
         state = TextColumn("{task.fields[state]}")
         self._bar = Progress("training", BarColumn(None), state, console=self._console, expand=True)
         self._task = self._bar.add_task("", total=FLAGS.steps, state="starting")
         self._next_line = 0
-        self._started, self.seconds = 0.0, 0.0  # from the end of the first step on
+        self._started, self.seconds = 0.0, 0.0  # starts at the end of the first step
 
     def __enter__(self):
         if self._console.is_terminal:
@@ -134,7 +134,7 @@ class Report:
         now = time.perf_counter()
         self._started = self._started or now
         self.seconds = now - self._started
-        # After the loss of a parameter server, training carries on from the last checkpoint: the curve does too.
+        # If a parameter server is lost, training continues from the last checkpoint, and so does the curve.
         while self.steps and self.steps[-1] > step:
             self.steps.pop()
             self.losses.pop()
@@ -153,7 +153,7 @@ def main(_):
     cluster, job, index = my_place()
     server = tf.train.Server(cluster, job_name=job, task_index=index)
     if job == "ps":
-        server.join()  # for ever: the launcher stops parameter servers when the workers are done
+        server.join()  # never returns: the launcher stops parameter servers when the workers are done
     elif index > 0:
         done = train(server, cluster, index, None, lambda step, loss: None)
         print(f"done, after {done} batches")

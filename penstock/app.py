@@ -1,4 +1,4 @@
-"""`tf.app.run`: parse the flags, call the program's `main`, exit with what it returns."""
+"""`tf.app.run`: parses the flags, calls the program's `main`, and exits with its result."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from penstock import flags, logging
 def run(main: Callable[[list[str]], Any] | None = None, argv: Sequence[str] | None = None) -> NoReturn:
     """Run `main` (by default the program's own) with the arguments that are not flags, and exit.
 
-    From here on infos are logged, such as steps per second, unless the program has set the verbosity itself.
+    It also makes INFO messages visible, such as steps per second, unless the program has set the verbosity itself.
 
-    A program ends with it:
+    A program ends with this call:
 
         if __name__ == "__main__":
             tf.app.run()

@@ -1,4 +1,4 @@
-"""Products of matrices in NumPy, and how many threads they use."""
+"""Products of matrices in NumPy, with control over the number of threads."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-LARGE = 1 << 22  # multiplications, from which on a product is shared out
-PARTS = 2  # that a large product is made in
+LARGE = 1 << 22  # multiplications from which on a product is split
+PARTS = 2  # number of parts of a large product
 
 
 class OneThread:
-    """While any thread is inside, `product` multiplies matrices in the thread that asks for it.
+    """While any thread is inside, `product` multiplies matrices in the calling thread only.
 
-    NumPy's library spins while it waits for threads of its own. Where other tasks want the cores, a product of 0.7 ms
-    takes ten times as long that way. The library is told so by the first product, since most steps make none.
+    NumPy's library spins while it waits for its own threads. If other tasks need the cores, a product of 0.7 ms takes
+    ten times as long. The first product sets the limit, since most steps make no products.
 
     >>> with one_thread:
     ...     result = product(a, b)
@@ -44,7 +44,7 @@ class OneThread:
                 self._before = None
 
     def limit(self) -> None:
-        """Has the library use one thread from now on, if any thread is inside."""
+        """Makes the library use one thread from now on, if any thread is inside."""
         if self._inside and self._before is None:
             with self._lock:
                 if self._inside and self._before is None:
@@ -62,10 +62,10 @@ one_thread = OneThread()
 
 
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The matrix product, of large matrices with the help of another thread if that is free.
+    """The matrix product; for large matrices another thread helps if it is free.
 
-    Who asks for a product never waits for a thread that has not begun: then it makes all parts itself. So on a busy
-    machine a product takes little longer than with one thread.
+    The caller never waits for a helper that has not started: then it makes all parts itself. So on a busy machine a
+    product takes little longer than with one thread.
 
     >>> product(np.ones((2, 3)), np.ones((3, 4))).shape
     (2, 4)
@@ -81,7 +81,7 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 class _Shared:
-    """A product that two threads make, each taking parts that nobody has taken."""
+    """A product of two threads, each of which takes parts that are still free."""
 
     def __init__(self, a: np.ndarray, b: np.ndarray) -> None:
         self._a, self._b = a, b
@@ -94,11 +94,11 @@ class _Shared:
         self._error: BaseException | None = None
 
     def work(self) -> None:
-        """Makes parts as long as there are any."""
+        """Computes parts until none are left."""
         while self._left:
             try:
                 rows = self._left.popleft()
-            except IndexError:  # the other thread took the last
+            except IndexError:  # the other thread took the last part
                 return
             try:
                 np.matmul(self._a[rows], self._b, out=self._out[rows])
@@ -110,7 +110,7 @@ class _Shared:
                     self._done.set()
 
     def result(self) -> np.ndarray:
-        """The product, once the part that the other thread is at is there, too."""
+        """Waits until the other thread has finished its part, and returns the product."""
         self._done.wait()
         if self._error is not None:
             raise self._error
@@ -131,10 +131,10 @@ def _helper() -> SimpleQueue[_Shared]:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_helper.cache_clear)  # a child has no such thread yet
+    os.register_at_fork(after_in_child=_helper.cache_clear)  # a child process does not have this thread
 
 
 @functools.cache
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -49,7 +49,7 @@ _TYPE_OF_CODE: dict[int, type[OpError]] = {}
 class OpError(Exception):
     """An op failed while a graph was built or run.
 
-    `op` is the Operation that failed, its name where only the name is known, or None. A message alone will do:
+    `op` is the Operation that failed, its name if only the name is known, or None. A message alone is enough:
 
     >>> str(CancelledError("queue is closed"))
     'queue is closed'
@@ -77,14 +77,14 @@ class OpError(Exception):
 
     @property
     def op(self) -> Any:
-        """The Operation that failed, or None where it is not known or known by name only (see `op_name`)."""
+        """The Operation that failed, or None if it is not known or known only by name (see `op_name`)."""
         return None if isinstance(self._op, str) else self._op
 
     @property
     def op_name(self) -> str | None:
         """Name of the node that failed, from the Operation, the name or the NodeDef given; else None.
 
-        A node of a body that is known by name only is called `body::name`.
+        A node of a body that is known only by name is called `body::name`.
         """
         if isinstance(self._op, str):
             return getattr(self._op, "path", self._op) or None
@@ -98,7 +98,7 @@ class OpError(Exception):
 
     @property
     def message(self) -> str:
-        """What went wrong, without the place where the op was made."""
+        """The description of the error, without the place where the op was made."""
         return self._message
 
     @property
@@ -107,12 +107,12 @@ class OpError(Exception):
         return self._error_code
 
     def __str__(self) -> str:
-        # A run fails far from the line that made the op, so the message shows that line where the op recorded it.
+        # A run fails far from the line that made the op, so the message shows that line if the op recorded it.
         defined = getattr(self.op, "definition", "")
         return f"{self._message}\n\nThe op '{self.op_name}' is defined at {defined}" if defined else self._message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An Operation belongs to its graph and cannot leave the process: its name does.
+        # An Operation belongs to its graph and cannot leave the process, but its name can.
         return _rebuild, (type(self), self._node_def, self.op_name, self._message, self._error_code)
 
 
@@ -127,7 +127,7 @@ class CancelledError(OpError, code=CANCELLED):
 
 
 class UnknownError(OpError, code=UNKNOWN):
-    """The cause carries no status of its own."""
+    """The cause has no status of its own."""
 
 
 class InvalidArgumentError(OpError, code=INVALID_ARGUMENT):
@@ -143,7 +143,7 @@ class NotFoundError(OpError, code=NOT_FOUND):
 
 
 class AlreadyExistsError(OpError, code=ALREADY_EXISTS):
-    """What was to be created is there already."""
+    """The object to create already exists."""
 
 
 class PermissionDeniedError(OpError, code=PERMISSION_DENIED):
@@ -163,7 +163,7 @@ class FailedPreconditionError(OpError, code=FAILED_PRECONDITION):
 
 
 class AbortedError(OpError, code=ABORTED):
-    """The operation was given up because of something concurrent, for example a restarted task."""
+    """The operation was aborted because of a concurrent event, for example a restarted task."""
 
 
 class OutOfRangeError(OpError, code=OUT_OF_RANGE):
@@ -213,7 +213,7 @@ def error_code_from_exception_type(cls: type[BaseException]) -> int:
 
 
 def error_from_code(code: int, message: str | bytes, op_name: str | None = None) -> OpError:
-    """The exception for a status that arrived from another task; a code we do not know becomes UnknownError.
+    """The exception for a status that arrived from another task; an unknown code becomes UnknownError.
 
     >>> error_from_code(OUT_OF_RANGE, "the queue is empty", "fifo/dequeue")
     OutOfRangeError('the queue is empty')

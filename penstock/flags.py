@@ -1,4 +1,4 @@
-"""`tf.flags` on absl: flags may be read before the command line was parsed, and unknown ones are left alone.
+"""`tf.flags` on absl: flags may be read before the command line is parsed, and unknown ones are ignored.
 
 A program defines its flags, then reads them:
 
@@ -19,10 +19,10 @@ from absl import flags as absl_flags
 
 from penstock.face.missing import nearest
 
-# Help lists the flags of the module that defines them: the program's, not this one.
+# Help lists flags by the module that defines them: the program's, not this one.
 absl_flags.disclaim_key_flags()
 
-# How the first TensorFlow versions named the parameters of DEFINE_*.
+# The parameter names of DEFINE_* in the first TensorFlow versions.
 _OLD_PARAMETERS = {"flag_name": "name", "default_value": "default", "docstring": "help"}
 _SHORT_HELP = {"--help", "-help", "-?", "--helpshort", "-helpshort"}
 _FULL_HELP = {"--helpfull", "-helpfull"}
@@ -46,7 +46,7 @@ class LazyFlags:
         object.__setattr__(self, "_lazily_parsed", False)
 
     def __call__(self, argv: Sequence[str], known_only: bool = False) -> list[str]:
-        """Parse `argv`, program name first, and return what is not a flag."""
+        """Parses `argv`, program name first, and returns the arguments that are not flags."""
         rest: list[str] = self._values(argv, known_only=known_only)
         object.__setattr__(self, "_lazily_parsed", False)
         return rest
@@ -61,7 +61,7 @@ class LazyFlags:
         options = set(rest[1 : rest.index("--")] if "--" in rest else rest[1:])
         if options & (_SHORT_HELP | _FULL_HELP):
             _show_help(self._values, full=bool(options & _FULL_HELP))
-            # The status absl gives, which scripts around a program may rely on.
+            # This is absl's exit status, which scripts around a program may rely on.
             sys.exit(1)
         return rest
 
@@ -71,7 +71,7 @@ class LazyFlags:
             object.__setattr__(self, "_lazily_parsed", True)
 
     def _flag_added(self) -> None:
-        # A module read its flags before this one was defined: the next read must look at the command line again.
+        # A module read its flags before this one was defined, so the next read must parse the command line again.
         if self._lazily_parsed:
             self._values.unparse_flags()
 

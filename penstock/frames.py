@@ -1,7 +1,7 @@
-"""Which frames of a stack are the program's: where ops are defined, and tracebacks without the engine's frames.
+"""Finds the program's frames in a stack: where ops are defined, and tracebacks without the engine's frames.
 
-A frame counts as the engine's if its file belongs to penstock, to jax, or to what only stands between them and the
-program. PENSTOCK_FULL_TRACEBACK=1 leaves tracebacks whole.
+A frame is the engine's if its file belongs to penstock, to jax, or to a library between them and the program.
+PENSTOCK_FULL_TRACEBACK=1 keeps tracebacks whole.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The innermost frames are kept: a model that is built by deep recursion would cost its depth for each op.
+# Only the innermost frames are kept: in a model that is built by deep recursion each op would cost its depth.
 MOST_FRAMES = 20
-_MOST_SHOWN = 8
+_MAX_SHOWN = 8
 _NOTE = "(Frames of penstock and jax are left out. PENSTOCK_FULL_TRACEBACK=1 shows them.)"
 
-Frames = tuple[CodeType | int, ...]  # a code object and the offset of its instruction, innermost first, in turns
+Frames = tuple[CodeType | int, ...]  # code objects and offsets of their instructions, alternating, innermost first
 
 
 def _folders() -> tuple[str, ...]:
     own = os.path.dirname(__file__)
-    # Found without importing them: a program may need neither.
+    # Found without importing them, since a program may need neither.
     specs = [importlib.util.find_spec(name) for name in ("jax", "jaxlib", "absl")]
     origins = [os.path.dirname(spec.origin) for spec in specs if spec is not None and spec.origin]
     return tuple(folder + os.sep for folder in (own, *origins))
@@ -44,7 +44,7 @@ _engine_files: dict[str, bool] = {}
 
 
 def is_engine(filename: str) -> bool:
-    """Tells if frames of a file are left out of what the user sees.
+    """Tells if frames of a file are hidden from the user.
 
     >>> is_engine(__file__), is_engine("train.py")
     (True, False)
@@ -57,13 +57,13 @@ def is_engine(filename: str) -> bool:
 
 
 def user_frames() -> Frames:
-    """The program's frames in the stack of the caller. It is called for each op, so nothing is formatted yet."""
+    """The program's frames in the caller's stack. It is called for each op, so it formats nothing yet."""
     found: list[CodeType | int] = []
     frame = sys._getframe(1)
     engine = _engine_files
     while frame is not None:
         code = frame.f_code
-        # The dict at once: the call would cost more than all else here.
+        # Uses the dict directly: a call would cost more than all else here.
         known = engine.get(code.co_filename)
         if not (is_engine(code.co_filename) if known is None else known):
             found.append(code)
@@ -88,27 +88,27 @@ def place(frame: traceback.FrameSummary) -> str:
     """A frame in one line: `train.py:29, in build_model`."""
     try:
         near = os.path.relpath(frame.filename)
-    except OSError:  # the directory that the process is in was removed
+    except OSError:  # the working directory of the process was removed
         near = os.pardir
     name = frame.filename if near.startswith(os.pardir) else near
     return f"{name}:{frame.lineno}, in {frame.name}"
 
 
 def definition(frames: Frames) -> str:
-    """Where an op was defined: the line with its text, and the calls that led there; empty if nobody knows."""
+    """Describes where an op was defined: the line with its text, and the calls that led there; empty if unknown."""
     if not frames:
         return ""
     *callers, last = summaries(frames)
     text = [place(last), *([f"    {last.line}"] if last.line else [])]
-    text += [f"  called at {place(frame)}" for frame in callers[::-1][:_MOST_SHOWN]]
+    text += [f"  called at {place(frame)}" for frame in callers[::-1][:_MAX_SHOWN]]
     return "\n".join(text)
 
 
 # Tracebacks
 
 
-def wants_all() -> bool:
-    """Tells if tracebacks are to be left whole."""
+def keeps_full_tracebacks() -> bool:
+    """Tells if tracebacks should stay whole."""
     return os.environ.get("PENSTOCK_FULL_TRACEBACK", "0") not in ("", "0")
 
 
@@ -126,24 +126,24 @@ def folded(trace: TracebackType | None) -> TracebackType | None:
 
 
 def leaves_engine(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator for a way into the engine: errors that leave it have no frames but the program's."""
+    """Decorator for an entry point of the engine: errors that leave it have only the program's frames."""
 
     @functools.wraps(function)
     def entered(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if not wants_all():
+            if not keeps_full_tracebacks():
                 fold(error)
                 error.__traceback__ = folded(error.__traceback__)
                 _note(error)
-            raise  # this adds no frame of its own
+            raise  # this adds no frame
 
     return entered
 
 
 def fold(error: BaseException) -> None:
-    """Takes the engine's frames out of an error and its causes. A cause that has no others is dropped."""
+    """Removes the engine's frames from an error and its causes. A cause without other frames is dropped."""
     for each in _chain(error):
         rest = folded(each.__traceback__)
         if rest is not None:
@@ -152,7 +152,7 @@ def fold(error: BaseException) -> None:
             each.__traceback__ = rest
         cause = _next(each)
         if cause is not None and _is_of_engine(cause):
-            # One further back may be of the program's own code, such as that of a `py_func`.
+            # An earlier one may come from the program's own code, such as that of a `py_func`.
             each.__cause__ = next((one for one in _chain(cause) if not _is_of_engine(one)), None)
 
 
@@ -162,7 +162,7 @@ def _note(error: BaseException) -> None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that Python shows before it; the next one is looked for only when it is wanted."""
+    """An error and those that Python shows before it; each is looked up only when it is needed."""
     seen: set[int] = set()
     each: BaseException | None = error
     while each is not None and id(each) not in seen:
@@ -180,27 +180,27 @@ def _is_of_engine(error: BaseException) -> bool:
 
 
 def _has_engine_inside(trace: TracebackType | None) -> bool:
-    """Tells if the program called the engine: that which runs the program, such as `penstock run`, is not meant."""
+    """Tells if the program called the engine; code that runs the program, such as `penstock run`, does not count."""
     of_engine = (is_engine(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(trace))
     return any(itertools.dropwhile(bool, of_engine))
 
 
 def install() -> None:
-    """Has errors that nobody catches shown without the engine's frames. Hooks that are in place already stay so."""
+    """Makes uncaught errors appear without the engine's frames. Hooks that are already installed are kept."""
     before, before_in_thread = sys.excepthook, threading.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if wants_all():
+        if keeps_full_tracebacks():
             before(kind, error, trace)
             return
         if kind is KeyboardInterrupt and error.args:
-            print(error, file=sys.stderr)  # it says all there is to say, as that of a server does
+            print(error, file=sys.stderr)  # the message is complete in itself, like that of a server
             return
         fold(error)
         before(kind, error, error.__traceback__)
 
     def hook_in_thread(args: threading.ExceptHookArgs) -> None:
-        if args.exc_value is not None and not wants_all():
+        if args.exc_value is not None and not keeps_full_tracebacks():
             fold(args.exc_value)
             found = (args.exc_type, args.exc_value, args.exc_value.__traceback__, args.thread)
             args = threading.ExceptHookArgs(found)

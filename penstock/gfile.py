@@ -43,7 +43,7 @@ _MODES = ("r", "w", "a", "r+", "w+", "a+")
 
 @dataclasses.dataclass(frozen=True)
 class FileStatistics:
-    """What `Stat` returns: size in bytes, time of change in nanoseconds, and whether it is a directory."""
+    """The result of `Stat`: size in bytes, time of change in nanoseconds, and if it is a directory."""
 
     length: int
     mtime_nsec: int
@@ -113,7 +113,7 @@ class GFile:
 
     def readline(self) -> Any:
         """The next line with its newline; empty at the end."""
-        # Lines of files written on Windows end as all others do.
+        # Windows line ends become plain newlines.
         return self._decoded(self._reading().readline().replace(b"\r", b""))
 
     def readlines(self) -> list[Any]:
@@ -131,7 +131,7 @@ class GFile:
     def seek(self, offset: int | None = None, whence: int = 0, position: int | None = None) -> None:
         """Move to `offset` bytes from the start (`whence=0`), from here (1) or from the end (2)."""
         if offset is None:
-            # Old programs say position=.
+            # Old programs use position=.
             offset = position
         if offset is None:
             raise TypeError("seek() needs an offset.")
@@ -161,7 +161,7 @@ class GFile:
         return stat(self._path).length
 
     def flush(self) -> None:
-        """Hand what was written to the operating system."""
+        """Passes written data to the operating system."""
         if self._file is not None:
             with _as_op_error(self._path):
                 self._file.flush()
@@ -195,14 +195,14 @@ class GFile:
         return self.__next__()
 
     def __del__(self) -> None:
-        # Programs write `GFile(name).read()`; a warning about the open file would help nobody.
+        # Programs write `GFile(name).read()`; a warning about the open file would not help.
         if getattr(self, "_file", None) is not None:
             self.close()
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
             with _as_op_error(self._path):
-                # Held open across calls, hence no `with`.
+                # The file stays open across calls, hence no `with`.
                 self._file = cast(BinaryIO, open(self._path, self._mode.replace("b", "") + "b"))  # noqa: SIM115
         return self._file
 
@@ -219,17 +219,17 @@ FastGFile = Open = GFile
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file or directory at `path`."""
+    """Tells if there is a file or directory at `path`."""
     return os.path.exists(_local(path))
 
 
 def isdir(path: Path) -> bool:
-    """Whether `path` is a directory."""
+    """Tells if `path` is a directory."""
     return os.path.isdir(_local(path))
 
 
 def makedirs(path: Path) -> None:
-    """Make a directory and its parents; one that is there already is fine."""
+    """Make a directory and its parents; no error if it already exists."""
     local = _local(path)
     with _as_op_error(local):
         try:
@@ -239,7 +239,7 @@ def makedirs(path: Path) -> None:
 
 
 def mkdir(path: Path) -> None:
-    """Make one directory, whose parent must exist; one that is there already is fine."""
+    """Make one directory, whose parent must exist; no error if it already exists."""
     local = _local(path)
     with _as_op_error(local):
         try:
@@ -319,7 +319,7 @@ def join(path: Path, *paths: Path) -> str:
 def walk(
     top: Path, topdown: bool = True, onerror: Callable[[errors.OpError], object] | None = None
 ) -> Iterator[Walked]:
-    """(directory, subdirectories, files) for `top` and all below it; nothing if `top` is not a directory."""
+    """(directory, subdirectories, files) for `top` and all directories in it; nothing if `top` is not a directory."""
     local = _local(top)
 
     def failed(error: OSError) -> None:

@@ -21,7 +21,7 @@ FATAL = logging.CRITICAL
 
 
 class _OwnHandler(logging.Handler):
-    """Writes to stderr, whatever that is by now, while the program has set up no logging of its own."""
+    """Writes to the current stderr, as long as the program has not set up logging itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ _calls: Counter[tuple[str, int, str]] = Counter()
 
 
 def get_logger() -> logging.Logger:
-    """The logger behind this module, a standard one.
+    """The standard logger that this module uses.
 
     >>> get_logger().name
     'penstock'
@@ -65,7 +65,7 @@ def set_verbosity(v: int | str) -> None:
 
 
 def show_infos() -> None:
-    """Show INFO and above, unless the program has set a verbosity. `tf.app.run` begins with it."""
+    """Show INFO and above, unless the program has set a verbosity. `tf.app.run` calls this first."""
     logger = get_logger()
     if logger.level == logging.NOTSET:
         logger.setLevel(INFO)
@@ -105,12 +105,12 @@ def error(msg: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def fatal(msg: Any, *args: Any, **kwargs: Any) -> None:
-    """Log `msg % args` at FATAL. The program goes on."""
+    """Log `msg % args` at FATAL. The program continues."""
     get_logger().critical(msg, *args, **_from_caller(kwargs))
 
 
 def vlog(level: int, msg: Any, *args: Any, **kwargs: Any) -> None:
-    """Log `msg % args` at a numeric `level`, the same numbers as everywhere here."""
+    """Log `msg % args` at a numeric `level`, with the same numbers as elsewhere in this module."""
     get_logger().log(level, msg, *args, **_from_caller(kwargs))
 
 
@@ -138,18 +138,18 @@ def TaskLevelStatusMessage(msg: Any) -> None:
 
 
 def flush() -> None:
-    """Flush what was logged."""
+    """Flush all logged lines."""
     for handler in get_logger().handlers:
         handler.flush()
 
 
 def _from_caller(kwargs: dict[str, Any]) -> dict[str, Any]:
-    # The record should name the program's line, one frame above ours.
+    # The record should name the program's line, one frame above this module's.
     return {**kwargs, "stacklevel": kwargs.get("stacklevel", 1) + 1}
 
 
 def _count_call(msg: Any) -> int:
-    """How often the calling program's line logged `msg` before."""
+    """The number of times that the calling line of the program has logged `msg`."""
     frame = sys._getframe(2)
     # The message is part of the key: two calls may share a line.
     key = (frame.f_code.co_filename, frame.f_lineno, str(msg))

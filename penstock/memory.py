@@ -1,6 +1,6 @@
-"""Memory as XLA wants it: what begins at a multiple of 64 bytes is read where it lies, all else is copied.
+"""Aligned memory for XLA, which reads arrays in place if they start at a multiple of 64 bytes, and copies all others.
 
-And when Python is not to look for garbage in it.
+Also pauses Python's garbage collection while many objects are made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ALIGNMENT = 64  # bytes
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
-    """An array in aligned memory, with nothing in it yet.
+    """An uninitialized array in aligned memory.
 
     >>> np.copyto(aligned_empty((2, 3), np.float32), 1.0)
     """
@@ -30,14 +30,14 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
 
 
 def is_aligned(array: np.ndarray) -> bool:
-    """Whether XLA reads an array where it lies."""
+    """Tells if XLA reads an array in place."""
     address: int = array.__array_interface__["data"][0]
     return address % ALIGNMENT == 0 and array.flags.c_contiguous
 
 
 @contextlib.contextmanager
 def without_collecting() -> Iterator[None]:
-    """Where very many objects are made that stay: Python would look through all of them for garbage again and again.
+    """Pauses garbage collection while very many lasting objects are made: Python would scan all of them repeatedly.
 
     >>> @without_collecting()
     ... def prepare(nodes): ...

@@ -1,6 +1,6 @@
 """Records: byte strings one after the other in a file, with lengths and checksums, as in TFRecord and event files.
 
-A record is its length (8 bytes, little end first), the masked CRC32C of those, the data, and the masked CRC32C of that.
+A record is its length (8 bytes, little endian), the masked CRC32C of that, the data, and the masked CRC32C of the data.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RecordWriter:
         files.write(self._file, self._compressor.compress(data) if self._compressor else data)
 
     def flush(self) -> None:
-        """Has what was written in the file."""
+        """Writes all buffered data to the file."""
         if self._file is not None:
             if self._compressor:
                 files.write(self._file, self._compressor.flush(zlib.Z_SYNC_FLUSH))
@@ -57,7 +57,7 @@ class RecordWriter:
                 self._file.flush()
 
     def close(self) -> None:
-        """Ends the file."""
+        """Completes and closes the file."""
         if self._file is not None:
             if self._compressor:
                 files.write(self._file, self._compressor.flush())
@@ -73,7 +73,7 @@ class RecordWriter:
 
 
 def read(path: Any, compression: str = "") -> Iterator[bytes]:
-    """The records of a file; DataLossError, naming the file and the place, where it is damaged.
+    """The records of a file; DataLossError, naming the file and the position, if it is damaged.
 
     >>> for record in read("/tmp/data.tfrecord"):
     ...     example = tf.train.Example.FromString(record)
@@ -107,7 +107,7 @@ def read(path: Any, compression: str = "") -> Iterator[bytes]:
 
 
 def _read_exactly(file: Any, length: int) -> bytes:
-    """Up to `length` bytes, in pieces: a length may claim more than there is."""
+    """Reads up to `length` bytes, in pieces: a damaged length may be larger than the file."""
     pieces = []
     while length > 0:
         piece = file.read(min(length, _CHUNK))
@@ -119,7 +119,7 @@ def _read_exactly(file: Any, length: int) -> bytes:
 
 
 class _Inflated:
-    """A file as zlib decompresses it."""
+    """A file decompressed by zlib."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw

@@ -1,4 +1,4 @@
-"""tf.test: a TestCase that runs graphs and compares arrays, and what tests ask about the machine."""
+"""tf.test: a TestCase that runs graphs and compares arrays, and functions that describe the machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gpu_device_name() -> str:
 
 
 def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: Any = None) -> bool:
-    """Whether a GPU can be used.
+    """Tells if a GPU can be used.
 
     >>> data_format = "NCHW" if tf.test.is_gpu_available() else "NHWC"
     """
@@ -44,12 +44,12 @@ def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: Any =
 
 
 def is_built_with_cuda() -> bool:
-    """Whether CUDA devices can be used: what jax was installed with decides it."""
+    """Tells if CUDA devices can be used, which depends on the installed jax."""
     return is_gpu_available()
 
 
 def get_temp_dir() -> str:
-    """A directory for the files of a test."""
+    """A directory for the files of tests."""
     return os.environ.get("TEST_TMPDIR") or tempfile.gettempdir()
 
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def assert_equal_graph_def(actual: Any, expected: Any, checkpoint_v2: bool = False) -> None:
-    """AssertionError unless two GraphDefs have the same nodes, in any order."""
+    """Raises AssertionError unless two GraphDefs have the same nodes, in any order."""
     ours, theirs = ({node.name: node for node in graph.node} for graph in (actual, expected))
     if ours.keys() != theirs.keys():
         missing, extra = sorted(theirs.keys() - ours.keys()), sorted(ours.keys() - theirs.keys())
@@ -79,7 +79,7 @@ def compute_gradient(
     init_targets: Any = None,
     extra_feed_dict: Mapping[Any, Any] | None = None,
 ) -> Any:
-    """The Jacobian of `y` by `x`, by `tf.gradients` and by differences, for each x if there are several.
+    """The Jacobian of `y` by `x`, by `tf.gradients` and by finite differences, for each x if there are several.
 
     Runs in the default session.
     """
@@ -140,7 +140,7 @@ def _session() -> Any:
 
 
 class TestCase(unittest.TestCase):
-    """A unittest.TestCase whose tests each begin with an empty default graph.
+    """A unittest.TestCase in which each test starts with an empty default graph.
 
     >>> class AddTest(tf.test.TestCase):
     ...     def testAdd(self):
@@ -148,7 +148,7 @@ class TestCase(unittest.TestCase):
     ...             self.assertAllEqual(tf.add([1], 2), [3])
     """
 
-    __test__ = False  # not itself a test for pytest; subclasses are
+    __test__ = False  # not a test for pytest, but subclasses are
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -198,13 +198,13 @@ class TestCase(unittest.TestCase):
             yield self._kept[1]
 
     def test_session(self, *args: Any, **kwargs: Any) -> Any:
-        """As `cached_session`: the name that most tests use."""
+        """Same as `cached_session`; most tests use this name."""
         if self.id().endswith(".test_session"):
             self.skipTest("Its name makes it look like a test.")
         return self.cached_session(*args, **kwargs)
 
     def evaluate(self, tensors: Any) -> Any:
-        """The values of `tensors`, by the default session."""
+        """The values of `tensors` in the default session."""
         return _session().run(tensors)
 
     def _array(self, value: Any) -> np.ndarray:
@@ -224,7 +224,7 @@ class TestCase(unittest.TestCase):
         self.assertEqual(left.shape, right.shape, msg)
 
     def assertAllClose(self, a: Any, b: Any, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None) -> None:
-        """Fails unless all elements are near each other; lists, tuples and dicts are compared part by part."""
+        """Fails unless all elements are close; lists, tuples and dicts are compared part by part."""
         if isinstance(a, Mapping):
             self.assertEqual(set(a), set(b), msg)
             for key in a:
@@ -232,7 +232,7 @@ class TestCase(unittest.TestCase):
             return
         try:
             left, right = self._array(a), self._array(b)
-        except ValueError:  # a list of arrays of several shapes
+        except ValueError:  # a list of arrays of different shapes
             for one, other in zip(a, b, strict=True):
                 self.assertAllClose(one, other, rtol, atol, msg)
             return
@@ -288,7 +288,7 @@ class TestCase(unittest.TestCase):
         self.assertTrue(matches, f"The error does not match {wanted!r}: {error}")
 
     def assertRaisesOpError(self, expected_err_re_or_predicate: Any) -> Any:
-        """As assertRaisesWithPredicateMatch, for any OpError."""
+        """Like assertRaisesWithPredicateMatch, for any OpError."""
         return self.assertRaisesWithPredicateMatch(OpError, expected_err_re_or_predicate)
 
 

@@ -1,4 +1,4 @@
-"""Bytes and text: the conversions behind `tf.compat.as_bytes` and its kin."""
+"""Conversions between bytes and text, for `tf.compat.as_bytes` and similar functions."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """Settings that all tests share, in this process and in the ones that tests start.
 
-**Precision.** Beside a GPU, jax multiplies float32 matrices in TF32 where cuBLAS or cuDNN has a kernel for the shapes:
-10 bits instead of 23 after the point, and which kernel is taken is measured anew in each process. The tests ask
-whether the right numbers are multiplied and added, and tolerances a thousand times wider would hide a missing term in
-a long sum. So all run at jax's highest precision, which is float32 everywhere and changes nothing on a CPU. What users
-get, jax's own default, has its tests in `ops/test_precision.py`.
+**Precision.** On a GPU, jax multiplies float32 matrices in TF32 where cuBLAS or cuDNN has a kernel for the shapes:
+10 bits instead of 23 after the point, and each process measures again which kernel to take. The tests check
+that the right numbers are multiplied and added, and tolerances a thousand times wider would hide a missing term in
+a long sum. So all run at jax's highest precision, which is float32 everywhere and changes nothing on a CPU. The tests
+of jax's default precision, which users get, are in `ops/test_precision.py`.
 
 **Memory.** Each process would take three quarters of the GPU's memory at once, and pytest runs two, which start others.
 
-**Tracebacks.** A test that fails should show where in penstock it did.
+**Tracebacks.** A failing test should show the place in penstock.
 """
 
 import os
@@ -23,13 +23,13 @@ os.environ.setdefault("PENSTOCK_FULL_TRACEBACK", "1")
 
 @pytest.fixture
 def nothing_on_disk() -> Iterator[None]:
-    """Has each program compiled, whatever earlier processes have left on disk."""
+    """Compiles every program, even if an earlier process has stored it on disk."""
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
     before = jax.config.values["jax_enable_compilation_cache"]
     jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # jax asks once per process
+    compilation_cache.reset_cache()  # jax reads it once per process
     yield
     jax.config.update("jax_enable_compilation_cache", before)
     compilation_cache.reset_cache()
@@ -37,13 +37,13 @@ def nothing_on_disk() -> Iterator[None]:
 
 @pytest.fixture
 def exact_tier(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has each segment compiled for each of its shapes, when it first runs."""
+    """Compiles each segment for each of its shapes when it first runs."""
     monkeypatch.setenv("PENSTOCK_TIER", "exact")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _background() -> None:
-    """Begins the thread that compiles in the background: it lives as long as the process, and no test leaks it."""
+    """Starts the background compiler thread, which lives as long as the process, so that no test seems to leak it."""
     from penstock.worker.compilation import in_background, wait_idle
 
     in_background(lambda: None, "tests")

@@ -2,7 +2,7 @@
 
     python tests/golden_ops.py [GROUP or CASE ID ...]
 
-lists the cases that do not agree, by aspect, with the reason.
+It lists the cases that do not agree, by aspect, with the reason.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ INDEX = load("ops/index.json")
 CASES: dict[str, dict[str, Any]] = {case["id"]: case for case in INDEX["cases"]}
 MODES: list[str] = INDEX["static_shape_modes"]
 
-# Functions that add up products of their inputs, each of them once in every product. Two machines round such a sum in
-# different ways, and where large terms cancel out no error is small beside the result.
+# Functions that sum products of their inputs, each input once in every product. Two machines round such a sum
+# differently, and if large terms cancel out, the error is not small compared with the result.
 SUMS_OF_PRODUCTS = {
     *(f"tf.{name}" for name in ("matmul", "einsum", "tensordot", "linalg.matvec")),
     *(
@@ -48,7 +48,7 @@ SUMS_OF_PRODUCTS = {
     ),
 }
 
-# Functions of cases with subnormal numbers. TensorFlow takes these for 0 on a CPU, as XLA does; on a GPU they count.
+# Functions of cases with subnormal numbers. TensorFlow treats these as 0 on a CPU, as XLA does, but not on a GPU.
 OF_SUBNORMALS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"math/math_log_3": np.log}
 
 
@@ -58,7 +58,7 @@ def _arrays(group: str) -> Any:
 
 
 def array(case: dict[str, Any], entry: dict[str, Any]) -> np.ndarray:
-    """The recorded array that `entry` of a case speaks of."""
+    """The recorded array of `entry` of a case."""
     if "strings" in entry:
         flat = np.array([s.encode("latin-1") for s in entry["strings"]] + [None], object)[:-1]
         return flat.reshape(entry["shape"])
@@ -70,7 +70,7 @@ Feeds = dict[tf.Tensor, np.ndarray]
 
 
 class Built:
-    """The graph of a case, its inputs as far known as `mode` says."""
+    """The graph of a case; `mode` decides how much is known of its inputs."""
 
     def __init__(self, case: dict[str, Any], mode: str = "full") -> None:
         self.case = case
@@ -138,9 +138,9 @@ def _leaves(structure: Any, value: Any) -> list[tuple[int, Any]]:
 
 
 def _rounding(case: dict[str, Any], session: tf.Session, fetch: tf.Tensor, feeds: Feeds) -> float | None:
-    """How far rounding alone may take a sum of products from TensorFlow's, which is rounded too; None for other cases.
+    """The largest rounding error of a sum of products against TensorFlow's, which is rounded too; None for other cases.
 
-    Absolute values of the inputs give the magnitude of the sums, ones give the number of their terms.
+    The function of the inputs' absolute values is the magnitude of the sums; the function of ones is their length.
     """
     dtype = fetch.dtype.as_numpy_dtype
     if case["fn"] not in SUMS_OF_PRODUCTS or dtype not in (np.float32, np.float64, np.complex64, np.complex128):
@@ -189,7 +189,7 @@ def check_outputs(case: dict[str, Any]) -> None:
 
 
 def _wanted(case: dict[str, Any], found: np.ndarray, recorded: np.ndarray) -> np.ndarray:
-    """TensorFlow's value; where the input is subnormal and not taken for 0, the function's own."""
+    """TensorFlow's value; if the input is subnormal and not treated as 0, the function's own."""
     if case["id"] not in OF_SUBNORMALS:
         return recorded
     x = array(case, case["inputs"][0])

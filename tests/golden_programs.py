@@ -1,4 +1,4 @@
-"""Golden programs: small programs with what they gave in TensorFlow.
+"""Golden programs: small programs and their results in TensorFlow.
 
 A test loads a file under `tests/golden/`, runs each program with its own `tf` and compares:
 
@@ -32,7 +32,7 @@ def load(relative_path: str) -> dict[str, Any]:
 def parameters(relative_path: str, later: dict[str, str]) -> list[Any]:
     """The programs of a golden file as parameters of a test.
 
-    `later` says why rows cannot agree yet. Such a row must fail: once it agrees, it leaves the table.
+    `later` has the reasons why rows cannot agree yet. Such a row must fail: once it agrees, remove it from the table.
     """
     rows = {row["id"]: row for row in load(relative_path)["cases"]}
     assert later.keys() <= rows.keys(), f"{relative_path} has no {sorted(later.keys() - rows.keys())}"
@@ -41,7 +41,7 @@ def parameters(relative_path: str, later: dict[str, str]) -> list[Any]:
 
 
 def err(function: Any, *args: Any, **kwargs: Any) -> str | None:
-    """Class name of what the call raises, or None."""
+    """The class name of the call's exception, or None."""
     try:
         function(*args, **kwargs)
     except Exception as error:
@@ -50,7 +50,7 @@ def err(function: Any, *args: Any, **kwargs: Any) -> str | None:
 
 
 def err_msg(function: Any, *args: Any, **kwargs: Any) -> list[str] | None:
-    """Class name and first message line of what the call raises, or None."""
+    """The class name and first message line of the call's exception, or None."""
     try:
         function(*args, **kwargs)
     except Exception as error:
@@ -59,7 +59,7 @@ def err_msg(function: Any, *args: Any, **kwargs: Any) -> list[str] | None:
 
 
 def run_program(row: dict[str, Any], tf: Any, **names: Any) -> Any:
-    """Run the program with `tf` (and `names`) in scope; what it leaves in `result`, or None."""
+    """Runs the program with `tf` (and `names`) in scope. Returns its variable `result`, or None."""
     namespace: dict[str, Any] = {"tf": tf, "np": np, "err": err, "err_msg": err_msg, **names}
     np.random.seed(0)
     with contextlib.ExitStack() as scopes:
@@ -97,7 +97,7 @@ def view(value: Any) -> Any:
 
 
 def difference(actual: Any, expected: Any, where: str = "result", rtol: float = 1e-5, atol: float = 1e-6) -> str | None:
-    """Where and how two JSON views differ, or None. A `[class name, message]` pair matches by class name alone."""
+    """Describes how two JSON views differ, or None. A `[class name, message]` pair matches by class name alone."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         if actual.keys() != expected.keys():
             return f"{where}: keys {sorted(actual)} instead of {sorted(expected)}"
@@ -113,7 +113,7 @@ def difference(actual: Any, expected: Any, where: str = "result", rtol: float = 
         same = same or (math.isnan(actual) and math.isnan(expected))
         return None if same else f"{where}: {actual!r} instead of {expected!r}"
     else:
-        # bool is an int in Python, but True is not what TensorFlow meant by 1.
+        # bool is an int in Python, but True does not match 1.
         # TensorFlow's class is called SymbolicTensor since 2.14, and the name shows in what programs print.
         wanted = expected.replace("SymbolicTensor", "Tensor") if isinstance(expected, str) else expected
         same = type(actual) is type(expected) and actual == wanted
@@ -122,7 +122,7 @@ def difference(actual: Any, expected: Any, where: str = "result", rtol: float = 
 
 
 def check(row: dict[str, Any], tf: Any, atol: float = 1e-6, **names: Any) -> None:
-    """Run the program of `row` and assert that it gives, or raises, what TensorFlow did; `atol` as in `difference`."""
+    """Runs the program of `row`; asserts that it returns or raises what TensorFlow did. `atol` as in `difference`."""
     if "raises" in row:
         expected = row["raises"]["exception"]
         try:
@@ -140,5 +140,5 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_error(value: list[Any]) -> bool:
-    """Whether `value` is what `err_msg` gives: messages match loosely, so not at all."""
+    """True if `value` is a result of `err_msg`, whose messages are not compared."""
     return len(value) == 2 and all(isinstance(v, str) for v in value) and value[0].endswith(("Error", "Exception"))

@@ -1,7 +1,7 @@
-"""What the numerical check of gradients feeds to ops whose declaration does not say it all, and what it leaves out.
+"""Inputs for the numerical check of gradients, for ops whose declaration does not suffice, and ops that it leaves out.
 
 An input or attr that a case does not give is made from the declaration: floats of shape [2, 3] between 0.2 and 0.9, the
-default of the attr. `R(shape, low, high)` are floats that the derivative is taken by; anything else is a constant.
+default of the attr. `R(shape, low, high)` are floats to differentiate by; anything else is a constant.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ UNSORTED = {"data": R((4, 3)), "segment_ids": np.array([2, 0, 2, 1], np.int32), 
 BOXES = np.array([[0.12, 0.15, 0.77, 0.71], [0.14, 0.13, 0.75, 0.73]])  # no sample near the middle of a pixel
 POOLED = {"orig_input": fixed(1, 4, 5, 2), "orig_output": fixed(1, 4, 5, 2)[:, 1::2, 1:4:2]}
 POOLED3D = {"orig_input": fixed(1, 3, 4, 3, 2), "orig_output": fixed(1, 3, 4, 3, 2)[:, 1:, 1:, 1:]}
-AT = np.arange(40).reshape(1, 4, 5, 2)[:, 1::2, 1:4:2]  # where the maxima of a growing image are
+AT = np.arange(40).reshape(1, 4, 5, 2)[:, 1::2, 1:4:2]  # places of the maxima of a growing image
 POOL_INPUTS = {"ksize": np.array([1, 2, 2, 1], np.int32), "strides": np.array([1, 2, 2, 1], np.int32)}
 MATRIX = R((2, 3, 3), make=spd)
 COMPLEX = {"Tcomplex": tf.complex128}
@@ -496,7 +496,7 @@ def _norm_gradient(x: Any, name: str) -> Any:
     return tf.gradients(tf.sin(y) * fixed(2, 1, 2).reshape(1, 2, 2, 1), x)[0]
 
 
-# Op types that are only made by others: a function of one tensor that holds such a node.
+# Op types that only other ops make: a function of one tensor that contains such a node.
 BUILT: dict[str, Callable[[Any], Any]] = {
     "If": _branches,
     "While": _loop,
@@ -525,7 +525,7 @@ BUILT: dict[str, Callable[[Any], Any]] = {
 }
 
 
-# Op types that cannot be checked so, and why.
+# Op types that cannot be checked this way, and the reason.
 EXCUSED: dict[str, str] = {
     "FusedBatchNormGradGrad": "makes second derivatives; TensorFlow has no third",
     "PreventGradient": "its gradient is an error",

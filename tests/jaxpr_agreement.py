@@ -1,4 +1,4 @@
-"""Functions run by NumpyProgram and by jax, and compared."""
+"""Runs functions by NumpyProgram and by jax, and compares the results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOLERANCE = {
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-# Compiling is most of the time of these tests, and nobody runs the code twice.
+# Compiling takes most of the time of these tests, and the code runs only once.
 _QUICK_TO_COMPILE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
@@ -33,7 +33,7 @@ _QUICK_TO_COMPILE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_em
 def _compiler_options() -> dict[str, Any]:
     try:
         jax.jit(lambda x: x).lower(1).compile(compiler_options=_QUICK_TO_COMPILE)
-    except jax.errors.JaxRuntimeError:  # a version of XLA without one of them
+    except jax.errors.JaxRuntimeError:  # this version of XLA lacks one of them
         return {}
     return _QUICK_TO_COMPILE
 
@@ -68,7 +68,7 @@ def check_same(got: Sequence[Any], wanted: Sequence[Any], tolerance: float | Non
 
 
 def check(function: Callable[..., Any], *arguments: Any, tolerance: float | None = None) -> NumpyProgram:
-    """Runs `function` by NumPy and by jax; the arguments must stay as they are."""
+    """Runs `function` by NumPy and by jax; the arguments must not change."""
     arrays = [np.asarray(argument) for argument in arguments]
     before = [array.tobytes() for array in arrays]
     for array in arrays:

@@ -1,4 +1,4 @@
-"""What must not be left behind: child processes, threads and descriptors.
+"""leak_check: fails if a test leaves child processes, threads or descriptors.
 
 >>> with leak_check():
 ...     server = tf.train.Server(cluster)
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import jax
 
-DEADLINE = 30.0  # seconds in which what was begun must have ended
+DEADLINE = 30.0  # seconds until everything must have ended
 # gRPC keeps these for the life of the process, and makes them when it first needs them.
 _KEPT = ("anon_inode:[eventpoll]", "anon_inode:[eventfd]")
 
@@ -26,7 +26,7 @@ def children() -> dict[int, str]:
     """The child processes of this process that have not been waited for, with their states."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
             # The name stands in parentheses and may hold any character.
             state, parent = path.read_text().rpartition(")")[2].split()[:2]
             if int(parent) == os.getpid():
@@ -35,8 +35,8 @@ def children() -> dict[int, str]:
 
 
 def threads() -> set[threading.Thread]:
-    """The threads that penstock has begun."""
-    # A process keeps the one that compiles in the background.
+    """The threads that penstock has started."""
+    # A process keeps its background compiler thread.
     found = {thread for thread in threading.enumerate() if thread.name.startswith("penstock")}
     return {thread for thread in found if thread.name != "penstock-compile"}
 
@@ -45,7 +45,7 @@ def descriptors() -> dict[int, str]:
     """The open descriptors of this process, and what they refer to."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # that of the listing itself
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
             target = os.readlink(f"/proc/self/fd/{name}")
             if target not in _KEPT:
                 found[int(name)] = target
@@ -54,8 +54,8 @@ def descriptors() -> dict[int, str]:
 
 @contextlib.contextmanager
 def leak_check(deadline: float = DEADLINE) -> Iterator[None]:
-    """Fails if a process, thread or descriptor begun inside is still there `deadline` seconds after the end."""
-    jax.device_put(0.0).block_until_ready()  # the driver of a GPU opens its devices once, for good
+    """Fails if a process, thread or descriptor from inside still exists `deadline` seconds after the end."""
+    jax.device_put(0.0).block_until_ready()  # a GPU driver opens its devices once and keeps them open
     before = children().keys(), threads(), set(descriptors().items())
     yield
     end = time.monotonic() + deadline
@@ -69,4 +69,4 @@ def leak_check(deadline: float = DEADLINE) -> Iterator[None]:
             return
         assert time.monotonic() < end, f"left behind: { {kind: what for kind, what in left.items() if what} }"
         time.sleep(0.02)
-        gc.collect()  # shared memory goes with the arrays in it
+        gc.collect()  # shared memory is freed with the arrays in it

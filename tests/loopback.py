@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import socket
 
-_any = random.SystemRandom()  # tests of one process may be seeded like those of another
+_any = random.SystemRandom()  # two test processes may have the same random seed
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses that nothing listens at, and that no outgoing connection will take while a task is down."""
+    """Free addresses that no outgoing connection will take while a task is down."""
     addresses: list[str] = []
     while len(addresses) < count:
         port = _any.randrange(15000, 32000)  # below the ports that systems give to connections

@@ -1,4 +1,4 @@
-"""Compares a padded program with jax at the exact size, whatever the padding of its arguments holds."""
+"""Compares a padded program with jax at the exact size, for any contents of the padding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax import export
 from penstock.jaxprs.padding import padded, padded_shape, true_shape
 
 BOUNDS = {"b": 7, "t": 5}
-# The ends of both ranges, and what is next to them.
+# The ends of both ranges, and numbers next to them.
 SIZES = [{"b": 7, "t": 4}, {"b": 1, "t": 5}, {"b": 2, "t": 1}, {"b": 6, "t": 2}]
 
 
@@ -26,7 +26,7 @@ def traced(function: Callable[..., Any], *arguments: tuple[str, str], constraint
 
 
 def poisons(dtype: Any) -> list[Any]:
-    """Numbers that show in a result if they reach it."""
+    """Numbers that are visible in a result if they reach it."""
     if dtype == np.bool_:
         return [True, False, True]
     if np.issubdtype(dtype, np.inexact):

@@ -1,4 +1,4 @@
-"""Gradients: names, values, and the rules for what has none."""
+"""Gradients: names, values, and the rules for tensors that have none."""
 
 from __future__ import annotations
 

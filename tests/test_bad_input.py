@@ -1,4 +1,4 @@
-"""Bad input: wrong indices, sizes and bytes, nothing at all, NaN: TensorFlow's exception or value, never a crash."""
+"""Bad input (wrong indices, sizes and bytes, empty input, NaN) gives TensorFlow's exception or value, not a crash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from golden_programs import check, parameters
 
 import penstock.v1 as tf
 
-# What differs, and why.
+# Cases that differ, and the reason.
 DIFFERENT = {
     "integer_division_by_zero": "TensorFlow gives InternalError for truncatediv alone",
     "map_fn_empty": "TensorFlow does not know the shape of elements that it never sees; here they are traced",

@@ -34,7 +34,7 @@ def test_the_split_is_fixed():
 
 def test_no_example_is_in_both_parts():
     (train_x, _), (test_x, _) = load_digits()
-    # A few images occur more than once in the data themselves, so count instead of comparing.
+    # A few images occur more than once in the data itself, so count instead of comparing.
     everything = np.concatenate([train_x, test_x])
     assert len(everything) == 1797
     assert everything.sum(dtype=np.float64) * 16 == 561718

@@ -1,4 +1,4 @@
-"""The list of op types says what the declarations say."""
+"""The list of op types agrees with the declarations."""
 
 from __future__ import annotations
 

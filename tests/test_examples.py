@@ -14,7 +14,7 @@ DEADLINE = 90
 
 
 def run(*command, code=0):
-    """What a program prints; to stderr, if it should fail."""
+    """Runs a program and returns its output: stderr if it should fail."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "120", "NO_COLOR": "1"}
     done = subprocess.run(
@@ -78,7 +78,7 @@ def test_linear_finds_the_line():
 
 
 def test_the_same_program_runs_as_a_tensorflow_script(tmp_path):
-    """`penstock run` gives `import tensorflow` penstock; the program is otherwise untouched."""
+    """With `penstock run`, `import tensorflow` imports penstock; the program is unchanged otherwise."""
     script = tmp_path / "linear.py"
     source = (EXAMPLES / "linear.py").read_text()
     assert "import penstock.v1 as tf\n" in source

@@ -9,7 +9,7 @@ from penstock import app, flags
 
 
 class Flags:
-    """The module's functions on flags of their own, so that tests do not meet each other's."""
+    """The module's functions with separate flags, so that tests do not see each other's."""
 
     def __init__(self, values, lazy):
         self.values = values

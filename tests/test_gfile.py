@@ -1,4 +1,4 @@
-"""Files: results and errors as TensorFlow 2.21 gave them for the same calls."""
+"""Files: the same results and errors as in TensorFlow 2.21."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What TensorFlow refuses is refused with the same exception, and what it takes is taken."""
+"""Calls that TensorFlow refuses raise the same exception, and those that it accepts work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops and conditionals give the values and gradients that they give in TensorFlow."""
+"""Loops and conditionals have the same values and gradients as in TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import penstock.v1 as tf
 
 ROWS = {row["id"]: row for row in load("loops/loops.json")["cases"]}
 
-# Where TensorFlow's outcome is a limit of its own: what comes out here, or None where another test looks at it.
+# Cases with a limitation of TensorFlow: the result here, or None if another test checks it.
 SECOND = "a second derivative, which TensorFlow refuses: test_second_derivatives"
 BETTER: dict[str, tuple[str, Any]] = {
     **dict.fromkeys(
@@ -113,7 +113,7 @@ DIFFERENTIABLE_TWICE = {
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE_TWICE)
 def test_second_derivatives(name: str) -> None:
-    """The gradient of the gradient is what differences of the gradient say."""
+    """The gradient of the gradient agrees with differences of the gradient."""
     start = np.array([0.7, 1.1])
     x, w = tf.placeholder(tf.float64, [2]), tf.placeholder(tf.float64, [2])
     (first,) = tf.gradients(DIFFERENTIABLE_TWICE[name](x, w), x)
@@ -132,7 +132,7 @@ def test_second_derivatives(name: str) -> None:
 
 
 def test_random_numbers_in_a_loop() -> None:
-    """A random op in a body gives other numbers for each element, and the same ones in every session."""
+    """A random op in a body returns different numbers for each element, and the same ones in every session."""
     rows = [run_program(ROWS["map_fn_random_seeded"], tf)[0] for _ in range(2)]
     np.testing.assert_array_equal(rows[0], rows[1])
     assert len(np.unique(rows[0])) == rows[0].size

@@ -9,7 +9,7 @@ from golden_programs import check, load, parameters, run_program
 
 import penstock.v1 as tf
 
-# TensorFlow spreads cond and while_loop over Switch and Merge nodes; here each is one node, called `cond` or `while`.
+# TensorFlow lowers cond and while_loop to Switch and Merge nodes; here each is one node, called `cond` or `while`.
 CONTROL_FLOW = ("control_flow_names", "assign_names")
 
 

@@ -1,11 +1,11 @@
-"""Every recorded call of an op gives TensorFlow's values, names, static shapes and gradients."""
+"""Every recorded call of an op has TensorFlow's values, names, static shapes and gradients."""
 
 from __future__ import annotations
 
 import pytest
 from golden_ops import ASPECTS, CASES, cases_with
 
-# What differs, by aspect and case, and why. Such a case must fail: once it agrees, it leaves the table.
+# Cases that differ, by aspect, and the reason. Such a case must fail: once it agrees, remove it from the table.
 _ROT90 = [f"image/image_rot90_{i}" for i in range(4)]
 DIFFERENT: dict[str, dict[str, str]] = {
     "outputs": {},

@@ -1,4 +1,4 @@
-"""Small programs (variables, control flow, gradients, feeds, fetches, seeds) give what they give in TensorFlow."""
+"""Small programs (variables, control flow, gradients, feeds, fetches, seeds) have the same results as in TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import penstock.v1 as tf
 from penstock.compat import alias
 
 ROWS = {row["id"]: row for row in load("ops/programs.json")["cases"]}
-# Compared below, each in its own way.
+# These have their own comparisons below.
 APART = ("seeded_random_uniform", "initializers_scale", "constant_folding_static_values", "random_seed_table")
 
 
 @pytest.fixture
 def tensorflow() -> Iterator[None]:
-    """For programs that import one of TensorFlow's internal modules."""
+    """The alias `tensorflow`, for programs that import TensorFlow's internal modules."""
     alias.install()
     yield
     alias.uninstall()
@@ -43,13 +43,13 @@ def test_seeded_numbers_go_on_in_a_session_and_start_again_in_the_next() -> None
 def test_initializers_have_the_same_scale() -> None:
     actual, expected = run_program(ROWS["initializers_scale"], tf), ROWS["initializers_scale"]["result"]
     for name, wanted in expected.items():
-        # Only uniform numbers have bounds that a sample comes close to.
+        # Only uniform numbers have bounds that a sample approaches.
         keys = ("std",) if "normal" in name else ("std", "min", "max")
         assert difference({k: actual[name][k] for k in keys}, {k: wanted[k] for k in keys}, name, rtol=0.03) is None
 
 
 def test_what_tensorflow_knows_without_running_is_known() -> None:
-    """More is known here, since every op that can run on NumPy arrays folds."""
+    """More is known here, since every op that can run on NumPy arrays is folded."""
     row = ROWS["constant_folding_static_values"]
     actual = view(run_program(row, tf))
     known = [i for i, value in enumerate(row["result"]) if value is not None]

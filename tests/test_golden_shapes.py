@@ -1,6 +1,6 @@
-"""One graph, one session, many sizes: programs give what they give in TensorFlow, or fail for the same sizes.
+"""One graph, one session, many sizes: programs have TensorFlow's results, or fail for the same sizes.
 
-They do so in every tier. Most of the time goes into compiling each size anew in the exact one. The slowest rows take
+They do so in every tier. Compiling each size in the exact tier takes most of the time. The slowest rows take
 4 to 9 seconds there: `random_gamma_sizes`, `stateless_sizes`, `linalg_sizes`, `losses_batches` and those of
 `safe_embedding_lookup_sparse`.
 """
@@ -14,10 +14,10 @@ from golden_programs import check, difference, parameters, run_program, view
 
 import penstock.v1 as tf
 
-# Sums that almost cancel: float32 leaves four digits of them, here and there.
+# Sums that almost cancel: float32 leaves four digits of them, here and in TensorFlow.
 ROUNDED = ("batch_norm_training", "fused_batch_norm_sizes")
 ROWS = parameters("loops/shapes.json", {})
-# The numbers of a seed are other ones than TensorFlow's.
+# The numbers of a seed differ from TensorFlow's.
 RANDOM = [row for row in ROWS if row.id.startswith(("random_", "dropout_"))]
 
 

@@ -1,6 +1,6 @@
-"""Golden op cases with every size unknown: segments in NumPy, padded and compiled for their shape give the same.
+"""Golden op cases with every size unknown: segments in NumPy, padded, and compiled for their shape agree.
 
-Each case runs with its recorded inputs, and with these two and three times in a row along their first axis, which is
+Each case runs with its recorded inputs, and with these repeated two and three times along their first axis, which is
 another size for all ops and an error for some. `make tiers` runs all cases; without it every thirtieth does.
 """
 
@@ -17,7 +17,7 @@ import penstock.v1 as tf
 
 EVERY = int(os.environ.get("GOLDEN_TIERS_EVERY", "30"))
 TIMES = (1, 2, 3, 2)
-OF_SUBNORMALS = {"math/math_log_3"}  # XLA takes them for 0, as TensorFlow does; in NumPy they count
+OF_SUBNORMALS = {"math/math_log_3"}  # XLA treats them as 0, as TensorFlow does; NumPy does not
 
 
 def _results(case: dict[str, Any]) -> list[Any]:
@@ -46,7 +46,7 @@ def _results(case: dict[str, Any]) -> list[Any]:
 
 
 def _weighed(y: Any) -> Any:
-    """A sum with other weights for each element: a plain one may have no gradient but noise, as that of a softmax."""
+    """A sum with different weights: the gradient of a plain one may be only noise, as that of a softmax."""
     return tf.reduce_sum(tf.reshape(y, [-1]) * tf.cast(tf.cos(tf.cast(tf.range(tf.size(y)), tf.float64)), y.dtype))
 
 
@@ -66,7 +66,7 @@ def _assert_same(ours: np.ndarray, exact: np.ndarray) -> None:
         ours, exact = ours.astype(np.float32), exact.astype(np.float32)
     finite = np.abs(exact[np.isfinite(exact)])
     tolerance = 2e-2 if short else 1e-5 if exact.dtype.itemsize <= 8 and exact.dtype != np.float64 else 1e-11
-    smallest = float(np.finfo(exact.real.dtype).tiny)  # below it XLA takes numbers for 0
+    smallest = float(np.finfo(exact.real.dtype).tiny)  # XLA treats smaller numbers as 0
     allowed = max(smallest, tolerance * float(finite.max(initial=0)))
     np.testing.assert_allclose(ours, exact, rtol=tolerance, atol=allowed)
 

@@ -1,4 +1,4 @@
-"""What counts as a value, a shape, a feed, a structure: small programs give what they give in TensorFlow."""
+"""Values, shapes, feeds and structures: small programs accept the same ones as TensorFlow, with the same results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Gradients of every differentiable op type against differences of its values; a new op type is covered by existing.
+"""Gradients of every differentiable op type against differences of its values. New op types are included automatically.
 
-The derivative along a random direction is compared with that direction times the gradient, in float64 where the op has
-it. What an op needs beyond its declaration is in `gradient_cases`.
+The derivative along a random direction is compared with that direction times the gradient, in float64 if the op
+supports it. `gradient_cases` has what an op needs beyond its declaration.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from penstock.ops.engine.vjp import differentiable
 
 
 def _may_differ(op: OpDef, args: tuple[ArgDef, ...]) -> bool:
-    """Whether one of `args` can be of a type that has derivatives."""
+    """True if one of `args` can have a type with derivatives."""
     types = [[arg.type] if arg.type else op.attrs[arg.type_attr or arg.type_list_attr].allowed for arg in args]
     return any(not allowed or any(differentiable(t) for t in allowed if t) for allowed in types)
 
 
 def is_differentiable(op: OpDef) -> bool:
-    """Whether `tf.gradients` goes through a node of this type by a rule or by jax's derivative."""
-    declared_here = op.kernel.__module__.startswith("penstock.")  # and not by a test
+    """True if `tf.gradients` can differentiate a node of this type, by a rule or by jax."""
+    declared_here = op.kernel.__module__.startswith("penstock.")  # declared by the library, not by a test
     if not declared_here or not (_may_differ(op, op.inputs) and _may_differ(op, op.outputs)):
         return False
     if op.grad is not None:
@@ -40,7 +40,7 @@ OPS = sorted(op.name for op in all_ops() if is_differentiable(op))
 
 
 class _Inputs:
-    """Values for the inputs of one node, and the placeholders of those that the derivative is taken by."""
+    """Values for the inputs of one node, and placeholders for those to differentiate by."""
 
     def __init__(self, op: OpDef) -> None:
         self.case = CASES.get(op.name, {})

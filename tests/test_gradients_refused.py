@@ -1,4 +1,4 @@
-"""A gradient that cannot be had is an error that names the op, never None."""
+"""A gradient that does not exist is an error that names the op, never None."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_op_is_named_in_a_loop(name: str) -> None:
 
 
 def test_a_draw_moves_with_the_shape_of_its_distribution() -> None:
-    """The mean of gamma draws is the shape parameter, so that its derivative is 1."""
+    """The mean of gamma draws is the shape parameter, so its derivative is 1."""
     shape = tf.placeholder(tf.float64, [3])
     draws = tf.random_gamma([4000], shape, dtype=tf.float64, seed=1)
     (slope,) = tf.gradients(tf.reduce_mean(draws, 0), shape)

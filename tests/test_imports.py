@@ -19,7 +19,7 @@ Imports = Mapping[str, Sequence[str]]
 
 
 def knots(imports: Imports) -> list[set[str]]:
-    """The sets of modules that all import each other, directly or through others: Tarjan's algorithm."""
+    """The sets of modules that all import each other, directly or indirectly, by Tarjan's algorithm."""
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
@@ -47,7 +47,7 @@ def knots(imports: Imports) -> list[set[str]]:
 
 
 def circle_in(knot: set[str], imports: Imports) -> list[str]:
-    """A shortest way from the first module of a knot back to it."""
+    """A shortest path from the first module of a knot back to it."""
     start = min(knot)
     ways = [[start]]
     for way in ways:
@@ -60,7 +60,7 @@ def circle_in(knot: set[str], imports: Imports) -> list[str]:
 
 
 def imports_of_penstock() -> dict[str, list[str]]:
-    """For each module those that it imports, in functions and for type checkers too: a reader follows all of them."""
+    """Maps each module to its imports, including those in functions and for type checkers."""
     graph = grimp.build_graph("penstock", cache_dir=None)
     return {module: sorted(graph.find_modules_directly_imported_by(module)) for module in sorted(graph.modules)}
 
@@ -121,5 +121,5 @@ assert not [op.name for op in all_ops() if op.grad is later]
 
 
 def test_modules_above_have_filled_in_what_those_below_call() -> None:
-    """In a process of its own, which imports one family of ops and no face."""
+    """In a separate process, which imports one family of ops and no public API."""
     subprocess.run([sys.executable, "-c", ONE_FAMILY], check=True, timeout=100, cwd=FOLDER.parent)

@@ -11,7 +11,7 @@ import penstock.v1 as tf
 
 @pytest.fixture(autouse=True)
 def verbosity():
-    """Leave the verbosity as it was."""
+    """Restores the verbosity."""
     before = tf.get_logger().level
     yield
     tf.get_logger().setLevel(before)

@@ -1,4 +1,4 @@
-"""What the targets of the Makefile install."""
+"""The targets of the Makefile install the right packages."""
 
 import subprocess
 from pathlib import Path

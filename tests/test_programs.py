@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tests" / "programs"
 
-# What is left of the loss at the end, at most.
+# The largest allowed loss at the end, as a share of the first.
 FALLS_TO = {
     "autoencoder": 0.5,
     "cnn_monitored": 0.6,
@@ -72,6 +72,6 @@ def test_program_on_a_cluster(case, tmp_path):
     assert losses[-1] < most * losses[0], losses
     wanted = int(re.search(r"\d+", args[0])[0])
     steps = {int(task): int(step) for task, step in re.findall(r"worker (\d): \d+ steps .* global step (\d+)", output)}
-    # Two workers that run freely may both be in their last step.
+    # Two asynchronous workers may both be in their last step.
     assert set(steps) == {0, 1} and all(wanted <= step <= wanted + 1 for step in steps.values()), output
     assert (tmp_path / "log" / "checkpoint").exists()

@@ -1,4 +1,4 @@
-"""Sums of rows: as np.add.at gives them, for all types and sizes."""
+"""Sums of rows equal those of np.add.at, for all types and sizes."""
 
 from __future__ import annotations
 

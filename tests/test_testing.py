@@ -1,4 +1,4 @@
-"""tf.test: the TestCase, by tests that must pass and tests that must fail."""
+"""tf.test: the TestCase, with tests that must pass and tests that must fail."""
 
 import unittest
 
@@ -9,7 +9,7 @@ import penstock.v1 as tf
 
 
 class Cases(tf.test.TestCase):
-    """Run below, one by one; pytest leaves it alone."""
+    """Cases that run below, one by one; pytest does not collect them."""
 
     __test__ = False
 

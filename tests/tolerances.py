@@ -1,4 +1,4 @@
-"""How far a computed sum of products may lie from the exact one: by its number of terms, on every machine.
+"""The largest error of a computed sum of products, by its number of terms, on any machine.
 
 A sum of n products, added up in any order, with or without fused multiplication, errs by at most about n u m: u is the
 unit roundoff, and m the magnitude, which is the sum of the products' absolute values (Higham, Accuracy and Stability of
@@ -21,14 +21,14 @@ TF32 = 2.0**-10  # 10 bits after the point, and the rest may be cut off rather t
 
 
 def unit_roundoff(dtype: Any) -> float:
-    """Of float32 2^-24, of float64 2^-53; of a complex type that of its parts."""
+    """2^-24 for float32, 2^-53 for float64; for a complex type that of its parts."""
     return float(np.finfo(dtype).eps) / 2
 
 
 def factor_roundoff(dtype: Any = np.float32) -> float:
     """The relative error of a factor before it is multiplied, at jax's present precision on its default device.
 
-    It is that of TF32 for float32 on a GPU, unless "highest" is asked for (see conftest.py), and none elsewhere.
+    It is that of TF32 for float32 on a GPU, unless the precision is "highest" (see conftest.py), and 0 elsewhere.
     """
     precise = jax.config.jax_default_matmul_precision in ("highest", "float32")
     single = np.dtype(dtype) in (np.float32, np.complex64)
@@ -43,7 +43,7 @@ def limit(terms: float, magnitude: Any, dtype: Any = np.float32, factors: float 
     return (2 * factors + count * unit_roundoff(dtype)) * float(np.max(np.abs(magnitude), initial=0))
 
 
-# The logarithm of gamma is 0 at 1 and 2, and XLA computes it there of five terms of up to 7.
+# The logarithm of gamma is 0 at 1 and 2, where XLA computes it from five terms of up to 7.
 LOG_GAMMA = limit(5, 7.0, factors=0.0)
 
 

@@ -1,7 +1,7 @@
 """Gradients: walks a graph backwards from `ys` to `xs` and adds the nodes that compute the derivatives.
 
-`walk` does so in one graph, by the functions that `registry` knows per op type. `branches` and `loops` are those of
-conditionals and loops: another conditional, another loop, over bodies that `body` makes by walking the forward ones.
+`walk` does so in one graph, using the functions that `registry` has per op type. `branches` and `loops` differentiate
+conditionals and loops: into another conditional or loop, with bodies that `body` makes by walking the forward ones.
 """
 
 from penstock.autodiff.branches import if_gradient

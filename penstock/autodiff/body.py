@@ -19,7 +19,7 @@ from penstock.ops.state.variable_ops import read_variable, variable_shape
 
 
 class GradientBody(FuncGraph):
-    """A body in which the tensors of a forward body can be used: `recall` says how to come by their values."""
+    """A body that can use the tensors of a forward body: `recall` gets their values."""
 
     def __init__(self, name: str, outer: Graph, forward: Function, recall: Callable[[Tensor], Tensor]) -> None:
         super().__init__(outer.unique_function_name(name), outer)
@@ -46,7 +46,7 @@ class GradientBody(FuncGraph):
             return [walk.gradient_of(x) for x in xs]
 
     def zeros_like(self, tensor: Tensor) -> Tensor:
-        """Zeros of the shape that a tensor of the forward body has."""
+        """Zeros in the shape of a tensor of the forward body."""
         if tensor.shape.is_fully_defined() and tensor.dtype is not variant:
             return zeros(tensor.shape, tensor.dtype.base_dtype)
         return zeros_like(self.capture(tensor))
@@ -59,7 +59,7 @@ class GradientBody(FuncGraph):
 
 
 def add_result(operation: Operation, tensor: Tensor) -> Tensor:
-    """A new last output of a control-flow node, like `tensor`; its attrs must say so already."""
+    """Adds a last output to a control-flow node, like `tensor`; its attrs must already include it."""
     output = Tensor(operation, len(operation.outputs), tensor.dtype.base_dtype, tensor.shape)
     operation.attrs.setdefault("_own_results", len(operation.outputs))
     operation.outputs.append(output)
@@ -68,12 +68,12 @@ def add_result(operation: Operation, tensor: Tensor) -> Tensor:
 
 
 def as_value(tensor: Tensor) -> Tensor:
-    """The value behind a reference; any other tensor as it is."""
+    """The value of a reference; any other tensor as it is."""
     return identity(tensor) if tensor.dtype._is_ref_dtype else tensor
 
 
 def shape_of(tensor: Tensor) -> Tensor:
-    """The shape of a tensor, or of the variable behind a handle."""
+    """The shape of a tensor, or of the variable that a handle refers to."""
     found: Tensor = variable_shape(tensor) if tensor.dtype is resource else shape(tensor)
     return found
 
@@ -88,7 +88,7 @@ def zero_gradient(tensor: Tensor, gradient: Tensor) -> Tensor:
 
 
 def dense(gradients: Sequence[Any], outputs: Sequence[Tensor]) -> dict[int, Tensor]:
-    """The gradients that there are, by position, as tensors; none for types that have no derivative."""
+    """The gradients that are not None, by position, as tensors; types without a derivative are left out."""
     return {
         i: convert_to_tensor(g)
         for i, (g, t) in enumerate(zip(gradients, outputs, strict=True))

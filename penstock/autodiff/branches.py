@@ -1,4 +1,4 @@
-"""The gradient of a conditional: another conditional, whose branches are the gradients of the branches."""
+"""The gradient of a conditional: another conditional, with the gradients of the branches as its branches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def if_gradient(operation: Operation, *dys: Any) -> list[Any]:
 
 
 class _BranchGradients:
-    """Both branches of a conditional, differentiated."""
+    """Differentiates both branches of a conditional."""
 
     def __init__(self, operation: Operation, given: dict[int, Tensor], moving: list[int]) -> None:
         self.operation = operation
@@ -49,9 +49,9 @@ class _BranchGradients:
             self.gradients.append(body.gradients(list(given), [body.capture(g) for g in given.values()], moving))
 
     def build(self) -> dict[int, Any]:
-        """Adds the If node of the gradients; what it gives by position of the forward node's inputs."""
+        """Adds the If node of the gradients; returns its results by position of the forward node's inputs."""
         outputs: list[list[Tensor]] = [[], []]
-        places: dict[int, tuple[int, bool]] = {}  # by input: where its gradient begins, and if it is of rows
+        places: dict[int, tuple[int, bool]] = {}  # by input: position of its first output, if it is sparse
         for number, position in enumerate(self.moving):
             pair = [g[number] for g in self.gradients]
             if all(g is None for g in pair):
@@ -104,7 +104,7 @@ class _BranchGradients:
 
 
 class _Recall:
-    """Gives a branch of the gradient the values of the forward branch: the forward node gets them as results."""
+    """Gives a branch of the gradient the values of the forward branch, which become results of the forward node."""
 
     body: GradientBody
 

@@ -1,4 +1,4 @@
-"""custom_gradient: functions that bring their own derivative."""
+"""custom_gradient: functions that define their own derivative."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _custom_gradients = itertools.count()
 
 
 def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
-    """Decorator for a function that returns (y, grad_fn): `grad_fn(*dys)` takes the place of its derivative.
+    """Decorator for a function that returns (y, grad_fn): `grad_fn(*dys)` replaces its derivative.
 
     A function that uses resource variables has a grad_fn with an argument `variables`, which returns
     (gradients of the inputs, gradients of the variables).
@@ -93,7 +93,7 @@ def _as_grads(value: Any) -> list[Any]:
 
 
 def _variables_used(graph: Graph, since: int, inputs: set[Tensor]) -> list[Any]:
-    """The resource variables whose handles the ops made since then take."""
+    """The resource variables that ops made since `since` use."""
     handles = {
         tensor: None
         for op in graph.get_operations()[since:]

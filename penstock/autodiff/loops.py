@@ -1,8 +1,8 @@
-"""The gradient of a loop: another loop, which goes through the iterations from the last to the first.
+"""The gradient of a loop: another loop, which runs through the iterations from the last to the first.
 
-The forward loop remembers what the gradient needs of each iteration; the loop of the gradient recalls it. The loop
-variables of the latter are a counter, the gradients of the forward loop's variables before the iteration at hand, and
-the sums of the gradients of what the forward loop captures.
+The forward loop remembers the values that the gradient needs of each iteration; the gradient's loop recalls them. The
+variables of the gradient's loop are a counter, the gradients of the forward loop's variables before the current
+iteration, and the sums of the gradients of the tensors that the forward loop captures.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def while_gradient(operation: Operation, *dys: Any) -> list[Any]:
 
 
 def forward_loop(operation: Operation) -> ForwardLoop:
-    """A loop with what it remembers for its gradients."""
+    """The ForwardLoop of a While node, made once."""
     known = operation.graph.differentiated
     if operation not in known:
         known[operation] = ForwardLoop(operation)
@@ -67,7 +67,7 @@ class ForwardLoop:
         return body
 
     def _add_variable(self, start: Tensor, shape: TensorShape) -> Tensor:
-        """A new loop variable that stays as it is; the parameter of the body that stands for it."""
+        """Adds a loop variable that keeps its value; returns its parameter of the body."""
         operation = self.operation
         cond, body = operation.attrs["cond"], self.body
         dtype = start.dtype.base_dtype
@@ -94,7 +94,7 @@ class ForwardLoop:
     def counter(self) -> int:
         """The position of the loop variable that counts iterations from 0."""
         if self._counter is None:
-            with _beside(self.operation):
+            with _outside(self.operation):
                 start = convert_to_tensor(0, dtype=dt.int32)
             parameter = self._add_variable(start, _SCALAR)
             with self.body.graph.as_default(), self.body.graph.control_dependencies(None):
@@ -104,18 +104,18 @@ class ForwardLoop:
 
     @property
     def count(self) -> Tensor:
-        """How often the loop went round."""
+        """The number of iterations that ran."""
         return self.operation.outputs[self.counter]
 
     @property
     def bound(self) -> Tensor:
-        """A tensor beside the loop that tells how often it goes round at most."""
+        """A tensor outside the loop with an upper bound of the number of iterations."""
         if self._bound is None:
             limit = self.operation.attrs.get("_limit")
             if limit is not None:
                 self._bound = self._inputs[limit]
             else:
-                with _beside(self.operation):
+                with _outside(self.operation):
                     bound: Tensor = while_trip_count(
                         self._inputs, _forward=self.operation.name, cond=self._cond, body=self._body
                     )
@@ -123,11 +123,11 @@ class ForwardLoop:
         return self._bound
 
     def remembered(self, tensor: Tensor) -> Tensor:
-        """The memory, a result of the loop, that has the values of a tensor of its body."""
+        """The memory, a result of the loop, that holds the values of a tensor of its body."""
         found = self._memories.get(tensor)
         if found is None:
             counter = self.body.inputs[self.counter]
-            with _beside(self.operation):
+            with _outside(self.operation):
                 start = memories.iteration_memory(self.bound)
             parameter = self._add_variable(start, _SCALAR)
             with self.body.graph.as_default(), self.body.graph.control_dependencies(None):
@@ -137,8 +137,8 @@ class ForwardLoop:
 
 
 @contextmanager
-def _beside(operation: Operation) -> Iterator[None]:
-    """Adds ops to the graph of a loop and on its device, whatever scopes are in force."""
+def _outside(operation: Operation) -> Iterator[None]:
+    """Adds ops to the graph of a loop, on its device, regardless of the current scopes."""
     graph = home_of(operation)
     with (
         graph.as_default(),
@@ -150,7 +150,7 @@ def _beside(operation: Operation) -> Iterator[None]:
 
 
 class _LoopGradient:
-    """The gradient of one loop, given those of some of its results."""
+    """The gradient of one loop, given the gradients of some of its results."""
 
     def __init__(self, loop: ForwardLoop, given: dict[int, Tensor]) -> None:
         self.loop = loop
@@ -159,7 +159,7 @@ class _LoopGradient:
         self.fixed = invariant_positions(loop.body)
 
     def build(self) -> dict[int, Any]:
-        """Adds the While node of the gradient; what it gives by position of the forward loop's inputs."""
+        """Adds the While node of the gradient; returns its results by position of the forward loop's inputs."""
         carried = self._reached()
         while carried:
             body = self._body(carried)
@@ -167,11 +167,11 @@ class _LoopGradient:
             connected = [i for i in carried if i in self.given or gradients[i] is not None]
             if connected == carried:
                 return self._complete(body, carried, gradients)
-            carried = connected  # what no gradient reaches does not count as a path either
+            carried = connected  # a variable that no gradient reaches does not pass gradients on either
         return {i: g for i, g in self.given.items() if i in self.fixed}
 
     def _reached(self) -> list[int]:
-        """The loop variables that gradients flow through, from iteration to iteration."""
+        """The loop variables through which gradients flow from iteration to iteration."""
         needs = _differentiable_paths(self.loop.body)
         found = {i for i in self.given if i not in self.fixed}
         fresh = set(found)
@@ -182,7 +182,7 @@ class _LoopGradient:
         return sorted(found)
 
     def _body(self, carried: Sequence[int]) -> GradientBody:
-        """A body with its counter and the gradients after the iteration at hand as its first parameters."""
+        """Makes a body whose first parameters are the counter and the gradients after the current iteration."""
         forward = self.loop.body
         body = GradientBody("gradient", self.graph, forward, self._recall)
         self._gradient_body = body
@@ -196,7 +196,7 @@ class _LoopGradient:
         return body
 
     def _recall(self, tensor: Tensor) -> Tensor:
-        """The value that a tensor of the forward body had in the iteration at hand."""
+        """The value that a tensor of the forward body had in the current iteration."""
         body, forward = self._gradient_body, self.loop.body
         position = next((i for i, t in enumerate(forward.inputs) if t is tensor), None)
         if position is not None and position in self.fixed:
@@ -243,9 +243,9 @@ class _LoopGradient:
         return found
 
     def _parts(self, source: Tensor, gradient: Any) -> list[tuple[Tensor, Tensor]]:
-        """The tensors that a gradient is made of, each with what its loop variable starts with.
+        """The tensors that a gradient consists of, each with the start value of its loop variable.
 
-        A dense gradient is added to a sum. The rows of a sparse one are remembered, to be joined after the loop.
+        A dense gradient is added to a sum. The rows of a sparse one are remembered, and joined after the loop.
         """
         if not isinstance(gradient, IndexedSlices):
             return [(zero_gradient(source, gradient), gradient)]
@@ -253,7 +253,7 @@ class _LoopGradient:
         return [(memories.iteration_memory(bound), part) for part in (gradient.values, gradient.indices)]
 
     def graph_tensor(self, tensor: Tensor) -> Tensor:
-        """A tensor beside the forward loop as one beside the gradient's."""
+        """Makes a tensor outside the forward loop available in the graph of the gradient's loop."""
         return tensor if tensor.graph is self.graph else self.graph.capture(tensor, "", "")
 
     def _node(self, body: GradientBody, own: list[Tensor], start: list[Tensor], after: list[Tensor]) -> list[Tensor]:
@@ -262,7 +262,7 @@ class _LoopGradient:
         specs = [(t.dtype, t.shape) for t in own]
         test = Function.trace("cond", specs, lambda counter, *_: [less(counter, self.loop.count)], self.graph)
         captured = share_captures([test, step])
-        step.outputs += step.inputs[len(own) :]  # what is captured passes through
+        step.outputs += step.inputs[len(own) :]  # captured values stay the same
         with self.graph.colocate_with(forward):
             results: list[Tensor] = while_op(
                 [*start, *captured],
@@ -290,7 +290,7 @@ def _rows_of(shape: TensorShape) -> TensorShape:
 
 
 def _added(total: Tensor, gradient: Tensor) -> Tensor:
-    """`total + gradient`. What a gradient adds to single rows of a list is added to those of `total`."""
+    """`total + gradient`. A gradient that changes only some rows of a list changes only those of `total`."""
     op = gradient.op
     if op.type == "ZerosLike":
         return total
@@ -334,4 +334,4 @@ def _passes_gradients(operation: Operation) -> bool:
     try:
         return get_gradient_function(operation) is not None
     except LookupError:
-        return True  # whoever asks for a gradient through it is told so when it is built
+        return True  # the walk raises the error if a gradient through it is needed

@@ -1,4 +1,4 @@
-"""The gradient functions of op types: those that users register, and those of the op declarations."""
+"""The gradient functions of op types: those that users register, and those of op declarations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.ops.math import elementwise_gradients  # noqa: F401  declares grad
 
 GradientFunction = Callable[..., Any]
 
-# Gradients by op type, as users register them; None says that there is none.
+# Gradients by op type, as users register them; None if the type has no gradient.
 _REGISTERED: dict[str, GradientFunction | None] = {}
 
 
@@ -35,7 +35,7 @@ class RegisterGradient:
 
 
 def NotDifferentiable(op_type: str) -> None:
-    """Says that ops of this type have no gradient, so that `gradients` gives None through them."""
+    """Declares that ops of this type have no gradient, so that `gradients` gives None through them."""
     if not isinstance(op_type, str):
         raise TypeError(f"op_type must be a string, received {op_type!r}.")
     _register(op_type, None)
@@ -51,7 +51,7 @@ def _register(op_type: str, function: GradientFunction | None) -> None:
 
 
 def get_gradient_function(op: Operation) -> GradientFunction | None:
-    """The gradient function of a node, None where it has none by decision; LookupError where nobody decided.
+    """The gradient function of a node, None if it is declared to have none; LookupError if nothing is declared.
 
     >>> tf.get_gradient_function(y.op)(y.op, dy)
     """

@@ -25,7 +25,7 @@ from penstock.ops.math import arithmetic
 
 
 class AggregationMethod:
-    """How gradients that meet at one tensor are added: all at once, or two by two."""
+    """Selects how several gradients of one tensor are added: all at once, or two by two."""
 
     ADD_N = 0
     DEFAULT = ADD_N
@@ -34,7 +34,7 @@ class AggregationMethod:
 
 
 class UnconnectedGradients(enum.Enum):
-    """What `gradients` gives for an x on which no y depends: None, or zeros."""
+    """Selects the gradient of an x on which no y depends: None, or zeros."""
 
     NONE = "none"
     ZERO = "zero"
@@ -51,7 +51,7 @@ def gradients(
     stop_gradients: Any = None,
     unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
 ) -> list[Any]:
-    """The derivatives of the sum of `ys` with respect to each of `xs`; None where no y depends on an x.
+    """The derivatives of the sum of `ys` with respect to each of `xs`; None if no y depends on an x.
 
     >>> tf.gradients(tf.square(x), [x])
     """
@@ -81,7 +81,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _source(x: Any, name: str) -> Tensor:
-    """The tensor that stands for an x: a variable's reference or handle rather than one of its reads."""
+    """The tensor that represents an x: a variable's reference or handle rather than one of its reads."""
     handle = getattr(x, "handle", None)
     return handle if isinstance(handle, Tensor) else convert_to_tensor(x, name=name, as_ref=True)
 
@@ -91,12 +91,12 @@ def _zeros_for(x: Tensor, given: Any) -> Any:
 
 
 def flows(dtype: DType) -> bool:
-    """Whether gradients may flow through tensors of this type."""
+    """Tells if gradients may flow through tensors of this type."""
     return differentiable(dtype) or dtype.base_dtype in (dtypes.resource, dtypes.variant)
 
 
 class Walk:
-    """One call of `gradients`: what has arrived at each tensor so far, and the settings."""
+    """One call of `gradients`: the gradients that have arrived at each tensor so far, and the settings."""
 
     def __init__(
         self, graph: Graph, colocate: bool = False, gate: bool = False, aggregation: int | None = None
@@ -107,12 +107,12 @@ class Walk:
         self.aggregation = AggregationMethod.DEFAULT if aggregation is None else aggregation
         self.arrived: dict[Tensor, list[Any]] = {}
 
-    def near(self, op: Operation) -> AbstractContextManager[None]:
-        """Places the gradient nodes of `op` with it, if asked to."""
+    def colocated(self, op: Operation) -> AbstractContextManager[None]:
+        """Colocates the gradient nodes of `op` with it, if asked to."""
         return self.graph.colocate_with(op) if self.colocate else nullcontext()
 
     def initial(self, ys: list[Tensor], given: list[Any]) -> list[Any]:
-        """The gradient of each y: what the caller gave, or ones."""
+        """The gradient of each y: the one that the caller gave, or ones."""
         if len(given) != len(ys):
             raise ValueError(f"gradients: {len(ys)} ys need as many grad_ys, received {len(given)}.")
         grads: list[Any] = []
@@ -121,7 +121,7 @@ class Walk:
             for i, g in enumerate(given)
         ]
         for i, (y, grad) in enumerate(zip(ys, converted, strict=True)):
-            with self.near(y.op):
+            with self.colocated(y.op):
                 if grad is None:
                     if y.dtype.base_dtype.is_complex:
                         raise TypeError(f"gradients: the complex tensor {y} needs its own entry in grad_ys.")
@@ -142,7 +142,7 @@ class Walk:
         return grads
 
     def run_outwards(self, ys: list[Tensor], grad_ys: list[Any], xs: list[Tensor], stops: list[Tensor]) -> None:
-        """As `run`, where tensors may be of several graphs: from a body on to what it captures from outside."""
+        """Like `run`, for tensors of several graphs: continues from a body to the tensors that it captures."""
         pending = list(zip(ys, grad_ys, strict=True))
         graphs = _inside_out({y.graph for y in ys})
         for x in xs:
@@ -160,7 +160,7 @@ class Walk:
             pending += [(o, g) for p, o in captured.items() if (g := self.gradient_of(p)) is not None]
 
     def run(self, ys: list[Tensor], grad_ys: list[Any], xs: list[Tensor], stops: list[Tensor]) -> None:
-        """Visits every op between xs and ys once all gradients of its outputs are there."""
+        """Visits every op between xs and ys once all gradients of its outputs are known."""
         for y, grad in zip(ys, grad_ys, strict=True):
             self.arrived.setdefault(y, []).append(grad)
         between, pending = _between([y.op for y in ys], [x.op for x in xs])
@@ -169,7 +169,7 @@ class Walk:
         queue = deque(dict.fromkeys(y.op for y in ys if y.op in between and not pending.get(y.op)))
         while queue:
             op = queue.popleft()
-            with self.near(op):
+            with self.colocated(op):
                 self.visit(op, op in stopped)
             for tensor in op.input_list:
                 source = tensor.op
@@ -179,7 +179,7 @@ class Walk:
                         queue.append(source)
 
     def visit(self, op: Operation, stop: bool) -> None:
-        """Adds the gradient nodes of one op and hands their results to its inputs."""
+        """Adds the gradient nodes of one op and passes their results to its inputs."""
         out_grads = [self.aggregated(t) for t in op.outputs]
         if stop or all(g is None for g in out_grads):
             return
@@ -208,7 +208,7 @@ class Walk:
             self.arrived.setdefault(tensor, []).append(grad)
 
     def gradient_of(self, x: Tensor) -> Any:
-        """What arrived at `x`; one value by now, since its op was visited."""
+        """The gradient of `x`, already summed, since its op was visited."""
         found = self.arrived.get(x)
         return None if not found else found[0] if len(found) == 1 else self.aggregated(x)
 
@@ -236,7 +236,7 @@ class Walk:
         )
 
     def _sum_by_device(self, grads: list[Tensor]) -> Any:
-        """Adds on each device what is there before anything moves."""
+        """Adds the gradients on each device before any of them is moved."""
         groups: dict[str, list[Tensor]] = {}
         for grad in grads:
             groups.setdefault(grad.device, []).append(grad)
@@ -249,7 +249,7 @@ class Walk:
 
 
 def _inside_out(graphs: set[GraphData]) -> list[GraphData]:
-    """The given graphs and those around them, each before the one around it."""
+    """The given graphs and those that enclose them, inner ones first."""
     found: list[GraphData] = []
     for graph in graphs:
         around: GraphData | None = graph
@@ -276,7 +276,7 @@ def _reached(from_ops: list[Operation]) -> set[Operation]:
 
 
 def _between(to_ops: list[Operation], from_ops: list[Operation]) -> tuple[set[Operation], dict[Operation, int]]:
-    """The ops on paths from `from_ops` to `to_ops`, and how many edges lead from each to others of them."""
+    """The ops on paths from `from_ops` to `to_ops`, and the number of edges from each to others of them."""
     reached = _reached(from_ops)
     queue: deque[Operation] = deque()
     between: set[Operation] = set()

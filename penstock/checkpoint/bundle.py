@@ -1,8 +1,8 @@
-"""Bundles: named tensors in files `PREFIX.data-0000i-of-0000n`, found by way of `PREFIX.index`.
+"""Bundles: named tensors in files `PREFIX.data-0000i-of-0000n`, with an index in `PREFIX.index`.
 
-A save writes all files aside, and renames them when they are on disk, the index last. Until then the names belong to
-the checkpoint that was there before: where `PREFIX` is saved over, its new data gets a number of shards that is not in
-use, and the old data is removed after the index has changed.
+A save writes all files under temporary names, and renames them when they are on disk, the index last. Until then the
+names belong to the previous checkpoint: if `PREFIX` is saved again, its new data gets a number of shards that is not
+in use, and the old data is removed after the index has changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.graph.dtype import DType, as_dtype, string
 from penstock.memory import aligned_empty
 
 _PRODUCER = 1
-_MAX_ELEMENTS = 1 << 48  # a shape with more is damage
+_MAX_ELEMENTS = 1 << 48  # a shape with more elements means that the file is damaged
 _VARIANT = 21
 
 
@@ -45,12 +45,12 @@ def data_paths(prefix: str) -> list[str]:
 
 
 def exists(prefix: str) -> bool:
-    """Whether there is a bundle of that name."""
+    """Tells if there is a bundle of that name."""
     return os.path.exists(index_path(prefix))
 
 
 class BundleWriter:
-    """Writes one shard. Nothing is to be seen of it before `finish`.
+    """Writes one shard. It is not visible before `finish`.
 
     >>> with BundleWriter("/tmp/model.ckpt-1") as writer:
     ...     writer.add("w", np.ones([2, 3], np.float32))
@@ -58,10 +58,10 @@ class BundleWriter:
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self._aside = f"{prefix}.tempstate{uuid.uuid4().hex}"
+        self._temporary_path = f"{prefix}.tempstate{uuid.uuid4().hex}"
         self._entries: dict[bytes, Any] = {}
         self._offset = 0
-        self._file: BinaryIO | None = files.create(f"{self._aside}.data")
+        self._file: BinaryIO | None = files.create(f"{self._temporary_path}.data")
 
     def __enter__(self) -> BundleWriter:
         return self
@@ -117,26 +117,26 @@ class BundleWriter:
         return entry
 
     def finish(self) -> None:
-        """Gives the bundle its names, the index last."""
+        """Renames the files of the bundle, the index last."""
         assert self._file is not None
         try:
             files.finish(self._file)
             self._file = None
-            commit(self._prefix, self._entries, [(f"{self._aside}.data", list(self._entries.values()))])
+            commit(self._prefix, self._entries, [(f"{self._temporary_path}.data", list(self._entries.values()))])
         except BaseException:
             self.discard()
             raise
 
     def discard(self) -> None:
-        """Removes what was written aside."""
+        """Removes the temporary files."""
         if self._file is not None:
             self._file.close()
             self._file = None
-        files.remove(f"{self._aside}.data")
+        files.remove(f"{self._temporary_path}.data")
 
 
 def commit(prefix: str, entries: dict[bytes, Any], shards: list[tuple[str, list[Any]]]) -> None:
-    """Names the data files `shards` (with the entries that are in each) and then the index of them all."""
+    """Renames the data files `shards` (each with its entries), then writes the index of them all."""
     old = data_paths(prefix)
     in_use = {int(path.rpartition("-of-")[2]) for path in old} if exists(prefix) else set()
     count = len(shards)
@@ -158,7 +158,7 @@ def commit(prefix: str, entries: dict[bytes, Any], shards: list[tuple[str, list[
 
 
 def merge(prefixes: Iterable[str], target: str, delete_old: bool = True) -> None:
-    """Makes one bundle of several, by renaming their data files."""
+    """Merges several bundles into one, by renaming their data files."""
     entries: dict[bytes, Any] = {}
     shards: list[tuple[str, list[Any]]] = []
     prefixes = list(prefixes)
@@ -214,15 +214,15 @@ class BundleReader:
             raise DataLossError(f"'{self._where}' is damaged: {what} cannot be read.") from error
 
     def names(self) -> list[str]:
-        """The tensors in it, sorted; the parts of one count as one."""
+        """The names of the tensors, sorted; the parts of a tensor count as one."""
         return sorted(key.decode() for key in self.entries if not key.startswith(b"\x00"))
 
     def has(self, name: str) -> bool:
-        """Whether there is a tensor of that name."""
+        """Tells if there is a tensor of that name."""
         return name.encode() in self.entries
 
     def entry(self, name: str) -> Any:
-        """What the index says of a tensor."""
+        """The entry of a tensor in the index."""
         entry = self.entries.get(name.encode())
         if entry is None:
             raise NotFoundError(f"Key {name} not found in checkpoint '{self.prefix}'.")
@@ -237,7 +237,7 @@ class BundleReader:
         return self._shape(self.entry(name), name)
 
     def read(self, name: str) -> np.ndarray:
-        """A tensor; one that was saved in parts is put together."""
+        """Reads a tensor; one that was saved in parts is put together."""
         entry = self.entry(name)
         if not entry.slices:
             return self._data(entry, name)
@@ -245,7 +245,7 @@ class BundleReader:
         return self.read_slice(name, Slice((0,) * len(shape), shape))
 
     def read_slice(self, name: str, wanted: Slice, shape: tuple[int, ...] | None = None) -> np.ndarray:
-        """A part of a tensor, whichever parts it was saved in. `shape` is what the whole is expected to have."""
+        """Reads a part of a tensor, regardless of how it was split when saved. `shape` is the expected full shape."""
         entry = self.entry(name)
         stored = self._shape(entry, name)
         if shape is not None and shape != stored:
@@ -322,7 +322,7 @@ def _shape_proto(shape: Iterable[int]) -> Any:
 
 
 def _string_data(value: np.ndarray) -> tuple[list[Any], int]:
-    """Lengths as varints, a checksum of them as plain numbers, then the strings; and the checksum of it all."""
+    """Lengths as varints, a checksum of them as plain numbers, then the strings; and the checksum of all this."""
     items = [s.encode() if isinstance(s, str) else bytes(s) for s in np.asarray(value, object).reshape(-1)]
     checksum = 0
     for item in items:

@@ -1,4 +1,4 @@
-"""Messages of TensorFlow that tensorboard does not bring along: a checkpoint's index, its state, queue runners."""
+"""Messages of TensorFlow that tensorboard does not include: a checkpoint's index, its state, queue runners."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tensorboard.compat.proto import tensor_shape_pb2, versions_pb2
 from penstock.graph.protos import make_messages
 
 _MESSAGES = {
-    "BundleHeaderProto": "int32 num_shards; int32 endianness; tensorboard.VersionDef version",  # endianness 0 is little
-    # Without a length: all of the dimension, so it must be told from 0.
+    "BundleHeaderProto": "int32 num_shards; int32 endianness; tensorboard.VersionDef version",  # 0 is little endian
+    # A missing length means the whole dimension, so it must differ from 0.
     "Extent": "int64 start; oneof int64 length",
     "TensorSliceProto": "repeated Extent extent",
     "BundleEntryProto": """

@@ -1,4 +1,4 @@
-"""SaveableObject: what a Saver can save, as tensors under names."""
+"""SaveableObject: an object that a Saver can save, as named tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.graph.operation import Operation, Tensor
 
 @dataclass(frozen=True)
 class SaveSpec:
-    """One tensor to save: what it is, under which name, and which slice of that name it is ("" for all)."""
+    """One tensor to save: the tensor, its name, and the slice of that name that it is ("" for all)."""
 
     tensor: Any
     slice_spec: str
@@ -21,7 +21,7 @@ class SaveSpec:
 
 
 class SaveableObject:
-    """Something that is saved as one or more tensors, and set from them when it is restored."""
+    """An object that is saved as one or more tensors, and set from them when it is restored."""
 
     def __init__(self, op: Any, specs: Sequence[SaveSpec], name: str) -> None:
         self.op = op
@@ -30,9 +30,9 @@ class SaveableObject:
 
     @property
     def device(self) -> str:
-        """Where its tensors are."""
+        """The device of its tensors."""
         return str(self.specs[0].tensor.device)
 
     def restore(self, restored_tensors: Sequence[Tensor], restored_shapes: Sequence[Any] | None) -> Operation:
-        """The operation that sets it to what was read; `restored_shapes` are shapes to give to the tensors first."""
+        """The operation that sets it to the tensors read; `restored_shapes` are shapes to give to the tensors first."""
         raise NotImplementedError

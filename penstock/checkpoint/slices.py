@@ -10,14 +10,14 @@ from penstock.checkpoint.messages import TensorSliceProto
 
 @dataclass(frozen=True)
 class Slice:
-    """Where a part begins in each dimension, and how long it is."""
+    """The start and length of a part in each dimension."""
 
     starts: tuple[int, ...]
     lengths: tuple[int, ...]
 
     @classmethod
     def parse(cls, spec: str) -> tuple[tuple[int, ...], Slice]:
-        """The shape of the whole and the slice of "13 2 0,3:0,2"; ValueError where it is malformed.
+        """Parses "13 2 0,3:0,2" into the full shape and the slice; ValueError if it is malformed.
 
         >>> Slice.parse("13 2 0,3:-")
         ((13, 2), Slice(starts=(0, 0), lengths=(3, 2)))
@@ -43,14 +43,14 @@ class Slice:
         return cls(tuple(e.start for e in extents), tuple(lengths))
 
     def to_proto(self) -> Any:
-        """The message."""
+        """This slice as a message."""
         proto = TensorSliceProto()
         for start, length in zip(self.starts, self.lengths, strict=True):
             proto.extent.add(start=start, length=length)
         return proto
 
     def overlap(self, other: Slice) -> Slice | None:
-        """What two slices of one tensor have in common, or None."""
+        """The overlap of two slices of one tensor, or None."""
         starts = tuple(map(max, self.starts, other.starts))
         ends = [
             min(a + n, b + m) for a, n, b, m in zip(self.starts, self.lengths, other.starts, other.lengths, strict=True)
@@ -76,13 +76,13 @@ class Slice:
 
 
 def _unsigned(value: int) -> bytes:
-    """Length, then the bytes, highest first: sorts as the numbers do."""
+    """Encodes a length, then the bytes, highest first, so that bytes sort like the numbers."""
     body = value.to_bytes((value.bit_length() + 7) // 8, "big")
     return bytes([len(body)]) + body
 
 
 def _signed(value: int) -> bytes:
-    """As UTF-8 does: the first bits say how many bytes there are, so that bytes sort as the numbers do."""
+    """Encodes like UTF-8: the first bits give the number of bytes, so that bytes sort like the numbers."""
     magnitude = ~value if value < 0 else value
     size = max(1, (magnitude.bit_length() + 7) // 7)
     header = ((1 << size) - 1) << (8 * size - size)  # as many ones as there are bytes

@@ -1,7 +1,7 @@
-"""A sorted table of keys and values in one file: the LevelDB format, which TensorFlow's checkpoint index is in.
+"""A sorted table of keys and values in one file: the LevelDB format, which TensorFlow uses for checkpoint indexes.
 
-Blocks of entries (each key without the prefix that it shares with the one before), an index of the blocks, and a footer
-that says where the index is. Each block is followed by its compression and a checksum.
+It has blocks of entries (each key without the prefix that it shares with the one before), an index of the blocks, and a
+footer with the position of the index. Each block is followed by its compression and a checksum.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from penstock.errors import DataLossError, UnimplementedError
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48  # bytes: two handles, padded, and the magic number
 _TRAILER = 5  # bytes after a block: compression and checksum
-_BLOCK = 262144  # bytes: TensorFlow begins a new block after so many
-_RESTART = 16  # entries: after so many a key is written whole
+_BLOCK = 262144  # bytes after which TensorFlow begins a new block
+_RESTART = 16  # entries after which a key is written in full
 _UNCOMPRESSED = 0
 
 
@@ -54,7 +54,7 @@ class _BlockBuilder:
 
 
 def _between(low: bytes, high: bytes) -> bytes:
-    """A short key that is not less than `low` and less than `high`."""
+    """A short key that is at least `low` and less than `high`."""
     for i, (a, b) in enumerate(zip(low, high, strict=False)):
         if a != b:
             return low[:i] + bytes([a + 1]) if a < 0xFF and a + 1 < b else low
@@ -62,7 +62,7 @@ def _between(low: bytes, high: bytes) -> bytes:
 
 
 def _after(key: bytes) -> bytes:
-    """A short key that is not less than `key`."""
+    """A short key that is at least `key`."""
     for i, byte in enumerate(key):
         if byte != 0xFF:
             return key[:i] + bytes([byte + 1])
@@ -70,7 +70,7 @@ def _after(key: bytes) -> bytes:
 
 
 def encode(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The table of `entries`, whose keys are sorted and differ.
+    """The table of `entries`, whose keys must be sorted and unique.
 
     >>> decode(encode([(b"", b"header"), (b"w", b"entry")]), "x.index")
     {b'': b'header', b'w': b'entry'}
@@ -79,7 +79,7 @@ def encode(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     blocks = _BlockBuilder(_RESTART)
     index = _BlockBuilder(1)
     last: bytes | None = None
-    pending: bytes | None = None  # handle of a block that ended at `last`; its key waits for the next one
+    pending: bytes | None = None  # handle of a block that ended at `last`; its key depends on the next one
 
     def write(block: bytes) -> bytes:
         handle = varint.encode(len(out)) + varint.encode(len(block))

@@ -14,7 +14,7 @@ def encode(value: int) -> bytes:
 
 
 def decode(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """The varint at a position, and the position after it; ValueError where there is none."""
+    """The varint at a position, and the position after it; ValueError if there is none."""
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:

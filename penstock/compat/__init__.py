@@ -1,4 +1,4 @@
-"""The import alias behind `penstock run`: `import tensorflow` gives penstock.
+"""The import alias that `penstock run` uses: `import tensorflow` gives penstock.
 
 >>> from penstock.compat import alias
 >>> alias.install()

@@ -1,8 +1,8 @@
 """Makes `import tensorflow`, and every part of it that programs use, resolve to penstock.
 
 `tensorflow.X` is `penstock.v1.X`, and so is `tensorflow.compat.v1.X`. TensorFlow's internal modules, which programs
-import although they should not, are listed in `penstock.compat.internals`. A module handed out is a real one in
-`sys.modules` under its TensorFlow name; it owns no names and looks each up in the penstock modules behind it.
+import although they should not, are listed in `penstock.compat.internals`. An alias is a real module in
+`sys.modules` under its TensorFlow name; it owns no names and looks each up in its penstock modules.
 
 >>> install()
 >>> from tensorflow.python.platform import gfile
@@ -31,16 +31,16 @@ ROOT = "tensorflow"
 FACE = "penstock.v1"
 
 
-# Names with two underscores belong to each module itself, these excepted.
+# Dunder names belong to each module itself, except these.
 _SHARED_DUNDERS = frozenset({"__all__", "__version__", "__git_version__", "__compiler_version__"})
 
 
 class AliasModule(ModuleType):
-    """A module under a TensorFlow name; its names are those of `sources`, penstock modules, first one first."""
+    """A module under a TensorFlow name. It looks names up in `sources`, which are penstock modules, in this order."""
 
     def __init__(self, name: str, sources: Sequence[str]) -> None:
-        behind = ", ".join(sources) or "a package of aliases"
-        super().__init__(name, f"{name} as penstock provides it: {behind}.")
+        provided = ", ".join(sources) or "a package of aliases"
+        super().__init__(name, f"{name} as penstock provides it: {provided}.")
         self._sources = tuple(sources)
 
     def __getattr__(self, name: str) -> Any:
@@ -69,17 +69,17 @@ class AliasModule(ModuleType):
 
 
 class AliasFinder(MetaPathFinder, Loader):
-    """Finds and makes the alias modules, for all of `tensorflow`: nothing of the real one is mixed in."""
+    """Finds and makes the alias modules for all of `tensorflow`; never uses the real package."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of `fullname` if it is under `tensorflow`; ImportError where penstock has nothing for it."""
+        """The spec of `fullname` if it is under `tensorflow`; ImportError if penstock has nothing for it."""
         if fullname != ROOT and not fullname.startswith(f"{ROOT}."):
             return None
         if sources_of(fullname) is None:
             raise _no_module(fullname)
-        # All are packages: then a failed `from module import name` comes here too, and gets the error above.
+        # All are packages, so that a failed `from module import name` comes here too, and gets the error above.
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -87,14 +87,14 @@ class AliasFinder(MetaPathFinder, Loader):
         return AliasModule(spec.name, sources_of(spec.name) or ())
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing to run: the code is in the modules behind the alias."""
+        """Does nothing: the code is in the penstock modules."""
 
 
 _finder = AliasFinder()
 
 
 def install() -> None:
-    """From now on `import tensorflow` gives penstock, in this process. Doing it twice is harmless."""
+    """Makes `import tensorflow` give penstock, in this process. Calling it twice is harmless."""
     found = sys.modules.get(ROOT)
     if found is not None and not isinstance(found, AliasModule):
         raise RuntimeError(
@@ -103,7 +103,7 @@ def install() -> None:
             f"imports tensorflow, or start the program with `penstock run`."
         )
     if _finder not in sys.meta_path:
-        # First: with the real TensorFlow installed, its own modules would be found otherwise.
+        # The first finder wins: otherwise an installed TensorFlow would be found.
         sys.meta_path.insert(0, _finder)
 
 
@@ -116,7 +116,7 @@ def uninstall() -> None:
 
 
 def sources_of(fullname: str) -> tuple[str, ...] | None:
-    """The penstock modules behind a TensorFlow module, none for a bare package; None if penstock has no such module.
+    """The penstock modules for a TensorFlow module, none for a bare package; None if penstock has no such module.
 
     >>> sources_of("tensorflow.compat.v1.gfile")
     ('penstock.v1.gfile',)
@@ -138,7 +138,7 @@ def sources_of(fullname: str) -> tuple[str, ...] | None:
 
 
 def _find(path: str) -> ModuleType | None:
-    """The module at `path`, be it a file or a module that another one has as an attribute; None if there is none."""
+    """The module at `path`, either a file or a module that is an attribute of another; None if there is none."""
     if path in sys.modules:
         return sys.modules[path]
     try:
@@ -146,7 +146,7 @@ def _find(path: str) -> ModuleType | None:
     except ModuleNotFoundError:
         spec = None
     if spec is not None:
-        # Outside the `try`: an error in a module that exists must be seen.
+        # Outside the `try`, so that an error in a module that exists is not hidden.
         return importlib.import_module(path)
     parent, _, name = path.rpartition(".")
     found = getattr(_find(parent), name, None) if parent else None
@@ -167,7 +167,7 @@ def _known_modules() -> Iterator[str]:
 
 def _no_module(fullname: str) -> ImportError:
     parent, _, name = fullname.rpartition(".")
-    # `from module import name` comes here too: the name may be meant to be one of the module's, not a module.
+    # `from module import name` comes here too: the name may be an attribute of the module, not a module.
     in_parent = dir(sys.modules[parent]) if parent in sys.modules else []
     if told := gap(fullname):
         remedy = told
@@ -175,10 +175,10 @@ def _no_module(fullname: str) -> ImportError:
         remedy = f"It is a name, not a module: write `from {parent} import {name}`."
     else:
         known = list(_known_modules())
-        # The same module in another folder is a better guess than one whose path looks alike.
+        # The same module in another folder is a better guess than a module with a similar path.
         elsewhere = [each for each in known if each.endswith(f".{name}")]
         close = [*(f"{parent}.{each}" for each in nearest(name, in_parent)), *elsewhere, *nearest(fullname, known)]
         found = ", ".join(f"'{each}'" for each in list(dict.fromkeys(close))[:3])
         remedy = f"The nearest that exists: {found}." if found else "Nothing in penstock is like it."
-    # Not under the name that was asked for: Python drops such an error after `from module import name`.
+    # The error names another module than requested. Else Python drops it after `from module import name`.
     return ModuleNotFoundError(f"penstock has no module '{fullname}'. {remedy}", name=f"penstock alias of {fullname}")

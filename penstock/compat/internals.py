@@ -1,7 +1,7 @@
-"""TensorFlow's internal modules that programs import, and the penstock modules that have their names.
+"""TensorFlow's internal modules that programs import, and the penstock modules that define their names.
 
-Data only. Each entry lists the modules to look a name up in, first one first; one that does not exist is skipped.
-The public face comes first wherever it has the name, because its functions take TensorFlow's parameters.
+This is data only. Each entry lists the modules to look a name up in, in order; one that does not exist is skipped.
+The public face comes first if it has the name, because its functions take TensorFlow's parameters.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _FACE = "penstock.v1"
 _TRAIN = f"{_FACE}.train"
 _CONTRIB = f"{_FACE}.contrib"
 
-# What TensorFlow has in one module of array ops and in one of mathematical ops.
+# The contents of TensorFlow's one module of array ops and its one module of mathematical ops.
 _ARRAY = (
     "penstock.ops.array.creation",
     "penstock.ops.array.passthrough",
@@ -46,7 +46,7 @@ _MATH = (
     "penstock.ops.math.histogram",
 )
 
-# A whole folder of TensorFlow that is a folder of another package.
+# Folders of TensorFlow that are folders of another package.
 FOLDERS: Final[dict[str, str]] = {
     # TensorBoard carries TensorFlow's own messages.
     "core.framework": "tensorboard.compat.proto",
@@ -54,7 +54,7 @@ FOLDERS: Final[dict[str, str]] = {
     "core.util": "tensorboard.compat.proto",
 }
 
-# One module of TensorFlow: where its names are.
+# Modules of TensorFlow, and the modules that define their names.
 MODULES: Final[dict[str, tuple[str, ...]]] = {
     # Messages that TensorBoard lacks.
     "core.example.example_pb2": (_TRAIN,),

@@ -1,1 +1,1 @@
-"""What programs use of tf.contrib: arg_scope, contrib.layers, slim, HParams, distributions."""
+"""The part of tf.contrib that programs use: arg_scope, contrib.layers, slim, HParams, distributions."""

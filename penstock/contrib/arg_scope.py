@@ -1,4 +1,4 @@
-"""arg_scope: default arguments for functions, for as long as a `with` block lasts.
+"""arg_scope: default arguments for functions inside a `with` block.
 
 >>> with arg_scope([conv2d, fully_connected], activation_fn=None):
 ...     net = conv2d(images, 64, [3, 3])
@@ -22,21 +22,21 @@ class _Stack(threading.local):
 
 
 _stack = _Stack()
-_arguments: dict[str, list[str]] = {}  # of each decorated function: those with a default
+_arguments: dict[str, list[str]] = {}  # for each decorated function, its arguments with a default
 
 
 def current_arg_scope() -> Scope:
-    """The defaults in force, by function."""
+    """The current defaults, by function."""
     return _stack.scopes[-1]
 
 
 def arg_scope_func_key(op: Any) -> str:
-    """What stands for a function in a scope."""
+    """The key of a function in a scope."""
     return str(getattr(op, "_key_op", str(op)))
 
 
 def has_arg_scope(func: Any) -> bool:
-    """Whether `func` was decorated with `add_arg_scope`."""
+    """Tells if `func` was decorated with `add_arg_scope`."""
     return arg_scope_func_key(func) in _arguments
 
 
@@ -64,9 +64,9 @@ def add_arg_scope(func: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def arg_scope(list_ops_or_scope: Any, **kwargs: Any) -> Iterator[Scope]:
-    """Sets default arguments of the given functions inside the block, on top of those of outer blocks.
+    """Sets default arguments of the given functions inside the block, in addition to those of outer blocks.
 
-    What it yields can be given instead of functions, to have the same defaults again:
+    The yielded scope can be given instead of functions, to use the same defaults again:
 
     >>> with slim.arg_scope([slim.conv2d], padding="SAME") as scope: ...
     >>> with slim.arg_scope(scope): ...

@@ -10,7 +10,7 @@ DATASETS = {"mnist": load_mnist}
 
 
 def load_dataset(name: str, size: str = "small", test_with_fake_data: bool = False) -> Any:
-    """A data set by its name. penstock downloads nothing, so only those whose files come with it or are at hand.
+    """A data set by its name. penstock downloads nothing, so its files must come with penstock or be on disk already.
 
     >>> mnist = tf.contrib.learn.datasets.load_dataset("mnist")
     """

@@ -1,7 +1,7 @@
-"""function.Defun: a Python function of tensors with declared types, and perhaps a gradient of its own.
+"""function.Defun: a Python function of tensors with declared types, and optionally its own gradient.
 
-TensorFlow makes a function of the graph of it. Here every call adds the nodes of its body in place, which is what
-becomes of functions before a step is compiled anyway.
+TensorFlow turns it into a function of the graph. Here every call adds the nodes of its body in place; functions are
+inlined before a step is compiled in any case.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Defun:
 
 
 class DefinedFunction:
-    """What `Defun` makes of a function: call it with tensors."""
+    """A function declared by `Defun`: call it with tensors."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class DefinedFunction:
             if self._python_grad_func is None:
                 return self._grad_func(*inputs, *output_grads)
             given = outputs if isinstance(outputs, (list, tuple)) else [outputs]
-            # What such a function reads of the op that it is given.
+            # The attributes of the op that such a function reads.
             call = SimpleNamespace(inputs=list(inputs), outputs=list(given), name=self.name, type=self.name)
             return self._python_grad_func(call, *output_grads)
 

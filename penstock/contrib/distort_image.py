@@ -1,4 +1,4 @@
-"""tf.contrib.image: hue, saturation and value changed at once, in YIQ colours, which is cheaper than in HSV."""
+"""tf.contrib.image: changes hue, saturation and value at once, in YIQ colours, which is cheaper than in HSV."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def random_hsv_in_yiq(
     upper_value: float = 1,
     seed: int | None = None,
 ) -> Tensor:
-    """`image` with its hue turned, and saturation and value scaled, by random amounts within these limits.
+    """Rotates the hue of `image`, and scales saturation and value, by random amounts within these limits.
 
     >>> image = distort_image_ops.random_hsv_in_yiq(image, 0.2, 0.5, 1.5)
     """
@@ -62,9 +62,9 @@ def adjust_hsv_in_yiq(
     scale_value: TensorLike = 1,
     name: str | None = None,
 ) -> Tensor:
-    """`image` (RGB in its last dimension) with its hue turned by `delta_hue` radians and the others scaled.
+    """Rotates the hue of `image` (RGB in its last dimension) by `delta_hue` radians and scales the others.
 
-    Nothing is clipped.
+    Values are not clipped.
     """
     with name_scope(name, "adjust_hsv_in_yiq", [image]):
         original = convert_to_tensor(image, name="image")

@@ -1,4 +1,4 @@
-"""slim.evaluation: metrics over a checkpoint, once or for each new one."""
+"""slim.evaluation: computes metrics over a checkpoint, once or for each new one."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def evaluate_once(
     session_config: Any = None,
     hooks: Any = None,
 ) -> Any:
-    """Restores a checkpoint, runs `eval_op` `num_evals` times, and gives the value of `final_op`.
+    """Restores a checkpoint, runs `eval_op` `num_evals` times, and returns the value of `final_op`.
 
     >>> slim.evaluation.evaluate_once("", path, logdir, num_evals=10, eval_op=list(updates.values()), final_op=values)
     """
@@ -104,7 +104,7 @@ def evaluation_loop(
     timeout_fn: Any = None,
     hooks: Any = None,
 ) -> Any:
-    """`evaluate_once` for each new checkpoint, and the last value of `final_op`."""
+    """Calls `evaluate_once` for each new checkpoint, and returns the last value of `final_op`."""
     parts = _parts(
         initial_op,
         initial_op_feed_dict,

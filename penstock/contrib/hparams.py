@@ -1,4 +1,4 @@
-"""HParams: named values of fixed types, to be set from strings and JSON."""
+"""HParams: named values of fixed types, which can be set from strings and JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PART = re.compile(
 
 
 def _as_type(name: str, kind: type, text: Any) -> Any:
-    """`text` as a value of `kind`; ValueError where it is none."""
+    """Parses `text` as a value of `kind`; ValueError if it is not one."""
     try:
         if kind is bool:
             if isinstance(text, bool):
@@ -71,7 +71,7 @@ class HParams:
     0.01
     """
 
-    _types: dict[str, tuple[type, bool]]  # of each name: the type, and whether it is a list
+    _types: dict[str, tuple[type, bool]]  # for each name: the type, and if it is a list
 
     def __init__(self, hparam_def: Any = None, model_structure: Any = None, **kwargs: Any) -> None:
         if hparam_def is not None:
@@ -82,7 +82,7 @@ class HParams:
             self.add_hparam(name, value)
 
     def add_hparam(self, name: str, value: Any) -> None:
-        """Adds a name with its value, which gives it its type."""
+        """Adds a name with its value, which determines its type."""
         if getattr(self, name, None) is not None:
             raise ValueError(f"Hyperparameter name is reserved: {name}")
         if isinstance(value, (list, tuple)):
@@ -94,7 +94,7 @@ class HParams:
         setattr(self, name, value)
 
     def set_hparam(self, name: str, value: Any) -> None:
-        """Sets a name that is there, to a value of its type."""
+        """Sets an existing name to a value of its type."""
         kind, is_list = self._types[name]
         if isinstance(value, list):
             if not is_list:
@@ -106,7 +106,7 @@ class HParams:
             setattr(self, name, _cast(name, kind, value))
 
     def del_hparam(self, name: str) -> None:
-        """Removes a name, if it is there."""
+        """Removes a name, if it exists."""
         if hasattr(self, name):
             delattr(self, name)
             del self._types[name]
@@ -138,7 +138,7 @@ class HParams:
         return self.override_from_dict(json.loads(values_json))
 
     def to_json(self, indent: int | None = None, separators: Any = None, sort_keys: bool = False) -> str:
-        """The values as a JSON object; functions, which JSON has none of, are left out."""
+        """The values as a JSON object, without functions, which JSON does not have."""
         values = {k: v for k, v in self.values().items() if not callable(v)}
         return json.dumps(values, indent=indent, separators=separators, sort_keys=sort_keys)
 
@@ -156,7 +156,7 @@ class HParams:
         return getattr(self, key)
 
     def get_model_structure(self) -> Any:
-        """What was given as `model_structure`."""
+        """The `model_structure` given before."""
         return self._model_structure
 
     def set_model_structure(self, model_structure: Any) -> None:
@@ -183,7 +183,7 @@ def _fits(kind: type, value: Any, is_list: bool) -> bool:
 
 
 def _cast(name: str, kind: type, value: Any) -> Any:
-    """`value` as `kind` where nothing is lost; ValueError else."""
+    """Casts `value` to `kind` if nothing is lost; else ValueError."""
     refused = ValueError(f"Could not cast hparam '{name}' of type '{kind.__name__}' from value {value!r}")
     if kind is type(None) or value is None or (callable(value) and not isinstance(value, (str, int, float))):
         return value

@@ -32,7 +32,7 @@ _DEFAULT = 0
 def train_step(
     sess: Any, train_op: Any, global_step: TensorLike, train_step_kwargs: dict[str, Any]
 ) -> tuple[Any, bool]:
-    """One step of training: the loss, and whether to stop."""
+    """Runs one training step; returns the loss, and if training should stop."""
     start = time.time()
     total_loss, step = sess.run([train_op, global_step])
     if train_step_kwargs.get("should_log") is not None and sess.run(train_step_kwargs["should_log"]):
@@ -69,9 +69,9 @@ def train(
     trace_every_n_steps: int | None = None,
     ignore_live_threads: bool = False,
 ) -> Any:
-    """Trains until `number_of_steps`, the end of the data, or a request to stop; gives the last loss.
+    """Trains until `number_of_steps`, the end of the data, or a request to stop; returns the last loss.
 
-    Saves checkpoints and summaries to `logdir`, and goes on from the last checkpoint there.
+    Saves checkpoints and summaries to `logdir`, and continues from the last checkpoint there.
 
     >>> slim.learning.train(train_op, "/tmp/model", number_of_steps=1000)
     """
@@ -89,7 +89,7 @@ def train(
         if step is None:
             raise ValueError("train needs a global step: make one with tf.train.get_or_create_global_step().")
         settings: dict[str, Any] = {}
-        # What is not given is what Supervisor itself takes.
+        # Arguments that are not given get the defaults of Supervisor itself.
         for key, value in (("ready_op", ready_op), ("summary_op", summary_op), ("summary_writer", summary_writer)):
             if value is not _DEFAULT:
                 settings[key] = value
@@ -151,7 +151,7 @@ def train(
 
 
 def _decisions(step: Any, number_of_steps: int | None, log_every_n_steps: int) -> dict[str, Any]:
-    """Tensors that say when to stop and when to log."""
+    """Tensors that decide when to stop and when to log."""
     with name_scope("train_step"):
         made: dict[str, Any] = {}
         if number_of_steps:

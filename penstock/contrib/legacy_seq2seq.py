@@ -80,7 +80,7 @@ def rnn_decoder(
     loop_function: Callable[[Any, int], Any] | None = None,
     scope: Any = None,
 ) -> Any:
-    """Runs `cell` over the inputs; with `loop_function(output, i)` it is fed what that makes of its outputs."""
+    """Runs `cell` over the inputs; `loop_function(output, i)`, if given, makes the next input from the last output."""
     with variable_scope(scope or "rnn_decoder"):
         state, outputs, before = initial_state, [], None
         for i, given in enumerate(decoder_inputs):
@@ -103,7 +103,7 @@ def basic_rnn_seq2seq(
     dtype: DTypeLike = "float32",
     scope: Any = None,
 ) -> Any:
-    """An encoder whose last state is where a decoder of the same kind begins."""
+    """An encoder, and a decoder of the same kind that starts with the encoder's last state."""
     with variable_scope(scope or "basic_rnn_seq2seq"):
         encoder = copy.deepcopy(cell)
         _, state = static_rnn(encoder, list(encoder_inputs), dtype=dtype)

@@ -105,14 +105,14 @@ def index_table_from_tensor(
     dtype: DTypeLike = dt.string,
     name: str | None = None,
 ) -> LookupInterface:
-    """From the elements of a vector to their numbers: `tf.contrib.lookup.index_table_from_tensor(["a", "b"])`."""
+    """Maps the elements of a vector to their indices: `tf.contrib.lookup.index_table_from_tensor(["a", "b"])`."""
     return vocabulary.index_table_from_tensor(mapping, num_oov_buckets, default_value, hasher_spec, dtype, name)
 
 
 def index_to_string_table_from_tensor(
     mapping: Any, default_value: TensorLike = "UNK", name: str | None = None
 ) -> HashTable:
-    """From numbers to the elements of a vector: `tf.contrib.lookup.index_to_string_table_from_tensor(["a", "b"])`."""
+    """Maps indices to the elements of a vector: `tf.contrib.lookup.index_to_string_table_from_tensor(["a", "b"])`."""
     return vocabulary.index_to_string_table_from_tensor(mapping, default_value, name)
 
 
@@ -142,12 +142,12 @@ def string_to_index_table_from_tensor(
 
 
 def string_to_index(tensor: TensorLike, mapping: Any, default_value: int = -1, name: str | None = None) -> Any:
-    """The numbers of strings in `mapping`: `tf.contrib.lookup.string_to_index(["b"], ["a", "b"])`."""
+    """The indices of strings in `mapping`: `tf.contrib.lookup.string_to_index(["b"], ["a", "b"])`."""
     return index_table_from_tensor(mapping, default_value=default_value, name=name).lookup(tensor)
 
 
 def index_to_string(
     tensor: TensorLike, mapping: Any, default_value: TensorLike = "UNK", name: str | None = None
 ) -> Any:
-    """The strings of `mapping` at some numbers: `tf.contrib.lookup.index_to_string([1], ["a", "b"])`."""
+    """The strings of `mapping` at some indices: `tf.contrib.lookup.index_to_string([1], ["a", "b"])`."""
     return index_to_string_table_from_tensor(mapping, default_value, name).lookup(tensor)

@@ -22,7 +22,7 @@ def compute_weighted_loss(losses_: Any, weights: TensorLike = 1.0, scope: str | 
 
 @add_arg_scope
 def add_loss(loss: TensorLike, loss_collection: str | None = GraphKeys.LOSSES) -> None:
-    """Adds a loss of one's own to the collection of losses."""
+    """Adds a custom loss to the collection of losses."""
     if loss_collection:
         add_to_collection(loss_collection, loss)
 

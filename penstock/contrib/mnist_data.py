@@ -1,7 +1,7 @@
-"""The MNIST digits as programs of TensorFlow's tutorials read them: `input_data.read_data_sets(folder)`.
+"""The MNIST digits, in the form that programs of TensorFlow's tutorials read: `input_data.read_data_sets(folder)`.
 
-The files are those of the data set (IDX, plain or gzipped). Nothing is downloaded: where the folder has none of them,
-the digits that come with penstock take their place, enlarged to 28 by 28, and a warning says so.
+The files are those of the data set (IDX, plain or gzipped). Nothing is downloaded: if the folder has none of them,
+the digits that come with penstock replace them, enlarged to 28 by 28, and a warning says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFAULT_SOURCE_URL = "https://storage.googleapis.com/cvdf-datasets/mnist/"  # no
 SIDE = 28
 CLASSES = 10
 _IMAGES, _LABELS = 2051, 2049  # the first words of the two kinds of file
-_MOST_EXAMPLES = 1_000_000
+_MAX_EXAMPLES = 1_000_000
 _FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -78,18 +78,18 @@ class DataSet:
 
     @property
     def num_examples(self) -> int:
-        """How many images there are."""
+        """The number of images."""
         return len(self._images)
 
     @property
     def epochs_completed(self) -> int:
-        """How often `next_batch` has been through all of them."""
+        """The number of times that `next_batch` has returned all of them."""
         return self._epochs_completed
 
     def next_batch(self, batch_size: int, fake_data: bool = False, shuffle: bool = True) -> tuple[Any, Any]:
-        """The next `batch_size` images and labels; each epoch is in an order of its own.
+        """The next `batch_size` images and labels; each epoch has its own order.
 
-        A batch may be larger than the data: programs count on the sizes of MNIST, which the digits of penstock lack.
+        A batch may be larger than the data: programs expect the sizes of MNIST, but penstock has fewer digits.
         """
         if batch_size < 0 or (batch_size and not self.num_examples):
             raise ValueError(
@@ -152,7 +152,7 @@ def read_data_sets(
             train_dir,
             _FILES["train"][0] + ".gz",
         )
-        train, test = _shipped()
+        train, test = _packaged_digits()
         validation_size = min(validation_size, len(train[0]) // 10)
     elif not all(paths):
         absent = [file for name in _FILES for file, path in zip(_FILES[name], found[name], strict=True) if not path]
@@ -208,7 +208,7 @@ def _opened(path: str) -> Any:
 
 
 def _read(file: Any, path: str, magic: int) -> np.ndarray:
-    """An IDX file; its header says how much is read, so a wrong one cannot take all memory."""
+    """Reads an IDX file; the header limits how much is read, so a wrong one cannot take all memory."""
     rank = magic & 0xFF
     try:
         start = file.read(4 + 4 * rank)
@@ -216,7 +216,7 @@ def _read(file: Any, path: str, magic: int) -> np.ndarray:
         if len(header) and header[0] != magic:
             raise ValueError(f"Invalid magic number {header[0]} in MNIST file '{path}': {magic} is expected.")
         dims = tuple(int(size) for size in header[1:])
-        if len(dims) != rank or dims[0] > _MOST_EXAMPLES or any(size > 1024 for size in dims[1:]):
+        if len(dims) != rank or dims[0] > _MAX_EXAMPLES or any(size > 1024 for size in dims[1:]):
             raise DataLossError(f"The header of MNIST file '{path}' is damaged: sizes {dims}.")
         size = int(np.prod(dims))
         data = file.read(size)
@@ -228,8 +228,8 @@ def _read(file: Any, path: str, magic: int) -> np.ndarray:
     return values[..., None] if magic == _IMAGES else values
 
 
-def _shipped() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """The digits of penstock in MNIST's form: three pixels for each, and a margin of two."""
+def _packaged_digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """The digits of penstock in MNIST's form: three pixels for each of theirs, and a margin of two."""
     return tuple(  # type: ignore[return-value]
         (
             np.pad(np.rint(images * 255).astype(np.uint8).repeat(3, 1).repeat(3, 2), ((0, 0), (2, 2), (2, 2)))[

@@ -58,5 +58,5 @@ def training(loss: TensorLike, learning_rate: TensorLike) -> Any:
 
 
 def evaluation(logits: TensorLike, labels: TensorLike) -> Tensor:
-    """How many examples have their label as the likeliest class."""
+    """The number of examples whose label is the most likely class."""
     return reduce_sum(cast(in_top_k(logits, labels, 1), dt.int32))

@@ -1,4 +1,4 @@
-"""slim.prefetch_queue: batches made ahead of the step that needs them."""
+"""slim.prefetch_queue: makes batches before the step that needs them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def prefetch_queue(
 ) -> FIFOQueue | PaddingFIFOQueue:
     """A queue of `tensors` (a list, or a dict by names), filled by `num_threads` threads of a queue runner.
 
-    Towers that take a batch each from one queue get different ones.
+    Towers that each take a batch from one queue get different ones.
 
     >>> images, labels = slim.prefetch_queue.prefetch_queue([images, labels]).dequeue()
     """

@@ -31,7 +31,7 @@ from penstock.variables.scope import get_variable, get_variable_scope, variable_
 def linear(
     args: Any, output_size: int, bias: bool, bias_initializer: Any = None, kernel_initializer: Any = None
 ) -> Tensor:
-    """`args` joined, times a variable `kernel`, plus a variable `bias` if asked for."""
+    """Joins `args`, multiplies by a variable `kernel`, and adds a variable `bias` if requested."""
     parts = [convert_to_tensor(a) for a in nest.flatten(args)]
     joined = parts[0] if len(parts) == 1 else concat(parts, 1)
     depth = joined.shape.as_list()[1] if joined.shape.rank == 2 else None
@@ -46,8 +46,8 @@ def linear(
     return bias_add(product, get_variable("bias", [output_size], joined.dtype, initializer=start))
 
 
-class _Around(RNNCell):
-    """A cell around another one, with variables of its own."""
+class _WrapperCell(RNNCell):
+    """A cell that wraps another one and has its own variables."""
 
     def __init__(self, cell: Any, reuse: bool | None = None) -> None:
         super().__init__(_reuse=reuse)
@@ -63,12 +63,12 @@ class _Around(RNNCell):
         return self._cell.output_size
 
     def zero_state(self, batch_size: TensorLike, dtype: DTypeLike) -> Any:
-        """The inner cell's state of zeros."""
+        """The inner cell's zero state."""
         return self._cell.zero_state(batch_size, dtype)
 
 
-class EmbeddingWrapper(_Around):
-    """Looks its inputs, integers, up in an embedding.
+class EmbeddingWrapper(_WrapperCell):
+    """Looks up its inputs, integers, in an embedding.
 
     >>> tf.contrib.rnn.EmbeddingWrapper(cell, embedding_classes=10000, embedding_size=128)
     """
@@ -92,7 +92,7 @@ class EmbeddingWrapper(_Around):
         return self._cell(embedding_lookup(table, reshape(inputs, [-1])), state)
 
 
-class InputProjectionWrapper(_Around):
+class InputProjectionWrapper(_WrapperCell):
     """Projects the inputs before the cell sees them."""
 
     def __init__(
@@ -107,7 +107,7 @@ class InputProjectionWrapper(_Around):
         return self._cell(self._activation(projected) if self._activation else projected, state)
 
 
-class OutputProjectionWrapper(_Around):
+class OutputProjectionWrapper(_WrapperCell):
     """Projects the outputs of a cell."""
 
     def __init__(self, cell: Any, output_size: int, activation: Any = None, reuse: bool | None = None) -> None:
@@ -135,7 +135,7 @@ class HighwayWrapper(CellWrapper):
         self._coupled, self._carry_bias = couple_carry_transform_gates, carry_bias_init
 
     def wrapped(self, inputs: TensorLike, state: Any, step: Any) -> Any:
-        """The step, its outputs mixed with the inputs."""
+        """Runs the step and mixes its outputs with the inputs."""
         outputs, new_state = step(inputs, state)
         return nest.map_structure(self._mixed, inputs, outputs), new_state
 
@@ -152,7 +152,7 @@ class HighwayWrapper(CellWrapper):
         return add(multiply(inputs, carry), multiply(outputs, transform))
 
 
-class AttentionCellWrapper(_Around):
+class AttentionCellWrapper(_WrapperCell):
     """Attention over the last `attn_length` outputs of a cell (Bahdanau et al. 2014)."""
 
     def __init__(
@@ -242,7 +242,7 @@ def stack_bidirectional_rnn(
     sequence_length: TensorLike = None,
     scope: Any = None,
 ) -> Any:
-    """Several bidirectional layers over a list of inputs; each sees the joined outputs of the one before."""
+    """Several bidirectional layers over a list of inputs; each gets the joined outputs of the previous one."""
     starts = _checked_stack(cells_fw, cells_bw, initial_states_fw, initial_states_bw)
     fw, bw = [], []
     with variable_scope(scope or "stack_bidirectional_rnn"):
@@ -269,7 +269,7 @@ def stack_bidirectional_dynamic_rnn(
     scope: Any = None,
     swap_memory: bool = False,
 ) -> Any:
-    """Several bidirectional layers over time; each sees the joined outputs of the one before.
+    """Several bidirectional layers over time; each gets the joined outputs of the previous one.
 
     >>> outputs, fw, bw = tf.contrib.rnn.stack_bidirectional_dynamic_rnn(cells_fw, cells_bw, x, dtype=tf.float32)
     """

@@ -1,4 +1,4 @@
-"""create_train_op: gradients, updates and the check of the loss as one tensor to run."""
+"""create_train_op: combines gradients, updates and the check of the loss into one tensor to run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _USE_GLOBAL_STEP = 0
 
 
 def clip_gradient_norms(gradients_to_variables: Any, max_norm: float) -> list[Any]:
-    """Each gradient clipped by its own norm."""
+    """Clips each gradient by its own norm."""
     clipped = []
     for gradient, variable in gradients_to_variables:
         if isinstance(gradient, IndexedSlices):
@@ -51,7 +51,7 @@ def create_train_op(
     colocate_gradients_with_ops: bool = False,
     check_numerics: bool = True,
 ) -> Any:
-    """A tensor that trains when it is run, and gives the loss; the updates in UPDATE_OPS run first.
+    """A tensor that trains when it is run, and returns the loss; the updates in UPDATE_OPS run first.
 
     >>> train = tf.contrib.training.create_train_op(loss, tf.train.AdamOptimizer())
     """

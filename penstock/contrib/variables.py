@@ -1,4 +1,4 @@
-"""Variables as contrib.framework makes and finds them."""
+"""Functions of contrib.framework that create and find variables."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def variable(
     synchronization: Any = None,
     aggregation: Any = None,
 ) -> Any:
-    """`get_variable` on a device, through a getter of one's own: `slim.variable("w", shape=[10], device="/cpu:0")`."""
+    """`get_variable` on a device, through a custom getter: `slim.variable("w", shape=[10], device="/cpu:0")`."""
     keys = list(dict.fromkeys([GraphKeys.GLOBAL_VARIABLES] if collections is None else collections))
     getter: Callable[..., Any] = get_variable
     settings: dict[str, Any] = {}
@@ -162,7 +162,7 @@ def get_variables_by_suffix(suffix: str, scope: Any = None) -> list[Any]:
 
 
 def get_variables_by_name(given_name: str, scope: Any = None) -> list[Any]:
-    """The variables whose last part of the name is `given_name`, and the one that is called just that."""
+    """The variables whose last part of the name is `given_name`, and the one with exactly that name."""
     return get_variables(scope, f"/{given_name}:|^{given_name}:")
 
 
@@ -186,14 +186,14 @@ def get_variable_full_name(var: Any) -> str:
 def filter_variables(
     var_list: Iterable[Any], include_patterns: Any = None, exclude_patterns: Any = None, reg_search: bool = True
 ) -> list[Any]:
-    """The variables that match any pattern to include (all without any) and none to exclude."""
+    """The variables that match any pattern to include (all if none is given) and none to exclude."""
     match = re.search if reg_search else re.match
     chosen = [v for v in var_list if not include_patterns or any(match(p, v.name) for p in include_patterns)]
     return [v for v in chosen if not any(match(p, v.name) for p in exclude_patterns or ())]
 
 
 def get_variables_to_restore(include: Any = None, exclude: Any = None) -> list[Any]:
-    """The global variables under the scopes `include` (all without any) that are under none of `exclude`."""
+    """The global variables under the scopes `include` (all if none is given) that are under none of `exclude`."""
     for what, given in (("include", include), ("exclude", exclude)):
         if given is not None and not isinstance(given, (list, tuple)):
             raise TypeError(f"{what} must be a list of scopes, received {given!r}.")
@@ -242,7 +242,7 @@ def _in_checkpoint(model_path: str, var_list: Any, ignore_missing_vars: bool) ->
 def assign_from_checkpoint(
     model_path: str, var_list: Any, ignore_missing_vars: bool = False
 ) -> tuple[Any, dict[Any, Any]]:
-    """An op that assigns values from a checkpoint, and the feed for it; `var_list` may map names there to variables.
+    """An op that assigns values from a checkpoint, and its feed; `var_list` may map names there to variables.
 
     >>> init, feed = slim.assign_from_checkpoint(path, slim.get_model_variables()); sess.run(init, feed)
     """

@@ -1,4 +1,4 @@
-"""tf.xla: what asks for compilation. All that can be compiled is compiled by XLA anyway."""
+"""tf.xla: functions that request compilation, although XLA compiles everything that it can anyway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.ops.control.grouping import no_op
 
 
 def compile(computation: Callable[..., Any], inputs: Any = None) -> Any:
-    """What `computation(*inputs)` returns; one value comes back in a tuple, and no value as an op.
+    """The results of `computation(*inputs)`; one value comes back in a tuple, and no value as an op.
 
     >>> (loss,) = tf.xla.experimental.compile(step, [images, labels])
     """
@@ -36,5 +36,5 @@ def compile(computation: Callable[..., Any], inputs: Any = None) -> Any:
 
 @contextlib.contextmanager
 def jit_scope(compile_ops: Any = True, separate_compiled_gradients: bool = False) -> Iterator[None]:
-    """Where TensorFlow would compile, or not: `with tf.xla.experimental.jit_scope(): ...`."""
+    """Has no effect here; in TensorFlow it switches compilation: `with tf.xla.experimental.jit_scope(): ...`."""
     yield

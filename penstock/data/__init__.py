@@ -1,4 +1,4 @@
-"""Datasets: descriptions of input pipelines that travel as data, and the runner that iterates them on the host."""
+"""Datasets: descriptions of input pipelines, which are sent as data, and the runner that iterates them on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batching: several elements as one."""
+"""Batching: joins several elements into one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.errors import InvalidArgumentError, UnimplementedError
 
 
 def stacked(elements: list[Element]) -> Element:
-    """Elements of equal shapes as one with a dimension more."""
+    """Stacks elements of equal shapes into one with an additional first dimension."""
     return tuple(_stack(column, i) for i, column in enumerate(zip(*elements, strict=True)))
 
 
@@ -32,7 +32,7 @@ def _stack(arrays: Sequence[Any], component: int) -> Any:
 
 
 def taking(components: Sequence[np.ndarray]) -> Callable[[list[int]], Element]:
-    """A function from row numbers to a batch of those rows."""
+    """Returns a function from row numbers to a batch of those rows."""
 
     def take(rows: list[int]) -> Element:
         index = np.array(rows, np.intp)
@@ -42,7 +42,7 @@ def taking(components: Sequence[np.ndarray]) -> Callable[[list[int]], Element]:
 
 
 def padding(shapes: Sequence[Sequence[int]], values: Sequence[Any]) -> Callable[[list[Element]], Element]:
-    """A function from elements to a batch of one shape; -1 in `shapes` means as long as the longest."""
+    """Returns a function from elements to a padded batch; -1 in `shapes` means the length of the longest element."""
 
     def join(elements: list[Element]) -> Element:
         columns = zip(*elements, strict=True)

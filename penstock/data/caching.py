@@ -1,4 +1,4 @@
-"""Caching: elements that are kept in memory or in a file after their first round."""
+"""Caching: keeps elements in memory or in a file after the first iteration."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from penstock.graph.tensor_proto import make_ndarray, tensor_proto
 def in_memory(
     caches: dict[int, list[Element]], key: int, open_input: Callable[[], Iterator[Element]]
 ) -> Iterator[Element]:
-    """The elements of `open_input()`, or what was kept of a whole round over them."""
+    """The elements of `open_input()`, or of the cache once an iteration over them is complete."""
     kept = caches.get(key)
-    return _Keeping(open_input(), lambda whole: caches.setdefault(key, whole)) if kept is None else iter(kept)
+    return _CacheInMemory(open_input(), lambda whole: caches.setdefault(key, whole)) if kept is None else iter(kept)
 
 
-class _Keeping(Iterator[Element]):
-    """Hands elements through, and all of them to `keep` at the end."""
+class _CacheInMemory(Iterator[Element]):
+    """Passes elements through, and gives all of them to `keep` at the end."""
 
     def __init__(self, elements: Iterator[Element], keep: Callable[[list[Element]], object]) -> None:
         self._input, self._keep = elements, keep
@@ -37,34 +37,34 @@ class _Keeping(Iterator[Element]):
             self._keep(self._seen)
             raise
         for component in element:
-            component.setflags(write=False)  # it is handed out more than once
+            component.setflags(write=False)  # it is returned more than once
         self._seen.append(element)
         return element
 
 
 def in_file(path: str, open_input: Callable[[], Iterator[Element]]) -> Iterator[Element]:
-    """As `in_memory`, but in a file of records, which later programs find again."""
+    """Like `in_memory`, but in a file of records, which later programs can use."""
     whole = f"{path}.cache"
-    return _read(whole) if os.path.exists(whole) else _Writing(whole, open_input())
+    return _read(whole) if os.path.exists(whole) else _CacheInFile(whole, open_input())
 
 
-class _Writing(Iterator[Element]):
-    """Hands elements through and writes them aside; the file gets its name when it is whole."""
+class _CacheInFile(Iterator[Element]):
+    """Passes elements through and writes them to a temporary file, which is renamed when it is complete."""
 
     def __init__(self, path: str, elements: Iterator[Element]) -> None:
-        self._path, self._aside = path, f"{path}.{os.getpid()}.{id(self)}.tmp"
+        self._path, self._temporary_path = path, f"{path}.{os.getpid()}.{id(self)}.tmp"
         self._input = elements
         self._writer: records.RecordWriter | None = None
 
     def __next__(self) -> Element:
         if self._writer is None:
-            self._writer = records.RecordWriter(self._aside)
+            self._writer = records.RecordWriter(self._temporary_path)
         try:
             element = next(self._input)
         except StopIteration:
             self._writer.close()
-            if os.path.exists(self._aside):
-                files.rename(self._aside, self._path)
+            if os.path.exists(self._temporary_path):
+                files.rename(self._temporary_path, self._path)
             raise
         self._writer.write(len(element).to_bytes(4, "little"))
         for component in element:
@@ -74,7 +74,7 @@ class _Writing(Iterator[Element]):
     def __del__(self) -> None:
         if self._writer is not None:
             self._writer.close()
-            files.remove(self._aside)
+            files.remove(self._temporary_path)
 
 
 def _read(path: str) -> Iterator[Element]:

@@ -1,4 +1,4 @@
-"""Counting: how many elements a description has, as far as that is known without running it."""
+"""Counting: the number of elements of a description, if it is known without running it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from penstock.ops.io.parse_features import parse_example
 
 
 def _default(value: Any) -> Any:
-    """A default of a column as `decode_csv` takes it: a type means that there is none."""
+    """Converts the default of a column for `decode_csv`: a type means that there is no default."""
     if isinstance(value, dt.DType):
         return np.empty(0, object if value == dt.string else value.as_numpy_dtype)
     return value if hasattr(value, "dtype") or isinstance(value, (list, tuple)) else [value]
@@ -33,7 +33,7 @@ def _default(value: Any) -> Any:
 class CsvDataset(Dataset):
     """The rows of CSV files, one component per column: `CsvDataset("a.csv", [tf.float32, [0]], header=True)`.
 
-    A row is a line: quoted fields do not go on over the end of one.
+    A row is a line: quoted fields cannot contain line breaks.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ def make_csv_dataset(
     compression_type: Any = None,
     ignore_errors: bool = False,
 ) -> Dataset:
-    """Batches of CSV rows as dicts by column, and the label apart if it is named.
+    """Batches of CSV rows as dicts by column; the label column, if named, is returned separately.
 
     >>> tf.data.experimental.make_csv_dataset("train-*.csv", 32, label_name="price", num_epochs=1)
     """
@@ -155,7 +155,7 @@ def _first_rows(paths: Any, delimiter: str, quotes: bool, count: int | None, com
 
 
 def _inferred(rows: list[list[str]], column: int, missing: str) -> Any:
-    """The narrowest type that all values of a column have, as a default of that type."""
+    """The narrowest type that fits all values of a column, as a default of that type."""
     for dtype, convert in ((np.int32, int), (np.int64, int), (np.float32, float), (np.float64, float)):
         if all(row[column] in ("", missing) or _fits(row[column], dtype, convert) for row in rows):
             return np.zeros(1, dtype)

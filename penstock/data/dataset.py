@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.data import iterator, iterator_ops, source_ops, structure, transform_ops
-from penstock.data.functions import Traced, by_value, scalar_bool, settled, trace
+from penstock.data.functions import Traced, by_value, scalar_bool, trace, trace_stable
 from penstock.data.generator import generator_tensor
 from penstock.data.options import Options
 from penstock.data.padding import padded_shape_tensors, padding_value_tensors
@@ -31,12 +31,12 @@ AUTOTUNE = -1
 
 
 def as_int64(value: Any, name: str, default: int | None = None) -> Tensor:
-    """A count as the scalar tensor that dataset ops take."""
+    """Converts a count to the scalar tensor that dataset ops take."""
     return convert_to_tensor(default if value is None else value, dtype=dt.int64, name=name)
 
 
 def seeds(seed: Any) -> tuple[Tensor, Tensor]:
-    """The two seeds of a dataset op, by the rules for random ops; zeros mean: not seeded."""
+    """The two seeds of a dataset op, by the rules for random ops; zeros mean that there is no seed."""
     if isinstance(seed, Tensor):
         first, _ = get_seed(0)
         return as_int64(first or 0, "seed"), casting.cast(seed, dt.int64, name="seed2")
@@ -45,7 +45,7 @@ def seeds(seed: Any) -> tuple[Tensor, Tensor]:
 
 
 class Dataset:
-    """A sequence of elements, each one a nest of tensors, that a program iterates through.
+    """A sequence of elements, each one a nest of tensors, that a program iterates over.
 
     >>> dataset = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(10000).batch(100).repeat()
     >>> image, label = tf.data.make_one_shot_iterator(dataset).get_next()
@@ -56,7 +56,7 @@ class Dataset:
         self._spec = element_spec
         self._options = options
 
-    # What it is
+    # Properties
 
     @property
     def element_spec(self) -> Any:
@@ -85,7 +85,7 @@ class Dataset:
         )
 
     def options(self) -> Options:
-        """The options of this dataset and of what it is made of."""
+        """The options of this dataset and of its inputs."""
         return self._options or Options()
 
     def with_options(self, options: Options) -> Dataset:
@@ -93,7 +93,7 @@ class Dataset:
         return Dataset(self._variant_tensor, self._spec, self.options().merge(options))
 
     def _made(self, op: OpDef, *inputs: Any, spec: Any = None, **attrs: Any) -> Dataset:
-        """The dataset that an op makes of this one."""
+        """Applies a dataset op to this dataset."""
         spec = self._spec if spec is None else spec
         attrs["Toutput_types" if "Toutput_types" in op.attrs else "output_types"] = structure.types_of(spec)
         variant = op(self._variant_tensor, *inputs, output_shapes=structure.shapes_of(spec), **attrs)
@@ -102,7 +102,7 @@ class Dataset:
     # Iterators
 
     def make_one_shot_iterator(self) -> iterator.Iterator:
-        """An iterator that needs no initialising. The dataset may not use placeholders, variables or tables."""
+        """An iterator that needs no initialization. The dataset may not use placeholders, variables or tables."""
         try:
             factory = by_value(self._variant_tensor, "make_dataset")
         except ValueError as error:
@@ -157,14 +157,14 @@ class Dataset:
 
     @staticmethod
     def from_sparse_tensor_slices(sparse_tensor: Any) -> Dataset:
-        """Not there: sparse tensors are carried whole."""
+        """Not supported: sparse tensors are never sliced."""
         raise NotImplementedError("from_sparse_tensor_slices: sparse tensors are not sliced; use tf.sparse.to_dense.")
 
     @staticmethod
     def from_generator(
         generator: Callable[..., Any], output_types: Any, output_shapes: Any = None, args: Any = None
     ) -> Dataset:
-        """What `generator()` yields, in this process: `Dataset.from_generator(lambda: range(3), tf.int64)`."""
+        """The elements of `generator()`, run in this process: `Dataset.from_generator(lambda: range(3), tf.int64)`."""
         return Dataset(*generator_tensor(generator, output_types, output_shapes, args))
 
     @staticmethod
@@ -180,7 +180,7 @@ class Dataset:
 
     @staticmethod
     def zip(datasets: Any) -> Dataset:
-        """Elements of several datasets side by side: `Dataset.zip((features, labels))`."""
+        """Pairs the elements of several datasets: `Dataset.zip((features, labels))`."""
         flat = structure.flatten(datasets)
         for dataset in flat:
             if not isinstance(dataset, Dataset):
@@ -196,7 +196,7 @@ class Dataset:
 
     @staticmethod
     def list_files(file_pattern: TensorLike, shuffle: bool | None = None, seed: int | None = None) -> Dataset:
-        """The files that match a pattern, in random order unless told otherwise: `Dataset.list_files("data/*")`."""
+        """The files that match a pattern, in random order by default: `Dataset.list_files("data/*")`."""
         with name_scope(None, "list_files"):
             pattern = convert_to_tensor(file_pattern, dtype=dt.string, name="file_pattern")
             found = files.matching_files(pattern)
@@ -212,7 +212,7 @@ class Dataset:
     # Functions of elements
 
     def map(self, map_func: Callable[..., Any], num_parallel_calls: Any = None, deterministic: Any = None) -> Dataset:
-        """`map_func` of each element: `dataset.map(lambda x, y: (x / 255, y), num_parallel_calls=4)`."""
+        """Applies `map_func` to each element: `dataset.map(lambda x, y: (x / 255, y), num_parallel_calls=4)`."""
         traced = trace(map_func, "Dataset.map", self._spec)
         return self._mapped(traced, num_parallel_calls)
 
@@ -238,7 +238,7 @@ class Dataset:
         block_length: TensorLike = 1,
         num_parallel_calls: Any = None,
     ) -> Dataset:
-        """As `flat_map`, but takes turns between `cycle_length` datasets: `names.interleave(TFRecordDataset, 4)`."""
+        """Like `flat_map`, but alternates between `cycle_length` datasets: `names.interleave(TFRecordDataset, 4)`."""
         traced, spec = self._datasets(map_func, "Dataset.interleave")
         inputs = [as_int64(cycle_length, "cycle_length"), as_int64(block_length, "block_length")]
         if num_parallel_calls is None:
@@ -265,7 +265,7 @@ class Dataset:
         """The state after all elements: `dataset.reduce(np.int64(0), lambda total, x: total + x)`."""
         with name_scope(None, "initial_state"):
             state, tensors = normalized(initial_state)
-        traced = settled(lambda spec: trace(reduce_func, "Dataset.reduce", spec, self._spec_argument()), state)
+        traced = trace_stable(lambda spec: trace(reduce_func, "Dataset.reduce", spec, self._spec_argument()), state)
         results = iterator_ops.reduce_dataset(
             self._variant_tensor,
             tensors,
@@ -282,7 +282,7 @@ class Dataset:
     # Batches
 
     def batch(self, batch_size: TensorLike, drop_remainder: Any = False) -> Dataset:
-        """`batch_size` elements as one, with a dimension more; fewer at the end, unless that is to be dropped."""
+        """Joins `batch_size` elements into one; the last batch may be smaller, unless it is dropped."""
         size = as_int64(batch_size, "batch_size")
         drop = convert_to_tensor(drop_remainder, dtype=dt.bool, name="drop_remainder")
         first = TensorShape.of((known_size(size, drop),))
@@ -305,7 +305,7 @@ class Dataset:
         return self._made(transform_ops.padded_batch_dataset, size, shapes, values, drop, spec=spec)
 
     def unbatch(self) -> Dataset:
-        """The rows of each element as elements."""
+        """Splits each element into its rows."""
         spec = structure.with_shapes(self._spec, lambda s: s if s.rank is None else s[1:])
         return self._made(transform_ops.unbatch_dataset, spec=spec)
 
@@ -331,7 +331,7 @@ class Dataset:
         return self._made(transform_ops.shuffle_dataset, size, first, second, reshuffle_each_iteration=again)
 
     def repeat(self, count: TensorLike = None) -> Dataset:
-        """The elements `count` times over, or without end."""
+        """Repeats the elements `count` times, or forever."""
         return self._made(transform_ops.repeat_dataset, as_int64(count, "count", -1))
 
     def take(self, count: TensorLike) -> Dataset:
@@ -343,7 +343,7 @@ class Dataset:
         return self._made(transform_ops.skip_dataset, as_int64(count, "count"))
 
     def shard(self, num_shards: TensorLike, index: Any) -> Dataset:
-        """Every `num_shards`-th element, from the `index`-th: `names.shard(num_workers, worker_index)`."""
+        """Every `num_shards`-th element, starting at `index`: `names.shard(num_workers, worker_index)`."""
         shards, which = as_int64(num_shards, "num_shards"), as_int64(index, "index")
         count, number = constant_value(shards), constant_value(which)
         if count is not None and count < 1:
@@ -353,7 +353,7 @@ class Dataset:
         return self._made(transform_ops.shard_dataset, shards, which)
 
     def concatenate(self, dataset: Dataset) -> Dataset:
-        """These elements and then those of `dataset`."""
+        """The elements of this dataset, then those of `dataset`."""
         mine, others = structure.flatten(self._spec), structure.flatten(dataset.element_spec)
         if structure.map_leaves(lambda s: s.dtype, self._spec) != structure.map_leaves(
             lambda s: s.dtype, dataset.element_spec
@@ -370,15 +370,15 @@ class Dataset:
         """Each element with its number: `for i, x in enumerate(...)`."""
         return Dataset.zip((Dataset.range(start, np.iinfo(np.int64).max), self))
 
-    # How it runs
+    # Execution
 
     def cache(self, filename: TensorLike = "") -> Dataset:
-        """Keeps the elements of the first round, in memory or in a file."""
+        """Keeps the elements of the first iteration, in memory or in a file."""
         path = convert_to_tensor(filename or "", dtype=dt.string, name="filename")
         return self._made(transform_ops.cache_dataset, path)
 
     def prefetch(self, buffer_size: TensorLike) -> Dataset:
-        """Makes elements ahead of time, in a thread: `dataset.batch(100).prefetch(1)`."""
+        """Makes elements in advance, in a thread: `dataset.batch(100).prefetch(1)`."""
         return self._made(transform_ops.prefetch_dataset, as_int64(buffer_size, "buffer_size", AUTOTUNE))
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
@@ -394,18 +394,19 @@ DatasetSpec.dataset_class = Dataset
 
 
 def normalized(value: Any) -> tuple[Any, list[Tensor]]:
+    """Converts a nest of values to its spec and its component tensors, named `component_0` and so on."""
     with name_scope(None, "normalize_element"):
         return structure.to_tensors(value, lambda i: f"component_{i}")
 
 
 def known_size(size: Tensor, drop: Tensor) -> int | None:
-    """The static size of a batch: known only where a smaller one at the end is dropped."""
+    """The static size of a batch: known only if a smaller last one is dropped."""
     dropped, count = constant_value(drop), constant_value(size)
     return int(count) if dropped is not None and dropped and count is not None else None
 
 
 def make_one_shot_iterator(dataset: Dataset) -> iterator.Iterator:
-    """An iterator that needs no initialising: `tf.data.make_one_shot_iterator(dataset).get_next()`."""
+    """An iterator that needs no initialization: `tf.data.make_one_shot_iterator(dataset).get_next()`."""
     return dataset.make_one_shot_iterator()
 
 
@@ -415,7 +416,7 @@ def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None
 
 
 def as_paths(filenames: Any) -> Any:
-    """Names of files, or a dataset of them, as a dataset of single names."""
+    """Converts file names, or a dataset of them, to a dataset of single names."""
     if isinstance(filenames, Dataset):
         if filenames.output_types != dt.string:
             raise TypeError(f"`filenames` must be a dataset of strings, received one of {filenames.output_types}.")

@@ -1,4 +1,4 @@
-"""Datasets without an iterator: their only element, their size, and writing them to a file."""
+"""Uses of datasets without an iterator: their only element, their size, writing them to a file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def get_single_element(dataset: Dataset) -> Any:
 
 
 def cardinality(dataset: Dataset) -> Tensor:
-    """How many elements a dataset has, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY; an int64 scalar."""
+    """The number of elements of a dataset, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY; an int64 scalar."""
     count: Tensor = iterator_ops.dataset_cardinality(dataset._variant_tensor)
     return count
 
@@ -48,12 +48,12 @@ def get_structure(dataset_or_iterator: Any) -> Any:
 
 
 def to_variant(dataset: Dataset) -> Tensor:
-    """The tensor that stands for a dataset."""
+    """The tensor that represents a dataset."""
     return dataset._variant_tensor
 
 
 def from_variant(variant: Tensor, structure: Any) -> Dataset:
-    """The dataset that a tensor stands for."""
+    """The dataset that a tensor represents."""
     return Dataset(variant, structure)
 
 

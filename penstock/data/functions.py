@@ -1,4 +1,4 @@
-"""Functions of elements: traced once into graph functions, whose captured tensors become inputs of the dataset op."""
+"""Functions of elements: traced once into graph functions; captured tensors become inputs of the dataset op."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock.graph.operation import Operation, Tensor
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A function of elements: its body, what it captured, and the structure of what it returns."""
+    """A function of elements: its body, its captured tensors, and the structure of its result."""
 
     function: Function
     spec: Any
-    result: Any  # what the Python function returned, in the body's graph
+    result: Any  # the return value of the Python function, in the body's graph
 
     @property
     def captured(self) -> list[Tensor]:
@@ -47,7 +47,7 @@ def trace(function: Callable[..., Any], name: str, *specs: Any) -> Traced:
             arguments = list(arguments[0])
         result = function(*arguments)
         if isinstance(result, list):
-            result = tuple(result)  # rather the results of an op with several than something to stack
+            result = tuple(result)  # a list is the results of an op with several outputs, not rows to stack
         outcome["result"] = result
         try:
             outcome["spec"], tensors = structure.to_tensors(result, lambda i: None)
@@ -62,9 +62,9 @@ def trace(function: Callable[..., Any], name: str, *specs: Any) -> Traced:
 
 
 def by_value(tensor: Tensor, name: str) -> Function:
-    """A function without parameters that computes `tensor`: all it needs is copied into its body.
+    """Makes a function without parameters that computes `tensor`: all ops it needs are copied into its body.
 
-    ValueError where it needs something that cannot be copied: a placeholder, or what has state.
+    Raises ValueError if an op cannot be copied: a placeholder, or an op with state.
     """
     graph = get_default_graph()
     body = FuncGraph(graph.unique_function_name(name), graph)
@@ -86,7 +86,7 @@ def by_value(tensor: Tensor, name: str) -> Function:
 
 
 def _before(last: Operation) -> list[Operation]:
-    """All that `last` needs, itself included, in an order in which it can be made."""
+    """All ops that `last` needs, including itself, inputs first."""
     order: dict[Operation, None] = {}
     stack: list[tuple[Operation, bool]] = [(last, False)]
     while stack:
@@ -101,15 +101,15 @@ def _before(last: Operation) -> list[Operation]:
 
 
 def scalar_bool(traced: Traced) -> Traced:
-    """Demands that a predicate gives a bool."""
+    """Raises an error if a predicate does not return a bool."""
     spec = traced.spec
     if not isinstance(spec, TensorSpec) or spec.dtype != dt.bool or not spec.shape.is_compatible_with(()):
         raise ValueError(f"`predicate` must return a scalar boolean tensor, received {traced.result!r:.200}.")
     return traced
 
 
-def settled(make: Callable[[Any], Traced], state: Any) -> Traced:
-    """The function of a state, traced until the shapes of the state stay what they are."""
+def trace_stable(make: Callable[[Any], Traced], state: Any) -> Traced:
+    """Traces a function of a state until the shapes of the state do not change any more."""
     while True:
         traced = make(state)
         before, after = structure.flatten(state), structure.flatten(traced.spec)

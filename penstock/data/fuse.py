@@ -1,4 +1,4 @@
-"""Fuse: descriptions with the same elements that are made with less work."""
+"""Fuse: rewrites descriptions so that the same elements take less work."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from penstock.data.nodes import (
     Zipped,
 )
 
-_REORDERING = (Shuffled, Repeated, Taken, Skipped, Sharded)  # they look at no element
+_REORDERING = (Shuffled, Repeated, Taken, Skipped, Sharded)  # these do not depend on the contents of elements
 
 
 def fuse(node: Node) -> Node:
-    """Batches of slices that are only put in another order become batches of row numbers.
+    """Turns batches of reordered slices into batches of row numbers.
 
     >>> fuse(Batched(Shuffled(Slices((images, labels)), 10000, 0, 0, True), 100, False))
     BatchedRows(Shuffled(RowNumbers(60000), ...), (images, labels), 100, False)
@@ -44,7 +44,7 @@ def fuse(node: Node) -> Node:
 
 
 def _row_numbers(node: Node) -> tuple[Node, Slices] | None:
-    """`node` as a dataset of the row numbers of slices, and those slices; None where it is no such thing."""
+    """`node` as a dataset of row numbers of slices, and those slices; None if it has another form."""
     if isinstance(node, Slices):
         return RowNumbers(len(node.components[0])), node
     if not isinstance(node, _REORDERING):

@@ -18,8 +18,8 @@ from penstock.graph.operation import Tensor
 from penstock.ops.control.python_function import py_func
 
 
-class _Running:
-    """The iterations of one generator function, by number."""
+class _RunningGenerators:
+    """The running iterations of one generator function, by number."""
 
     def __init__(self, generator: Callable[..., Any], spec: Any) -> None:
         self._generator, self._spec = generator, spec
@@ -72,13 +72,13 @@ class _Running:
 def generator_tensor(
     generator: Callable[..., Any], output_types: Any, output_shapes: Any, args: Any
 ) -> tuple[Tensor, Any]:
-    """The tensor of a dataset of what `generator(*args)` yields, and the structure of its elements."""
+    """The tensor of a dataset of the elements that `generator(*args)` yields, and their structure."""
     if not callable(generator):
         raise TypeError(f"`generator` must be callable, received {generator!r:.200}.")
     spec = structure.from_legacy(output_types, output_shapes)
     types = structure.types_of(spec)
     tensors = [convert_to_tensor(a) for a in args] if args is not None else []
-    running = _Running(generator, spec)
+    running = _RunningGenerators(generator, spec)
     state = structure.TensorSpec((), dt.int64)
 
     def shaped(tensor: Any, shape: Any) -> Any:

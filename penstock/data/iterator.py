@@ -1,4 +1,4 @@
-"""Iterators: where a program takes the elements of a dataset from."""
+"""Iterators, from which a program takes the elements of a dataset."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Iterator:
     def from_structure(
         output_types: Any, output_shapes: Any = None, shared_name: str | None = None, output_classes: Any = None
     ) -> Iterator:
-        """An iterator without a dataset; `make_initializer(dataset)` gives it one, and may be used again with another.
+        """An iterator without a dataset; `make_initializer(dataset)` sets one, and may be called again with another.
 
         >>> iterator = tf.data.Iterator.from_structure(tf.float32, [None])
         >>> use_train = iterator.make_initializer(train)
@@ -65,7 +65,7 @@ class Iterator:
     def from_string_handle(
         string_handle: TensorLike, output_types: Any, output_shapes: Any = None, output_classes: Any = None
     ) -> Iterator:
-        """The iterator that a string names, fed perhaps: `sess.run(x, {handle: train_handle})`.
+        """The iterator that a string names; the string can be fed: `sess.run(x, {handle: train_handle})`.
 
         >>> handle = tf.placeholder(tf.string, [])
         >>> x = tf.data.Iterator.from_string_handle(handle, tf.float32, [None]).get_next()
@@ -80,13 +80,13 @@ class Iterator:
 
     @property
     def initializer(self) -> Operation:
-        """The operation that begins the iteration."""
+        """The operation that starts the iteration."""
         if self._initializer is None:
             raise ValueError("The iterator does not have an initializer: use make_initializer(dataset).")
         return self._initializer
 
     def make_initializer(self, dataset: Any, name: str | None = None) -> Operation:
-        """An operation that begins an iteration of `dataset`, whose elements must be like those of this iterator."""
+        """An operation that starts an iteration of `dataset`, whose elements must be like those of this iterator."""
         with name_scope(name, "make_initializer") as scope:
             _require_fit(self._spec, dataset.element_spec)
             with device("CPU:0"):
@@ -96,9 +96,9 @@ class Iterator:
         return node
 
     def get_next(self, name: str | None = None) -> Any:
-        """The next element, nested as the dataset's elements are. Each run of it takes one; OutOfRangeError at the end.
+        """The next element, in the structure of the dataset. Each run takes one; OutOfRangeError at the end.
 
-        Call it once and run what it gives many times.
+        Call it once and run the result many times.
         """
         self._calls += 1
         if self._calls == GET_NEXT_CALL_WARNING_THRESHOLD:
@@ -143,7 +143,7 @@ class Iterator:
 
 
 def _require_fit(wanted: Any, given: Any) -> None:
-    """Demands that elements of `given` can stand where `wanted` ones are expected."""
+    """Raises an error if elements of `given` cannot be used as `wanted` ones."""
     mine, others = structure.flatten(wanted), structure.flatten(given)
     same = len(mine) == len(others) and structure.map_leaves(lambda _: 0, wanted) == structure.map_leaves(
         lambda _: 0, given

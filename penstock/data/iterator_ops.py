@@ -32,7 +32,7 @@ _NO_SHAPES: list[TensorShape] = []
 
 
 class IteratorState:
-    """Where an iteration stands. Initialising it again starts another one."""
+    """The state of an iteration. Initializing it again starts another one."""
 
     kind = "Iterator"
 
@@ -51,7 +51,7 @@ class IteratorState:
         return self._pipeline is not None
 
     def initialize(self, dataset: Node, functions: Any) -> None:
-        """Begins the iteration of `dataset`; the one before ends."""
+        """Starts the iteration of `dataset`; ends the previous one."""
         pipeline = Pipeline(dataset, functions)
         with self._lock:
             before, self._pipeline = self._pipeline, pipeline
@@ -62,7 +62,7 @@ class IteratorState:
             pipeline.close()
 
     def initialize_once(self, factory: Function, functions: Any) -> None:
-        """Begins the iteration of what `factory` makes, unless it is begun."""
+        """Starts the iteration of the dataset that `factory` makes, unless one is running."""
         with self._lock:
             if self._pipeline is None and not self._gone:
                 (dataset,) = functions(factory, ())(())
@@ -82,7 +82,7 @@ class IteratorState:
             raise OutOfRangeError("End of sequence") from None
 
     def close(self) -> None:
-        """The end, with the session: threads are stopped."""
+        """Closes the iterator with its session: its threads are stopped."""
         with self._lock:
             self._gone = True
             pipeline = self._pipeline
@@ -91,7 +91,7 @@ class IteratorState:
 
 
 def check_element(element: Element, dtypes: Sequence[DType], wanted: Sequence[TensorShape]) -> None:
-    """Demands the number, types and shapes of components that a node declares."""
+    """Raises an error if an element does not have the components that a node declares."""
     if len(element) != len(dtypes):
         raise InvalidArgumentError(f"Expected {len(dtypes)} components but got {len(element)}.")
     for i, (array, dtype, shape) in enumerate(zip(element, dtypes, wanted, strict=True)):

@@ -1,7 +1,7 @@
-"""Iterators of nodes: from a description to an iterator over its elements, each a tuple of arrays.
+"""Makes iterators for nodes: each gives the elements of a description as tuples of arrays.
 
-An iterator goes on after an error, as TensorFlow's do: the next element is asked for next. So they are classes with a
-`__next__`, not generators, which end with their first error.
+An iterator continues after an error, as in TensorFlow: the next call asks for the next element. So they are classes
+with a `__next__`, not generators, which end with their first error.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from penstock.data import batching, caching, nodes, sources
 from penstock.data.fuse import fuse
 from penstock.data.nodes import Element, Node
-from penstock.data.pipeline import Ahead, Function, InParallel, Pipeline, Scope, called, iterate, opens, workers
+from penstock.data.pipeline import Function, InParallel, Pipeline, Prefetched, Scope, called, iterate, opens, workers
 from penstock.errors import InvalidArgumentError, OpError
 from penstock.kernel.waiting import as_handle, behind
 
 _AUTOMATIC_PREFETCH = 4
-CHUNK = 256  # elements between two looks at whether to stop
+CHUNK = 256  # elements between two checks for cancellation
 
 opens(nodes.Tensors)(lambda node, pipeline, scope: iter([node.components]))
 opens(nodes.Slices)(lambda node, pipeline, scope: sources.slices(node.components))
@@ -81,7 +81,7 @@ def _flat_mapped(node: nodes.FlatMapped, pipeline: Pipeline, scope: Scope) -> It
 
 
 def dataset_of(function: Function, element: Element) -> Node:
-    """The dataset that a function of an element gives."""
+    """The dataset that a function of an element returns."""
     return fuse(behind(function(element)[0]))
 
 
@@ -130,7 +130,7 @@ class _Interleave(Iterator[Element]):
     def _opened(self, element: Element) -> Iterator[Element]:
         dataset, pipeline = dataset_of(self._function, element), self._pipeline
         if self._ahead:
-            return Ahead(pipeline, self._scope, lambda s: iterate(dataset, pipeline, s), self._ahead)
+            return Prefetched(pipeline, self._scope, lambda s: iterate(dataset, pipeline, s), self._ahead)
         return iterate(dataset, pipeline, self._scope)
 
 
@@ -274,7 +274,7 @@ def _prefetched(node: nodes.Prefetched, pipeline: Pipeline, scope: Scope) -> Ite
     if node.size == 0:
         return iterate(node.input, pipeline, scope)
     size = _AUTOMATIC_PREFETCH if node.size < 0 else node.size
-    return Ahead(pipeline, scope, lambda s: iterate(node.input, pipeline, s), size)
+    return Prefetched(pipeline, scope, lambda s: iterate(node.input, pipeline, s), size)
 
 
 @opens(nodes.WithoutErrors)

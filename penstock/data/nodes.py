@@ -1,6 +1,6 @@
-"""What a dataset is: a tree of small immutable nodes. Arrays, numbers and graph functions; nothing here runs anything.
+"""The form of a dataset: a tree of small immutable nodes with arrays, numbers and graph functions. Nothing runs here.
 
-A node is the value of a dataset tensor. Its kernel makes it when the iterator is initialised, so sizes, seeds and
+A node is the value of a dataset tensor. Its kernel makes it when the iterator is initialized, so sizes, seeds and
 names of files may come from tensors.
 """
 
@@ -18,7 +18,7 @@ Element = tuple[Any, ...]  # one array per component
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Closure:
-    """A function with the values that it took from around it, which follow its own arguments."""
+    """A function with its captured values, which follow its own arguments."""
 
     function: Function
     captured: tuple[Any, ...] = ()
@@ -48,7 +48,7 @@ class Slices(Node):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RowNumbers(Node):
-    """Plain Python integers from 0: rows of something that is read later."""
+    """Plain Python integers from 0, the row numbers of arrays that are read later."""
 
     count: int
 
@@ -90,7 +90,7 @@ class FixedLengthRecords(Node):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Generated(Node):
-    """What a Python generator gives: `start` makes a state, `advance` the next element of it, `finish` drops it."""
+    """The elements of a Python generator: `start` makes a state, `advance` its next element, `finish` drops it."""
 
     start: Closure
     advance: Closure
@@ -110,7 +110,7 @@ class Derived(Node):
 @dataclass(frozen=True, eq=False, slots=True)
 class Mapped(Derived):
     function: Closure
-    parallel: int = 0  # calls at a time; 0: in the thread that asks; -1: as the machine allows
+    parallel: int = 0  # concurrent calls; 0: in the calling thread; -1: chosen by the machine
     node: str = ""
 
 
@@ -124,7 +124,7 @@ class Interleaved(Derived):
     function: Closure
     cycle: int
     block: int
-    ahead: int = 0  # elements that each open dataset prepares in a thread of its own
+    ahead: int = 0  # elements that each open dataset prepares in its own thread
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -151,7 +151,7 @@ class Batched(Derived):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class BatchedRows(Derived):
-    """Batches of the rows whose numbers `input` gives: a batch is one indexing of the components."""
+    """Batches of the rows whose numbers `input` gives: each batch indexes the components once."""
 
     components: tuple[np.ndarray, ...]
     size: int
@@ -161,7 +161,7 @@ class BatchedRows(Derived):
 @dataclass(frozen=True, eq=False, slots=True)
 class PaddedBatched(Derived):
     size: int
-    shapes: tuple[tuple[int, ...], ...]  # -1: as the longest
+    shapes: tuple[tuple[int, ...], ...]  # -1: as long as the longest
     values: tuple[Any, ...]
     drop_remainder: bool
 
@@ -181,7 +181,7 @@ class Windowed(Derived):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Listed(Node):
-    """Elements that are at hand: a window."""
+    """Elements that are in memory: a window."""
 
     elements: tuple[Element, ...]
 
@@ -242,7 +242,7 @@ class GroupedByWindow(Derived):
     size: Closure
 
 
-# Of several
+# Transformations of several datasets
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -257,7 +257,7 @@ class Concatenated(Node):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Selected(Node):
-    """Each number of `selector` says which of `inputs` gives the next element."""
+    """Takes the next element from the one of `inputs` that the next number of `selector` names."""
 
     selector: Node
     inputs: tuple[Node, ...]

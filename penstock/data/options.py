@@ -1,4 +1,4 @@
-"""Options of datasets: settings that travel with a pipeline. What the runner does not need it leaves alone."""
+"""Options of datasets: settings that are part of a pipeline. The runner ignores those that it does not need."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FIELDS = {
 
 
 class _Settings:
-    """Settings with fixed names, None where not set."""
+    """Settings with fixed names, None if not set."""
 
     _kind = ""
 
@@ -62,7 +62,7 @@ class _Settings:
     __hash__ = None  # type: ignore[assignment]
 
     def merge(self, other: Any) -> Any:
-        """These settings, with those that `other` sets in their place."""
+        """These settings, overridden by those that `other` sets."""
         merged = type(self)()
         for field in _FIELDS[self._kind]:
             mine, new = getattr(self, field), getattr(other, field)

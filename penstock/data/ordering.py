@@ -1,4 +1,4 @@
-"""Ordering: iterators that choose which elements come when, and look at none of them."""
+"""Ordering: iterators that select and reorder elements without looking at them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.data.pipeline import Pipeline, Scope, iterate, opens
 
 
 def _generator(node: Any, pipeline: Pipeline, epoch: int = 0) -> np.random.Generator:
-    """The random numbers of a node: of its seeds, or of the pipeline's own where it has none."""
+    """The random numbers of a node, from its seeds, or from the pipeline's own if it has none."""
     seeds = (node.seed, node.seed2) if (node.seed, node.seed2) != (0, 0) else (pipeline.entropy, id(node))
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([s & (2**64 - 1) for s in (*seeds, epoch)])))
 
@@ -25,20 +25,20 @@ def _random_numbers(node: nodes.RandomNumbers, pipeline: Pipeline, scope: Scope)
     return sources.random_numbers(_generator(node, pipeline))
 
 
-def _between_0_and_1(node: nodes.Shuffled, pipeline: Pipeline) -> Iterator[float]:
-    """The random numbers of one round of a shuffle."""
+def _uniform_numbers(node: nodes.Shuffled, pipeline: Pipeline) -> Iterator[float]:
+    """The random numbers for one iteration of a shuffle."""
     generator = _generator(node, pipeline, pipeline.epoch(node) if node.reshuffle else 0)
     return itertools.chain.from_iterable(generator.random(CHUNK).tolist() for _ in itertools.count())
 
 
 @opens(nodes.Shuffled)
 class _Shuffle(Iterator[Any]):
-    """Takes a random one of `size` elements, whose place the next one takes."""
+    """Returns a random one of `size` buffered elements, and replaces it by the next element."""
 
     def __init__(self, node: nodes.Shuffled, pipeline: Pipeline, scope: Scope) -> None:
         self._input = iterate(node.input, pipeline, scope)
         self._size, self._scope = node.size, scope
-        self._numbers = _between_0_and_1(node, pipeline)
+        self._numbers = _uniform_numbers(node, pipeline)
         self._buffer: list[Any] = []
         self._full = self._ended = False
 
@@ -74,7 +74,7 @@ class _Repeat(Iterator[Any]):
         self._node, self._pipeline, self._scope = node, pipeline, scope
         self._left = node.count
         self._current: Iterator[Any] = iter(())
-        self._empty = False  # whether the current round has given nothing so far
+        self._empty = False  # True if the current round has returned nothing so far
 
     def __next__(self) -> Any:
         while True:
@@ -96,7 +96,7 @@ class _Take(Iterator[Any]):
 
     def __next__(self) -> Any:
         if self._left == 0 or self._input is None:
-            self._input = None  # stops the threads behind it
+            self._input = None  # stops the threads of the input
             raise StopIteration
         element = next(self._input)
         self._left -= 1
@@ -134,7 +134,7 @@ class _Shard(Iterator[Any]):
         return element
 
 
-# Row numbers cannot fail and need no looking at: the same orders, at the speed of itertools.
+# Row numbers cannot fail and need no checks, so they get the same orders faster, with itertools.
 
 
 @opens(nodes.BatchedRows)
@@ -153,7 +153,7 @@ def row_numbers(node: nodes.Node, pipeline: Pipeline) -> Iterator[int]:
     rows = row_numbers(node.input, pipeline)
     match node:
         case nodes.Shuffled():
-            return _shuffled_rows(rows, node.size, _between_0_and_1(node, pipeline))
+            return _shuffled_rows(rows, node.size, _uniform_numbers(node, pipeline))
         case nodes.Taken():
             return rows if node.count < 0 else itertools.islice(rows, node.count)
         case nodes.Skipped():

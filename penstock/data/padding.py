@@ -1,4 +1,4 @@
-"""Padding: the shapes and values that `padded_batch` takes, as tensors, checked against the elements."""
+"""Padding: converts the shapes and values that `padded_batch` takes to tensors, checked against the elements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.ops.math.casting import cast
 
 
 def padded_shape_tensors(spec: Any, padded_shapes: Any) -> tuple[list[TensorShape], list[Tensor]]:
-    """Per component the padded shape as far as it is known, and as a vector with -1 where it is not."""
+    """For each component: the padded shape as far as it is known, and as a vector with -1 for unknown sizes."""
     known: list[TensorShape] = []
     tensors: list[Tensor] = []
     leaves = structure.flatten(spec)
@@ -63,7 +63,7 @@ def _cast(tensor: Tensor) -> Tensor:
 
 
 def padding_value_tensors(spec: Any, padding_values: Any) -> list[Tensor]:
-    """Per component the value to pad with: zero, or an empty string, unless told otherwise."""
+    """The value to pad each component with: zero, or an empty string, unless given."""
     leaves = structure.flatten(spec)
     if padding_values is None:
         given: list[Any] = [None] * len(leaves)

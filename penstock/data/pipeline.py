@@ -1,4 +1,4 @@
-"""Pipeline: one run over a dataset. It owns the threads, and stops them; `Scope` says when to stop and how to wait."""
+"""Pipeline: one run over a dataset. It owns and stops the threads; a `Scope` cancels and waits."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Function = Callable[[Sequence[Any]], list[Any]]
 MAX_THREADS = 64
 _WORTH_A_THREAD = 3e-4  # seconds per call
 _SLOW = 5e-3
-_JOIN_SECONDS = 5.0  # for a thread inside a Python generator that does not come back
+_JOIN_SECONDS = 5.0  # for a thread inside a Python generator that does not return
 
 
 class Scope:
-    """Where iterators run: in a step that asks for an element, or in a thread of the pipeline."""
+    """The context in which iterators run: a step that asks for an element, or a thread of the pipeline."""
 
     def __init__(self) -> None:
         self.stopped = False
-        self.step: Any = None  # the step that asks, if it runs in one
-        self._waiting_on: list[threading.Condition] = []  # one per thread that waits
+        self.step: Any = None  # the step that asks for an element, if there is one
+        self._waiting_on: list[threading.Condition] = []  # one per waiting thread
 
     def stop(self) -> None:
-        """Whoever runs in this scope gets CancelledError, also while waiting."""
+        """Raises CancelledError in all code that runs in this scope, even while it waits."""
         self.stopped = True
         self._wake()
 
@@ -46,7 +46,7 @@ class Scope:
                 changed.notify_all()
 
     def check(self) -> None:
-        """Raises where whoever asked does not want the element any more."""
+        """Raises an error if the caller was cancelled or its deadline has passed."""
         if self.stopped:
             raise CancelledError("The iterator was closed together with its session.")
         step = self.step
@@ -77,7 +77,7 @@ class Scope:
 
 
 class Crew:
-    """Threads that work for one iterator, with a scope of their own. They hold no reference to that iterator."""
+    """Threads that work for one iterator, in their own scope. They hold no reference to that iterator."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -104,11 +104,11 @@ class Crew:
             self.pipeline.dismiss(self)
 
     def work(self) -> None:
-        """What each thread does."""
+        """The main function of each thread."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Has the threads end; it does not wait for them."""
+        """Asks the threads to end, without waiting for them."""
         self.scope.stop()
         with self.changed:
             self.changed.notify_all()
@@ -119,15 +119,15 @@ _running: weakref.WeakSet[Pipeline] = weakref.WeakSet()
 
 @atexit.register
 def _stop_all() -> None:
-    """Ends what sessions that nobody closed have left: a thread must not be in compiled code when Python ends."""
+    """Closes the pipelines of sessions that were not closed: no thread may run compiled code when Python exits."""
     for pipeline in list(_running):
         pipeline.close()
 
 
 class Pipeline:
-    """One iteration of a dataset, with what its iterators share.
+    """One iteration of a dataset, with the state that its iterators share.
 
-    `functions` makes something callable of a function body and the values that it captured.
+    `functions` makes a callable from a function body and its captured values.
     """
 
     def __init__(self, node: Node, functions: Callable[[Any, Sequence[Any]], Function]) -> None:
@@ -155,20 +155,20 @@ class Pipeline:
         return _Turn(self._turn, self.scope, step)
 
     def function(self, closure: Closure) -> Function:
-        """A closure as something to call with the arrays of an element."""
+        """A closure as a callable that takes the arrays of an element."""
         return self._functions(closure.function, closure.captured)
 
     def epoch(self, node: Node) -> int:
-        """How often the iteration of `node` was begun before."""
+        """The number of earlier iterations of `node`."""
         with self._lock:
             number = self._epochs.get(id(node), 0)
             self._epochs[id(node)] = number + 1
             if not number:
-                self._kept.append(node)  # so that its id stays its own
+                self._kept.append(node)  # keeps the id of the node unique
         return number
 
     def admit(self, crew: Crew) -> None:
-        """Takes note of threads that must be stopped in the end."""
+        """Registers threads that must be stopped at the end."""
         with self._lock:
             if self._stopped:
                 raise CancelledError("The iterator was closed together with its session.")
@@ -176,13 +176,13 @@ class Pipeline:
         _running.add(self)
 
     def dismiss(self, crew: Crew) -> None:
-        """Forgets threads that are done."""
+        """Removes threads that have ended."""
         with self._lock:
             if all(t is threading.current_thread() or not t.is_alive() for t in crew.threads):
                 self._crews.discard(crew)
 
     def close(self) -> None:
-        """Stops all threads and waits for them; whoever waits for an element gets CancelledError."""
+        """Stops all threads and waits for them; steps that wait for an element get CancelledError."""
         with self._lock:
             self._stopped = True
             crews = list(self._crews)
@@ -203,7 +203,7 @@ _Open = TypeVar("_Open", bound=Callable[[Any, Pipeline, Scope], Iterator[Any]])
 
 
 def opens(kind: type[Node]) -> Callable[[_Open], _Open]:
-    """Makes a function or class the one that gives iterators over nodes of a kind: `@opens(nodes.Batched)`."""
+    """Registers a function or class that makes iterators for nodes of a kind: `@opens(nodes.Batched)`."""
 
     def register(function: _Open) -> _Open:
         _OPEN[kind] = function
@@ -218,7 +218,7 @@ def iterate(node: Node, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
 
 
 class _Turn:
-    """Steps take turns with an iterator; one that waits for its turn can be cancelled and has its deadline."""
+    """A lock by which steps take turns with an iterator; a waiting step can be cancelled, and keeps its deadline."""
 
     __slots__ = ("_lock", "_scope", "_step")
 
@@ -238,11 +238,11 @@ class _Turn:
         self._lock.release()
 
 
-class Ahead(Iterator[Element]):
-    """An iterator whose elements a thread makes ahead of time, up to `size` of them."""
+class Prefetched(Iterator[Element]):
+    """An iterator with a thread that makes up to `size` elements in advance."""
 
     def __init__(self, pipeline: Pipeline, scope: Scope, make: Callable[[Scope], Iterator[Element]], size: int) -> None:
-        self._crew = _Filler(pipeline, make, size)
+        self._crew = _Prefetcher(pipeline, make, size)
         self._scope = scope
         weakref.finalize(self, self._crew.stop).atexit = False
 
@@ -250,7 +250,7 @@ class Ahead(Iterator[Element]):
         return self._crew.take(self._scope)
 
 
-class _Filler(Crew):
+class _Prefetcher(Crew):
     def __init__(self, pipeline: Pipeline, make: Callable[[Scope], Iterator[Element]], size: int) -> None:
         super().__init__(pipeline)
         self._make = make
@@ -263,7 +263,7 @@ class _Filler(Crew):
             iterator: Iterator[Element] | None = None
             while True:
                 try:
-                    # Made here, for it may start to read at once.
+                    # Made in this thread, since it may start to read at once.
                     iterator = self._make(self.scope) if iterator is None else iterator
                     item = outcome(iterator, self.scope)
                 except Exception as error:
@@ -281,7 +281,7 @@ class _Filler(Crew):
                 self._ended = True
 
     def take(self, scope: Scope) -> Element:
-        """The next element, waited for in `scope`."""
+        """Waits in `scope` for the next element."""
         if not self.threads:
             self.start()
         with self.changed:
@@ -298,7 +298,7 @@ class _Filler(Crew):
 
 
 def outcome(iterator: Iterator[Any], scope: Scope) -> tuple[Any, Exception | None] | None:
-    """What `next(iterator)` gives or raises; None at the end. CancelledError once `scope` is stopped."""
+    """The result or the error of `next(iterator)`; None at the end. CancelledError once `scope` is stopped."""
     try:
         return next(iterator), None
     except StopIteration:
@@ -310,7 +310,7 @@ def outcome(iterator: Iterator[Any], scope: Scope) -> tuple[Any, Exception | Non
 
 
 class InParallel(Iterator[Element]):
-    """`function` of the elements, several at a time, in their order."""
+    """Applies `function` to several elements at a time, and returns the results in order."""
 
     def __init__(
         self,
@@ -320,7 +320,7 @@ class InParallel(Iterator[Element]):
         function: Callable[[Any], Element],
         parallel: int,
     ) -> None:
-        self._crew = _Callers(pipeline, make, function, workers(parallel))
+        self._crew = _ParallelCalls(pipeline, make, function, workers(parallel))
         self._scope = scope
         weakref.finalize(self, self._crew.stop).atexit = False
 
@@ -328,28 +328,28 @@ class InParallel(Iterator[Element]):
         return self._crew.take(self._scope)
 
 
-class _Slow:
-    """Tells once when calls prove slow. Quick ones are quickest in one thread, for threads take turns in Python."""
+class _SlowCalls:
+    """Detects slow calls. Fast ones are best run in one thread, since Python runs one thread at a time."""
 
     def __init__(self) -> None:
         self._calls = 0
         self._recent: deque[float] = deque(maxlen=8)
         self._known = False
 
-    def is_news(self, seconds: float) -> bool:
-        """Notes how long a call took; whether it shows for the first time that calls are slow."""
+    def shows_slow(self, seconds: float) -> bool:
+        """Records the time of a call; True if it shows for the first time that calls are slow."""
         if self._known:
             return False
         self._calls += 1
         if self._calls == 1:
-            return False  # it was compiled
+            return False  # the first call includes compilation
         self._recent.append(seconds)
         usual = sorted(self._recent)[len(self._recent) // 2]
         self._known = seconds > _SLOW or (len(self._recent) == 8 and usual > _WORTH_A_THREAD)
         return self._known
 
 
-class _Callers(Crew):
+class _ParallelCalls(Crew):
     def __init__(
         self, pipeline: Pipeline, make: Callable[[Scope], Iterator[Any]], function: Callable[[Any], Element], count: int
     ) -> None:
@@ -361,7 +361,7 @@ class _Callers(Crew):
         self._read = self._taken = 0
         self._end: int | None = None
         self._done: dict[int, tuple[Any, Exception | None]] = {}
-        self._slow = _Slow()
+        self._slow_calls = _SlowCalls()
 
     def work(self) -> None:
         while True:
@@ -384,7 +384,7 @@ class _Callers(Crew):
                     item = self._function(value), None
                 except Exception as problem:
                     item = None, problem
-                if self._slow.is_news(time.perf_counter() - start):
+                if self._slow_calls.shows_slow(time.perf_counter() - start):
                     self.start(self._count - 1)
             with self.changed:
                 self._done[ticket] = item
@@ -394,7 +394,7 @@ class _Callers(Crew):
         return self._end is not None
 
     def take(self, scope: Scope) -> Element:
-        """The next result, waited for in `scope`."""
+        """Waits in `scope` for the next result."""
         if not self.threads:
             self.start()
         with self.changed:
@@ -410,17 +410,17 @@ class _Callers(Crew):
 
 
 def workers(parallel: int) -> int:
-    """How many threads a wish for parallel calls means; -1 leaves it to us."""
+    """The number of threads for `parallel` calls; -1 means one per CPU."""
     return min(parallel if parallel > 0 else os.cpu_count() or 1, MAX_THREADS)
 
 
 def called(function: Function) -> Callable[[Element], Element]:
-    """A function of elements that gives elements: its results as arrays."""
+    """A function from elements to elements: its results become arrays."""
     return lambda element: tuple(map(as_array, function(element)))
 
 
 def as_array(value: Any, dtype: DType | None = None) -> Any:
-    """A component as an array: strings and handles come as arrays of objects."""
+    """A component as an array: strings and handles become arrays of objects."""
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, (bytes, str)):

@@ -23,7 +23,7 @@ def _compression(value: Any) -> Tensor:
 
 
 class _FileDataset(Dataset):
-    """The records of one file after the other, or of several at a time."""
+    """The records of files, one file after the other or several at a time."""
 
     def __init__(self, filenames: TensorLike, read: Callable[[Tensor], Tensor], num_parallel_reads: Any) -> None:
         paths = as_paths(filenames)

@@ -21,7 +21,7 @@ _STRING = [dt.string]
 
 
 def _frozen(components: list[Any]) -> tuple[np.ndarray, ...]:
-    """Arrays that are handed out more than once, and so must not change."""
+    """Makes arrays read-only, since they are returned more than once."""
     views = []
     for component in components:
         view = np.asarray(component, None if not isinstance(component, (bytes, str)) else object).view()

@@ -1,4 +1,4 @@
-"""Sources: where elements come from. Arrays, numbers, files, and Python generators."""
+"""Sources of elements: arrays, numbers, files, and Python generators."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def numbers(node: Range) -> Iterator[Element]:
 
 
 def random_numbers(generator: np.random.Generator) -> Iterator[Element]:
-    """Random integers without end."""
+    """Random integers, forever."""
     while True:
         for number in generator.integers(0, 2**32, 256, np.int64):
             yield (np.asarray(number),)
@@ -60,7 +60,7 @@ def _opened(path: str, compression: str) -> Iterator[Any]:
 
 
 def lines(node: Lines) -> Iterator[Element]:
-    """The lines of text files, without their ends."""
+    """The lines of text files, without line ends."""
     for path in node.files:
         with _opened(path, node.compression) as file:
             for line in _split(file) if node.compression == "ZLIB" else file:
@@ -107,7 +107,7 @@ def fixed_length_records(node: FixedLengthRecords) -> Iterator[Element]:
 
 
 class Generator(Iterator[Element]):
-    """What a Python generator yields; it is begun when the first element is wanted."""
+    """The elements that a Python generator yields; it starts when the first element is requested."""
 
     def __init__(self, node: Generated, pipeline: Pipeline) -> None:
         self._start, self._advance, self._finish = (
@@ -138,6 +138,6 @@ class Generator(Iterator[Element]):
 
 
 def flattened(paths: Any) -> tuple[str, ...]:
-    """Names of files as a tensor holds them, as text."""
+    """File names in a tensor, as text."""
     names = np.asarray(paths, object).reshape(-1)
     return tuple(n.decode("utf-8", "surrogateescape") if isinstance(n, bytes) else str(n) for n in names)

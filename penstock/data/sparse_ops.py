@@ -55,7 +55,7 @@ def unpack_sparse(handle: Any, *, dtype: DType) -> Any:
 
 
 def _joined(handle: Any, dtype: DType) -> Parts:
-    """A handle as its parts; an array of handles as one sparse tensor of a rank more, as large as the largest."""
+    """The parts of a handle; an array of handles becomes one sparse tensor, with the largest of their shapes."""
     if isinstance(handle, Sparse):
         indices, values, dense_shape = handle.parts
         return indices, values, dense_shape

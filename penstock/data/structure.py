@@ -1,4 +1,4 @@
-"""Structure: how the components of an element are nested. Tuples, namedtuples and dicts nest; lists are tensors."""
+"""Structure: the nesting of the components of an element. Tuples, namedtuples and dicts nest; lists are tensors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TensorSpec:
 
     @property
     def carried_dtype(self) -> DType:
-        """The type of the tensor that carries it from op to op."""
+        """The type of the tensor that carries this component between ops."""
         return self._dtype
 
     @property
@@ -48,11 +48,11 @@ class TensorSpec:
         return self._shape
 
     def with_shape(self, shape: Any) -> TensorSpec:
-        """The same with another shape."""
+        """This spec with another shape."""
         return type(self)(shape, self._dtype)
 
     def is_compatible_with(self, spec_or_tensor: Any) -> bool:
-        """Whether a value of that spec, or that tensor, may stand where this one is wanted."""
+        """Tells if a value of that spec, or that tensor, can be used as a value of this spec."""
         same: bool = self._dtype.is_compatible_with(spec_or_tensor.dtype)
         return same and self._shape.is_compatible_with(spec_or_tensor.shape)
 
@@ -90,7 +90,7 @@ class DatasetSpec(TensorSpec):
     """A component that is a dataset itself, such as a window."""
 
     __slots__ = ("element_spec",)
-    dataset_class: ClassVar[type[Any]]  # Dataset: its module, which is above this one, sets it
+    dataset_class: ClassVar[type[Any]]  # Dataset, set by its module, which is above this one
 
     def __init__(self, element_spec: Any) -> None:
         super().__init__((), variant)
@@ -112,7 +112,7 @@ def _dims(shape: TensorShape) -> Any:
 
 
 def is_nested(value: Any) -> bool:
-    """Whether `value` nests further: a tuple, a namedtuple or a dict."""
+    """Tells if `value` nests further: a tuple, a namedtuple or a dict."""
     return isinstance(value, (tuple, Mapping))
 
 
@@ -130,7 +130,7 @@ def flatten(value: Any) -> list[Any]:
 
 
 def pack(form: Any, leaves: Sequence[Any]) -> Any:
-    """The leaves nested as `form` is."""
+    """Packs the leaves into the structure of `form`."""
     return _pack(form, iter(leaves))
 
 
@@ -146,7 +146,7 @@ def _pack(form: Any, leaves: Iterator[Any]) -> Any:
 
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
-    """`function` of each leaf, nested as before."""
+    """Applies `function` to each leaf and keeps the structure."""
     return pack(value, [function(leaf) for leaf in flatten(value)])
 
 
@@ -161,12 +161,12 @@ def shapes_of(spec: Any) -> list[TensorShape]:
 
 
 def with_shapes(spec: Any, change: Callable[[TensorShape], TensorShape]) -> Any:
-    """The same with other shapes."""
+    """This structure with other shapes."""
     return map_leaves(lambda leaf: leaf.with_shape(change(leaf.shape)), spec)
 
 
 def from_legacy(types: Any, shapes: Any = None, classes: Any = None) -> Any:
-    """A nest of specs of `types` and `shapes` that are nested alike; without shapes all are unknown."""
+    """A nest of specs from `types` and `shapes` of the same structure; without shapes all are unknown."""
     leaves = [as_dtype(t) for t in flatten(types)]
     if shapes is None:
         found = [TensorShape.of(None)] * len(leaves)
@@ -183,7 +183,7 @@ def from_legacy(types: Any, shapes: Any = None, classes: Any = None) -> Any:
 
 
 def _flatten_up_to(form: Any, value: Any) -> list[Any]:
-    """`value` taken apart only as far as `form` nests: a shape may be a tuple itself."""
+    """Flattens `value` only as far as `form` nests, since a shape may be a tuple itself."""
     if isinstance(form, Mapping):
         if not isinstance(value, Mapping) or set(value) != set(form):
             raise ValueError(f"The structures are not nested alike: {form!r:.200} against {value!r:.200}.")
@@ -200,7 +200,7 @@ flatten_up_to = _flatten_up_to
 
 
 def to_tensors(value: Any, names: Callable[[int], str | None]) -> tuple[Any, list[Tensor]]:
-    """A nest of values as its spec and its tensors."""
+    """Converts a nest of values to its spec and its tensors."""
     from penstock.data import sparse_ops  # start-up
 
     specs: list[Any] = []
@@ -222,7 +222,7 @@ def to_tensors(value: Any, names: Callable[[int], str | None]) -> tuple[Any, lis
 
 
 def from_tensors(spec: Any, tensors: Sequence[Tensor]) -> Any:
-    """Tensors as what a function of an element gets: nested, and datasets where they are datasets."""
+    """Converts tensors to the arguments of a function of an element: nested, with datasets for dataset tensors."""
     return pack(spec, [_meant(leaf, tensor) for leaf, tensor in zip(flatten(spec), tensors, strict=True)])
 
 

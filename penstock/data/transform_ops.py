@@ -1,4 +1,4 @@
-"""Ops that make a dataset of other datasets: each gives a node of the description."""
+"""Ops that make a dataset from other datasets: each returns a node of the description."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ def shuffle_and_repeat_dataset(
 
 
 def _counting(name: str, count: str, make: Any) -> OpDef:
-    """An op with a dataset and a number."""
+    """Defines an op with a dataset and a number."""
 
     def kernel(input_dataset: Any, count: Any, *, output_types: list[DType], output_shapes: list[TensorShape]) -> Any:
         return as_handle(make(behind(input_dataset), number(count)))
@@ -386,7 +386,7 @@ def unique_dataset(input_dataset: Any, *, output_types: list[DType], output_shap
     return as_handle(nodes.Distinct(behind(input_dataset)))
 
 
-# Of several
+# Several datasets
 
 
 @op("ZipDataset", "N*variant -> handle: variant", **_OPTIONS)

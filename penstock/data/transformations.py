@@ -1,4 +1,4 @@
-"""Transformations for `dataset.apply(...)`: what tf.data.experimental and tf.contrib.data have beyond the methods."""
+"""Transformations for `dataset.apply(...)`: those of tf.data.experimental and tf.contrib.data beyond the methods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.data import source_ops, structure, transform_ops
 from penstock.data.dataset import Dataset, as_int64, known_size, normalized, seeds
-from penstock.data.functions import Traced, scalar_bool, settled, trace
+from penstock.data.functions import Traced, scalar_bool, trace, trace_stable
 from penstock.data.structure import DatasetSpec, TensorSpec
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
@@ -93,7 +93,7 @@ def ignore_errors() -> Transformation:
 
 
 def unbatch() -> Transformation:
-    """The rows of each element as elements: `dataset.apply(tf.data.experimental.unbatch())`."""
+    """Splits each element into its rows: `dataset.apply(tf.data.experimental.unbatch())`."""
     return lambda dataset: dataset.unbatch()
 
 
@@ -113,29 +113,29 @@ def filter_for_shard(num_shards: Any, shard_index: Any) -> Transformation:
 
 
 def batch_and_drop_remainder(batch_size: TensorLike) -> Transformation:
-    """Batches of one size only."""
+    """Batches, without a smaller last one."""
     return lambda dataset: dataset.batch(batch_size, drop_remainder=True)
 
 
 def padded_batch_and_drop_remainder(
     batch_size: TensorLike, padded_shapes: Any, padding_values: Any = None
 ) -> Transformation:
-    """Padded batches of one size only."""
+    """Padded batches, without a smaller last one."""
     return lambda dataset: dataset.padded_batch(batch_size, padded_shapes, padding_values, drop_remainder=True)
 
 
 def copy_to_device(target_device: str, source_device: str = "/cpu:0") -> Transformation:
-    """The same dataset: what compiled code takes is sent to its device when it runs."""
+    """The same dataset: data is copied to a device when compiled code needs it."""
     return lambda dataset: dataset
 
 
 def prefetch_to_device(device: str, buffer_size: TensorLike = None) -> Transformation:
-    """`prefetch`: what compiled code takes is sent to its device when it runs."""
+    """`prefetch`: data is copied to a device when compiled code needs it."""
     return lambda dataset: dataset.prefetch(buffer_size)
 
 
 def assert_element_shape(expected_shapes: Any) -> Transformation:
-    """Elements with the static shapes `expected_shapes`; others are an error."""
+    """Sets the static shapes `expected_shapes`; elements of other shapes are an error."""
 
     def apply(dataset: Dataset) -> Dataset:
         wanted = structure.flatten_up_to(dataset.element_spec, expected_shapes)
@@ -160,7 +160,7 @@ def scan(initial_state: Any, scan_func: Callable[..., Any]) -> Transformation:
             found["output"] = traced.spec[1]
             return Traced(traced.function, traced.spec[0], traced.result)
 
-        traced = settled(once, state)
+        traced = trace_stable(once, state)
         return dataset._made(
             transform_ops.scan_dataset, tensors, traced.captured, f=traced.function, spec=found["output"]
         )
@@ -184,7 +184,7 @@ def group_by_window(
     window_size: Any = None,
     window_size_func: Callable[..., Any] | None = None,
 ) -> Transformation:
-    """Collects `window_size` elements with the same key and goes on with the dataset that `reduce_func` makes of them.
+    """Collects `window_size` elements with the same key and continues with the dataset that `reduce_func` returns.
 
     >>> dataset.apply(tf.data.experimental.group_by_window(key, lambda key, window: window.batch(32), 32))
     """
@@ -267,7 +267,7 @@ def _to_boundary(shape: Any, boundary: Tensor) -> Any:
 
 
 def Counter(start: TensorLike = 0, step: Any = 1, dtype: DTypeLike = dt.int64) -> Dataset:
-    """Numbers without end: `tf.data.experimental.Counter(start=1)`."""
+    """Counts without end: `tf.data.experimental.Counter(start=1)`."""
     wanted = dt.as_dtype(dtype)
     limit = np.iinfo(np.int64).max if np.sign(step) >= 0 else np.iinfo(np.int64).min
     return Dataset.range(start, limit, step, output_type=wanted)
@@ -283,7 +283,7 @@ class RandomDataset(Dataset):
 
 
 def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -> Dataset:
-    """Each number of `choice_dataset` says which of `datasets` gives the next element."""
+    """Takes the next element from the one of `datasets` that the next number of `choice_dataset` names."""
     first = datasets[0]
     if choice_dataset.output_types != dt.int64:
         raise TypeError("`choice_dataset` must be a dataset of scalar int64 tensors.")
@@ -309,7 +309,7 @@ def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -
 
 
 def sample_from_datasets(datasets: Sequence[Dataset], weights: TensorLike = None, seed: Any = None) -> Dataset:
-    """Elements of datasets drawn at random: `tf.data.experimental.sample_from_datasets([a, b], [0.9, 0.1])`."""
+    """Takes elements from randomly chosen datasets: `tf.data.experimental.sample_from_datasets([a, b], [0.9, 0.1])`."""
     count = len(datasets)
     chances = np.full(count, 1.0 / count) if weights is None else np.asarray(weights, np.float64)
     if chances.shape != (count,):

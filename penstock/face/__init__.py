@@ -1,1 +1,1 @@
-"""Shared by all faces (`penstock.v1` and its submodules): switches of behaviour, errors for names that are missing."""
+"""Shared by all faces (`penstock.v1` and its submodules): switches of behaviour, errors for missing names."""

@@ -1,10 +1,10 @@
-"""The switches between TensorFlow's first and second behaviour. Under this face it is always the first."""
+"""The switches between the behaviour of TensorFlow 1 and 2. This face always has the behaviour of TensorFlow 1."""
 
 from __future__ import annotations
 
 
 def disable_v2_behavior() -> None:
-    """Nothing to do: graphs and sessions are what this face is."""
+    """Does nothing: this face always uses graphs and sessions."""
 
 
 disable_eager_execution = disable_tensor_equality = disable_v2_tensorshape = disable_v2_behavior
@@ -12,7 +12,7 @@ disable_control_flow_v2 = enable_control_flow_v2 = disable_v2_behavior
 
 
 def enable_eager_execution() -> None:
-    """Refuses: there is no eager execution yet."""
+    """Raises an error: there is no eager execution yet."""
     raise ValueError("penstock has no eager execution yet: ops are added to a graph, which a tf.Session runs.")
 
 

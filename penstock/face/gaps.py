@@ -1,11 +1,11 @@
-"""Parts of TensorFlow that penstock does not have, and what programs can use instead. Data only."""
+"""Parts of TensorFlow that penstock does not have, with alternatives for programs. Data only."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-# By names as they stand after `tf.`, or after `tensorflow.` in an import. All names inside them are meant, too.
+# The keys are names after `tf.`, or after `tensorflow.` in an import. They cover all names inside them.
 _GAPS: Final[dict[str, str]] = {
     r"(python\.|contrib\.)?keras": (
         "penstock has no Keras yet. Build the model with tf.layers (tf.layers.dense, tf.layers.conv2d, ...) and train "
@@ -48,7 +48,7 @@ _ROOTS = re.compile(r"(penstock\.v1|tensorflow)\.(compat\.v1\.)?")
 
 
 def gap(path: str) -> str | None:
-    """The message for a missing name that belongs to a part of TensorFlow which is missing as a whole.
+    """The message for a missing name that belongs to a part of TensorFlow that is missing as a whole.
 
     >>> gap("tensorflow.keras.layers")
     'penstock has no Keras yet. Build the model with tf.layers ...'

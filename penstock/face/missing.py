@@ -1,4 +1,4 @@
-"""Errors for names that penstock does not have: they say which ones it does."""
+"""Errors for names that penstock does not have; they suggest names that exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     >>> nearest("placehoder", ["placeholder", "Session", "place"])
     ['placeholder', 'place']
     """
-    # Case is the commonest slip (`tf.Constant`), so it does not count; the first spelling of a name wins.
+    # Case is the commonest slip (`tf.Constant`), so it is ignored; the first spelling of a name wins.
     spelling: dict[str, str] = {}
     for candidate in known:
         if not candidate.startswith("_"):
@@ -28,7 +28,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
 
 
 def missing_name(module: str, name: str, known: Iterable[str]) -> AttributeError:
-    """The error for `module.name`, which penstock does not have; `known` are the names it does have there.
+    """The error for `module.name`, which penstock does not have; `known` are the names that exist there.
 
     >>> missing_name("penstock.v1", "placehoder", ["placeholder"])
     AttributeError("'penstock.v1.placehoder' does not exist in penstock. The nearest name there is 'placeholder'.")
@@ -44,14 +44,14 @@ def missing_name(module: str, name: str, known: Iterable[str]) -> AttributeError
             remedy = f"The nearest name there is '{one}'."
         case _:
             remedy = f"The nearest names there are {', '.join(repr(each) for each in close)}."
-    # With `name` set Python adds no guess of its own to the traceback.
+    # With `name` set Python adds no suggestion of its own to the traceback.
     return AttributeError(f"'{module}.{name}' does not exist in penstock. {remedy}", name=name)
 
 
 def guard(module_name: str, more: str | None = None) -> Callable[[str], Any]:
-    """A module `__getattr__` (PEP 562): imports submodules when they are first used, and raises `missing_name` else.
+    """A module `__getattr__` (PEP 562): imports submodules when they are first used, else raises `missing_name`.
 
-    `more` is a module with further names, imported when one is asked for. A face ends with it:
+    `more` is a module with further names, imported when one is needed. A face ends with this line:
 
         __getattr__ = guard(__name__)
     """
@@ -63,7 +63,7 @@ def guard(module_name: str, more: str | None = None) -> Callable[[str], Any]:
             return importlib.import_module(f"{module_name}.{name}")
         further = vars(importlib.import_module(more)) if more and not name.startswith("__") else {}
         if name in further:
-            setattr(module, name, further[name])  # so that it is found at once from now on
+            setattr(module, name, further[name])  # so that later lookups find it directly
             return further[name]
         raise missing_name(module_name, name, [*vars(module), *further, *submodules])
 
@@ -71,7 +71,7 @@ def guard(module_name: str, more: str | None = None) -> Callable[[str], Any]:
 
 
 def listing(module_name: str, more: str | None = None) -> Callable[[], list[str]]:
-    """A module `__dir__` that knows what `guard` would import."""
+    """A module `__dir__` that also lists the names that `guard` would import."""
 
     def __dir__() -> list[str]:
         module = sys.modules[module_name]

@@ -1,1 +1,1 @@
-"""The graph and what it is made of: dtypes, shapes, devices, tensors, ops."""
+"""The graph and its parts: dtypes, shapes, devices, tensors, ops."""

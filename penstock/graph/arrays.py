@@ -13,11 +13,11 @@ from penstock.graph.shape import Dimension, TensorShape, as_shape
 MAX_RANK = 254
 _NUMBERS = (bool, int, float, complex)
 _SCALARS = frozenset((*_NUMBERS, str, bytes))
-_PLAIN = (*_SCALARS, list, tuple, range, Dimension)  # Python's own: no NumPy type is asked for
+_PLAIN = (*_SCALARS, list, tuple, range, Dimension)  # Python's own types: NumPy has no type for them.
 
 
 def array_of(value: Any, dtype: DType | None = None, shape: Any = None) -> tuple[np.ndarray, DType]:
-    """`value` as an array and its TensorFlow type; Python floats are float32, ints int32, text bytes.
+    """Turns `value` into an array and its TensorFlow type; Python floats are float32, ints int32, text bytes.
 
     >>> array_of([1, 2.5])[1]
     tf.float32
@@ -40,7 +40,7 @@ def _fill(array: np.ndarray, shape: TensorShape) -> np.ndarray:
     if array.size == size:
         return array.reshape(dims)
     if array.size == 1:
-        # A view that repeats one value: a GraphDef then holds the value once, as TensorFlow's does.
+        # A view that repeats one value, so that a GraphDef holds the value once, as TensorFlow's does.
         return np.broadcast_to(array.reshape(()), dims)
     if array.size > size:
         raise ValueError(f"Too many elements provided. Needed at most {size}, but received {array.size}")
@@ -63,7 +63,7 @@ def _from_numpy(array: np.ndarray, wanted: DType | None) -> np.ndarray:
             return _bytes_array(array)
         return _from_python(array.tolist(), wanted)
     if wanted is None:
-        as_dtype(array.dtype)  # raises TypeError for what has no TensorFlow type
+        as_dtype(array.dtype)  # raises TypeError if there is no such TensorFlow type
         return array
     return array.astype(wanted.as_numpy_dtype, copy=False)
 
@@ -80,7 +80,7 @@ def _bytes_array(array: np.ndarray) -> np.ndarray:
 
 
 def _is_array(value: Any) -> bool:
-    """Tells if NumPy gives `value` a type of its own: it is an array, something that gives one, or a buffer."""
+    """Tells if NumPy gives `value` a type of its own: an array, a buffer, or an object that makes one."""
     if isinstance(value, (np.ndarray, np.generic)):
         return True
     if isinstance(value, _PLAIN):
@@ -95,7 +95,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _plain(value: Any, leaves: list[Any]) -> Any:
-    """`value` in lists, arrays, numbers and text alone. `leaves` gets what was in the lists."""
+    """Turns `value` into lists, arrays, numbers and text only. Adds the items of the lists to `leaves`."""
     if value.__class__ in _SCALARS:
         leaves.append(value)
         return value
@@ -141,7 +141,7 @@ def _from_python(value: Any, wanted: DType | None) -> np.ndarray:
 def _shaped(value: Any, dtype: Any) -> np.ndarray:
     try:
         if dtype is object:
-            # np.array(..., object) would split tuples of equal length wrongly only for ragged input.
+            # np.array(..., object) splits tuples of equal length wrongly, but only for ragged input.
             shape = np.shape(np.array(value, dtype=object))
             return np.array(value, dtype=object).reshape(shape)
         return np.array(value)

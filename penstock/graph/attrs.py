@@ -1,4 +1,4 @@
-"""Attrs of nodes as AttrValue protos, and back: what is read may come from anywhere, so every size is checked."""
+"""Converts attrs of nodes to AttrValue protos and back. The protos may come from anywhere, so every size is checked."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Library:
         self._name_of: dict[int, str] = {}
 
     def name(self, function: Function) -> str:
-        """The name of `function` in this GraphDef; two bodies that are called the same get two names."""
+        """The name of `function` in this GraphDef; two bodies of the same name get different names."""
         known = self._name_of.get(id(function))
         if known is not None:
             return known
@@ -70,7 +70,7 @@ def fill_attrs(target: Any, op_def: OpDef, attrs: dict[str, Any], library: Libra
 
 
 def kind_of(value: Any) -> str:
-    """The kind of an attr that the op type does not declare, such as `_class`: read from the value."""
+    """The kind of an attr that the op type does not declare, such as `_class`, derived from its value."""
     if isinstance(value, (list, tuple)):
         return f"list({kind_of(value[0]) if value else 'int'})"
     kinds: tuple[tuple[Any, str], ...] = (
@@ -140,7 +140,7 @@ def _single(value: Any, kind: str, library: Library, dtype: DType | None) -> Any
 
 
 def declared_attrs(name: str, op_def: OpDef, given: Any, functions: Any, depth: int = 0) -> dict[str, Any]:
-    """The attrs that an op type declares, from a map of AttrValues; ValueError for what is missing or not allowed."""
+    """Reads the attrs that an op type declares from AttrValues; ValueError if one is missing or not allowed."""
     attrs: dict[str, Any] = {}
     for attr in op_def.attrs.values():
         if attr.name in given:
@@ -161,9 +161,9 @@ def declared_attrs(name: str, op_def: OpDef, given: Any, functions: Any, depth: 
 
 
 def attr_from_proto(value: AttrValue, attr: AttrDef | None = None, functions: Any = None, depth: int = 0) -> Any:
-    """The value of an attr; ValueError where the AttrValue is not of the declared kind or not allowed.
+    """Reads the value of an attr; ValueError if the AttrValue is not of the declared kind or not allowed.
 
-    `functions.value(call, depth)` says what a `func` attr means; without a declaration the kind is the message's own.
+    `functions.value(call, depth)` resolves a `func` attr. Without a declaration the message decides the kind.
     """
     if attr is None:
         return _undeclared(value, functions)
@@ -193,7 +193,7 @@ def _check_allowed(attr: AttrDef, values: Sequence[Any]) -> None:
 
 
 def _undeclared(value: AttrValue, functions: Any) -> Any:
-    """An attr that no op type declares: its kind is that of the message."""
+    """Reads an attr that no op type declares; the message decides its kind."""
     field = value.WhichOneof("value")
     if field is None or field == "placeholder":
         raise ValueError("An attr has no value.")
@@ -226,7 +226,7 @@ def _function(value: NameAttrList, functions: Any, depth: int) -> Any:
 
 
 def read_dtype(enum: int) -> DType:
-    """The type with this enum; ValueError where there is none."""
+    """The type with this enum; ValueError if there is none."""
     try:
         return DType(enum)
     except TypeError as error:
@@ -234,7 +234,7 @@ def read_dtype(enum: int) -> DType:
 
 
 def read_shape(proto: Any) -> TensorShape:
-    """The shape in a TensorShapeProto; ValueError where it cannot be one."""
+    """The shape in a TensorShapeProto; ValueError if it is not a valid shape."""
     if proto.unknown_rank:
         return TensorShape.of(None)
     if len(proto.dim) > MAX_RANK or any(d.size < -1 for d in proto.dim):

@@ -17,7 +17,7 @@ from penstock.graph.shape import as_shape
 
 
 def build(op_def: OpDef, args: Sequence[Any], kwargs: dict[str, Any], name: str | None) -> Any:
-    """Adds a node for a call `op_def(*args, **kwargs)` and returns its outputs as a user wants them."""
+    """Adds a node for a call `op_def(*args, **kwargs)` and returns its outputs in the form that users expect."""
     count = len(op_def.inputs)
     if len(args) > count:
         kwargs = _named(op_def, args[count:], kwargs if name is None else {**kwargs, "name": name})
@@ -39,7 +39,7 @@ def build(op_def: OpDef, args: Sequence[Any], kwargs: dict[str, Any], name: str 
             tensors += _convert_input(op_def, arg, value, attrs, tensors)
     finally:
         scopes.name = before
-    # What changes a variable runs where the variable is.
+    # An op that changes a variable runs on the device of the variable.
     variables = [t.op for arg, t in zip(op_def.inputs, tensors, strict=False) if arg.is_ref]
     if not variables:
         return user_outputs(build_node(graph, op_def, tensors, attrs, scope))
@@ -50,7 +50,7 @@ def build(op_def: OpDef, args: Sequence[Any], kwargs: dict[str, Any], name: str 
 
 
 def _named(op_def: OpDef, extra: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """`kwargs` with what follows the inputs: the attrs that no input decides, required ones first, then `name`."""
+    """Names the arguments that follow the inputs: the attrs that no input decides, required ones first, then `name`."""
     inferred = {a for arg in op_def.inputs for a in (arg.type_attr, arg.type_list_attr, arg.number_attr)}
     attrs = sorted((a for a in op_def.attrs.values() if a.name not in inferred), key=lambda a: a.default is not MISSING)
     names = [*(a.name for a in attrs), "name"]
@@ -110,7 +110,7 @@ def _convert_input(op_def: OpDef, arg: ArgDef, value: Any, attrs: dict[str, Any]
     else:
         dtype = arg.type or attrs.get(arg.type_attr)
         if dtype is None:
-            # The first tensor decides, so that [x, 1.0] makes a constant of x's type.
+            # The first tensor decides the type, so that [x, 1.0] makes a constant of x's type.
             dtype = next((v.dtype.base_dtype for v in value if hasattr(v, "dtype") and hasattr(v, "op")), None)
         wanted = [None if dtype is None else as_dtype(dtype)] * len(value)
     tensors = []
@@ -141,19 +141,19 @@ def _to_tensor(op_def: OpDef, arg: ArgDef, value: Any, dtype: DType | None, name
         tensor = convert_to_tensor(value, dtype=None if isinstance(value, Tensor) else dtype, name=name)
         allowed = op_def.attrs[arg.type_attr].allowed or (default,) if arg.type_attr else ()
         if default is not MISSING and tensor.dtype.base_dtype not in allowed:
-            # The default counts only where the value's own type is not allowed, such as that of an empty list.
+            # The default is used only if the value's own type is not allowed, such as that of an empty list.
             tensor = convert_to_tensor(value, name=name, preferred_dtype=default)
     except TypeError as error:
         if dtype is None or "inferred from" in str(error):
             raise
         raise TypeError(
             f"Input '{arg.name}' of '{op_def.name}' Op has type {type(value).__name__} ({value!r:.80}) that does "
-            f"not match type {dtype.name} of {_who_decided(op_def, arg, before)}. ({error})"
+            f"not match type {dtype.name} of {_deciding_argument(op_def, arg, before)}. ({error})"
         ) from error
     if dtype is not None and tensor.dtype.base_dtype != dtype.base_dtype:
         raise TypeError(
             f"Input '{arg.name}' of '{op_def.name}' Op has type {tensor.dtype.base_dtype.name} that does not match "
-            f"type {dtype.name} of {_who_decided(op_def, arg, before)}."
+            f"type {dtype.name} of {_deciding_argument(op_def, arg, before)}."
         )
     if arg.is_ref and not tensor.dtype._is_ref_dtype:
         raise TypeError(
@@ -163,7 +163,7 @@ def _to_tensor(op_def: OpDef, arg: ArgDef, value: Any, dtype: DType | None, name
     return tensor
 
 
-def _who_decided(op_def: OpDef, arg: ArgDef, before: list[Tensor]) -> str:
+def _deciding_argument(op_def: OpDef, arg: ArgDef, before: list[Tensor]) -> str:
     for other, tensor in zip(op_def.inputs, before, strict=False):
         if arg.type_attr and other.type_attr == arg.type_attr and other is not arg:
             return f"argument '{other.name}' ({tensor.name})"
@@ -184,7 +184,7 @@ def _infer_type_attrs(op_def: OpDef, inputs: list[Tensor], attrs: dict[str, Any]
     rest = iter(inputs)
     for arg in op_def.inputs:
         if arg.type_list_attr and arg.type_list_attr not in attrs:
-            attrs[arg.type_list_attr] = [t.dtype.base_dtype for t in rest]  # such a list is the last input
+            attrs[arg.type_list_attr] = [t.dtype.base_dtype for t in rest]  # a mixed list is always last
             return
         if arg.number_attr:
             if arg.number_attr not in attrs:
@@ -222,7 +222,7 @@ _CANONICAL: dict[str, Callable[[Any], Any]] = {
 
 
 def _text(value: Any) -> str:
-    """A string attr: text that gives any bytes back when it is encoded in the same way."""
+    """Decodes a string attr such that encoding it again restores the same bytes."""
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 
 

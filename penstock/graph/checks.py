@@ -1,4 +1,4 @@
-"""Run-time checks inside compiled code: a kernel says what must hold, the worker raises what did not."""
+"""Run-time checks inside compiled code. A kernel states a condition; the worker raises an error if it does not hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.errors import InvalidArgumentError
 
 
 class NotTraceable(Exception):
-    """Raised while tracing by what cannot be part of compiled code with the inputs it has.
+    """Raised while tracing by an op that cannot be compiled with the inputs it has.
 
     The worker then cuts the segment there: a control-flow node runs on the host, any other node gets the values of
     its inputs.
@@ -22,7 +22,7 @@ class NotTraceable(Exception):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.node: Any = None  # the outermost node concerned
+        self.node: Any = None  # the outermost node that caused this
 
 
 class _State(threading.local):
@@ -37,7 +37,8 @@ def require(ok: Any, message: str, detail: Any = 0) -> None:
     """Demands that `ok` (a bool array of any shape) holds everywhere; `{}` in the message stands for `detail`.
 
     On arrays it raises InvalidArgumentError at once. While a segment is traced it becomes one more output of the
-    compiled code, which the worker looks at after the call: variables that the segment writes keep their values then.
+    compiled code, which the worker checks after the call. If a check fails, variables that the segment writes keep
+    their values.
 
     >>> require(index < size, "index {} is out of range", index)
     """
@@ -52,7 +53,7 @@ def require(ok: Any, message: str, detail: Any = 0) -> None:
 
 
 def require_once(key: Any, check: Callable[[], None]) -> None:
-    """Makes a check unless one of this key was made while the same segment or body is traced."""
+    """Makes a check unless one with this key was made while the same segment or body is traced."""
     made = getattr(_state.recorder, "made", None)
     if made is None or key not in made:
         check()
@@ -61,8 +62,8 @@ def require_once(key: Any, check: Callable[[], None]) -> None:
 
 
 def require_in_range(indices: Any, limit: int, what: str = "indices", message: str = "") -> None:
-    """Demands 0 <= indices < limit, and shows an index that is not."""
-    if isinstance(indices, np.ndarray) and isinstance(limit, (int, np.integer)):  # no symbol
+    """Demands 0 <= indices < limit; the error shows an index that is out of range."""
+    if isinstance(indices, np.ndarray) and isinstance(limit, (int, np.integer)):  # not a symbol
         if indices.size and (indices.min() < 0 or indices.max() >= limit):
             where = np.argwhere((indices < 0) | (indices >= limit))[0].tolist()
             if message:
@@ -79,9 +80,9 @@ def require_in_range(indices: Any, limit: int, what: str = "indices", message: s
 
 
 def rows_to_write(indices: Any, size: int) -> Any:
-    """`indices`, or `size` in place of each where a check has failed so far: no row, so that nothing is written.
+    """Returns `indices`, or `size` (which is no row) for each index if a check has failed, so that nothing is written.
 
-    A kernel that changes rows of a variable asks for this, and the whole variable need not be kept for the case that a
+    A kernel that changes rows of a variable calls this. The whole variable then need not be copied in case a
     check fails.
     """
     return indices if _state.recorder is None else _state.recorder.rows_to_write(indices, size)
@@ -89,7 +90,7 @@ def rows_to_write(indices: Any, size: int) -> Any:
 
 @contextmanager
 def recording_checks(recorder: Any) -> Iterator[None]:
-    """While a segment is traced: hands every check to `recorder.record(ok, message, detail)`."""
+    """A context for tracing a segment: passes every check to `recorder.record(ok, message, detail)`."""
     before, _state.recorder = _state.recorder, recorder
     try:
         yield
@@ -99,7 +100,7 @@ def recording_checks(recorder: Any) -> Iterator[None]:
 
 @contextmanager
 def ignoring_checks() -> Iterator[None]:
-    """While only shapes are asked for."""
+    """A context for shape inference, which needs no checks."""
     before, _state.ignored = _state.ignored, True
     try:
         yield

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class MessageForm(NamedTuple):
-    """How the items of a collection are written to a meta graph and read from one."""
+    """Converts the items of a collection to and from messages of a meta graph."""
 
     proto_type: Any
     to_proto: Callable[..., Any] | None
@@ -43,7 +43,7 @@ def message_form(collection_name: str) -> MessageForm | None:
 
 
 class Collections:
-    """The part of a Graph that keeps named lists: variables, losses, summaries, whatever users add."""
+    """The part of a Graph that keeps named lists: variables, losses, summaries, and the collections of users."""
 
     def __init__(self) -> None:
         self._collections: dict[Any, list[Any]] = {}

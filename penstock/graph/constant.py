@@ -1,4 +1,4 @@
-"""Constants: what is known of a tensor's value before it runs."""
+"""Constants: finds the values of tensors that are known before a step runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def constant_value(tensor: TensorLike, partial: bool = False) -> np.ndarray | No
         results = evaluate_kernel(op.op_def, op.attrs, [t.dtype for t in op.outputs], inputs)
         return results[int(tensor.value_index)]
     except OpError:
-        return None  # a division by zero, say: an error of the run, not of building the graph
+        return None  # such as a division by zero: an error of the step, not of building the graph
 
 
 def _value_of_shape_op(op: Any, kind: str) -> np.ndarray | None:

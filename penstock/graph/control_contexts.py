@@ -1,4 +1,4 @@
-"""Which branches and loops the nodes of an old graph are in: its Switch, Merge, Enter and Exit nodes tell."""
+"""Finds the branches and loops that the nodes of an old graph are in, from its Switch, Merge, Enter and Exit nodes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MAX_NESTING = 32
 
 Entry = tuple[str, str, int]  # ("loop", frame, 0), or ("cond", predicate, branch)
 Context = tuple[Entry, ...]
-DEAD: Context = (("dead", "", 0),)  # of a node that would need both branches at once
+DEAD: Context = (("dead", "", 0),)  # a node that would need both branches at once
 
 
 def split_name(name: str) -> tuple[str, int]:
-    """`x` and `x:1` as (node, output); a name whose index is no number names no node."""
+    """Splits `x` or `x:1` into (node, output); a name whose index is no number names no node."""
     node, colon, index = name.rpartition(":")
     if colon and index.isascii() and index.isdigit() and len(index) < 10:
         return node, int(index)
@@ -29,7 +29,7 @@ def split_name(name: str) -> tuple[str, int]:
 
 
 def topological(names: Sequence[str], sources: Callable[[str], Iterable[str]]) -> list[str]:
-    """`names` so that sources come first, otherwise as given; those in a cycle are left out."""
+    """Sorts `names` so that sources come first, otherwise in the given order; names in a cycle are left out."""
     position = {name: i for i, name in enumerate(names)}
     consumers: dict[str, list[str]] = {name: [] for name in names}
     waiting = dict.fromkeys(names, 0)
@@ -50,7 +50,7 @@ def topological(names: Sequence[str], sources: Callable[[str], Iterable[str]]) -
 
 
 class Contexts:
-    """Which branches and loops each node of a list is in."""
+    """Finds the branches and loops that each node of a list is in."""
 
     def __init__(self, nodes: dict[str, NodeDef], mapped: Collection[str]) -> None:
         self.nodes = nodes
@@ -67,12 +67,12 @@ class Contexts:
         if len(self.order) < len(nodes):
             raise ValueError(f"{len(nodes) - len(self.order)} nodes wait for each other in a cycle.")
         self.position = {name: i for i, name in enumerate(self.order)}
-        self.frames: dict[str, Context] = {}  # where the loop of a frame stands
+        self.frames: dict[str, Context] = {}  # the context in which the loop of a frame runs
         self.context: dict[str, Context] = {}
         self._find_contexts()
 
     def op(self, name: str) -> str:
-        """The op type of a node; '' for one that is not there."""
+        """The op type of a node; '' if the node does not exist."""
         return self.nodes[name].op if name in self.nodes else ""
 
     def _check_arity(self, node: NodeDef) -> None:
@@ -83,21 +83,21 @@ class Contexts:
             )
 
     def sources(self, name: str) -> list[str]:
-        """The nodes that a node takes something from or waits for."""
+        """The nodes that are inputs or control inputs of a node."""
         known = [s for s, i in self.data[name] if s in self.nodes and f"{s}:{i}" not in self.mapped]
         return known + [c for c in self.control[name] if c in self.nodes]
 
     def forward(self, name: str) -> list[str]:
-        """The sources of a node without the way back of a loop."""
+        """The sources of a node without the back edges of loops."""
         sources = self.sources(name)
         return [s for s in sources if self.op(s) not in NEXT] if name in self.loop_merges else sources
 
     def is_loop_switch(self, name: str) -> bool:
-        """Whether a Switch decides between the next iteration and the end of a loop."""
+        """Tells if a Switch decides between the next iteration and the end of a loop."""
         return self.op(name) in SWITCH and self.op(self.data[name][1][0]) == "LoopCond"
 
     def predicate(self, switch: str) -> str:
-        """The tensor that a Switch goes by, under one name however it was passed on."""
+        """The tensor that decides a Switch. Tensors that only pass it on give the same name."""
         source, index = self.data[switch][1]
         while True:
             key = self.resolved(source, index)
@@ -107,7 +107,7 @@ class Contexts:
             source, index = self.data[source][0]
 
     def resolved(self, source: str, index: int) -> str:
-        """The tensor behind Switch and Enter, which only pass it on."""
+        """Follows a tensor back through Switch and Enter, which only pass it on."""
         while True:
             key = f"{source}:{index}"
             op = self.op(source)
@@ -125,7 +125,7 @@ class Contexts:
         return context
 
     def _find_contexts(self) -> None:
-        # Where a frame stands is known when all its Enters are: each round finds at least one level more.
+        # The context of a frame is known when all its Enters are: each round finds at least one more level.
         for _ in range(MAX_NESTING):
             before = dict(self.frames)
             for name in self.order:
@@ -154,7 +154,7 @@ class Contexts:
         return context
 
     def _joined(self, name: str, contexts: Iterable[Context]) -> Context:
-        """The innermost of several contexts, which must lie in each other."""
+        """The innermost of several contexts, which must be nested."""
         innermost: Context = ()
         for context in contexts:
             inner, outer = (context, innermost) if len(context) > len(innermost) else (innermost, context)
@@ -192,7 +192,7 @@ class Contexts:
 
 
 def where(context: Context) -> str:
-    """A context in words."""
+    """Describes a context in words."""
     if not context:
         return "no conditional"
     kind, name, branch = context[-1]

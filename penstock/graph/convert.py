@@ -1,4 +1,4 @@
-"""Turning Python values, arrays, variables and user types into tensors of the default graph."""
+"""Converts Python values, arrays, variables and user types to tensors of the default graph."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def convert_to_tensor(
     dtype_hint: Any = None,
     as_ref: bool = False,
 ) -> Tensor:
-    """`value` as a Tensor: itself, a variable's value, or a constant.
+    """Converts `value` to a Tensor: itself, a variable's value, or a constant.
 
     >>> tf.convert_to_tensor([1.0, 2.0]).dtype
     tf.float32
@@ -110,7 +110,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _packed(value: Any, dtype: DType | None, name: str) -> Tensor:
-    """A nested list with tensors in it, as TensorFlow packs it: Python numbers take the tensors' type."""
+    """Packs a nested list with tensors in it as TensorFlow does: Python numbers take the tensors' type."""
     found = dtype or _first_dtype(value)
     pack = registered("Pack")
     assert pack is not None

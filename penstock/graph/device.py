@@ -115,7 +115,7 @@ class DeviceSpecV2:
         return cls._of(_parse(spec or ""))
 
     def parse_from_string(self, spec: str | None) -> Self:
-        """A new spec read from a name; nothing of this one is kept."""
+        """Reads a new spec from a name; keeps nothing of this one."""
         return self.from_string(spec)
 
     def to_string(self) -> str:
@@ -185,7 +185,7 @@ class DeviceSpec(DeviceSpecV2):
     """
 
     __slots__ = ()
-    __hash__ = DeviceSpecV2.__hash__  # by value, like TensorFlow's: do not change a spec that is a key
+    __hash__ = DeviceSpecV2.__hash__  # by value, like TensorFlow's: do not change a spec that is used as a key
 
     job: ClassVar[Any] = _settable("job", str)
     replica: ClassVar[Any] = _settable("replica", int)
@@ -194,7 +194,7 @@ class DeviceSpec(DeviceSpecV2):
     device_index: ClassVar[Any] = _settable("device_index", int)
 
     def parse_from_string(self, spec: str | None) -> Self:
-        """Become what the name says, and return self."""
+        """Sets all fields from the name, and returns self."""
         self._fields = _parse(spec or "")
         return self
 
@@ -211,7 +211,7 @@ class _HasDevice(Protocol):
 
 
 def is_device_spec(obj: object) -> TypeGuard[DeviceSpecV2]:
-    """Whether `obj` is a DeviceSpec of either kind: `is_device_spec("/cpu:0")` is False."""
+    """Tells if `obj` is a DeviceSpec of either kind: `is_device_spec("/cpu:0")` is False."""
     return isinstance(obj, DeviceSpecV2)
 
 
@@ -250,7 +250,7 @@ def _merger(base: _Fields) -> Callable[[_HasDevice], str]:
 
 
 def merge_device(spec: DeviceSpecV2 | str | None) -> Callable[[_HasDevice], str]:
-    """A device function: node -> canonical name, where what the node already has takes precedence over `spec`.
+    """Returns a device function: node -> canonical name. The node's own fields take precedence over those of `spec`.
 
     >>> from types import SimpleNamespace
     >>> merge_device("/job:ps/task:1")(SimpleNamespace(device="/task:2/cpu:0"))

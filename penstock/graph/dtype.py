@@ -18,14 +18,14 @@ import numpy as np
 _REF = 100  # A reference type's enum is its base type's plus this, as in TensorFlow's types.proto.
 
 _BY_ENUM: dict[int, DType] = {}
-# Whatever `as_dtype` takes without thinking: enums, names, Python types, NumPy scalar types and dtypes.
+# All keys that `as_dtype` looks up directly: enums, names, Python types, NumPy scalar types and dtypes.
 _BY_ANY: dict[Any, DType] = {}
 
 
 class DType:
     """The type of a tensor's elements, for example `float32`.
 
-    A reference type such as `float32_ref` is that of a variable in the v1 API; `base_dtype` removes the reference.
+    A variable of the v1 API has a reference type such as `float32_ref`; `base_dtype` removes the reference.
 
     >>> float32.name, float32.size, float32.is_floating, float32_ref.base_dtype is float32
     ('float32', 4, True, True)
@@ -109,7 +109,7 @@ class DType:
         raise ValueError(f"{self}: the type has no defined limits.")
 
     def is_compatible_with(self, other: Any) -> builtins.bool:
-        """Whether a tensor of type `other` may be used where this type is expected.
+        """Tells if a tensor of type `other` may be used where this type is expected.
 
         >>> float32.is_compatible_with(float32_ref), float32_ref.is_compatible_with(float32)
         (True, False)
@@ -148,7 +148,7 @@ class DType:
 
 
 def as_dtype(type_value: Any) -> DType:
-    """The `DType` that a name, an enum, a NumPy type or dtype, `float`, `bool`, `object` or a thing with a dtype means.
+    """The `DType` for a name, an enum, a NumPy type or dtype, `float`, `bool`, `object` or an object with a dtype.
 
     As in TensorFlow `int` and `str` are refused: their width and encoding would be a guess.
 

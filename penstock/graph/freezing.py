@@ -1,4 +1,4 @@
-"""Freezing: variables of a graph become constants of the values that they have in a session."""
+"""Freezing: turns variables of a graph into constants with the values that they have in a session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.graph.tensor_proto import tensor_proto
 
 _REF_VARIABLES = frozenset(("Variable", "VariableV2", "AutoReloadVariable"))
 _PASSES_ON = frozenset(("Identity", *CONTROL_FLOW))
-# Op types with bodies: the attr with the types of what the bodies are given, and how many inputs come before that.
+# Op types with bodies: the attr that lists the types of the bodies' arguments, and the number of inputs before them.
 _WITH_BODIES = {
     "If": ("Tin", 1),
     "StatelessIf": ("Tin", 1),
@@ -32,7 +32,7 @@ def convert_variables_to_constants(
     variable_names_whitelist: Iterable[str] | None = None,
     variable_names_blacklist: Iterable[str] | None = None,
 ) -> Any:
-    """What `output_node_names` need, with constants of the values that the variables have in `sess` in their place.
+    """Returns the nodes that `output_node_names` need, with variables replaced by constants of their values in `sess`.
 
     >>> frozen = tf.graph_util.convert_variables_to_constants(sess, graph.as_graph_def(), ["softmax"])
     """
@@ -55,13 +55,13 @@ def convert_variables_to_constants(
     frozen: list[Any] = []
     for node in part.node:
         frozen.append(constants[node.name] if node.name in constants else changed.pop(node.name))
-    result = like(part, [*changed.values(), *frozen])  # the rest are constants that some nodes need now
+    result = like(part, [*changed.values(), *frozen])  # `changed` still holds new constants, which some nodes need
     result.library.function.extend(freezer.made)
     return result
 
 
 def _reading(sess: Any, node: Any) -> Any:
-    """A tensor with the value of a variable."""
+    """Returns a tensor with the value of a variable."""
     if node.op in _REF_VARIABLES:
         return f"{node.name}:0"
     handle = sess.graph.get_operation_by_name(node.name).outputs[0]
@@ -79,7 +79,7 @@ def _constant(node: Any, value: Any) -> Any:
 
 
 def _fill(target: Any, value: Any, dtype: Any) -> None:
-    # The message class may be that of another program: what counts is the bytes.
+    # The message class may belong to another program, so only the bytes are copied.
     target.attr["value"].tensor.ParseFromString(tensor_proto(np.asarray(value), dtype).SerializeToString())
 
 
@@ -91,13 +91,14 @@ class _Freezer:
         self.made: list[Any] = []
 
     def nodes(self, nodes: Iterable[Any], handles: dict[str, Any], source: Any, output: str = "") -> list[Any]:
-        """`nodes` with values in the place of `handles`: tensors, as `source` gives them of an input, with variables.
+        """Returns `nodes` with values in place of the handles.
 
-        In a function the outputs of a node have names, such as `:output:0`: that of an Identity.
+        `handles` maps tensors to variables; `source` gives the tensor that an input names. In a function, `output` is
+        the suffix of an Identity's output: `:output:0`.
         """
         nodes = list(nodes)
         waiting = True
-        while waiting:  # handles may be passed on in any order
+        while waiting:  # nodes may pass handles on in any order
             waiting = False
             for node in nodes:
                 data = [source(text) for text in node.input if not text.startswith("^")]
@@ -146,13 +147,13 @@ class _Freezer:
         target.attr["batch_dims"].i = node.attr["batch_dims"].i
         del target.input[:]
         data = [text for text in node.input if not text.startswith("^")]
-        # Inside a function an input says which output it is.
+        # Inside a function an input also names the output.
         name = f"{axis.name}:output:0" if any(":output" in text or ":value" in text for text in data) else axis.name
         target.input.extend([*data, name, *(text for text in node.input if text.startswith("^"))])
         return [axis, target]
 
     def _bodies(self, target: Any, held: dict[int, Any]) -> None:
-        """Gives a node with bodies such that take values."""
+        """Replaces the bodies of a node by bodies that take values."""
         attr, before = _WITH_BODIES[target.op]
         given = {i - before: variable for i, variable in held.items()}
         for i, variable in given.items():
@@ -164,7 +165,7 @@ class _Freezer:
                 value.func.name = self._function(self.functions[value.func.name], given)
 
     def _function(self, function: Any, given: dict[int, Any]) -> str:
-        """A copy of a body whose arguments at the positions of `given` are values."""
+        """Makes a copy of a body whose arguments at the positions of `given` are values; returns its name."""
         target = type(function)()
         target.CopyFrom(function)
         name = f"{function.signature.name}_frozen"
@@ -195,7 +196,7 @@ class _Freezer:
         target.node_def.extend(body)
         for output in target.signature.output_arg:
             text = target.ret[output.name]
-            if text in handles:  # a loop hands it on
+            if text in handles:  # a loop passes it on
                 output.type = handles[text].attr["dtype"].type
             target.ret[output.name] = renamed(text)
         self.functions[name] = target

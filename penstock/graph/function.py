@@ -12,7 +12,7 @@ from penstock.graph.operation import GraphData, Operation, Tensor
 
 
 class FuncGraph(Graph):
-    """A graph with parameters. What its ops take from an outer graph is captured: it becomes one more parameter.
+    """A graph with parameters. A tensor of an outer graph that an op takes is captured: it becomes one more parameter.
 
     `inputs` are the declared parameters followed by one for each of `captured` (tensors of the outer graph).
     """
@@ -61,13 +61,13 @@ class FuncGraph(Graph):
         return found
 
     def can_capture(self, graph: GraphData) -> bool:
-        """Tells if the tensors of `graph` can be captured: it is one of the graphs around this one."""
+        """Tells if the tensors of `graph` can be captured: `graph` must enclose this one."""
         outer = self.outer_graph
         return graph is outer or (isinstance(outer, FuncGraph) and outer.can_capture(graph))
 
     def _captured(self, tensor: Tensor) -> Tensor:
         outer = tensor if tensor.graph is self.outer_graph else self.outer_graph.capture(tensor, "", "")
-        found = self._capture_of.get(outer)  # it may have come from further out before
+        found = self._capture_of.get(outer)  # it may have been captured from further out before
         if found is None:
             found = self.add_input(outer.dtype, outer.shape, f"{outer.op.name.rpartition('/')[2]}_captured")
             self.captured.append(outer)
@@ -83,12 +83,12 @@ class FuncGraph(Graph):
         return {inner: outer for inner, outer in self._stands_for.items() if outer.op in ops}
 
     def capture_control(self, op: Operation) -> None:
-        """Notes an outer op that ops of this body wait for: the node that holds the body waits for it instead."""
+        """Records an outer op that ops of this body wait for: the node that holds the body waits for it instead."""
         self.awaited[op] = None
 
 
 class Function:
-    """A finished body: what an attr of a control-flow node or a call holds.
+    """A finished body: the value of an attr of a control-flow node or a call.
 
     >>> Function.trace("body", [(tf.float32, [])], lambda x: x + 1.0)
     """
@@ -100,10 +100,10 @@ class Function:
     ) -> None:
         self.name = name
         self.graph = graph
-        # Several functions may be views of one graph: with some of its parameters, and some of its tensors as results.
+        # Several functions may be views of one graph, each with some of its parameters and tensors.
         self.inputs = graph.inputs if inputs is None else inputs
         self.outputs = graph.outputs if outputs is None else outputs
-        self.derived: dict[Any, Any] = {}  # what others have worked out about the body, by name
+        self.derived: dict[Any, Any] = {}  # facts that other modules have derived about the body, by name
 
     @property
     def captured(self) -> list[Tensor]:
@@ -114,7 +114,7 @@ class Function:
         return Function(self.name, self.graph, [*self.inputs, *inputs], [*self.outputs, *outputs])
 
     def narrowed(self, inputs: Sequence[int], outputs: Sequence[int]) -> Function:
-        """This body with only the parameters and results at the given positions; the same object for the same ones."""
+        """This body with only the given parameters and results; returns the same object for the same positions."""
         key = ("narrowed", tuple(inputs), tuple(outputs))
         found: Function | None = self.derived.get(key)
         if found is None:
@@ -127,7 +127,7 @@ class Function:
         return sorted(_needed_by([t.op for t in self.outputs]), key=lambda op: op._id)
 
     def dependencies(self) -> list[frozenset[int]]:
-        """For each result, the positions of the parameters that it needs; worked out once."""
+        """For each result, the positions of the parameters that it needs; computed once."""
         found: list[frozenset[int]] | None = self.derived.get("dependencies")
         if found is None:
             position = {t.op: i for i, t in enumerate(self.inputs)}
@@ -144,7 +144,7 @@ class Function:
         graph: Graph | None = None,
         is_branch: bool = False,
     ) -> Function:
-        """Calls `function` on new parameters of the given (dtype, shape) and keeps what it returns as outputs."""
+        """Calls `function` on new parameters of the given (dtype, shape) and keeps the results as outputs."""
         outer = graph or get_default_graph()
         unique = outer.unique_function_name(name)
         body = FuncGraph(unique, outer)
@@ -160,7 +160,7 @@ class Function:
 
 
 def _needed_by(operations: Sequence[Operation]) -> set[Operation]:
-    """Operations and all that they need of their graph."""
+    """The given operations and all operations of their graph that they need."""
     seen = set(operations)
     stack = list(seen)
     while stack:
@@ -172,7 +172,7 @@ def _needed_by(operations: Sequence[Operation]) -> set[Operation]:
 
 
 def share_captures(functions: Sequence[Function]) -> list[Tensor]:
-    """Gives all bodies the same captured parameters, in the same order, and returns what they stand for outside."""
+    """Gives all bodies the same captured parameters, in the same order, and returns the outer tensors of these."""
     union = list(dict.fromkeys(t for f in functions for t in f.captured))
     for function in functions:
         body = function.graph
@@ -195,7 +195,7 @@ def wait_outside(operation: Operation, functions: Sequence[Function]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An op type with its attrs, as the value of another node's attr: `Vjp` names its forward op so. Calls nest.
+    """An op type with its attrs, as the value of another node's attr: `Vjp` names its forward op this way. Calls nest.
 
     >>> Call("MatMul", {"transpose_a": True, ...})
     """

@@ -1,4 +1,4 @@
-"""Graph: the factory and the repository of operations, and the one that is the default."""
+"""Graph: creates and keeps operations; and the default graph."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Graph(GraphScopes):
         name: str,
         shapes: Callable[[Operation], None] | None = None,
     ) -> Operation:
-        """Adds a node under the scopes in force. A name ending in '/' is taken as it is, any other is made unique.
+        """Adds a node under the current scopes. A name ending in '/' is used as it is, any other is made unique.
 
-        Nothing of a node whose shapes do not fit stays in the graph: `shapes` is asked before it is added.
+        `shapes` is called before the node is added, so a node whose shapes do not fit leaves no trace in the graph.
         """
         with self._lock:
             self._check_open(name)
@@ -100,7 +100,7 @@ class Graph(GraphScopes):
         if self._finalized:
             raise RuntimeError(f"The graph is finalized and cannot be changed: '{name}' was to be added to it.")
 
-    # Life
+    # Lifetime
 
     @property
     def finalized(self) -> bool:
@@ -122,7 +122,7 @@ class Graph(GraphScopes):
         self._unfeedable.add(tensor)
 
     def is_feedable(self, tensor: Tensor) -> bool:
-        """Whether `tensor` may be fed."""
+        """Tells if `tensor` may be fed."""
         return tensor.graph is self and tensor not in self._unfeedable
 
     def prevent_fetching(self, op: Operation) -> None:
@@ -130,7 +130,7 @@ class Graph(GraphScopes):
         self._unfetchable.add(op)
 
     def is_fetchable(self, element: Any) -> bool:
-        """Whether a tensor or operation may be fetched."""
+        """Tells if a tensor or operation may be fetched."""
         return element.graph is self and getattr(element, "op", element) not in self._unfetchable
 
     def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> Any:
@@ -174,11 +174,11 @@ def graph_of(values: Sequence[Any]) -> Graph:
     for value in values:
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(item, Tensor):
-                # A tensor of a body does not bring others into it: there it has a value only while the body runs.
+                # A tensor of a body does not decide the graph: it has a value only while the body runs.
                 return graph if item.op.graph.is_function else home_of(item.op)
     return graph
 
 
 def home_of(op: Operation) -> Graph:
-    """The graph of an operation with all that a Graph can do: an operation itself knows only its data."""
+    """The Graph of an operation. The operation itself refers to it as plain data."""
     return cast(Graph, op.graph)

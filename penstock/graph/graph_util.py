@@ -1,4 +1,4 @@
-"""Functions from GraphDef to GraphDef: parts of a graph, and what only training needs. Freezing is in `freezing`."""
+"""Functions from GraphDef to GraphDef: extracting parts, removing training nodes. Freezing is in `freezing`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from penstock.graph.dtype import as_dtype
 from penstock.graph.shape import TensorShape
 
-# What keeps TensorFlow on the CPU with pin_variables_on_cpu: it names the old ops only.
+# The ops that TensorFlow's pin_variables_on_cpu keeps on the CPU: it names the old ops only.
 _PINNED = frozenset(
     (
         "Assign",
@@ -45,14 +45,14 @@ def like(graph_def: Any, nodes: Iterable[Any]) -> Any:
 
 
 def _extract_graph_summary(graph_def: Any) -> tuple[dict[str, list[str]], dict[str, Any], dict[str, int]]:
-    """By the name of each node: the nodes it takes from, the node itself, and its place."""
+    """For each node by name: its sources, the node itself, and its position."""
     inputs = {node.name: [source_of(text) for text in node.input] for node in graph_def.node}
     nodes = {node.name: node for node in graph_def.node}
     return inputs, nodes, {node.name: place for place, node in enumerate(graph_def.node)}
 
 
 def _bfs_for_reachable_nodes(target_nodes: Iterable[str], name_to_input_name: dict[str, list[str]]) -> set[str]:
-    """The nodes that `target_nodes` need, themselves included."""
+    """The nodes that `target_nodes` need, including themselves."""
     found: set[str] = set()
     waiting = list(target_nodes)
     while waiting:
@@ -80,7 +80,7 @@ def extract_sub_graph(graph_def: Any, dest_nodes: Sequence[str]) -> Any:
 
 
 def remove_training_nodes(input_graph: Any, protected_nodes: Iterable[str] | None = None) -> Any:
-    """`input_graph` without CheckNumerics and without Identity nodes that nothing but data passes through.
+    """Removes CheckNumerics, and Identity nodes that carry only data.
 
     >>> tf.graph_util.remove_training_nodes(frozen, protected_nodes=["softmax"])
     """
@@ -95,7 +95,7 @@ def remove_training_nodes(input_graph: Any, protected_nodes: Iterable[str] | Non
 
 
 def _spliced(nodes: Iterable[Any], removed: set[str]) -> list[Any]:
-    """`nodes` without those in `removed`, whose consumers take their first input instead."""
+    """Removes the nodes in `removed`; their consumers take the first input of the removed node instead."""
     nodes = list(nodes)
     first = {node.name: node.input[0] for node in nodes if node.name in removed and node.input}
     result = []
@@ -115,7 +115,7 @@ def _spliced(nodes: Iterable[Any], removed: set[str]) -> list[Any]:
 
 
 def must_run_on_cpu(node: Any, pin_variables_on_cpu: bool = False) -> bool:
-    """Whether TensorFlow has no GPU kernel for a node: constants of strings and integers, and what makes shapes."""
+    """Tells if TensorFlow has no GPU kernel for a node: constants of strings and integers, and ops that make shapes."""
     node_def = getattr(node, "node_def", node)
     if getattr(getattr(node_def, "DESCRIPTOR", None), "name", "") != "NodeDef":
         raise TypeError(f"node must be an Operation or a NodeDef, received {type(node).__name__}.")

@@ -1,4 +1,4 @@
-"""GraphDef: a graph, its nodes and function bodies as TensorFlow's protos. Reading them back is in `importer`."""
+"""Writes a graph, its nodes and function bodies as TensorFlow's protos. `importer` reads them back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.graph.operation import Operation, Tensor
 
 
 def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = False) -> GraphDef:
-    """The nodes of `graph` (those made since `from_version`) with the function bodies that they use.
+    """Writes the nodes of `graph` (those made since `from_version`) with the function bodies that they use.
 
     >>> [node.name for node in graph_def(tf.get_default_graph()).node]
     """
@@ -32,7 +32,7 @@ def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = 
                 node.attr["_output_shapes"].list.shape.extend(shapes)
             proto.node.append(node)
     done = 0
-    # A body may use further bodies, which join the library while it is written.
+    # A body may use further bodies, which are added to the library while it is written.
     while done < len(library.functions):
         name, function = list(library.functions.items())[done]
         proto.library.function.append(_function_def(name, function, library))
@@ -83,7 +83,7 @@ def _function_def(name: str, function: Function, library: Library) -> FunctionDe
 
 
 def _arg_name(name: str, taken: set[str]) -> str:
-    """A name as function arguments have it: small letters, digits and underscores."""
+    """Makes a valid name of a function argument: small letters, digits and underscores."""
     base = found = re.sub(r"[^a-z0-9_]", "_", name.lower()).lstrip("_0123456789") or "arg"
     suffix = 0
     while found in taken:
@@ -94,7 +94,7 @@ def _arg_name(name: str, taken: set[str]) -> str:
 
 
 def _inner_name(tensor: Tensor) -> str:
-    """`node:output:index`, as inputs are written inside a FunctionDef."""
+    """`node:output:index`, the form of inputs inside a FunctionDef."""
     index = tensor.value_index
     for arg in tensor.op.op_def.outputs:
         count = output_count(arg, tensor.op.attrs)
@@ -105,7 +105,7 @@ def _inner_name(tensor: Tensor) -> str:
 
 
 def output_count(arg: ArgDef, attrs: dict[str, Any]) -> int:
-    """How many tensors one declared output (or input) stands for."""
+    """The number of tensors that one declared output (or input) stands for."""
     if arg.number_attr:
         return int(attrs[arg.number_attr])
     return len(attrs[arg.type_list_attr]) if arg.type_list_attr else 1

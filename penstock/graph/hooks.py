@@ -1,6 +1,6 @@
 """Functions that graphs, operations and op types call, and that modules above them define.
 
-Each is filled in by the module named beside it when that is imported; `penstock.ops` imports them all.
+The module named beside each function sets it when it is imported; `penstock.ops` imports them all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bodies for the functions of a GraphDef: those of control-flow nodes, and calls, which are written out in place."""
+"""Builds the functions of a GraphDef: bodies of control-flow nodes, and calls, which are inlined."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _inner_tensor(importer: Importer, function: str, text: str) -> Tensor:
 
 
 def inline(importer: Importer, library: Bodies, node: NodeDef) -> Operation:
-    """Writes the body of a function out under the name of the node that calls it; the node itself passes results on."""
+    """Inlines the body of a function under the name of the calling node, which itself passes the results on."""
     name = node.attr["f"].func.name if node.op in CALLS else node.op
     proto = library.protos.get(name)
     if proto is None:
@@ -118,7 +118,7 @@ def inline(importer: Importer, library: Bodies, node: NodeDef) -> Operation:
         body = library.body(graph, proto, scope, dict(zip(names, inputs, strict=True)))
     library.calls.pop()
     outputs = [body.input(o, proto.ret[o.name]) for o in proto.signature.output_arg]
-    # What has effects runs whenever the call does.
+    # Ops with effects run whenever the call does.
     waits = [body.made[n] for n in dict.fromkeys(proto.control_ret.values()) if n in body.made]
     waits += [op for op in body.made.values() if op.op_def.writes or (op.op_def.stateful and not op.outputs)]
     types = tuple(t.dtype.base_dtype for t in outputs)

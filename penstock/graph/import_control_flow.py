@@ -1,4 +1,4 @@
-"""If and While nodes for the conditionals and loops that `raise_control_flow` finds in a GraphDef."""
+"""Adds If and While nodes for the conditionals and loops that `raise_control_flow` finds in a GraphDef."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.graph.shape import TensorShape
 
 
 def add_conditional(importer: Importer, cond: Cond) -> dict[str, Operation]:
-    """An If node, and for each Merge an Identity that has its name."""
+    """Adds an If node, and for each Merge an Identity that has its name."""
     predicate = importer.input(cond, cond.predicate)
     found: list[list[Tensor | None]] = []
     functions = []
@@ -50,10 +50,10 @@ def add_conditional(importer: Importer, cond: Cond) -> dict[str, Operation]:
 
 
 def add_loop(importer: Importer, loop: Loop) -> dict[str, Operation]:
-    """A While node, and for each Exit an Identity that has its name."""
+    """Adds a While node, and for each Exit an Identity that has its name."""
     start = [_value(importer.input(loop, v.start)) for v in loop.variables]
     shapes = [t.shape for t in start]
-    # A GraphDef does not say which sizes change from one iteration to the next: the body tells, once it is built.
+    # A GraphDef does not say which sizes change between iterations. The body tells, once it is built.
     for _ in range(len(shapes) + 2):
         test, body = (_traced(importer, loop, start, shapes, label) for label in ("cond", "body"))
         after = [a.most_specific_compatible_shape(t.shape) for a, t in zip(shapes, body.outputs, strict=True)]
@@ -67,7 +67,7 @@ def add_loop(importer: Importer, loop: Loop) -> dict[str, Operation]:
                 f"{tensor.dtype.base_dtype.name} after it."
             )
     captured = share_captures([test, body])
-    body.outputs += body.inputs[len(start) :]  # what is captured passes through
+    body.outputs += body.inputs[len(start) :]  # captured values stay the same
     inputs = [*start, *captured]
     attrs = {
         "T": tuple(t.dtype.base_dtype for t in inputs),
@@ -93,7 +93,7 @@ def _traced(
         items = loop.body if is_body else loop.test
         inner = importer.inside(graph, items, dict(parameters))
         inner.run()
-        ends = [v.after for v in loop.variables] if is_body else [loop.go_on]
+        ends = [v.after for v in loop.variables] if is_body else [loop.condition]
         graph.outputs = [_value(inner.input(loop, end)) for end in ends]
     return Function(graph.name, graph)
 
@@ -117,12 +117,12 @@ def _copied(tensor: Tensor) -> Tensor:
 
 
 def _value(tensor: Tensor) -> Tensor:
-    """What a reference holds; any other tensor as it is."""
+    """The value of a reference; any other tensor as it is."""
     return _copied(tensor) if tensor.dtype._is_ref_dtype else tensor
 
 
 def _present(tensor: Tensor | None, other: Tensor | None) -> Tensor:
-    """`tensor`, or zeros like what the other branch gives: nothing uses them when this branch is taken."""
+    """`tensor`, or zeros in the form of the other branch's result: nothing uses them when this branch is taken."""
     if tensor is not None:
         return tensor
     assert other is not None

@@ -12,27 +12,27 @@ from penstock.graph.function import Call, Function
 from penstock.graph.graph import Graph
 from penstock.graph.opdef import registered
 
-MAX_DEPTH = 32  # of functions within functions, and of calls within calls
-MAX_WRITTEN_OUT = 200_000  # nodes of all calls together: calls of calls multiply
+MAX_DEPTH = 32  # levels of functions within functions, and of calls within calls
+MAX_WRITTEN_OUT = 200_000  # nodes of all calls together, since calls of calls multiply
 
 
 class Functions:
-    """The bodies in a GraphDef's library; each becomes a Function when it is first asked for."""
+    """The bodies in a GraphDef's library; each becomes a Function when it is first needed."""
 
     def __init__(self, protos: Iterable[FunctionDef], outer: Graph) -> None:
         self.outer = outer
         self.protos: dict[str, FunctionDef] = {}
         self._made: dict[str, Function | None] = {}
-        self._depth = 0  # how many are being made, each for the one before
-        self.calls: list[str] = []  # what is being written out in the place of its call
-        self.written_out = 0  # nodes
+        self._depth = 0  # how many functions are being built, each needed by the one before
+        self.calls: list[str] = []  # the functions that are being inlined
+        self.written_out = 0  # number of nodes
         for proto in protos:
             if proto.signature.name in self.protos:
                 raise ValueError(f"Function '{proto.signature.name[:100]}' is in the library twice.")
             self.protos[proto.signature.name] = proto
 
     def value(self, call: NameAttrList, depth: int) -> Function | Call:
-        """What a `func` attr holds: a body of the library, or an op type with its attrs."""
+        """The value of a `func` attr: a body of the library, or an op type with its attrs."""
         if depth > MAX_DEPTH:
             raise ValueError(f"Functions are nested more than {MAX_DEPTH} deep.")
         if call.name in self.protos:
@@ -51,7 +51,7 @@ class Functions:
             return found
         if self._depth >= MAX_DEPTH:
             raise ValueError(f"Functions are nested more than {MAX_DEPTH} deep.")
-        self._made[name] = None  # in the making
+        self._made[name] = None  # being built
         self._depth += 1
         function = self._made[name] = self.make(name, self.protos[name])
         self._depth -= 1

@@ -1,4 +1,4 @@
-"""Adding the nodes of a GraphDef to a graph, one list of them at a time. Nothing in them is trusted."""
+"""Adds the nodes of a GraphDef to a graph, one list of them at a time. No part of the GraphDef is trusted."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from penstock.graph.raise_control_flow import Item, provided
 from penstock.graph.scope_state import VALID_OP_NAME
 
 MAX_NAME = 4096
-MAX_ATTRS = 1024  # of one node
+MAX_ATTRS = 1024  # per node
 
-# What TensorFlow writes where nothing has effects: penstock finds that out by itself.
-_SAME_AS = {"StatelessIf": "If", "StatelessWhile": "While"}
+# TensorFlow writes these where there are no effects. penstock finds that out itself.
+_STATEFUL_FORM = {"StatelessIf": "If", "StatelessWhile": "While"}
 
 
 def checked(nodes: Iterable[NodeDef]) -> dict[str, NodeDef]:
-    """Nodes by name; ValueError where a name cannot be one, or is there twice."""
+    """Returns the nodes by name; ValueError if a name is not valid or occurs twice."""
     found: dict[str, NodeDef] = {}
     for node in nodes:
         if len(node.name) > MAX_NAME or not VALID_OP_NAME.match(node.name):
@@ -45,7 +45,7 @@ def checked(nodes: Iterable[NodeDef]) -> dict[str, NodeDef]:
 
 
 class Importer:
-    """Adds one list of nodes to one graph: that of a GraphDef, of a function's body, or of a branch or loop."""
+    """Adds one list of nodes to one graph: the nodes of a GraphDef, of a function's body, or of a branch or loop."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Importer:
         self.check_colocation = check_colocation
         self.items = {item.name: item for item in items}
         self.provider = {name: item.name for item in items for name in provided(item)}
-        self.vanished: set[str] = set()  # nodes that are inside a branch or loop now
+        self.vanished: set[str] = set()  # nodes that are now inside a branch or loop
         self.made: dict[str, Operation] = {}
         self.unused = set(mapped)
         self.outer = outer
@@ -79,7 +79,7 @@ class Importer:
             except (ValueError, TypeError, KeyError, OpError):
                 raise
             except Exception as error:
-                # Shape rules and kernels may stumble over attrs that no program would write.
+                # Shape rules and kernels may fail on attrs that no program would write.
                 raise ValueError(f"Node '{item.name}' ({item.op}): {type(error).__name__}: {error}") from error
         self.place_colocated()
 
@@ -88,18 +88,18 @@ class Importer:
         raise NotImplementedError
 
     def inside(self, graph: Graph, items: Sequence[Item], parameters: dict[str, Any]) -> Importer:
-        """One of the same kind for the body of a branch or loop, which may use what this one has made."""
+        """An importer of the same kind for the body of a branch or loop, which may use the results of this one."""
         return type(self)(graph, items, "", parameters, self.library, False, outer=self)
 
     def in_order(self) -> list[Item]:
-        """The items so that inputs come first, otherwise as they are given."""
+        """The items sorted so that inputs come first, otherwise in the given order."""
         ordered = topological(list(self.items), lambda name: self.sources(self.items[name]))
         if len(ordered) < len(self.items):
             raise ValueError(f"{len(self.items) - len(ordered)} nodes wait for each other in a cycle.")
         return [self.items[name] for name in ordered]
 
     def sources(self, item: Item) -> list[str]:
-        """The items of this list that `item` takes something from."""
+        """The items of this list that `item` takes inputs from."""
         found = []
         control = False
         for text in item.input:
@@ -123,7 +123,7 @@ class Importer:
 
     def add(self, node: NodeDef) -> Operation:
         """Adds one node of a registered op type."""
-        op_def = registered(_SAME_AS.get(node.op, node.op))
+        op_def = registered(_STATEFUL_FORM.get(node.op, node.op))
         if op_def is None:
             raise NotFoundError(
                 None, node.name, f"Node '{node.name}': there is no op type '{node.op[:100]}' in this program."
@@ -152,7 +152,7 @@ class Importer:
             if item.device:
                 scopes.enter_context(self.graph.device(item.device))
             op = self.graph.add_op(op_def, inputs, attrs, types, name, infer_shapes)
-        if _partners(op):
+        if _colocated_names(op):
             op.device = ""
         for before in self.controls(item):
             if before not in op.control:
@@ -191,7 +191,7 @@ class Importer:
         return list(dict.fromkeys(found))
 
     def attrs_of(self, node: NodeDef, op_def: OpDef) -> dict[str, Any]:
-        """The attrs of a node: those declared, defaults filled in, and those that begin with an underscore."""
+        """The attrs of a node: the declared ones, with defaults filled in, and those that begin with an underscore."""
         attrs = declared_attrs(node.name, op_def, node.attr, self.library)
         for key, value in node.attr.items():
             if key.startswith("_") and key != "_output_shapes":
@@ -201,7 +201,7 @@ class Importer:
         return attrs
 
     def renamed_groups(self, node: NodeDef, groups: Any) -> list[str]:
-        """Colocation groups under the names that the nodes have here."""
+        """Colocation groups, renamed to the names that the nodes have in this graph."""
         if not isinstance(groups, tuple) or not all(isinstance(g, str) for g in groups):
             raise ValueError(f"Node '{node.name}': the attr '_class' must be a list of strings.")
         renamed = []
@@ -218,13 +218,13 @@ class Importer:
     def place_colocated(self) -> None:
         """Gives a node that is colocated with others the device of the first of them that has one."""
         for op in self.made.values():
-            others = (self.graph._ops.get(name) for name in _partners(op))
+            others = (self.graph._ops.get(name) for name in _colocated_names(op))
             device = next((o.device for o in others if o is not None and o.device), "")
             if device:
                 op.device = device
 
     def check_all_mapped(self) -> None:
-        """Refuses an `input_map` that names what is not there."""
+        """Raises an error for an `input_map` that names something that does not exist."""
         missing = []
         for key in sorted(self.unused):
             if key.startswith("^"):
@@ -238,10 +238,10 @@ class Importer:
             raise ValueError(f"input_map: the GraphDef has no {', '.join(missing)}.")
 
     def element(self, name: str) -> Any:
-        """What one of `return_elements` names."""
+        """The tensor or operation that one of `return_elements` names."""
         if ":" not in name:
             if name not in self.made:
-                raise ValueError(f"return_elements: {self._lacks(name)}")
+                raise ValueError(f"return_elements: {self._no_such_node(name)}")
             return self.made[name]
         source, index = split_name(name)
         if source == name:
@@ -250,26 +250,26 @@ class Importer:
         if key in self.mapped:
             return self.mapped[key]
         if source not in self.made:
-            raise ValueError(f"return_elements: {self._lacks(source)}")
+            raise ValueError(f"return_elements: {self._no_such_node(source)}")
         outputs = self.made[source].outputs
         if index >= len(outputs):
             raise ValueError(f"return_elements: '{name}' is asked for, but '{source}' has only {len(outputs)} outputs.")
         return outputs[index]
 
-    def _lacks(self, name: str) -> str:
+    def _no_such_node(self, name: str) -> str:
         if name in self.vanished:
             return f"'{name}' is inside a conditional or loop: ask for what comes out of it."
         return f"the GraphDef has no node '{name}'."
 
 
-def _partners(op: Operation) -> list[str]:
+def _colocated_names(op: Operation) -> list[str]:
     """The other nodes that a node is colocated with."""
     groups = (g.removeprefix("loc:@") for g in op.attrs.get("_class", ()) if g.startswith("loc:@"))
     return [name for name in groups if name != op.name]
 
 
 def _use_shapes(op: Operation, value: AttrValue) -> None:
-    """Takes over what the writer of the graph knew of the outputs' shapes, where it does not contradict."""
+    """Sets the output shapes that the writer of the graph recorded, if they do not contradict."""
     shapes = value.list.shape
     if len(shapes) == len(op.outputs):
         for tensor, proto in zip(op.outputs, shapes, strict=True):

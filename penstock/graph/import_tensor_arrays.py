@@ -1,7 +1,7 @@
-"""TensorArrays of old graphs as lists of tensors: `map_fn`, `scan` and `dynamic_rnn` in TensorFlow 1 are made of them.
+"""Turns TensorArrays of old graphs into lists. TensorFlow 1 builds `map_fn`, `scan` and `dynamic_rnn` from them.
 
-There a TensorArray is a resource that writes change, with a float, the flow, to say in which order. Here it is a value,
-the list, and takes the place of the flow: writing gives a new one.
+In those graphs a TensorArray is a resource that writes change; a float, the flow, keeps them in order. Here it is a
+value, the list, which takes the place of the flow: a write returns a new list.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from penstock.graph.dtype import int32, variant
 from penstock.graph.tensor_proto import tensor_proto
 
 _ARRAY = "TensorArrayV3"
-# Op type: the list op that takes its place, its inputs by their position there, and the attr that is the type.
-_SAME: dict[str, tuple[str, tuple[int, ...], str]] = {
+# For each op type: the list op that replaces it, the positions of the inputs it takes, and the attr with the type.
+_LIST_OPS: dict[str, tuple[str, tuple[int, ...], str]] = {
     "TensorArrayWriteV3": ("TensorListSetItem", (3, 1, 2), "T"),
     "TensorArrayScatterV3": ("TensorListScatterIntoExistingList", (3, 2, 1), "T"),
     "TensorArrayReadV3": ("TensorListGetItem", (2, 1), "dtype"),
     "TensorArrayGatherV3": ("TensorListGather", (2, 1), "dtype"),
 }
-_READS = frozenset(("TensorArrayReadV3", "TensorArrayGatherV3"))  # these ask for the shape of an item, too
+_READS = frozenset(("TensorArrayReadV3", "TensorArrayGatherV3"))  # these also need the shape of an item
 _PASSES_ON = CONTROL_FLOW | {"Identity"}
 
 
 def lists_for_tensor_arrays(nodes: dict[str, NodeDef]) -> dict[str, NodeDef]:
-    """`nodes` with list ops in the place of those on TensorArrays; the same if there are none."""
+    """Replaces ops on TensorArrays by list ops; returns `nodes` unchanged if there are none."""
     arrays = {name: node for name, node in nodes.items() if node.op == _ARRAY}
     return _Rewriter(nodes, arrays).run() if arrays else nodes
 
@@ -51,9 +51,9 @@ class _Rewriter:
         target.CopyFrom(node)
         del target.input[:]
         inputs = [self._flow(text) for text in node.input if not text.startswith("^")]
-        if node.op in _SAME:
+        if node.op in _LIST_OPS:
             array = self._array(node)
-            target.op, positions, dtype = _SAME[node.op]
+            target.op, positions, dtype = _LIST_OPS[node.op]
             if len(inputs) <= max(positions):
                 raise ValueError(f"Node '{node.name}' ({node.op}) has {len(inputs)} inputs, too few.")
             inputs = [inputs[i] for i in positions]
@@ -66,7 +66,7 @@ class _Rewriter:
             array = self._array(node)
             if array.attr["dynamic_size"].b or not array.input:
                 target.op, inputs = "TensorListLength", inputs[1:]
-            else:  # known when the graph is compiled, as what is made of it often must be
+            else:  # known at compile time, as ops that use the size often need
                 target.op, inputs = "Identity", [array.input[0]]
                 target.attr["T"].type = int32.as_datatype_enum
         elif node.op == "TensorArrayCloseV3":
@@ -82,12 +82,12 @@ class _Rewriter:
         return target
 
     def _flow(self, text: str) -> str:
-        """The list itself, where a TensorArray's flow was."""
+        """The list itself, in place of a TensorArray's flow."""
         source, _ = split_name(text)
         return source if source in self.arrays else text
 
     def _array(self, node: NodeDef) -> NodeDef:
-        """The TensorArray that a node works on: its handle is passed on into loops and branches."""
+        """The TensorArray that a node uses. Its handle may pass through loops and branches."""
         found = node
         for _ in range(len(self.nodes)):
             source = split_name(found.input[0])[0] if found.input else ""
@@ -99,7 +99,7 @@ class _Rewriter:
         raise ValueError(f"Node '{node.name}' ({node.op}): its TensorArray is not in the GraphDef.")
 
     def _item_shape(self, array: NodeDef, node: NodeDef) -> str:
-        """A constant with the shape of an item, as far as `node` or the array says."""
+        """Adds a constant with the shape of an item, as far as `node` or the array gives it; returns its name."""
         known = [read_shape(n.attr["element_shape"].shape) for n in (node, array) if "element_shape" in n.attr]
         shape = next((s for s in known if s.rank is not None), None)
         value = np.int32(-1) if shape is None else np.array([-1 if d is None else d for d in shape.as_list()], np.int32)
@@ -113,7 +113,7 @@ class _Rewriter:
         return name
 
     def _retype(self) -> None:
-        """Gives the nodes that pass lists on the type of lists."""
+        """Sets the type of nodes that pass lists on to variant."""
         lists = {n for n, node in self.result.items() if node.op == "TensorListReserve" and n in self.arrays}
         lists |= {n for n, node in self.nodes.items() if node.op in ("TensorArrayWriteV3", "TensorArrayScatterV3")}
         consumers: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""import_graph_def: adds the nodes of a GraphDef to a graph. It may come from anywhere, so nothing in it is trusted."""
+"""import_graph_def: adds the nodes of a GraphDef, which may come from anywhere, to a graph. It is not trusted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.graph.raise_control_flow import Cond, Item, Loop, raised
 
 
 class _GraphImporter(Importer):
-    """An Importer for all that there is in a GraphDef: nodes, calls of functions, conditionals and loops."""
+    """An Importer for everything in a GraphDef: nodes, calls of functions, conditionals and loops."""
 
     library: Bodies
 
@@ -44,8 +44,8 @@ def import_graph_def(
 ) -> list[Any] | None:
     """Adds the nodes of `graph_def` to the default graph under the scope `name` ('import' by default).
 
-    `input_map` puts tensors of the graph in the place of tensors of `graph_def`; `return_elements` names the results.
-    When anything does not fit, the graph stays as it was.
+    `input_map` replaces tensors of `graph_def` by tensors of the graph; `return_elements` names the results.
+    If an error occurs, the graph stays as it was.
 
     >>> y, = tf.import_graph_def(graph_def, {"x": x}, return_elements=["y:0"])
     """
@@ -117,7 +117,7 @@ def _mapped_inputs(input_map: dict[Any, Any], scope: str) -> dict[str, Any]:
 
 
 def _remove_since(graph: Graph, version: int) -> None:
-    """Takes the newest operations out again."""
+    """Removes the newest operations again."""
     for op in graph.get_operations()[version:]:
         del graph._ops[op.name]
         graph._names_in_use.pop(op.name.lower(), None)

@@ -1,4 +1,4 @@
-"""IndexedSlices: a tensor as some of its rows."""
+"""IndexedSlices: some rows of a tensor, the others being zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Static shapes: by an op's own rule, or by tracing its kernel with stand-in sizes for what is unknown."""
+"""Infers static shapes, by an op's own rule or by tracing its kernel with stand-in sizes for unknown ones."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from penstock.graph.opdef import grouped, static_positions
 from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 
-# Two different stand-ins: an output dimension that comes out the same for both does not depend on the unknown.
+# There are two different stand-ins. An output dimension that is the same for both does not depend on the unknown.
 _PROBES = (13, 29)
 _CACHE: dict[Any, list[tuple[int | None, ...] | None]] = {}
 _UNTRACEABLE = frozenset(("string", "resource", "variant"))
 
 
 def infer_shapes(op: Operation) -> None:
-    """Sets the static shapes of a new node's outputs; ValueError, naming the node, where its inputs do not fit."""
+    """Sets the static shapes of a new node's outputs; ValueError, naming the node, if its inputs do not fit."""
     if not op.outputs:
         return
     rule = op.op_def.shape

@@ -1,6 +1,6 @@
-"""Nested structures of lists, tuples, namedtuples, dicts and the like, flattened and put together again.
+"""Flattens and rebuilds nested structures of lists, tuples, namedtuples, dicts and the like.
 
-With `expand_composites` SparseTensors and IndexedSlices are structures of tensors, too, and not leaves.
+With `expand_composites`, SparseTensors and IndexedSlices are structures of tensors instead of leaves.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.sparse_tensor import SparseTensor
 
-_LEAVES = (str, bytes, bytearray, memoryview)  # sequences that are values
+_LEAVES = (str, bytes, bytearray, memoryview)  # sequences that count as values
 _COMPOSITES = (SparseTensor, IndexedSlices)
 
 
 def is_nested(structure: Any, expand_composites: bool = False) -> bool:
-    """Tells if `structure` is a list, tuple, namedtuple, dict, view of a dict, or another sequence but text.
+    """Tells if `structure` is a list, tuple, namedtuple, dict, view of a dict, or another sequence except text.
 
     >>> tf.nest.is_nested((1, 2)), tf.nest.is_nested("ab")
     (True, False)
@@ -60,7 +60,7 @@ def flatten(structure: Any, expand_composites: bool = False) -> list[Any]:
 
 
 def pack_sequence_as(structure: Any, flat_sequence: Any, expand_composites: bool = False) -> Any:
-    """The leaves `flat_sequence` in the form of `structure`.
+    """Puts the leaves `flat_sequence` into the form of `structure`.
 
     >>> tf.nest.pack_sequence_as((0, [0]), [1, 2])
     (1, [2])
@@ -97,7 +97,7 @@ def _pack(structure: Any, leaves: Iterator[Any], expand_composites: bool) -> Any
 
 
 def map_structure(func: Callable[..., Any], *structures: Any, **options: Any) -> Any:
-    """`func` of the corresponding leaves, in the form of the first structure.
+    """Applies `func` to the corresponding leaves and returns the results in the form of the first structure.
 
     >>> tf.nest.map_structure(lambda x: x + 1, [1, (2, 3)])
     [2, (3, 4)]
@@ -141,7 +141,7 @@ def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True, expa
 def _same_type(one: Any, other: Any) -> bool:
     if type(one) is type(other) or (isinstance(one, Mapping) and isinstance(other, Mapping)):
         return True
-    # Two namedtuples of one name and with the same fields, wherever they were made.
+    # Two namedtuples with the same name and fields are the same type, even if they were made in different places.
     fields = getattr(one, "_fields", None)
     return fields is not None and fields == getattr(other, "_fields", ()) and _name(one) == _name(other)
 

@@ -11,7 +11,7 @@ from penstock.graph.opdef import MISSING, ArgDef, OpDef
 
 
 def op_proto(op_def: OpDef) -> Any:
-    """What is declared of an op type: inputs, outputs, attrs with their defaults."""
+    """The declaration of an op type: inputs, outputs, attrs with their defaults."""
     proto = op_def_pb2.OpDef(name=op_def.name, is_stateful=op_def.stateful)
     proto.input_arg.extend(_arg(arg) for arg in op_def.inputs)
     proto.output_arg.extend(_arg(arg) for arg in op_def.outputs)

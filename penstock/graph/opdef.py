@@ -1,4 +1,4 @@
-"""One op, one declaration: the `@op` decorator, the registry it fills, and what it derives from a declaration.
+"""One op, one declaration: the `@op` decorator, the registry it fills, and the data derived from a declaration.
 
     @op("MatMul", "T, T -> product: T", T=NUMBERS, shape=matmul_shape)
     def matmul(a, b, *, transpose_a: bool = False, transpose_b: bool = False):
@@ -7,7 +7,7 @@
 The signature gives the types of inputs and outputs as TensorFlow's op definitions do: `T` is a type attribute,
 `&T` a reference to a variable, `N*T` a list of N tensors, `list(Tin)` a list of mixed types, `float` a fixed type.
 Input names are the function's positional parameters; keyword-only parameters are attrs, typed by their annotation.
-The decorated name becomes an `OpDef`, which is what users call: it adds a node to the default graph.
+The decorated name becomes an `OpDef`, which users call: it adds a node to the default graph.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.graph.hooks import hooks
 
 MISSING: Any = object()
 
-# How the annotation of a keyword-only parameter names the attr's kind in an OpDef.
+# The kind of an attr in an OpDef, by the annotation of its keyword-only parameter.
 ATTR_KINDS = {
     "bool": "bool",
     "int": "int",
@@ -71,7 +71,7 @@ class AttrDef:
 
 
 class Types(tuple[DType, ...]):
-    """The types that a type attr may take; `default` is what Python values become when nothing else decides."""
+    """The types that a type attr may take; Python values become `default` if nothing else decides."""
 
     default: DType | None = None
 
@@ -83,7 +83,7 @@ class Types(tuple[DType, ...]):
 
 @dataclass(eq=False, slots=True)
 class OpDef:
-    """All there is to know of an op type; calling it adds a node to the default graph and returns its outputs."""
+    """The full description of an op type; calling it adds a node to the default graph and returns its outputs."""
 
     name: str
     inputs: tuple[ArgDef, ...]
@@ -94,20 +94,20 @@ class OpDef:
     grad: Callable[..., Any] | None = None  # (Operation, *output grads) -> one grad or None per input
     no_gradient: bool = False
     host: bool = False  # runs in Python between compiled segments
-    stateful: bool = False  # two equal nodes are not the same value
-    numpy: bool = False  # the kernel also works on NumPy arrays: it folds while tracing and serves strings
-    static: tuple[str, ...] = ()  # inputs whose value the compiled code is specialised on (shapes, axes)
+    stateful: bool = False  # two equal nodes may give different values
+    numpy: bool = False  # the kernel also works on NumPy arrays: it can fold constants and handle strings
+    static: tuple[str, ...] = ()  # inputs with values that the compiled code is specialised on (shapes, axes)
     writes: tuple[str, ...] = ()  # variable inputs that the kernel's results replace
     overwrites: bool = False  # writes without reading the old value, so the variable may be uninitialised
     random: bool = False  # the kernel takes `key=`, fresh on every run
     control_flow: bool = False
-    blocking: bool = False  # waits for others: it runs as late as possible
-    gives_way: bool = False  # a blocking op that heeds `ctx.give_way`: it need not wait in its thread
-    takes_variables: bool = False  # a host op that gets variables among its values as they are, and reads them itself
+    blocking: bool = False  # waits for other steps or tasks, so it runs as late as possible
+    gives_way: bool = False  # a blocking op that heeds `ctx.give_way`: it need not block its thread
+    takes_variables: bool = False  # a host op that receives variables as objects and reads them itself
     default_name: str = ""
-    static_of: Callable[[dict[str, Any]], frozenset[int]] | None = None  # as `static`, where it depends on the attrs
+    static_of: Callable[[dict[str, Any]], frozenset[int]] | None = None  # like `static`, if it depends on the attrs
     wants: frozenset[str] = field(default_factory=frozenset)  # keyword-only parameters of the kernel
-    row_rule: Callable[..., Any] | None = None  # of an update of distinct rows: it gets only these, and no indices
+    row_rule: Callable[..., Any] | None = None  # updates distinct rows: it gets only these rows, and no indices
 
     @leaves_engine
     def __call__(self, *args: Any, name: str | None = None, **kwargs: Any) -> Any:
@@ -147,12 +147,12 @@ _libraries: list[Callable[[], None]] = []  # those not loaded yet
 
 
 def declare_library(load: Callable[[], None]) -> None:
-    """Notes how to load all op types of a library, for when one is asked for that is not registered yet."""
+    """Registers a function that loads all op types of a library, called when an unknown op type is looked up."""
     _libraries.append(load)
 
 
 def load_libraries() -> None:
-    """Registers every op type there is."""
+    """Loads all libraries, so that every op type is registered."""
     while _libraries:
         _libraries.pop()()
 
@@ -182,7 +182,7 @@ def all_ops() -> Iterable[OpDef]:
 
 
 def grouped(op_def: OpDef, attrs: dict[str, Any], values: Sequence[Any]) -> list[Any]:
-    """A node's flat inputs as the arguments of its kernel: one value, or a list for a list input.
+    """Groups a node's flat inputs into the arguments of its kernel: one value, or a list for a list input.
 
     >>> grouped(registered("ConcatV2"), {"N": 2}, [x, y, axis])
     [[x, y], axis]
@@ -197,7 +197,7 @@ def grouped(op_def: OpDef, attrs: dict[str, Any], values: Sequence[Any]) -> list
 
 
 def static_positions(op_def: OpDef, attrs: dict[str, Any], n_inputs: int) -> frozenset[int]:
-    """Which of a node's inputs (by position) the compiled code is specialised on.
+    """The positions of the inputs that the compiled code is specialised on.
 
     >>> static_positions(registered("ConcatV2"), {"N": 2}, 3)
     frozenset({2})
@@ -205,7 +205,7 @@ def static_positions(op_def: OpDef, attrs: dict[str, Any], n_inputs: int) -> fro
     if op_def.static_of is not None:
         return op_def.static_of(attrs)
     if not op_def.static:
-        return _NOWHERE
+        return _NO_POSITIONS
     found: list[int] = []
     start = 0
     for arg, count in zip(op_def.inputs, _counts(op_def, attrs, n_inputs), strict=True):
@@ -215,11 +215,11 @@ def static_positions(op_def: OpDef, attrs: dict[str, Any], n_inputs: int) -> fro
     return frozenset(found)
 
 
-_NOWHERE: frozenset[int] = frozenset()
+_NO_POSITIONS: frozenset[int] = frozenset()
 
 
 def _counts(op_def: OpDef, attrs: dict[str, Any], n_inputs: int) -> list[int]:
-    """How many tensors each declared input takes."""
+    """The number of tensors that each declared input takes."""
     if len(op_def.inputs) == n_inputs and not any(arg.is_list for arg in op_def.inputs):
         return [1] * n_inputs
     return [
@@ -229,7 +229,7 @@ def _counts(op_def: OpDef, attrs: dict[str, Any], n_inputs: int) -> list[int]:
 
 
 def parse_arg(text: str, name: str) -> ArgDef:
-    """`&T`, `N*T`, `list(Tin)`, `int32` or `T` as an ArgDef; `out: T` names it."""
+    """Parses `&T`, `N*T`, `list(Tin)`, `int32` or `T` into an ArgDef; `out: T` names it."""
     if ":" in text:
         name, text = (part.strip() for part in text.split(":"))
     is_ref = text.startswith("&")
@@ -281,7 +281,7 @@ def op(
         for p in params:
             if p.kind is p.KEYWORD_ONLY:
                 wants.add(p.name)
-                # `key` is the key of random numbers, unless it is annotated as an attr, which hashes have.
+                # `key` is the key of random numbers unless it is annotated: then it is an attr, as for hashes.
                 given = p.name in ("key", "ctx", "resource", "functions") and str(p.annotation) not in ATTR_KINDS
                 if not given:
                     default = MISSING if p.default is p.empty else p.default

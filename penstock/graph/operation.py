@@ -1,4 +1,4 @@
-"""Operation, Tensor and the data of a graph: nodes, their outputs, and what holds them. They all know each other."""
+"""Operation, Tensor and GraphData: nodes, their outputs, and the graph that holds them. They refer to each other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.graph.sessions import session_for
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.tensor_proto import tensor_proto
 
-# Which dunder methods a Tensor has; `ops` fills them in with `overload`, since operators are ops.
+# The dunder methods that a Tensor has; `ops` fills them in with `overload`, since operators are ops.
 OPERATORS = (
     "add",
     "radd",
@@ -67,7 +67,7 @@ class Tensor:
 
     __slots__ = ("__weakref__", "_attributes", "_shape", "consumer_list", "dtype", "op", "value_index")
     __array_priority__: ClassVar[int] = 100  # NumPy leaves `array + tensor` to the tensor.
-    _attributes: Any  # what a subclass adds to its tensors, such as the variable that it is a slice of
+    _attributes: Any  # set by subclasses, such as the variable that the tensor is a slice of
 
     def __init__(self, op: Operation, value_index: int, dtype: DType, shape: TensorShape) -> None:
         self.op = op
@@ -97,7 +97,7 @@ class Tensor:
         return self._shape
 
     def set_shape(self, shape: Any) -> None:
-        """Adds what is known from elsewhere to the static shape.
+        """Merges knowledge from elsewhere into the static shape.
 
         >>> x = tf.placeholder(tf.float32); x.set_shape([None, 3])
         """
@@ -111,7 +111,7 @@ class Tensor:
         return list(self.consumer_list)
 
     def eval(self, feed_dict: dict[Any, Any] | None = None, session: Any = None) -> Any:
-        """Runs the graph in `session` (or the default one) as far as needed for this tensor's value."""
+        """Computes this tensor's value in `session` (or the default one)."""
         return session_for(session, self.graph, "evaluate tensor").run(self, feed_dict)
 
     def ref(self) -> Reference:
@@ -171,7 +171,7 @@ def overload(operator: str, function: Callable[..., Any]) -> None:
 
 
 class Operation:
-    """A node: an op type, its inputs, control inputs, attrs and device, and the tensors it gives.
+    """A node: an op type, its inputs, control inputs, attrs and device, and its output tensors.
 
     >>> tf.constant(1.0).op.type
     'Const'
@@ -216,7 +216,7 @@ class Operation:
         self.outputs = [Tensor(self, i, dtype, unknown) for i, dtype in enumerate(output_types)]
         self._id = -1
         self._frames: Frames = ()
-        self._original_op: Operation | None = None  # of a gradient: the op that it is for
+        self._original_op: Operation | None = None  # for an op of a gradient: the op that it differentiates
 
     @property
     def type(self) -> str:
@@ -321,11 +321,11 @@ def _as_bytes(value: Any) -> Any:
 
 
 class GraphData(Collections):
-    """The operations of a graph, and what else there is to know of them. All graphs are of its subclass `Graph`."""
+    """The operations of a graph and facts about them. All graphs are of its subclass `Graph`."""
 
     is_function = False
-    is_branch = False  # a body that may not run, so that nothing it reads may be read before
-    outlives_step = False  # a body that runs after the step that it was made in: a function of a dataset
+    is_branch = False  # a body that may not run, so nothing in it may be read in advance
+    outlives_step = False  # a body that runs after the step in which it was made: a function of a dataset
     outer_graph: GraphData | None = None
 
     def __init__(self) -> None:
@@ -333,20 +333,20 @@ class GraphData(Collections):
         self._lock = threading.RLock()
         self._ops: dict[str, Operation] = {}
         self._names_in_use: dict[str, int] = {}
-        self.gradient_functions: dict[str, Callable[..., Any]] = {}  # of `custom_gradient`, by `_gradient_op_type`
+        self.gradient_functions: dict[str, Callable[..., Any]] = {}  # from `custom_gradient`, by `_gradient_op_type`
         self._finalized = False
-        self.held: list[Any] = []  # what must live as long as the graph
+        self.held: list[Any] = []  # objects that must live as long as the graph
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Any] = set()
         self.seed: int | None = None
-        self.mutations = 0  # how often an existing node was changed: what was compiled before is stale then
+        self.mutations = 0  # how often an existing node was changed; anything compiled before is then stale
         self._function_names = 0
-        self.differentiated: dict[Operation, Any] = {}  # control-flow nodes, with what they keep for their gradients
-        self.bodies: WeakValueDictionary[str, GraphData] = WeakValueDictionary()  # of the program, by name
+        self.differentiated: dict[Operation, Any] = {}  # control-flow nodes, and the values their gradients need
+        self.bodies: WeakValueDictionary[str, GraphData] = WeakValueDictionary()  # all function bodies, by name
 
     @property
     def version(self) -> int:
-        """How many operations the graph has."""
+        """The number of operations in the graph."""
         return len(self._ops)
 
     @property
@@ -354,31 +354,31 @@ class GraphData(Collections):
         return self.is_function
 
     def touch(self) -> None:
-        """Notes that an existing node changed."""
+        """Records that an existing node changed."""
         self.mutations += 1
 
     def capture(self, tensor: Tensor, op_type: str, name: str) -> Tensor:
-        """What stands for a tensor of another graph here: nothing, in a graph that is no function body."""
+        """Returns the parameter for a tensor of another graph; a graph that is no function body has none."""
         raise ValueError(
             f"Operation '{name}' ({op_type}): the input '{tensor.name}' belongs to another graph than the operation."
         )
 
     def stands_for(self, parameter: Tensor) -> Tensor | None:
-        """The outer tensor that a parameter of a body was captured from: none, in a graph that is no body."""
+        """The outer tensor that a parameter was captured from; None in a graph that is no function body."""
         return None
 
     def captures_of(self, ops: set[Operation]) -> dict[Tensor, Tensor]:
-        """The parameters that stand for results of `ops`, with those results: none, in a graph that is no body."""
+        """The parameters that stand for results of `ops`, with those results; none if this is no function body."""
         return {}
 
     def capture_control(self, op: Operation) -> None:
-        """Takes note of an op of another graph that ops made here are to wait for."""
+        """Records an op of another graph that ops made here must wait for."""
         raise ValueError(f"Cannot wait for '{op.name}': it belongs to another graph.")
 
     # Looking up
 
     def get_operations(self) -> list[Operation]:
-        """All operations in the order of their making."""
+        """All operations, oldest first."""
         with self._lock:
             return list(self._ops.values())
 
@@ -405,7 +405,7 @@ class GraphData(Collections):
     def as_graph_element(
         self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True, across_functions: bool = False
     ) -> Any:
-        """The Tensor or Operation of this graph that `obj` (one of these, a variable or a name) means."""
+        """The Tensor or Operation of this graph that `obj` (a Tensor, an Operation, a variable or a name) refers to."""
         kinds = " or ".join(k for k, ok in (("Tensor", allow_tensor), ("Operation", allow_operation)) if ok)
         if hasattr(obj, "_as_graph_element"):
             obj = obj._as_graph_element()

@@ -1,4 +1,4 @@
-"""Protocol buffer messages declared in Python, for those that no installed package brings along."""
+"""Protocol buffer messages declared in Python, for those that no installed package provides."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def make_messages(
     services: Mapping[str, Mapping[str, tuple[str, str]]] | None = None,
     imports: Sequence[Any] = (),
 ) -> dict[str, Any]:
-    """The classes of messages whose fields are written as in a .proto file, numbered in their order.
+    """Makes classes of messages whose fields are written as in a .proto file, numbered in order.
 
-    `oneof` before a field tells its absence from its default. `imports` are descriptors of files whose messages are
-    used; `services` are methods with what they take and give.
+    `oneof` before a field distinguishes its absence from its default. `imports` are descriptors of files whose messages
+    are used; `services` are methods with their request and response types.
 
     >>> make_messages("a.proto", "a", {"Point": "double x; double y", "Line": "repeated Point points"})["Line"]()
     """

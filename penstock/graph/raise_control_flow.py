@@ -1,10 +1,10 @@
-"""The control flow of old graphs, Switch and Merge, Enter and Exit, as conditionals and loops with bodies.
+"""Turns the control flow of old graphs (Switch and Merge, Enter and Exit) into conditionals and loops with bodies.
 
-TensorFlow 1 wrote `tf.cond` and `tf.while_loop` as plain nodes: a Switch sends its input to one of two outputs, what is
-behind the other one is dead and does not run, and a Merge takes the input that is alive. A loop is a frame: Enter goes
-in, Exit comes out, NextIteration goes back to a Merge. Here every node gets a *context*, the branches and loops that it
-is in, and each context becomes a body. Nothing is built: `raised` turns a list of NodeDefs into a list that also holds
-`Cond` and `Loop`, which the importer makes If and While nodes of.
+TensorFlow 1 wrote `tf.cond` and `tf.while_loop` as plain nodes: a Switch sends its input to one of two outputs; nodes
+that depend on the other output are dead and do not run; a Merge takes the input that is alive. A loop is a frame: Enter
+goes in, Exit comes out, NextIteration goes back to a Merge. Here every node gets a *context*, the branches and loops
+that it is in, and each context becomes a body. This module builds no nodes: `raised` turns a list of NodeDefs into a
+list that also holds `Cond` and `Loop`, from which the importer makes If and While nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.graph.opdef import registered
 _STACKS = frozenset(
     ("StackV2", "StackPushV2", "StackPopV2", "StackCloseV2", "Stack", "StackPush", "StackPop", "TensorArrayGradV3")
 )
-_CHEAP = frozenset(("Const", "Identity", "NoOp"))  # not worth one conditional for two results
+_CHEAP = frozenset(("Const", "Identity", "NoOp"))  # too cheap to merge two conditionals for
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Cond:
     input: list[str] = field(default_factory=list)
 
     def provides(self) -> list[str]:
-        """The names of the operations that it becomes."""
+        """The names of the operations that this becomes."""
         return [self.name, *(merge for merge, _, _ in self.outputs if merge)]
 
 
@@ -64,11 +64,11 @@ class Variable:
 
 @dataclass
 class Loop:
-    """A loop: the tensor that says whether to go on, and the nodes that it and an iteration need."""
+    """A loop: the tensor that decides if it continues, and the nodes that this tensor and an iteration need."""
 
     name: str
     variables: list[Variable]
-    go_on: str
+    condition: str
     test: list[Item]
     body: list[Item]
     parallel_iterations: int = 10
@@ -77,7 +77,7 @@ class Loop:
     input: list[str] = field(default_factory=list)
 
     def provides(self) -> list[str]:
-        """The names of the operations that it becomes."""
+        """The names of the operations that this becomes."""
         return [self.name, *(e for v in self.variables for e in v.exits)]
 
 
@@ -90,9 +90,9 @@ def provided(item: Item) -> list[str]:
 
 
 def raised(nodes: dict[str, NodeDef], mapped: Collection[str] = ()) -> list[Item]:
-    """`nodes` with conditionals and loops in the place of Switch, Merge, Enter, Exit; ValueError where there is none.
+    """Replaces Switch, Merge, Enter and Exit by conditionals and loops; ValueError if that is not possible.
 
-    `mapped` are the tensors that come from elsewhere.
+    `mapped` are tensors that come from outside the GraphDef.
     """
     if not any(node.op in CONTROL_FLOW for node in nodes.values()):
         return list(nodes.values())
@@ -108,14 +108,14 @@ def raised(nodes: dict[str, NodeDef], mapped: Collection[str] = ()) -> list[Item
 
 class _Raiser(Contexts):
     def run(self) -> list[Item]:
-        """All nodes that are in no branch or loop, with the conditionals and loops among them."""
+        """All nodes outside of branches and loops, with the conditionals and loops among them."""
         items, _ = self.region((), {n for n in self.nodes if self.context[n] != DEAD}, {})
         return items
 
     # Regions
 
     def ancestors(self, starts: Iterable[str], region: Context, stop: Collection[str] = ()) -> set[str]:
-        """The nodes of `region`, and of what lies in it, that `starts` depend on."""
+        """The nodes of `region`, and of the regions in it, that `starts` depend on."""
         depth = len(region)
         found: set[str] = set()
         waiting = [s for s in starts if s in self.nodes]
@@ -130,9 +130,9 @@ class _Raiser(Contexts):
         return found
 
     def region(self, where: Context, needed: set[str], moved: dict[str, str]) -> tuple[list[Item], list[str]]:
-        """The items of one body, and the operations outside that they wait for.
+        """The items of one body, and the outer operations that they wait for.
 
-        `moved` are tensors that an earlier conditional of the same predicate hands over.
+        `moved` are tensors that an earlier conditional with the same predicate provides.
         """
         ordered = sorted(needed, key=self.position.__getitem__)
         here = [n for n in ordered if self.context[n] == where]
@@ -166,7 +166,7 @@ class _Raiser(Contexts):
         return moved.get(key, key)
 
     def _controls(self, name: str) -> list[str]:
-        """The operations that a node waits for, behind the nodes that vanish."""
+        """The operations that a node waits for, with the nodes that vanish replaced by their sources."""
         found: dict[str, None] = {}
         for control in self.control[name]:
             while self.op(control) in SWITCH | ENTER | {"LoopCond"}:
@@ -176,7 +176,7 @@ class _Raiser(Contexts):
         return list(found)
 
     def _separate_outer(self, items: list[Item]) -> list[str]:
-        """Takes the control inputs that are not among `items` off them, for whoever holds the body to wait for."""
+        """Removes control inputs that are not among `items`; the node that holds the body waits for them instead."""
         names = {n for item in items for n in provided(item)}
         outer: dict[str, None] = {}
         for item in items:
@@ -189,7 +189,7 @@ class _Raiser(Contexts):
     # Loops
 
     def loop(self, frame: str, where: Context, needed: set[str], moved: dict[str, str]) -> Loop | None:
-        """The loop of a frame; None if nothing that is needed comes out of it."""
+        """The loop of a frame; None if nothing needed comes out of it."""
         inside = (*where, ("loop", frame, 0))
         members = [n for n in self.order if self.context[n] == inside]
         merges = [n for n in members if n in self.loop_merges and n in needed]
@@ -236,7 +236,7 @@ class _Raiser(Contexts):
             (max(1, self.nodes[n].attr["parallel_iterations"].i) for n in members if self.op(n) in ENTER), 10
         )
         parameters = {v.merge for v in variables}
-        free = [*_free(test, [result.go_on]), *_free(body, [v.after for v in variables])]
+        free = [*_free(test, [result.condition]), *_free(body, [v.after for v in variables])]
         starts = [v.start for v in variables]
         result.input = list(dict.fromkeys([*starts, *(t for t in free if t not in parameters)]))
         enters = [c for n in members if self.op(n) in ENTER for c in self._controls(n)]
@@ -246,7 +246,7 @@ class _Raiser(Contexts):
     # Conditionals
 
     def conditionals(self, where: Context, merges: list[str], needed: set[str], moved: dict[str, str]) -> list[Cond]:
-        """The conditionals that `merges` are the results of: those that share work are results of the same."""
+        """The conditionals that compute `merges`; merges that share work belong to the same conditional."""
         if not merges:
             return []
         levels = self._levels(where, merges, needed)
@@ -259,7 +259,7 @@ class _Raiser(Contexts):
                 for n in self.ancestors([source], (*where, ("cond", predicate, self._branch(source, index))))
             }
         groups = self._groups(merges, levels, work)
-        handed: dict[str, str] = {}  # results of nodes with effects, by the conditional that ran them
+        handed: dict[str, str] = {}  # results of nodes with effects, as outputs of the conditional that ran them
         built: list[Cond] = []
         done: set[str] = set()
         for group in sorted(groups, key=lambda g: levels[g[0]]):
@@ -281,10 +281,10 @@ class _Raiser(Contexts):
         return op_def is not None and (op_def.stateful or op_def.random or bool(op_def.writes))
 
     def _levels(self, where: Context, merges: list[str], needed: set[str]) -> dict[str, int]:
-        """How many of `merges` lie behind each other: two of the same level never depend on each other."""
+        """The depth of each node in conditionals that depend on each other; two merges of a level are independent."""
         chosen = set(merges)
         level = dict.fromkeys(self.nodes, 0)
-        frames: dict[str, int] = {}  # a loop is one thing: all that leaves it comes after all that enters
+        frames: dict[str, int] = {}  # a loop counts as one node: all that leaves it comes after all that enters
         depth = len(where)
         for _ in range(len(merges) + 2):
             changed = False
@@ -313,7 +313,7 @@ class _Raiser(Contexts):
         effects = {m: {n for n in work[m] if self._has_effects(n)} for m in merges}
         owner: dict[tuple[str, str, int], str] = {}
         for merge in merges:
-            # A result without effects must not bring those of another about: it may be fetched alone.
+            # A result without effects must not trigger the effects of another: it may be fetched alone.
             shared = effects[merge] or {n for n in work[merge] if self.op(n) not in CONTROL_FLOW | _CHEAP}
             for name in shared:
                 first = owner.setdefault((name, self._predicate_of(merge), level[merge]), merge)
@@ -371,7 +371,7 @@ class _Raiser(Contexts):
         handed: dict[str, str],
         moved: dict[str, str],
     ) -> None:
-        """Adds outputs for what has effects and is used by later conditionals as well: it must run once."""
+        """Adds outputs for nodes with effects that later conditionals use as well, since such a node must run once."""
         mine = {n for m in group for n in work[m] if n not in done and self._has_effects(n)}
         if not mine:
             return

@@ -1,4 +1,4 @@
-"""Every op type as a function that takes its inputs and attrs by keyword, from its declaration."""
+"""Every op type as a function that takes its inputs and attrs by keyword, derived from its declaration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def raw_op(name: str) -> Callable[..., Any]:
 
 
 def names() -> list[str]:
-    """The op types that there are."""
+    """The names of all op types."""
     return sorted(op.name for op in all_ops() if not op.name.startswith("_"))
 
 

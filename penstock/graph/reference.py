@@ -1,4 +1,4 @@
-"""Reference: a tensor or variable as a key of a dict, or an element of a set, by identity."""
+"""Reference: makes a tensor or variable usable as a key of a dict or an element of a set, by identity."""
 
 from __future__ import annotations
 

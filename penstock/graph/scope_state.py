@@ -1,4 +1,4 @@
-"""The scopes in force while a thread adds nodes to a graph: names, devices, control dependencies and the like."""
+"""The current scopes while a thread adds nodes to a graph: names, devices, control dependencies and the like."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _VALID_SCOPE_NAME = re.compile(r"[A-Za-z0-9_.\\/>-]*\Z")
 
 
 class ControlScope:
-    """One `control_dependencies` block: what new ops wait for, and the ops made inside it."""
+    """One `control_dependencies` block: the ops that new ops wait for, and the ops made inside it."""
 
     def __init__(self, ops: list[Operation]) -> None:
         self.ops = ops
         self.made: set[Operation] = set()
 
 
-class Beginning:
-    """The scopes that a thread begins with which has not used the graph before."""
+class InitialScopes:
+    """The scopes that a thread starts with when it first uses the graph."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -34,7 +34,7 @@ class Beginning:
         self.control: list[ControlScope] = []
 
     def remember(self, scopes: Scopes) -> None:
-        """Takes those of a thread. Only the first call counts."""
+        """Stores the scopes of a thread. Only the first call has an effect."""
         if not self.is_set:
             self.is_set = True
             self.devices, self.colocated = list(scopes.devices), list(scopes.colocated)
@@ -42,13 +42,13 @@ class Beginning:
 
 
 class Scopes(threading.local):
-    """The scopes in force while a thread adds nodes. Each thread has its own."""
+    """The current scopes while a thread adds nodes. Each thread has its own."""
 
-    def __init__(self, beginning: Beginning) -> None:
+    def __init__(self, initial: InitialScopes) -> None:
         self.name = ""
-        self.devices = list(beginning.devices)
-        self.colocated = list(beginning.colocated)
-        self.control = list(beginning.control)
+        self.devices = list(initial.devices)
+        self.colocated = list(initial.colocated)
+        self.control = list(initial.control)
         self.attrs: dict[str, Any] = {}
         self.gradients: dict[str, str] = {}
         self.container = ""
@@ -56,22 +56,22 @@ class Scopes(threading.local):
 
 
 class GraphScopes(GraphData):
-    """The part of a Graph that enters scopes, and names and places new nodes as they say."""
+    """The part of a Graph that enters scopes, and names and places new nodes by them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._beginning = Beginning()
-        self._scopes = Scopes(self._beginning)
+        self._initial_scopes = InitialScopes()
+        self._scopes = Scopes(self._initial_scopes)
 
     def switch_to_thread_local(self) -> None:
-        """Has threads that come later begin with the devices, colocations and control dependencies of this moment.
+        """Makes later threads start with the current devices, colocations and control dependencies.
 
-        Scopes are a thread's own here before that, too. Only the first call counts.
+        Scopes belong to a thread even before this call. Only the first call has an effect.
 
         >>> with tf.device("/cpu:1"):
         ...     graph.switch_to_thread_local()
         """
-        self._beginning.remember(self._scopes)
+        self._initial_scopes.remember(self._scopes)
 
     def _control_for(self, inputs: Sequence[Tensor]) -> list[Operation]:
         if not self._scopes.control:
@@ -79,7 +79,7 @@ class GraphScopes(GraphData):
         sources = {t.op for t in inputs}
         found: dict[Operation, None] = {}
         for scope in self._scopes.control:
-            # An input made inside the scope waits already; the op waits through it.
+            # An input made inside the scope waits already, and the op waits through it.
             if scope.made.isdisjoint(sources):
                 found.update(dict.fromkeys(op for op in scope.ops if op not in sources))
         return list(found)
@@ -109,7 +109,7 @@ class GraphScopes(GraphData):
     # Names
 
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
-        """`name` under the current scope, with a suffix _1, _2, ... where it is taken (letter case does not count)."""
+        """`name` under the current scope, with a suffix _1, _2, ... if it is taken (ignoring letter case)."""
         if self._scopes.name:
             name = f"{self._scopes.name}/{name}"
         with self._lock:
@@ -138,12 +138,12 @@ class GraphScopes(GraphData):
             return f"{self._scopes.name}/{name}_{outermost._function_names}".lstrip("/")
 
     def get_name_scope(self) -> str:
-        """The current name scope, without a slash at its end."""
+        """The current name scope, without a trailing slash."""
         return self._scopes.name
 
     @contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
-        """Puts new ops under `name/`; a name with '/' at its end enters that very scope, None or '' the root."""
+        """Puts new ops under `name/`; a name with a trailing '/' enters exactly that scope, None or '' the root."""
         if name is not None and not isinstance(name, str):
             raise TypeError(f"A name scope must be a string, received {name!r}.")
         if name:
@@ -180,7 +180,7 @@ class GraphScopes(GraphData):
         self._scopes.colocated = [] if ignore_existing else list(self._scopes.colocated)
         if op is not None:
             self._scopes.colocated.append(op if isinstance(op, Operation) else _op_of(op))
-        # The group decides, so outer device scopes do not count inside.
+        # The group decides the device, so outer device scopes are ignored inside.
         self._scopes.devices = []
         try:
             yield
@@ -189,7 +189,7 @@ class GraphScopes(GraphData):
 
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Iterator[None]:
-        """Makes new ops wait for `control_inputs`; None clears what outer blocks ask for."""
+        """Makes new ops wait for `control_inputs`; None clears the dependencies of outer blocks."""
         before = self._scopes.control
         if control_inputs is None:
             self._scopes.control = []
@@ -198,7 +198,7 @@ class GraphScopes(GraphData):
                 raise TypeError(f"control_inputs must be a list of operations or tensors, received {control_inputs!r}.")
             ops: dict[Operation, None] = {}
             for item in control_inputs:
-                # A variable behind a handle means its op: the handle, or the write after which it is read.
+                # A variable with a handle stands for its op: the handle, or the write after which it is read.
                 element = item.op if hasattr(item, "_handle") else item.values if hasattr(item, "dense_shape") else item
                 element = self.as_graph_element(getattr(element, "_variable", element), across_functions=True)
                 op = element.op if isinstance(element, Tensor) else element
@@ -214,7 +214,7 @@ class GraphScopes(GraphData):
 
     @contextmanager
     def gradient_override_map(self, op_type_map: dict[str, str]) -> Iterator[None]:
-        """Ops of the given types made inside use the gradient registered under another name."""
+        """Makes ops of the given types, created inside, use the gradient registered under another name."""
         if not isinstance(op_type_map, dict):
             raise TypeError(f"op_type_map must be a dict from string to string, received {op_type_map!r}.")
         for key, value in op_type_map.items():
@@ -229,7 +229,7 @@ class GraphScopes(GraphData):
 
     @contextmanager
     def gradient_of(self, op: Operation) -> Iterator[None]:
-        """Notes in new ops that they are for the gradient of `op`, so that an error in one of them can say so."""
+        """Marks new ops as part of the gradient of `op`, so that an error in one of them can say so."""
         before, self._scopes.original_op = self._scopes.original_op, op
         try:
             yield
@@ -248,7 +248,7 @@ class GraphScopes(GraphData):
 
     @contextmanager
     def container(self, container_name: str) -> Iterator[str]:
-        """Variables and queues made inside live in the container of that name on their server."""
+        """Puts variables and queues made inside into the container of that name on their server."""
         before, self._scopes.container = self._scopes.container, container_name
         try:
             yield container_name

@@ -57,7 +57,7 @@ def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextMana
 
 
 def maybe_colocate_with(op: Any, colocate: bool) -> AbstractContextManager[None]:
-    """`colocate_with(op)` if asked for, else nothing."""
+    """`colocate_with(op)` if asked for, else an empty context."""
     return colocate_with(op) if colocate else nullcontext()
 
 
@@ -97,16 +97,16 @@ def get_all_collection_keys() -> list[str]:
 
 
 def init_scope() -> AbstractContextManager[None]:
-    """Leaves function bodies and control dependencies, so that what is made inside belongs to the outermost graph."""
+    """Leaves function bodies and control dependencies, so that ops made inside belong to the outermost graph."""
     return _InitScope()
 
 
 class _InitScope:
     def __enter__(self) -> None:
         graph = get_default_graph()
-        # Names are those of where it is entered: get_variable in the body of a loop resets the name scope there.
+        # The name scope is kept, since get_variable in the body of a loop resets it there.
         scope = graph.get_name_scope()
-        devices: list[Any] = []  # of the bodies that are left, which hold for what is made in one
+        devices: list[Any] = []  # device scopes of the bodies that are left, which still apply inside
         while graph.outer_graph is not None:
             devices = [*graph._scopes.devices, *devices]
             graph = graph.outer_graph
@@ -122,7 +122,7 @@ class _InitScope:
 
 
 def set_random_seed(seed: int | None) -> None:
-    """Sets the graph-level seed, from which random ops without a seed of their own take theirs."""
+    """Sets the graph-level seed, from which random ops without their own seed derive one."""
     get_default_graph().seed = seed
 
 
@@ -142,5 +142,5 @@ def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
     else:
         return None, None
     if seeds == (0, 0):
-        return 0, _MAX_SEED  # (0, 0) in a node means: not seeded
+        return 0, _MAX_SEED  # (0, 0) in a node means that it has no seed
     return seeds[0] % _MAX_SEED, seeds[1] % _MAX_SEED

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Stack(threading.local):
-    """What is default in a thread: the innermost `with`, or a fallback."""
+    """The default object of a thread: that of the innermost `with`, or a fallback."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
@@ -24,7 +24,7 @@ class Stack(threading.local):
         try:
             yield item
         finally:
-            # Not a plain pop: InteractiveSession leaves in any order.
+            # Not a plain pop: InteractiveSessions may exit in any order.
             for i in range(len(self.items) - 1, -1, -1):
                 if self.items[i] is item:
                     del self.items[i]
@@ -45,7 +45,7 @@ def get_default_session() -> Any:
 
 
 def session_for(session: Any, graph: object, purpose: str) -> Any:
-    """`session`, or else the default one, checked to run `graph`."""
+    """`session`, or else the default one; raises an error if it runs another graph than `graph`."""
     chosen = session if session is not None else get_default_session()
     if chosen is None:
         raise ValueError(f"Cannot {purpose}: no default session is registered. Use `with sess.as_default()`.")

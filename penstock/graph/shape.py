@@ -1,4 +1,4 @@
-"""Static shapes: what is known about a tensor's dimensions before it has a value.
+"""Static shapes: the known dimensions of a tensor before it has a value.
 
 >>> TensorShape([None, 3]).merge_with([2, None])
 TensorShape([Dimension(2), Dimension(3)])
@@ -78,7 +78,7 @@ class Dimension:
         return self._value
 
     def is_compatible_with(self, other: Any) -> bool:
-        """Whether both could be the same size: `Dimension(3).is_compatible_with(None)`."""
+        """Tells if both could be the same size: `Dimension(3).is_compatible_with(None)`."""
         right = _dim(other)
         return self._value == right or self._value is None or right is None
 
@@ -88,7 +88,7 @@ class Dimension:
             raise ValueError(f"Dimensions {self} and {as_dimension(other)} are not compatible")
 
     def merge_with(self, other: Any) -> Dimension:
-        """What both together say: `Dimension(None).merge_with(3)` is `Dimension(3)`."""
+        """Combines both: `Dimension(None).merge_with(3)` is `Dimension(3)`."""
         self.assert_is_compatible_with(other)
         return Dimension(other) if self._value is None else self
 
@@ -103,7 +103,7 @@ class Dimension:
         equal = self.__eq__(other)
         return equal if equal is None or equal is NotImplemented else not equal
 
-    # Equality that may be None cannot serve a dict or a set.
+    # Equality that may be None cannot be used in a dict or a set.
     __hash__ = None  # type: ignore[assignment]
 
     __lt__ = _comparison(operator.lt)
@@ -126,7 +126,7 @@ class Dimension:
         raise TypeError(f"Dimension: {other} / {self} would not be a whole number; use // instead.")
 
     def __index__(self) -> int:
-        # Python turns a None from here into the TypeError that an unknown size deserves.
+        # Python turns a None from here into a TypeError, which is right for an unknown size.
         return self._value  # type: ignore[return-value]
 
     __int__ = __index__
@@ -170,7 +170,7 @@ class TensorShape:
 
     @classmethod
     def of(cls, dims: Dims) -> TensorShape:
-        """Wrap a tuple of int or None (or None) that is known to be valid: skips every check."""
+        """Wraps a tuple of int or None (or None) that is known to be valid: skips every check."""
         self = cls.__new__(cls)
         self._dims = dims
         return self
@@ -207,7 +207,7 @@ class TensorShape:
         return None if self._dims is None or None in self._dims else math.prod(self._dims)  # type: ignore[arg-type]
 
     def is_fully_defined(self) -> bool:
-        """Whether the rank and every dimension are known."""
+        """Tells if the rank and every dimension are known."""
         return self._dims is not None and None not in self._dims
 
     def assert_is_fully_defined(self) -> None:
@@ -216,7 +216,7 @@ class TensorShape:
             raise ValueError(f"Shape {self} is not fully defined")
 
     def is_compatible_with(self, other: Any) -> bool:
-        """Whether one concrete shape could satisfy both: `TensorShape([None]).is_compatible_with([3])`."""
+        """Tells if one concrete shape could satisfy both: `TensorShape([None]).is_compatible_with([3])`."""
         left, right = self._dims, as_shape(other)._dims
         if left is None or right is None or left == right:
             return True
@@ -230,7 +230,7 @@ class TensorShape:
             raise ValueError(f"Shapes {self} and {as_shape(other)} are incompatible")
 
     def merge_with(self, other: Any) -> TensorShape:
-        """What both together say, ValueError where they contradict: `[2, None]` with `[None, 3]` is `[2, 3]`."""
+        """Combines both, ValueError if they contradict: `[2, None]` with `[None, 3]` is `[2, 3]`."""
         shape = as_shape(other)
         left, right = self._dims, shape._dims
         if right is None or left == right:
@@ -254,7 +254,7 @@ class TensorShape:
         return TensorShape.of(tuple(a if a == b else None for a, b in zip(left, right, strict=True)))
 
     def is_subtype_of(self, other: Any) -> bool:
-        """Whether every concrete shape that fits this one also fits `other`."""
+        """Tells if every concrete shape that fits this one also fits `other`."""
         left, right = self._dims, as_shape(other)._dims
         if right is None or left == right:
             return True
@@ -274,18 +274,18 @@ class TensorShape:
             raise ValueError(f"Shape {self} must have rank {rank}")
 
     def with_rank(self, rank: int | None) -> TensorShape:
-        """This shape with at least its rank known; ValueError where it has another."""
+        """This shape, with a rank if it had none; ValueError if its rank differs."""
         self.assert_has_rank(rank)
         return unknown_shape(rank) if self._dims is None else self
 
     def with_rank_at_least(self, rank: int) -> TensorShape:
-        """This shape; ValueError where its rank is less."""
+        """This shape; ValueError if its rank is less."""
         if self._dims is not None and len(self._dims) < rank:
             raise ValueError(f"Shape {self} must have rank at least {rank}")
         return self
 
     def with_rank_at_most(self, rank: int) -> TensorShape:
-        """This shape; ValueError where its rank is greater."""
+        """This shape; ValueError if its rank is greater."""
         if self._dims is not None and len(self._dims) > rank:
             raise ValueError(f"Shape {self} must have rank at most {rank}")
         return self
@@ -299,7 +299,7 @@ class TensorShape:
             return Dimension(None if self._dims is None else self._dims[key])
         if self._dims is not None:
             return TensorShape.of(self._dims[key])
-        # Of an unknown rank only a slice with two ends, both counted from the front, has a known length.
+        # With an unknown rank, only a slice with two ends, both counted from the front, has a known length.
         start, stop = 0 if key.start is None else key.start, key.stop
         if key.step is not None:
             raise ValueError(f"TensorShape of unknown rank: a slice with a step ({key.step}) has no known shape.")
@@ -350,7 +350,7 @@ class TensorShape:
 
 
 def _dims_of(value: Any) -> Dims:
-    """The dims of a value that is neither a list, a tuple, a shape nor a proto: one size, or any iterable of sizes."""
+    """The dims of a value that is not a list, tuple, shape or proto: one size, or any iterable of sizes."""
     if hasattr(value, "__index__") and not getattr(value, "ndim", 0):
         return (_dim(value),)
     try:
@@ -372,7 +372,7 @@ def as_dimension(value: Any) -> Dimension:
 
 
 def dimension_value(dimension: Any) -> Any:
-    """The size in a Dimension, or what was given where it is none: `dimension_value(shape[0])`."""
+    """The size in a Dimension; any other value as it is: `dimension_value(shape[0])`."""
     return dimension._value if isinstance(dimension, Dimension) else dimension
 
 
@@ -402,7 +402,7 @@ def matrix(rows: Any, cols: Any) -> TensorShape:
 
 
 def broadcast_shape(a: Any, b: Any) -> TensorShape:
-    """The shape of an elementwise result of shapes `a` and `b`; ValueError where they do not broadcast.
+    """The shape of an elementwise result of shapes `a` and `b`; ValueError if they do not broadcast.
 
     An unknown size next to n > 1 must be 1 or n, so the result is n; next to 1 or 0 it stays unknown.
 
@@ -414,7 +414,7 @@ def broadcast_shape(a: Any, b: Any) -> TensorShape:
     if left is None or right is None:
         return TensorShape.of(None)
     if left == right:
-        # Equal, but an unknown size may stand for two different ones: still unknown, as it is here.
+        # The shapes are equal, but an unknown size may stand for two different ones, so it stays unknown.
         return shape_a
     if len(left) < len(right):
         left, right = right, left

@@ -1,4 +1,4 @@
-"""SparseTensor: a tensor as its non-zero values and where they are."""
+"""SparseTensor: a tensor given by its non-zero values and their positions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SparseTensor:
 
     @classmethod
     def from_value(cls, value: Any) -> SparseTensor:
-        """A SparseTensor of a SparseTensorValue or another SparseTensor."""
+        """Makes a SparseTensor from a SparseTensorValue or another SparseTensor."""
         return value if isinstance(value, cls) else cls(value.indices, value.values, value.dense_shape)
 
     @property
@@ -57,7 +57,7 @@ class SparseTensor:
         return self.shape
 
     def eval(self, feed_dict: dict[Any, Any] | None = None, session: Any = None) -> Any:
-        """The SparseTensorValue in `session` or the default session."""
+        """Runs `session` or the default session and returns the SparseTensorValue."""
         return session_for(session, self.graph, "evaluate sparse tensor").run(self, feed_dict)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""TensorProto: arrays as TensorFlow writes them into graphs and messages, and back with every size checked first."""
+"""Converts arrays to TensorProtos, TensorFlow's form in graphs and messages, and back with every size checked first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.graph.shape import TensorShape, as_shape
 
 MAX_TENSOR_BYTES = 2**31
 
-# Where single values of a type go, and what they are there: 16-bit floats travel as their bits.
+# The field for single values of each type and their form there: 16-bit floats are stored as their bits.
 _FIELDS: dict[DType, tuple[str, Any]] = {
     dtypes.float16: ("half_val", np.uint16),
     dtypes.bfloat16: ("half_val", np.uint16),
@@ -48,7 +48,7 @@ _FLOAT8 = (
     dtypes.float8_e4m3b11fnuz,
     dtypes.float8_e5m2fnuz,
 )
-# Several values of these types are written as raw bytes; of the others one by one.
+# Several values of these types are written as raw bytes; values of other types one by one.
 _AS_CONTENT = frozenset(
     (
         *_FLOAT8,
@@ -109,9 +109,9 @@ def _little_endian(dtype: np.dtype) -> np.dtype:
 
 
 def array_from_proto(proto: TensorProto) -> np.ndarray:
-    """The array in a TensorProto; ValueError where it does not fit its own shape or is too large.
+    """The array in a TensorProto; ValueError if it does not fit its own shape or is too large.
 
-    Missing values repeat the last one, as TensorFlow's encoding allows; one value for all takes no memory.
+    Missing values repeat the last one, as TensorFlow's encoding allows; a single repeated value takes no memory.
     """
     dtype = _dtype_of(proto)
     dims = _dims_of(proto)
@@ -177,7 +177,7 @@ def _values(proto: TensorProto, dtype: DType) -> np.ndarray:
         return pairs.view(dtype.as_numpy_dtype)
     if stored is np.float32 or stored is np.float64:
         return np.array(numbers, stored)
-    # int_val is wider than most types that it carries: out of range values wrap, as in TensorFlow.
+    # int_val is wider than most types that it carries: values out of range wrap, as in TensorFlow.
     wide = np.array(numbers, np.uint64 if stored is np.uint64 else np.int64)
     narrow = wide.astype(stored)
     if dtype in _BITS or dtype.is_quantized:

@@ -1,8 +1,8 @@
-"""Names for what public functions take besides tensors: whatever can become a tensor, a shape, a type, a fed value.
+"""Names for the arguments of public functions: what can become a tensor, a shape, a type, and what can be fed.
 
 `TensorLike` and `FeedValue` are `Any` to a type checker. A tensor may be given as anything that has a conversion
 (`register_tensor_conversion_function`), and the functions that take it compute with it as soon as it is converted; a
-union would need a cast at each of these places. The names tell a reader what `Any` does not.
+union would need a cast at each of these places. Arrays to feed come from many libraries. The names tell a reader what `Any` does not.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ShapeLike: TypeAlias = TensorShape | Tensor | np.ndarray | Sequence[int | Dimens
 # A type as a DType, as NumPy or Python has it, by name, or by its number in TensorFlow's enum: `tf.cast(x, "int32")`.
 DTypeLike: TypeAlias = DType | np.dtype[Any] | type[Any] | str | int
 
-# A value for a step: an array, a number, a string, a list of these, or the value of a composite tensor such as a
-# SparseTensorValue: `sess.run(y, {x: [[1.0, 2.0]]})`. Programs may register types of their own.
+# A value for a step: anything that NumPy makes an array of, or the value of a composite tensor such as a
+# SparseTensorValue: `sess.run(y, {x: [[1.0, 2.0]]})`.
 FeedValue: TypeAlias = Any
 
 # The values to feed, by tensor or by its name.

@@ -1,1 +1,1 @@
-"""Jaxprs, and what is done with them besides compiling: run by NumPy, padded to a bound."""
+"""Jaxprs, used in other ways than compiling them: run by NumPy, padded to a bound."""

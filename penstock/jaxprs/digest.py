@@ -17,11 +17,11 @@ from penstock.jaxprs.flat import CALLS
 
 
 class NoDigest(Exception):
-    """Raised for a jaxpr with something that cannot be told from its text, such as a function."""
+    """Raised for a jaxpr that contains something its text does not determine, such as a function."""
 
 
 def digest(jaxpr: Any) -> str:
-    """The digest of a closed jaxpr, its constants, jax, and the code of this package, which makes programs of it.
+    """The digest of a closed jaxpr, its constants, jax's version, and the code of this package, which runs it.
 
     >>> digest(jax.make_jaxpr(lambda x: x + 1)(2.0)) == digest(jax.make_jaxpr(lambda y: y + 1)(3.0))
     True
@@ -40,11 +40,11 @@ def _code() -> bytes:
 
 
 class _Reader:
-    """Puts a jaxpr into a hash, its variables as numbers."""
+    """Hashes a jaxpr, with its variables as numbers."""
 
     def __init__(self, found: Any) -> None:
         self._found = found
-        self._dtype, self._dim = functools.cache(str), functools.cache(str)  # either takes long
+        self._dtype, self._dim = functools.cache(str), functools.cache(str)  # both are slow
 
     def closed(self, jaxpr: Any) -> None:
         for constant in jaxpr.consts:
@@ -71,7 +71,7 @@ class _Reader:
             lines.append(f"{equation.primitive.name} {sources} -> {' '.join(map(told, equation.outvars))}")
             self._text("\n".join(lines))
             lines = []
-            called = CALLS.get(equation.primitive.name)  # the other params of a call have no effect on what it gives
+            called = CALLS.get(equation.primitive.name)  # the other params of a call do not affect its results
             for name in sorted(equation.params) if called is None else [called]:
                 self._text(name)
                 self._add(equation.params[name])

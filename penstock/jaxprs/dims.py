@@ -1,7 +1,7 @@
-"""Symbolic dimensions: their values, their bounds, and where in a jaxpr they stand.
+"""Symbolic dimensions: their values, their bounds, and their positions in a jaxpr.
 
-An expression of `jax.export` is a sum of terms with coefficients, a term a product of factors with exponents, and a
-factor a symbol or an operation on expressions. jax has no public way to look into one, so all that reads their insides
+An expression of `jax.export` is a sum of terms with coefficients, a term is a product of factors with exponents, and a
+factor is a symbol or an operation on expressions. jax has no public way to inspect one, so all code that does so
 is here.
 """
 
@@ -18,11 +18,11 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 Dim = Any  # an int or a symbolic expression
 
-_MOST_CASES = 1 << 20  # combinations of sizes that are looked at one by one for a bound
+_MAX_CASES = 1 << 20  # combinations of sizes that are tried one by one to find a bound
 
 
 def is_symbolic(dim: Dim) -> bool:
-    """Tells an expression from a number."""
+    """Tells if a dimension is an expression rather than a number."""
     return is_symbolic_dim(dim)
 
 
@@ -32,7 +32,7 @@ def symbols(dim: Dim) -> set[str]:
 
 
 def evaluate(dim: Dim, sizes: Mapping[str, Any]) -> Any:
-    """The value of an expression where each symbol has a size: a number, a NumPy array or a traced integer."""
+    """The value of an expression for given sizes of the symbols: numbers, NumPy arrays or traced integers."""
     if not is_symbolic(dim):
         return int(dim)
     total: Any = 0
@@ -76,7 +76,7 @@ class Bounds:
         self._ranges: dict[str, tuple[int, int]] = {}
 
     def range(self, dim: Dim) -> tuple[int, int]:
-        """The smallest and the largest value; both are exact unless too many symbols with large bounds meet."""
+        """The smallest and the largest value; both are exact unless there are many symbols with large bounds."""
         if not is_symbolic(dim):
             return int(dim), int(dim)
         text = str(dim)
@@ -97,16 +97,16 @@ class Bounds:
         for name in names:
             if name not in self._bounds:
                 raise ValueError(f"dimension {dim}: no bound for '{name}', received bounds for {sorted(self._bounds)}")
-        if math.prod(self._bounds[name] for name in names) > _MOST_CASES:
+        if math.prod(self._bounds[name] for name in names) > _MAX_CASES:
             return _interval(dim, self._bounds)
         axes = np.meshgrid(*(np.arange(1, self._bounds[name] + 1) for name in names), indexing="ij", sparse=True)
-        with np.errstate(divide="ignore"):  # sizes that the program rules out may divide by zero
+        with np.errstate(divide="ignore"):  # sizes that the program excludes may divide by zero
             values = np.asarray(evaluate(dim, dict(zip(names, axes, strict=True))))
         return int(values.min()), int(values.max())
 
 
 def _interval(dim: Dim, bounds: Mapping[str, int]) -> tuple[int, int]:
-    """A range that holds all values of an expression, from the ranges of its parts."""
+    """A range that contains all values of an expression, from the ranges of its parts."""
     if not is_symbolic(dim):
         return int(dim), int(dim)
     total = (0, 0)
@@ -163,8 +163,8 @@ def _symbolic_value(variable: Any) -> bool:
 
 
 def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
-    """How many of a scan's operands are constants, and how many are carried from one iteration to the next."""
+    """The number of a scan's operands that are constants, and the number carried between iterations."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
-    constants, carry, _ = params["ft_in"].unpack()  # of jax 0.11: a flat tree of what goes in
+    constants, carry, _ = params["ft_in"].unpack()  # in jax 0.11: a flat tree of the inputs
     return len(constants), len(carry)

@@ -1,10 +1,10 @@
-"""The error of a jaxpr that cannot be run by NumPy or padded: a primitive has no rule."""
+"""The error for a jaxpr that NumPy cannot run or that cannot be padded: a primitive has no rule."""
 
 from __future__ import annotations
 
 
 class NoRule(Exception):
-    """A primitive, with the params and types it has here, that there is no rule for.
+    """Raised for a primitive for which there is no rule, given its params and types.
 
     NoRule("debug_callback").primitive == "debug_callback"
     """

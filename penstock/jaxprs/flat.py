@@ -1,4 +1,4 @@
-"""A jaxpr as a flat list of nodes: calls are written out, equal nodes merged, unused ones removed."""
+"""A jaxpr as a flat list of nodes: calls are inlined, equal nodes merged, unused ones removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax.extend import core
 from penstock.jaxprs.errors import NoRule
 from penstock.jaxprs.sizes import dimension_key, has_symbols
 
-# Calls, and the param that holds what is called.
+# Calls, and the param that holds the called jaxpr.
 CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -42,7 +42,7 @@ _IDENTITIES = {
 
 
 class Value:
-    """An array of a program: its type, the key of its shape, and the array itself where it is a constant."""
+    """An array of a program: its type, the key of its shape, and the array itself if it is a constant."""
 
     __slots__ = ("constant", "dtype", "shape", "shape_key")
 

@@ -1,7 +1,7 @@
-"""A jaxpr, or the body of a loop or branch in one, as a list of steps over a list of values.
+"""Turns a jaxpr, or the body of a loop or branch in one, into a list of steps over a list of values.
 
-All that can be decided once is decided here: which values lie in which slot, when they are dropped, and which kernels
-may write into an operand that nobody needs any more.
+It decides once all that does not depend on a call: the slot of each value, when a value is dropped, and which kernels
+may write into an operand that is not needed any more.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from penstock.jaxprs.numpy_rules import NEW, RULES, SAME, SHARED, Kernel, Overwr
 from penstock.jaxprs.numpy_steps import Step, make_step
 from penstock.jaxprs.sizes import Sizes, SizesNeeded
 
-# Results of constants alone are kept between calls up to this size.
+# Results that depend only on constants are kept between calls up to this size.
 _KEPT_BYTES = 1 << 20
 
 
 class _Memory:
-    """An array that values have in common, as far as can be known before a run."""
+    """An array that several values share, as far as is known before a run."""
 
     __slots__ = ("argument", "last_use", "lent", "own", "written")
 
     def __init__(self, own: bool, last_use: int, argument: int | None = None) -> None:
         self.own = own  # the block may write here
-        self.lent = False  # results that are not tracked may lie here, too
+        self.lent = False  # untracked results may share this memory
         self.last_use = last_use
         self.argument = argument
         self.written = False
 
 
 class _Entry:
-    """A node with its rule and, where neither depends on sizes, its kernel."""
+    """A node with its rule and, if it does not depend on sizes, its kernel."""
 
     __slots__ = ("constant", "drops", "into", "kernel", "node", "rule", "step")
 
@@ -47,7 +47,7 @@ class _Entry:
         self.node = node
         self.rule: Rule = rule
         self.kernel: Kernel | Overwriting | None = None
-        self.constant = False  # it depends on constants and sizes alone
+        self.constant = False  # it depends only on constants and sizes
         self.into: int | None = None  # the operand to write the result into
         self.drops: list[Value] = []
         self.step: Step | None = None  # if it is the same for all sizes
@@ -72,7 +72,7 @@ class Bound:
     __slots__ = ("_outputs", "_steps", "_values")
 
     def __init__(self, values: list[Any], steps: list[Step], outputs: list[int]) -> None:
-        self._values = values  # after the arguments: constants, and room for the rest
+        self._values = values  # the slots after the arguments: constants, and space for other values
         self._steps = steps
         self._outputs = outputs
 
@@ -84,7 +84,7 @@ class Bound:
 
 
 class Block:
-    """A closed jaxpr prepared for NumPy. `bind` gives what runs."""
+    """A closed jaxpr prepared for NumPy. `bind` returns a callable."""
 
     def __init__(self, jaxpr: Any) -> None:
         flat = FlatJaxpr(jaxpr)
@@ -100,7 +100,7 @@ class Block:
         self._slots: dict[int, int] = {}
 
     def bind(self, sizes: Sizes | None) -> Bound:
-        """The block for these sizes. None will do for a block without symbolic dimensions."""
+        """The block for these sizes, which may be None for a block without symbolic dimensions."""
         if not self.needs_sizes:
             if self._bound is None:
                 self._bound = self._bind(None)
@@ -110,7 +110,7 @@ class Block:
         return self._bind(sizes)
 
     def overwrite(self, arguments: frozenset[int]) -> frozenset[int]:
-        """Lets the block write into these arguments once it needs them no more; returns those that it writes into."""
+        """Lets the block write into these arguments after their last use; returns those that it writes into."""
         self._plan(arguments)
         return self._written()
 
@@ -121,7 +121,7 @@ class Block:
     def donate(self, offset: int, count: int) -> frozenset[int]:
         """Lets the body of a loop write into its carried values: argument `offset + i` comes back as result `i`.
 
-        Returns the arguments that are written to. Before the first iteration the caller must make them its own.
+        Returns the arguments that are written to. The caller must copy them before the first iteration.
         """
         donated = frozenset(range(offset, offset + count))
         while True:
@@ -139,7 +139,7 @@ class Block:
         return self.owns(result) and source in (None, argument) and id(value) in self._whole
 
     def owns(self, result: int) -> bool:
-        """True if a result lies in memory of its own, which nothing else refers to."""
+        """True if nothing else refers to the memory of a result."""
         memories = [self._memories[id(value)] for value in self.outputs]
         memory = memories[result]
         return memory.own and not memory.lent and memories.count(memory) == 1
@@ -153,7 +153,7 @@ class Block:
         for value in self.outputs:
             last_use[id(value)] = end
         memories = self._memories = {}
-        whole = self._whole = set()  # values that have all of their memory, each element once
+        whole = self._whole = set()  # values that cover all of their memory, each element once
         constant: set[int] = set()
         for position, value in enumerate(self.inputs):
             own = position in donated
@@ -190,7 +190,7 @@ class Block:
                 and value.shape
                 and value.dtype == node.outputs[0].dtype
                 and value.shape_key == node.outputs[0].shape_key
-                # NumPy sees to it that a ufunc may read what it writes; Overwriting kernels do not.
+                # NumPy lets a ufunc read the array that it writes; Overwriting kernels cannot.
                 and (not entry.rule.overwrites or sum(self._memories[id(v)] is memory for v in node.inputs) == 1)
             ):
                 return operand
@@ -250,7 +250,7 @@ class Block:
         return Bound(values[count:], steps, [slots[id(value)] for value in self.outputs])
 
     def _assign_slots(self) -> dict[int, int]:
-        """A slot for each value; a slot is used again once its value is dropped, but not within the same step."""
+        """Assigns a slot to each value; a slot is reused once its value is dropped, but not within the same step."""
         slots = {id(value): position for position, value in enumerate(self.inputs)}
         for value in self._constants():
             slots[id(value)] = len(slots)

@@ -1,4 +1,4 @@
-"""Jaxprs run by NumPy, without XLA and without compiling anything."""
+"""Runs jaxprs with NumPy, without XLA and without compiling anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.jaxprs import (  # noqa: F401  (importing the families registers t
 from penstock.jaxprs.numpy_block import Block, Bound
 from penstock.jaxprs.sizes import Sizes, symbol_places
 
-# For so many sets of sizes a program keeps what it has prepared.
+# The number of sets of sizes for which a program keeps its prepared form.
 _KEPT_SIZES = 16
 
 
@@ -38,10 +38,10 @@ class NumpyProgram:
 
     Raises NoRule when made, not when called, if NumPy has no rule for a primitive of the jaxpr.
 
-    Arguments must have the types and shapes of the jaxpr's; they are not written to, except for those among `donated`
-    that `written` tells of, which become a result. Each result is a C-contiguous
-    array of its own, except that an argument which is returned as it is comes back as the same object.
-    Programs may be called from several threads at once.
+    Arguments must have the types and shapes of the jaxpr's. They are not written to, except for those among `donated`
+    that `written` lists, which become a result. Each result is a C-contiguous array that nothing else refers to, except
+    that an argument which is returned unchanged comes back as the same object. Programs may be called from several
+    threads at once.
     """
 
     def __init__(self, jaxpr: Any, donated: Iterable[int] = ()) -> None:
@@ -52,7 +52,7 @@ class NumpyProgram:
         self._bound: dict[tuple[int, ...], Bound] = {}
         arguments = {id(value): position for position, value in enumerate(self._block.inputs)}
         outputs = self._block.outputs
-        # What is returned as it is.
+        # The results that are arguments, unchanged.
         self._passed_on = [arguments.get(id(value)) for value in outputs]
         self._owned = [self._block.owns(position) for position in range(len(outputs))]
 

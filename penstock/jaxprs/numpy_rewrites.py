@@ -7,7 +7,7 @@ from typing import Any
 from penstock.jaxprs.flat import FlatJaxpr, Node, Value
 from penstock.jaxprs.numpy_rules import RULES, VIEW, Site, rule
 
-_NOTHING = "nothing"  # the primitive of a node that is to be removed
+_REMOVED = "removed"  # the primitive of a node that will be removed
 
 
 def rewrite(flat: FlatJaxpr) -> None:
@@ -24,7 +24,7 @@ def _uses(flat: FlatJaxpr) -> dict[int, list[Node]]:
 
 
 def _turn_products(flat: FlatJaxpr) -> None:
-    """Makes (x y)' of two matrices, if nobody needs x y itself, y' x': the gradient of a weight is such a product.
+    """Turns (x y)' of two matrices into y' x' if x y itself is not needed: the gradient of a weight is such a product.
 
     The result is then contiguous, and adding it to others takes a fifth of the time.
     """
@@ -39,8 +39,8 @@ def _turn_products(flat: FlatJaxpr) -> None:
         product.params = {**product.params, "dimension_numbers": ((right, left), batch)}
         product.inputs = product.inputs[::-1]
         product.outputs = node.outputs
-        node.primitive = _NOTHING
-    _remove_nothing(flat)
+        node.primitive = _REMOVED
+    _remove_marked(flat)
 
 
 def _is_plain_product(node: Node) -> bool:
@@ -50,15 +50,15 @@ def _is_plain_product(node: Node) -> bool:
     return len(contracted) == 1 and not batch
 
 
-def _remove_nothing(flat: FlatJaxpr) -> None:
-    flat.nodes = [node for node in flat.nodes if node.primitive != _NOTHING]
+def _remove_marked(flat: FlatJaxpr) -> None:
+    flat.nodes = [node for node in flat.nodes if node.primitive != _REMOVED]
 
 
 def _leave_broadcasts_to_numpy(flat: FlatJaxpr) -> None:
-    """Removes each broadcast_in_dim whose uses all broadcast their operands, beside an operand of full shape."""
+    """Removes each broadcast_in_dim if all its uses broadcast and have another operand of full shape."""
     uses = _uses(flat)
     results = set(map(id, flat.outputs))
-    small: dict[int, Value] = {}  # by the value it stands for
+    small: dict[int, Value] = {}  # by the value that it replaces
     for node in flat.nodes:
         if node.primitive != "broadcast_in_dim" or id(node.outputs[0]) in results:
             continue
@@ -68,8 +68,8 @@ def _leave_broadcasts_to_numpy(flat: FlatJaxpr) -> None:
     if small:
         for node in flat.nodes:
             node.inputs = [small.get(id(value), value) for value in node.inputs]
-        # What is left of a broadcast is a new axis, or nothing.
-        _remove_nothing(flat)
+        # Only a new axis, or nothing, is left of a broadcast.
+        _remove_marked(flat)
 
 
 def _has_full_operand(node: Node, spread: Value, small: dict[int, Value]) -> bool:
@@ -86,7 +86,7 @@ def _without_new_sizes(node: Node) -> Value:
     axes = tuple(int(axis) for axis in node.params["broadcast_dimensions"])
     rank = len(spread.shape)
     if axes == tuple(range(rank - len(axes), rank)):
-        node.primitive = _NOTHING
+        node.primitive = _REMOVED
         return source
     node.primitive = "insert_axes"
     node.params = {"axes": axes, "rank": rank}

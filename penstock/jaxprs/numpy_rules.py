@@ -1,4 +1,4 @@
-"""The table of NumPy rules, and what a rule gets to see of the node that it is for."""
+"""The table of NumPy rules, and the view of a node that a rule gets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.jaxprs.sizes import Sizes, SizesNeeded, has_symbols
 
 Kernel = Callable[..., Any]
 
-# Whose memory a result has.
+# The memory of a result.
 NEW = "new"  # its own
 SAME = "same"  # that of operand 0, all of it
 VIEW = "view"  # that of operand 0, some of it, or some of it several times
@@ -30,8 +30,8 @@ class Overwriting(NamedTuple):
 class Site:
     """A node, and the sizes of its symbolic dimensions once they are known.
 
-    What a rule asks for here and cannot be told without sizes raises SizesNeeded: the rule is then called again for
-    each set of sizes. A rule must raise NoRule before it asks for such a thing.
+    If a rule asks for a value that depends on unknown sizes, SizesNeeded is raised: the rule is then called again for
+    each set of sizes. A rule must raise NoRule before it asks for such a value.
     """
 
     __slots__ = ("node", "sizes")
@@ -84,7 +84,7 @@ def rule(
 ) -> Callable[[Callable[[Site], Any]], Callable[[Site], Any]]:
     """Registers a function from a Site to the kernel that computes the primitives `names`.
 
-    A kernel takes arrays and returns one, or a sequence of them where the primitive has several results:
+    A kernel takes arrays and returns one, or a sequence of them if the primitive has several results:
 
         @rule("transpose", memory=VIEW)
         def transpose(site):
@@ -101,7 +101,7 @@ def rule(
 
 
 def wider(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type to compute in: float32 for the 16-bit floats and narrower, else `dtype` itself."""
+    """The type to compute in: float32 for 16-bit and narrower floats, else `dtype` itself."""
     return np.dtype(np.float32) if is_narrow_float(dtype) else dtype
 
 
@@ -119,14 +119,14 @@ def is_integer(dtype: np.dtype[Any]) -> bool:
 
 
 def lowest(dtype: np.dtype[Any]) -> Any:
-    """The value that every value of a type is at least: the identity of max."""
+    """The smallest value of a type: the identity of max."""
     if dtype.kind == "b":
         return False
     return np.iinfo(dtype).min if is_integer(dtype) else -np.inf
 
 
 def highest(dtype: np.dtype[Any]) -> Any:
-    """The value that no value of a type is above: the identity of min."""
+    """The largest value of a type: the identity of min."""
     if dtype.kind == "b":
         return True
     return np.iinfo(dtype).max if is_integer(dtype) else np.inf

@@ -26,12 +26,12 @@ def broadcast_in_dim(site: Site) -> Kernel:
         step if size == new_size else 0
         for step, size, new_size in zip(_contiguous_strides(expanded, dtype.itemsize), expanded, shape, strict=True)
     )
-    # Types of ml_dtypes do not lend their memory.
+    # Arrays with types of ml_dtypes do not export their memory.
     lends = dtype.kind != "V" and 0 not in shape
 
     def kernel(x: Any) -> Any:
         if lends and x.flags.c_contiguous:
-            # 0.8 us, where broadcast_to takes 5 to 10.
+            # This takes 0.8 us; broadcast_to takes 5 to 10.
             return np.ndarray(shape, dtype, x, 0, strides)
         return np.broadcast_to(x.reshape(expanded), shape)
 
@@ -129,7 +129,7 @@ def padding(shape: tuple[int, ...], config: Sequence[tuple[int, int, int]], dtyp
     source, target = [], []
     for (low, _, interior), size, new_size in zip(config, shape, new_shape, strict=True):
         step = interior + 1
-        # Elements first to last of the operand lie inside of the result, the others are cut off.
+        # Elements `first` to `last` of the operand lie inside the result; the others are cut off.
         first = max(0, -(low // step))
         last = min(size, -((low - new_size) // step))
         last = max(first, last)
@@ -156,7 +156,7 @@ def iota(site: Site) -> Kernel:
         raise site.no_rule("sizes that are values")
     shape, axis, dtype = site.out_shape(), site.param("dimension"), site.out_dtype()
     column = (1,) * axis + (-1,) + (1,) * (len(shape) - axis - 1)
-    # Through int64: arange takes neither bool nor the types of ml_dtypes.
+    # Via int64: arange supports neither bool nor the types of ml_dtypes.
     return lambda: np.broadcast_to(np.arange(shape[axis]).astype(dtype).reshape(column), shape)
 
 
@@ -190,7 +190,7 @@ def dynamic_slice(site: Site) -> Kernel:
 
 
 def _moving(site: Site, sizes: Sequence[Any]) -> list[int]:
-    """The axes of operand 0 that a window does not fill, so that it matters where it begins."""
+    """The axes of operand 0 that a window does not fill, so that its start matters."""
     whole = site.node.inputs[0].shape_key
     return [axis for axis, size in enumerate(sizes) if dimension_key(size) != whole[axis]]
 
@@ -198,7 +198,7 @@ def _moving(site: Site, sizes: Sequence[Any]) -> list[int]:
 def _window(
     shape: tuple[int, ...], sizes: Sequence[int], starts: Sequence[Any], moving: list[int]
 ) -> tuple[slice, ...]:
-    """The index of a window, which is moved to where it fits if it begins too early or too late."""
+    """The index of a window, which is shifted to fit if it starts too early or too late."""
     index = [slice(None)] * len(shape)
     for axis in moving:
         size = sizes[axis]

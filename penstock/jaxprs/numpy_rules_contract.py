@@ -1,4 +1,4 @@
-"""Products of matrices, convolutions."""
+"""Products of matrices and convolutions."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def _product(left: np.dtype[Any], right: np.dtype[Any], out: np.dtype[Any]) -> K
     return lambda x, y: product(x.astype(wide, copy=False), y.astype(wide, copy=False)).astype(out, copy=False)
 
 
-# Patches of an image are copied out for so many bytes at a time.
+# Bytes of image patches that are copied at a time.
 _PATCHES_BYTES = 1 << 25
 
 
 @rule("conv_general_dilated")
 def conv_general_dilated(site: Site) -> Kernel:
-    """Patches of the image as rows of a matrix, times the kernel as a matrix; groups are a batch of such products."""
+    """Multiplies image patches, as rows of a matrix, by the kernel as a matrix; groups are a batch of such products."""
     numbers = site.param("dimension_numbers")
     groups, batch_groups = site.param("feature_group_count"), site.param("batch_group_count")
     strides, dilation = site.param("window_strides"), site.param("rhs_dilation")

@@ -1,4 +1,4 @@
-"""Loops and branches: their bodies are blocks."""
+"""Loops and branches, whose bodies are blocks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penstock.jaxprs.numpy_rules import SHARED, Kernel, Site, rule
 def _loop_body(site: Site, name: str, first: int, count: int) -> tuple[Block, list[int]]:
     """A body that may write into its carried values, and the positions of those that it does write into.
 
-    A loop copies these once, when it begins. Without this each iteration would copy, for instance, an array that it
-    puts one row into.
+    A loop copies these once, at the start. Otherwise each iteration would copy, for instance, an array in which it sets
+    one row.
     """
     body = block_of(site, name, site.node.params[name])
     written = site.node.blocks.get("written")
@@ -60,7 +60,7 @@ def cond(site: Site) -> Kernel:
 
 @rule("platform_index")
 def platform_index(site: Site) -> Kernel:
-    """Which branch of a platform_dependent is for the CPU, which is where NumPy runs."""
+    """The branch of a platform_dependent for the CPU, on which NumPy runs."""
     choices = site.param("platforms")
     index = next((i for i, platforms in enumerate(choices) if platforms is None or "cpu" in platforms), None)
     if index is None:

@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, logic, conversions: element by element."""
+"""Elementwise primitives: arithmetic, comparisons, logic, conversions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _UFUNCS = {
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
-    # NumPy shifts out all bits where a count is negative or too large, as XLA does.
+    # NumPy shifts out all bits if a count is negative or too large, as XLA does.
     "shift_left": np.left_shift,
 }
 
@@ -84,7 +84,7 @@ def elementwise(*names: str) -> Callable[[Callable[[Site], Any]], Callable[[Site
 
 
 def in_wider_type(site: Site, kernel: Kernel) -> Kernel:
-    """`kernel`, computed in float32 where the result is of a narrower float."""
+    """`kernel`, computed in float32 if the result is of a narrower float type."""
     dtype = site.out_dtype()
     if not is_narrow_float(dtype):
         return kernel
@@ -103,7 +103,7 @@ def div(site: Site) -> Kernel:
         if dtype.kind == "u":
             quotient = np.floor_divide(x, y)
         else:
-            # Without its remainder x is a multiple of y, so rounding down is rounding towards zero.
+            # Without its remainder x is a multiple of y, so rounding down equals rounding towards zero.
             quotient = np.floor_divide(x - np.fmod(x, y), y)
         by_zero = np.equal(y, 0)
         return np.where(by_zero, ones, quotient) if by_zero.any() else quotient
@@ -222,9 +222,9 @@ def integer_pow(site: Site) -> Kernel:
 
 
 def _total_order(x: Any) -> Any:
-    """Integers in the order of floats in which -0.0 comes before 0.0, and NaN first or last, by its sign."""
+    """Maps floats to integers of the same order, in which -0.0 comes before 0.0, and NaN first or last, by its sign."""
     bits = np.asarray(x).view(f"i{x.dtype.itemsize}")
-    # Negative floats have their magnitude upside down.
+    # For negative floats a larger magnitude means a smaller value.
     return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
 
 
@@ -258,7 +258,7 @@ def _select(which: Any, if_false: Any, if_true: Any) -> Any:
 
 
 def _one_of_two(which: Any, if_false: Any, if_true: Any) -> Any:
-    """_select of scalars: loops have many, and `where` takes 6 us. What combines two elements is given arrays."""
+    """_select for scalars: loops have many, and `where` takes 6 us. The functions of reductions get arrays instead."""
     return _select(which, if_false, if_true) if which.ndim else (if_true if which else if_false).copy()
 
 
@@ -286,10 +286,10 @@ def convert_element_type(site: Site) -> Kernel:
 
 
 def _saturating(old: np.dtype[Any], new: np.dtype[Any]) -> Kernel:
-    """Floats to integers as XLA does it: what is too large becomes the largest integer, NaN becomes 0."""
+    """Converts floats to integers like XLA: values out of range become the nearest integer, NaN becomes 0."""
     limits = np.iinfo(new)
     wide = wider(old)
-    # 2.0 ** bits, which floats can hold, unlike the largest integer itself; float16 cannot, hence the wider type.
+    # 2.0 ** bits, which floats can represent, unlike the largest integer itself; float16 cannot, hence the wider type.
     above = wide.type(float(limits.max) + 1) if new.itemsize > 1 else wide.type(limits.max + 1)
     below = wide.type(limits.min)
 

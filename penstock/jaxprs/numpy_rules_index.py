@@ -13,11 +13,11 @@ from penstock.row_sums import run_starts
 
 
 class _Windows:
-    """How indices and windows lie in an operand, for gather and scatter alike.
+    """The layout of indices and windows in an operand, shared by gather and scatter.
 
-    Operand dimensions are *indexed* if the index vectors, or batches, say where a window begins there; the others are
-    taken as a whole. With the indexed ones in front, and made one, an operand is a table of rows, an index vector
-    gives one row or, if its window has several elements in indexed dimensions, several.
+    An operand dimension is *indexed* if the index vectors, or batches, give the start of a window there; the others are
+    taken as a whole. With the indexed dimensions moved to the front and merged, an operand is a table of rows. An index
+    vector selects one row or, if its window has several elements in indexed dimensions, several.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class _Windows:
             strides[axis] = stride
             stride *= operand[axis]
         self._strides = [strides[axis] for axis in index_map]
-        # The highest place where a window can begin.
+        # The highest position at which a window can start.
         self._limits = [max(operand[axis] - window[axis], 0) for axis in index_map]
         offset = self._batch_offset(batching, index_batching, strides) + self._window_offset(strides)
         self._offset = offset if offset.any() else None
@@ -67,12 +67,12 @@ class _Windows:
         return offset
 
     def rows(self, indices: Any) -> tuple[Any, Any]:
-        """The row of the table for each element of batch and windows, and where index vectors are out of bounds."""
+        """The row of the table for each element of batch and windows, and a mask of the index vectors out of bounds."""
         begins: Any = np.int64(0)
         outside = None
         for place, (stride, limit) in enumerate(zip(self._strides, self._limits, strict=True)):
             begin = indices[..., place].astype(np.int64)
-            # Without its sign, a negative number is above all limits.
+            # As an unsigned number, a negative one is above all limits.
             beyond = begin.view(np.uint64) > np.uint64(limit)
             if beyond.any():
                 begin = np.minimum(np.maximum(begin, 0), limit)
@@ -87,7 +87,7 @@ class _Windows:
 
 
 def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
-    """The permutation that brings what lies in the order `order` back."""
+    """The inverse of the permutation `order`."""
     return tuple(int(place) for place in np.argsort(order))
 
 
@@ -102,7 +102,7 @@ def gather(site: Site) -> Kernel:
     if 0 in operand:
         return lambda x, indices: np.full(out_shape, fill, dtype)
     removed = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
-    # Dimensions that are not indexed begin at 0 and are cut to the window's size.
+    # Dimensions that are not indexed start at 0 and are cut to the window's size.
     indexed = (*numbers.start_index_map, *numbers.operand_batching_dims)
     used = tuple(size if axis in indexed else sizes[axis] for axis, size in enumerate(operand))
     cut = tuple(slice(0, size) for size in used) if used != operand else None
@@ -115,8 +115,8 @@ def gather(site: Site) -> Kernel:
         numbers.start_indices_batching_dims,
         clip=mode != GatherScatterMode.FILL_OR_DROP,
     )
-    # The result as computed: batch, then window dimensions of several elements, then whole ones. Window dimensions of
-    # one element are put in by the last reshape.
+    # The order of the computed result: batch, window dimensions of several elements, whole ones. Window dimensions of
+    # one element are inserted by the last reshape.
     kept = [axis for axis in range(len(operand)) if axis not in removed]
     place_of = dict(zip(kept, numbers.offset_dims, strict=True))
     batch_places = [place for place in range(len(out_shape)) if place not in numbers.offset_dims]
@@ -193,7 +193,7 @@ def _scatter(site: Site, ufunc: np.ufunc | None) -> Overwriting:
     update_axis = dict(zip(kept, numbers.update_window_dims, strict=True))
     window = tuple(updates[update_axis[axis]] if axis in update_axis else 1 for axis in range(len(operand)))
     index_map = numbers.scatter_dims_to_operand_dims
-    # A dimension that windows cover only in part is indexed, by zeros.
+    # A dimension that windows cover only in part is indexed by zeros.
     partial = tuple(axis for axis in kept if axis not in index_map and window[axis] != operand[axis])
     windows = _Windows(
         operand,
@@ -240,12 +240,12 @@ def _scatter(site: Site, ufunc: np.ufunc | None) -> Overwriting:
     return Overwriting(keeping, into_first)
 
 
-# A row that is updated so often is updated one time after the other; beyond, its updates are summed first.
+# A row with up to so many updates is updated one by one; with more, its updates are summed first.
 _FEW = 8
 
 
 def combine_rows(ufunc: np.ufunc | None, table: Any, rows: Any, values: Any) -> None:
-    """table[rows] = ufunc(table[rows], values), for rows that occur several times, too. None assigns, the last wins."""
+    """table[rows] = ufunc(table[rows], values), even if rows occur several times. None assigns: the last value wins."""
     if ufunc is None:
         table[rows] = values
         return
@@ -261,13 +261,13 @@ def combine_rows(ufunc: np.ufunc | None, table: Any, rows: Any, values: Any) -> 
     counts = np.diff(first, append=len(rows))
     most = counts.max()
     if most <= _FEW:
-        # The first update of each row, then the second of each that has two, and so on.
+        # This applies the first update of each row, then the second of each that has two, and so on.
         number = np.arange(len(rows)) - np.repeat(first, counts)
         for turn in range(most):
             some = order[number == turn] if most > 1 else order
             table[rows[some]] = ufunc(table[rows[some]], values[some])
         return
-    # The differences of a row are the difference to the sum of what is taken off.
+    # Subtracting several values from a row equals subtracting their sum.
     within = np.add if ufunc is np.subtract else ufunc
     distinct = ordered[first]
     table[distinct] = ufunc(table[distinct], within.reduceat(values[order], first, axis=0))

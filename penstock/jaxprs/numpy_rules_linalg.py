@@ -1,4 +1,4 @@
-"""Decompositions and solvers, by the same LAPACK routines that jax calls on a CPU."""
+"""Decompositions and solvers, using the same LAPACK routines that jax calls on a CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.jaxprs.numpy_rules import Kernel, Site, rule
 
 
 def _per_matrix(site: Site, function: Callable[..., tuple[Any, ...]], ranks: tuple[int, ...]) -> Kernel:
-    """`function`, of arrays of the last `ranks` dimensions of the operands, for each element of the batch."""
+    """Applies `function`, which takes arrays of the last `ranks` dimensions, to each element of the batch."""
     if any(
         site.dtype(operand).name not in ("float32", "float64", "complex64", "complex128")
         for operand in range(len(ranks))

@@ -1,4 +1,4 @@
-"""Random bits: Philox-4x32 as XLA has it, bit for bit."""
+"""Random bits: Philox-4x32, bit for bit as in XLA."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _LOW = 0xFFFFFFFF
 _WORD = 0xFFFFFFFFFFFFFFFF
 _FACTORS = 0xD2511F53, 0xCD9E8D57
 _KEY_STEPS = 0x9E3779B9, 0xBB67AE85
-_FEW = 8  # blocks: Python's own numbers are quicker than NumPy's arrays for them
+_FEW = 8  # blocks, up to which Python's own numbers are faster than NumPy's arrays
 
 
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
-    """Ten rounds, on numbers or on arrays of them. Words of 32 bits lie in uint64, so products need no conversion."""
+    """Ten rounds, on numbers or on arrays of them. 32-bit words are kept in uint64, so products need no conversion."""
     a, b, c, d = counter
     first, second = key
     for _ in range(10):
@@ -30,7 +30,7 @@ def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[An
 
 
 def _words(seed: int, start: int, blocks: int) -> np.ndarray:
-    """Four words for each block. The state's first word is the key and, once more, the high half of the counter."""
+    """Four words for each block. The state's first word is the key and also the high half of the counter."""
     key = seed & _LOW, seed >> 32
     if blocks <= _FEW:
         words: list[int] = []
@@ -57,7 +57,7 @@ def rng_bit_generator(site: Site) -> Kernel:
 
     def kernel(key: Any) -> tuple[Any, Any]:
         seed, start = np.ascontiguousarray(key).view(np.uint64).tolist()
-        # A number of 64 bits is two words, the low one first.
+        # A 64-bit number is two words, the low one first.
         numbers = _words(seed, start, blocks).view(dtype).reshape(-1)[:size].reshape(shape)
         new_key = np.array([seed, (start + blocks) & _WORD], np.uint64).view(key_dtype)
         return new_key, numbers

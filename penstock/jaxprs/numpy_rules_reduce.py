@@ -79,7 +79,7 @@ def _arg(site: Site, find: Kernel) -> Kernel:
 
 @rule("reduce")
 def reduce(site: Site) -> Kernel:
-    """Any reduction: the two halves are combined again and again, as arrays, by what combines two elements."""
+    """Any reduction: combines the two halves of the array, repeatedly, with the function of two elements."""
     combine = elementwise_block(site, "jaxpr")
     axes = tuple(int(axis) for axis in site.param("dimensions"))
     count = len(site.node.outputs)
@@ -106,7 +106,7 @@ def reduce(site: Site) -> Kernel:
 
 
 def elementwise_block(site: Site, name: str) -> Any:
-    """The jaxpr of a param, which is for single elements, as a function of lists of arrays of one shape."""
+    """Makes a function of lists of arrays of one shape from the jaxpr of a param, which is for single elements."""
     jaxpr = site.node.params[name]
     if "consts" in site.node.params:
         jaxpr = core.ClosedJaxpr(jaxpr, site.node.params["consts"])
@@ -116,7 +116,7 @@ def elementwise_block(site: Site, name: str) -> Any:
     return block_of(site, name, jaxpr).bind(None)
 
 
-def _running(site: Site, ufunc: np.ufunc) -> Kernel:
+def _cumulative(site: Site, ufunc: np.ufunc) -> Kernel:
     axis, dtype = site.param("axis"), site.out_dtype()
     wide = wider(dtype)
 
@@ -131,33 +131,33 @@ def _running(site: Site, ufunc: np.ufunc) -> Kernel:
 
 @rule("cumsum")
 def cumsum(site: Site) -> Kernel:
-    return _running(site, np.add)
+    return _cumulative(site, np.add)
 
 
 @rule("cumprod")
 def cumprod(site: Site) -> Kernel:
-    return _running(site, np.multiply)
+    return _cumulative(site, np.multiply)
 
 
 @rule("cummax")
 def cummax(site: Site) -> Kernel:
-    return _running(site, np.maximum)
+    return _cumulative(site, np.maximum)
 
 
 @rule("cummin")
 def cummin(site: Site) -> Kernel:
-    return _running(site, np.minimum)
+    return _cumulative(site, np.minimum)
 
 
 @rule("cumlogsumexp")
 def cumlogsumexp(site: Site) -> Kernel:
     if site.out_dtype().kind == "c":
         raise site.no_rule("complex numbers")
-    return _running(site, np.logaddexp)
+    return _cumulative(site, np.logaddexp)
 
 
 def _sortable(x: Any) -> Any:
-    """`x` in a type whose order NumPy knows: NaN comes last."""
+    """`x` in a type that NumPy can sort, with NaN last."""
     return x.astype(np.float32) if is_narrow_float(x.dtype) else x
 
 
@@ -186,7 +186,7 @@ def top_k(site: Site) -> Kernel:
 
     def kernel(x: Any) -> tuple[Any, Any]:
         x = np.moveaxis(x, axis, -1)
-        # Sorted from the back, so that of equal elements the first in x comes last.
+        # Sorted from the back, so that the first of equal elements in x comes last.
         order = np.argsort(_sortable(x[..., ::-1]), -1, kind="stable")[..., ::-1][..., :k]
         places = x.shape[-1] - 1 - order
         values = np.take_along_axis(x, places, -1)

@@ -1,4 +1,4 @@
-"""Special functions and Fourier transforms, by SciPy."""
+"""Special functions and Fourier transforms, using SciPy."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _FUNCTIONS = {
 }
 
 
-def _of_scipy(name: str) -> Rule:
+def _scipy_rule(name: str) -> Rule:
     return Rule(lambda site: in_wider_type(site, getattr(scipy.special, name)), NEW, broadcasts=True, overwrites=False)
 
 
-RULES.update({primitive: _of_scipy(name) for primitive, name in _FUNCTIONS.items()})
+RULES.update({primitive: _scipy_rule(name) for primitive, name in _FUNCTIONS.items()})
 
 
 @elementwise("lgamma")
 def lgamma(site: Site) -> Kernel:
-    # At minus infinity SciPy has minus infinity.
+    # At minus infinity SciPy returns minus infinity.
     return in_wider_type(site, lambda x: np.where(np.isinf(x), np.abs(x), scipy.special.gammaln(x)))
 
 
 @elementwise("digamma")
 def digamma(site: Site) -> Kernel:
     def kernel(x: Any) -> Any:
-        # SciPy has infinities at 0; in XLA all poles are alike.
+        # SciPy returns infinities at 0; XLA treats all poles alike.
         return np.where(x == 0, np.nan, scipy.special.psi(x)).astype(x.dtype)
 
     return in_wider_type(site, kernel)

@@ -13,7 +13,7 @@ from penstock.jaxprs.numpy_rules_reduce import elementwise_block
 
 
 class _Sliding:
-    """The windows of a node: how to pad an operand, and, per place in a window, which elements lie there."""
+    """The windows of a node: how to pad an operand, and which elements are at each position in a window."""
 
     def __init__(self, site: Site, operand: int, windows_shape: tuple[int, ...]) -> None:
         shape = self.shape = site.shape(operand)
@@ -25,7 +25,7 @@ class _Sliding:
         self._config = [(low, high, step - 1) for (low, high), step in zip(pads, base, strict=True)]
         self.padded = padded_shape(shape, self._config)
         self.places = list(_places(window, strides, apart, windows_shape))
-        # Where the operand lies in the padded one.
+        # The position of the operand in the padded one.
         self.inside = tuple(slice(low, low + size) for size, (low, _) in zip(shape, pads, strict=True))
 
     def pad(self, dtype: Any) -> Kernel:
@@ -96,7 +96,7 @@ def reduce_window(site: Site) -> Callable[..., list[Any]]:
 
 
 def _chooses(site: Site) -> tuple[Any, Any]:
-    """The comparison by which the earlier of two elements is kept, and what padding is filled with."""
+    """The comparison that keeps the earlier of two elements, and the fill value of the padding."""
     name = site.node.params["select_prim"].name
     if name not in ("ge", "le"):
         raise site.no_rule(f"selection by {name}")
@@ -104,7 +104,7 @@ def _chooses(site: Site) -> tuple[Any, Any]:
 
 
 def _chosen(compare: Any, padded: Any, places: list[tuple[slice, ...]]) -> Any:
-    """The number of the place of each window's chosen element."""
+    """The position, within each window, of its chosen element."""
     best = padded[places[0]]
     chosen = np.zeros(best.shape, np.int32)
     for number, place in enumerate(places[1:], 1):

@@ -1,4 +1,4 @@
-"""Steps: closures that read operands from a list of values, call a kernel and put its results there."""
+"""Steps: closures that read operands from a list of values, call a kernel and store its results there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def make_step(
     into: int | None,
     drops: Sequence[int],
 ) -> Step:
-    """A step that calls `kernel` and empties the slots `drops`; its result goes into the array of operand `into`."""
+    """A step that calls `kernel` and empties the slots `drops`; it writes the result into operand `into`, if given."""
     if isinstance(kernel, Overwriting):
         kernel = kernel.keeping if into is None else kernel.into_first
         into = None

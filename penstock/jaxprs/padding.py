@@ -1,9 +1,9 @@
 """One compiled program for all sizes up to a bound.
 
 A program that was traced with symbolic dimensions is interpreted on arrays that are padded to the bounds; the true
-sizes are arguments of the compiled code. Masks keep the padding out of the true part of every result, whatever it
-holds, NaN included. They stand only where a primitive mixes positions along a padded dimension: a product of matrices
-needs none along the batch, the gradient of its weights does.
+sizes are arguments of the compiled code. Masks keep the padding, even NaN, out of the true part of every result. They
+are needed only if a primitive mixes positions along a padded dimension: a product of matrices needs none along the
+batch, the gradient of its weights does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def padded(jaxpr: ClosedJaxpr, bounds: Mapping[str, int]) -> Program:
     """The program of `jaxpr` for all sizes from 1 to `bounds`, to be called under `jax.jit` with sizes and arguments.
 
     Each argument is padded to `padded_shape` of its shape. So is each result; its first `true_shape` entries are
-    right, the rest is arbitrary. Raises NoRule where a primitive that touches a symbolic dimension has no rule.
+    correct, the rest is arbitrary. Raises NoRule if a primitive that touches a symbolic dimension has no rule.
 
     >>> (b,) = jax.export.symbolic_shape("b")
     >>> mean = jax.jit(jnp.mean).trace(jax.ShapeDtypeStruct((b,), "float32")).jaxpr
@@ -54,7 +54,7 @@ def padded(jaxpr: ClosedJaxpr, bounds: Mapping[str, int]) -> Program:
         return [_in_shape(r.array, ranges.padded(a.shape)) for r, a in zip(results, jaxpr.out_avals, strict=True)]
 
     templates = [jax.ShapeDtypeStruct(s, a.dtype) for s, a in zip(shapes, jaxpr.in_avals, strict=True)]
-    # Tracing here finds primitives without a rule now, and what is left for each use is a jaxpr of fixed shapes.
+    # Tracing here finds primitives without a rule early, and leaves a jaxpr of fixed shapes for each use.
     program = jaxpr_as_fun(jax.make_jaxpr(interpret)([jax.ShapeDtypeStruct((), np.int32)] * len(names), *templates))
 
     def run(sizes: Mapping[str, Any], arguments: Sequence[Any]) -> list[Any]:
@@ -82,7 +82,7 @@ def padded_shape(shape: Sequence[Dim], bounds: Mapping[str, int]) -> tuple[int, 
 
 
 def true_shape(shape: Sequence[Dim], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The part of a padded result that counts.
+    """The shape of the valid part of a padded result.
 
     >>> true_shape((b + 1, 3), {"b": 2})
     (3, 3)

@@ -15,13 +15,13 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from penstock.jaxprs.dims import Bounds, Dim, equation_touches_symbols, evaluate, is_symbolic
 from penstock.jaxprs.errors import NoRule
 
-Array = Any  # of jax, traced
+Array = Any  # a traced jax array
 
 # A rule gets the frame, the equation and its operands; it returns a result or a list of them, padded.
 Rule = Callable[["Frame", Any, "list[Padded]"], Any]
 
 RULES: dict[str, Rule] = {}
-CONTROL = "penstock.jaxprs.padding_rules_control"  # where the rules of loops and branches are
+CONTROL = "penstock.jaxprs.padding_rules_control"  # the module with the rules of loops and branches
 
 
 def rule(*primitives: str) -> Callable[[Rule], Rule]:
@@ -37,20 +37,20 @@ def rule(*primitives: str) -> Callable[[Rule], Rule]:
 
 @dataclass
 class Padded:
-    """An array whose symbolic dimensions are padded to their bounds."""
+    """An array with symbolic dimensions padded to their bounds."""
 
     array: Array  # or a NoRule, if nothing may read it
     shape: tuple[Dim, ...]  # the true one
-    zero: frozenset[int] = frozenset()  # dimensions whose padding is known to hold nothing but zeros
+    zero: frozenset[int] = frozenset()  # dimensions with padding that is known to be all zeros
 
 
 class Frame:
-    """Runs equations at the true sizes. A body of a loop or branch has a frame of its own."""
+    """Runs equations at the true sizes. Each body of a loop or branch has its own frame."""
 
     def __init__(self, bounds: Bounds, sizes: Mapping[str, Any]) -> None:
         self.bounds = bounds
         self._symbols = sizes
-        # Values computed in the body of a loop must not be used outside of it: hence one memory per frame.
+        # Values computed in the body of a loop must not be used outside it, so each frame has its own cache.
         self._sizes: dict[str, Any] = {}
 
     def size(self, dim: Dim) -> Any:
@@ -83,7 +83,7 @@ class Frame:
         return self.masked(value.array, {d: value.shape[d] for d in chosen if is_symbolic(value.shape[d])}, fill)
 
     def zeroed(self, value: Padded, dims: Iterable[int] | None = None) -> Array:
-        """The array with zeros in the padding of some dimensions (default: all); remembered for later uses."""
+        """The array with zeros in the padding of some dimensions (default: all); cached for later uses."""
         chosen = set(range(len(value.shape)) if dims is None else dims)
         todo = {d for d in chosen - value.zero if is_symbolic(value.shape[d])}
         value.array = self.filled(value, 0, sorted(todo))
@@ -137,12 +137,12 @@ class Frame:
         rule = RULES[primitive.name]
         if rule.__module__ == CONTROL:
             return rule(self, equation, operands)
-        with jax.disable_jit():  # jnp's functions are compiled ones: to trace each by itself takes long
+        with jax.disable_jit():  # jnp's functions are jitted, and tracing each separately is slow
             return rule(self, equation, operands)
 
 
 def no_rule(equation: Any, why: str) -> NoRule:
-    """The error of a rule that does not cover an equation."""
+    """The error for an equation that a rule does not cover."""
     return NoRule(equation.primitive.name, f"{why}, {_signature(equation)}")
 
 
@@ -172,9 +172,9 @@ def resized(array: Array, dim: int, size: int) -> Array:
 def placed(
     array: Array, dim: int, low: Any, low_range: tuple[int, int], length: int, fill: Any, interior: int = 0
 ) -> Array:
-    """`array` moved along a dimension so that it begins at `low` (negative: its beginning is cut), `length` long.
+    """`array` moved along a dimension so that it starts at `low` (if negative, its start is cut), `length` long.
 
-    `low` may be traced; then `low_range` says between which numbers it is.
+    `low` may be traced; then `low_range` gives its bounds.
     """
     extent = max(array.shape[dim] * (interior + 1) - interior, 0)
     none = [(0, 0, 0)] * array.ndim
@@ -196,14 +196,14 @@ def cut(frame: Frame, array: Array, d: int, start: Dim, length: int) -> Array:
 
 
 def largest(dtype: Any) -> Any:
-    """The number that no other of its type is above."""
+    """The largest number of a type."""
     if dtype == np.bool_:
         return True
     return np.inf if jnp.issubdtype(dtype, jnp.floating) else np.iinfo(dtype).max
 
 
 def smallest(dtype: Any) -> Any:
-    """The number that no other of its type is below."""
+    """The smallest number of a type."""
     if dtype == np.bool_:
         return False
     return -np.inf if jnp.issubdtype(dtype, jnp.floating) else np.iinfo(dtype).min

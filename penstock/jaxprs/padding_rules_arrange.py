@@ -26,7 +26,7 @@ def dimension_size(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
 
 @rule("shape_assertion")
 def shape_assertion(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
-    return []  # compiled code cannot raise; whoever chooses the sizes checks them
+    return []  # compiled code cannot raise; the caller checks the sizes
 
 
 @rule("iota", "empty")
@@ -64,7 +64,7 @@ def transpose(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
 def squeeze(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
     (value,) = operands
     kept = [d for d in range(len(value.shape)) if d not in equation.params["dimensions"]]
-    # A dimension that is only known to be 1 by a constraint is padded all the same.
+    # A dimension that is 1 only by a constraint is still padded.
     array = value.array
     for d in equation.params["dimensions"]:
         array = resized(array, d, 1)
@@ -83,7 +83,7 @@ def rev(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
     array = bind(equation, value.array)
     for d in equation.params["dimensions"]:
         if is_symbolic(value.shape[d]):
-            # The padding is first now: it goes.
+            # The padding is now at the start, so it is cut off.
             bound = array.shape[d]
             array = placed(array, d, frame.size(value.shape[d]) - bound, (-bound, 0), bound, 0)
     return array
@@ -97,7 +97,7 @@ def concatenate(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
     room = sum(operand.array.shape[d] for operand in operands)
     joined = resized(operands[0].array, d, room)
     offset = frame.size(operands[0].shape[d])
-    for operand in operands[1:]:  # each covers the padding of the one before
+    for operand in operands[1:]:  # each covers the padding of the previous one
         joined = lax.dynamic_update_slice_in_dim(joined, operand.array, offset, d)
         offset = offset + frame.size(operand.shape[d])
     return resized(joined, d, frame.bounds.upper(result_shape(equation)[d]))
@@ -159,7 +159,7 @@ def pad(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
         if all(isinstance(n, (int, np.integer)) and n == 0 for n in (low, high, interior)):
             continue
         if is_symbolic(value.shape[d]):
-            # What follows the true end is the program's padding then, however much of it there is.
+            # The values after the true end then are the program's own padding, regardless of their number.
             array = frame.masked(array, {d: value.shape[d]}, fill.array)
         length = frame.bounds.upper(shape[d])
         array = placed(array, d, frame.size(low), frame.bounds.range(low), length, fill.array, int(interior))

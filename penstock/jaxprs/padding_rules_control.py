@@ -27,7 +27,7 @@ def call_jaxpr(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
 
 @rule("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "core_call", "call")
 def call_with_derivative(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
-    # Derivatives have been taken before.
+    # Derivatives have already been taken.
     body = equation.params.get("call_jaxpr", equation.params.get("fun_jaxpr"))
     return _inlined(frame, body, operands)
 
@@ -73,7 +73,7 @@ def while_loop(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
         new = frame.call(params["body_jaxpr"], [*body_constants, *carry])
         if not batch:
             return new
-        # Of a batch of loops, those that are over keep what they have.
+        # In a batch of loops, those that have ended keep their values.
         going = goes_on(carry)
         return [_chosen(going, after, before) for after, before in zip(new, carry, strict=True)]
 
@@ -81,7 +81,7 @@ def while_loop(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
 
 
 def _chosen(choice: Any, yes: Any, no: Any) -> Any:
-    """Per element of a batch, one of two values."""
+    """Selects one of two values for each element of a batch."""
     return jnp.where(choice.reshape(choice.shape + (1,) * (yes.ndim - choice.ndim)), yes, no)
 
 

@@ -1,4 +1,4 @@
-"""Rules of primitives that take each position by itself: padding stays padding."""
+"""Rules of primitives that handle each position separately: padding stays padding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from penstock.jaxprs.dims import is_symbolic
 from penstock.jaxprs.padding_frame import Array, Frame, Padded, bind, resized, result_shape, rule
 
-# Zero wherever every operand is, so that what is known to be zero stays so.
+# These are zero if every operand is, so padding that is known to be zero stays zero.
 _ZERO_FOR_ZERO = """
 abs add add_any and asin asinh atan atanh cbrt ceil conj convert_element_type copy copy_p erf expm1 floor imag log1p max
 min mul name neg or real reduce_precision round select_n sign sin sinh sqrt square stop_gradient sub tan tanh xor
@@ -40,7 +40,7 @@ def unchanged(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
 
 
 def _fitting(frame: Frame, equation: Any, operand: Padded) -> Array:
-    """The operand's array; equal sizes that are written differently may have got different bounds."""
+    """The operand's array, resized if needed: equal sizes that are written differently may have different bounds."""
     array = operand.array
     wanted = result_shape(equation)
     if len(wanted) != len(operand.shape):  # a scalar, or a key with dimensions of its own
@@ -56,7 +56,7 @@ def _common_zero(equation: Any, operands: list[Padded]) -> frozenset[int]:
     everywhere = frozenset(range(len(result_shape(equation))))
     values = zip(equation.invars, operands, strict=True)
     if equation.primitive.name == "select_n":
-        next(values)  # the choice itself
+        next(values)  # skips the choice itself
     for variable, operand in values:
         literal = getattr(variable, "val", None)
         if literal is None or np.any(literal):

@@ -1,4 +1,4 @@
-"""Rules of primitives that read and write at computed places: ends are the true ones, and padding never lands."""
+"""Rules of primitives that read and write at computed positions: they use true ends, and never write padding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.jaxprs.padding_frame import Array, Frame, Padded, bind, largest, n
 
 
 def _never_clamped(frame: Frame, whole: Dim, part: Dim) -> bool:
-    """True where XLA, which sees padded sizes, leaves every start alone at which the true part fits the true whole."""
+    """True if XLA, which sees padded sizes, does not clamp any start at which the true part fits the true whole."""
     if not is_symbolic(part):
         return True
     slack = whole - part
@@ -22,7 +22,7 @@ def _never_clamped(frame: Frame, whole: Dim, part: Dim) -> bool:
 
 
 def _with_room(frame: Frame, array: Array, d: int, whole: Dim, part: Dim) -> Array:
-    """`array` with so much padding that a padded part fits wherever the true one does."""
+    """`array` with enough padding for a padded part to fit where the true one does."""
     if _never_clamped(frame, whole, part):
         return array
     return resized(array, d, array.shape[d] + frame.bounds.upper(part))
@@ -30,7 +30,7 @@ def _with_room(frame: Frame, array: Array, d: int, whole: Dim, part: Dim) -> Arr
 
 def _clamped(frame: Frame, start: Array, whole: Dim, part: Dim) -> Array:
     if not is_symbolic(whole) and not is_symbolic(part):
-        return start  # XLA does it
+        return start  # XLA clamps it
     # In this program XLA would clamp by the padded sizes.
     return jnp.clip(start, 0, jnp.asarray(frame.size(whole) - frame.size(part), start.dtype))
 
@@ -75,18 +75,18 @@ def _merged(frame: Frame, new: Array, old: Array, dims: dict[int, Dim]) -> Array
 
 
 def _wide_enough(indices: Array) -> Array:
-    """Indices of a type that holds every size."""
+    """Indices in a type that can hold every size."""
     return indices if np.dtype(indices.dtype).itemsize >= 4 else indices.astype(np.int32)
 
 
 def _limits(frame: Frame, wholes: list[Dim], parts: list[Dim], dtype: Any) -> Array:
-    """For each indexed dimension, the last start at which a part fits."""
+    """The last start at which a part fits, for each indexed dimension."""
     ends = [frame.size(whole) - frame.size(part) for whole, part in zip(wholes, parts, strict=True)]
     return jnp.stack([jnp.asarray(end, dtype) for end in ends])
 
 
 def _outside(indices: Array, limits: Array) -> Array:
-    """Marks the starts that do not fit; the last dimension, of the components of a start, stays with size 1."""
+    """Marks the starts that do not fit; the last dimension, the components of a start, is kept with size 1."""
     return jnp.any((indices < 0) | (indices > limits), axis=-1, keepdims=True)
 
 
@@ -105,9 +105,9 @@ def gather(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
     if any(is_symbolic(value.shape[d]) or is_symbolic(parts[d]) for d in indexed):
         limits = _limits(frame, [value.shape[d] for d in indexed], [parts[d] for d in indexed], indices.dtype)
         if params["mode"] == GatherScatterMode.FILL_OR_DROP:
-            # No array reaches this far, so XLA fills.
+            # No array is this large, so XLA fills.
             indices = jnp.where(_outside(indices, limits), np.iinfo(indices.dtype).max, indices)
-        else:  # clipped, or promised to be inside, where XLA clips as well
+        else:  # clipped, or promised to be inside, in which case XLA clips as well
             indices = jnp.clip(indices, 0, limits)
         changed["indices_are_sorted"] = False
     return bind(equation, array, indices, **changed)
@@ -154,7 +154,7 @@ def scatter(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
         for d, dim in enumerate(places.shape[:-1]):
             if is_symbolic(dim):
                 nowhere |= lax.broadcasted_iota(np.int32, nowhere.shape, d) >= frame.size(dim)
-        # No array reaches this far, so XLA drops the update.
+        # No array is this large, so XLA drops the update.
         indices = jnp.where(nowhere, np.iinfo(indices.dtype).max, indices)
         changed = {"mode": GatherScatterMode.FILL_OR_DROP, "indices_are_sorted": False}
 

@@ -7,7 +7,7 @@ from typing import Any
 from penstock.jaxprs.dims import is_symbolic
 from penstock.jaxprs.padding_frame import Frame, Padded, bind, no_rule, rule
 
-# How many dimensions at the end of each operand one matrix, or one vector of factors, has.
+# The number of last dimensions of each operand that form one matrix, or one vector of factors.
 _CORE = {
     "cholesky": (2,),
     "cholesky_update": (2, 1),
@@ -32,14 +32,14 @@ def batched(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
     for operand, core in zip(operands, _CORE[equation.primitive.name], strict=True):
         if any(map(is_symbolic, operand.shape[len(operand.shape) - core :])):
             raise no_rule(equation, "a matrix of symbolic size")
-    # Zeros rather than what is there: LAPACK may search long for the eigenvalues of NaN.
+    # Zeros replace the padding: LAPACK may search long for the eigenvalues of NaN.
     return bind(equation, *(frame.zeroed(operand) for operand in operands))
 
 
 @rule("triangular_solve")
 def triangular_solve(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
     matrix, right = operands
-    # Each column of the right side is solved by itself (each row, where the matrix is on the right).
+    # Each column of the right side is solved separately (each row, if the matrix is on the right).
     mixed = -2 if equation.params["left_side"] else -1
     if any(map(is_symbolic, (*matrix.shape[-2:], right.shape[mixed]))):
         raise no_rule(equation, "a matrix of symbolic size")

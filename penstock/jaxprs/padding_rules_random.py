@@ -1,4 +1,4 @@
-"""Rules of random bits: those generators whose n-th number does not depend on how many are made."""
+"""Rules of random bits, for generators whose n-th number does not depend on how many are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of reductions, cumulative sums, products of arrays and sorting: padding becomes what changes no result."""
+"""Rules of reductions, cumulative sums, products of arrays and sorting: padding is set to values without effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.jaxprs.padding_frame import Frame, Padded, bind, largest, no_rule,
 
 
 def _identity(name: str, dtype: Any) -> Any:
-    """The number that changes no result of a reduction."""
+    """The number that has no effect on a reduction."""
     operation = name.removeprefix("reduce_").removeprefix("cum")
     match operation:
         case "sum" | "or" | "xor":
@@ -29,7 +29,7 @@ def _identity(name: str, dtype: Any) -> Any:
 
 
 def _kept_zero(value: Padded, axes: tuple[int, ...]) -> frozenset[int]:
-    """Where the padding stays zero when some dimensions are summed away."""
+    """The dimensions whose padding stays zero when some dimensions are summed."""
     kept = [d for d in range(len(value.shape)) if d not in axes]
     return frozenset(kept.index(d) for d in value.zero if d in kept)
 
@@ -51,7 +51,7 @@ def reduce(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
 
 @rule("argmax", "argmin")
 def arg_extreme(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
-    # Among equals the first counts, and padding comes last.
+    # The first of equal elements counts, and padding comes last.
     (value,) = operands
     extreme = smallest if equation.primitive.name == "argmax" else largest
     return bind(equation, frame.filled(value, extreme(value.array.dtype), equation.params["axes"]))
@@ -70,7 +70,7 @@ def general_reduce(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
 def cumulative(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
     (value,) = operands
     if not equation.params["reverse"]:
-        return bind(equation, value.array)  # padding comes after all that counts
+        return bind(equation, value.array)  # padding comes after all true elements
     identity = _identity(equation.primitive.name, value.array.dtype)
     return bind(equation, frame.filled(value, identity, [equation.params["axis"]]))
 

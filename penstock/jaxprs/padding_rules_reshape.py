@@ -1,4 +1,4 @@
-"""The rule of reshape: runs of dimensions with the same number of elements, each by itself."""
+"""The rule of reshape: it handles each run of dimensions with the same number of elements separately."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def _runs(old: Sequence[Dim], new: Sequence[Dim]) -> Iterator[tuple[list[Dim], l
 
 
 def _padded_at_end(shape: Sequence[Dim]) -> bool:
-    """True where the true elements of a run come first in memory: nothing but its first dimension is padded."""
+    """True if the true elements of a run come first in memory: only its first dimension is padded."""
     dims = [dim for dim in shape if is_symbolic(dim) or dim != 1]
     return not any(map(is_symbolic, dims[1:]))
 
 
 def _sources(frame: Frame, old: Sequence[Dim], new: Sequence[Dim]) -> Array:
-    """For each position of the padded new run, flattened, the position in the padded old one."""
+    """The position in the padded old run of each position of the padded new run, both flattened."""
     positions: Any = np.int32(0)
     grid = frame.padded(new)
     for d, dim in enumerate(new):
@@ -60,7 +60,7 @@ def reshape(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
     if equation.params["dimensions"] is not None:
         raise no_rule(equation, "a permutation of dimensions")
     array, shape = value.array, result_shape(equation)
-    done: list[int] = []  # the padded sizes of the runs that are in their new form
+    done: list[int] = []  # the padded sizes of the runs that already have their new form
     zero: set[int] = set()
     used = made = 0
     for old, new in _runs(value.shape, shape):

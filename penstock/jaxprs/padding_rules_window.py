@@ -1,4 +1,4 @@
-"""Rules of convolutions and windows: padding becomes what a window ignores, and the program's own padding follows."""
+"""Rules of convolutions and windows: padding gets values that a window ignores; the program's own padding follows."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _windowed(
 ) -> tuple[Array, tuple[int, int]]:
     """The array and its padding along a dimension, so that `windows` windows fit.
 
-    What is beyond the true end of the array must hold `fill` already: then it does not matter where the padding of
-    the program ends. A beginning that is only known at run time is made here; a number is left to XLA.
+    The values after the true end of the array must already be `fill`, so that the end of the program's padding does not
+    matter. A start that is only known at run time is padded here; a number is left to XLA.
     """
     length = (windows - 1) * stride + window
     if is_symbolic(low):
@@ -117,7 +117,7 @@ def select_and_scatter_add(frame: Frame, equation: Any, operands: list[Padded]) 
     dtype = value.array.dtype
     never_chosen = smallest(dtype) if params["select_prim"].name == "ge" else largest(dtype)
     array, padding = value.array, list(params["padding"])
-    moved: dict[int, Dim] = {}  # by dimension, where the array begins among the windows
+    moved: dict[int, Dim] = {}  # by dimension, the start of the array among the windows
     for d, (low, high) in enumerate(padding):
         window, stride = params["window_dimensions"][d], params["window_strides"][d]
         trivial = window == 1 and stride == 1 and low == 0 and high == 0

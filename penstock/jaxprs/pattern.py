@@ -1,4 +1,4 @@
-"""Patterns: how the sizes of a program's inputs hang together, learnt from the shapes that were seen."""
+"""Patterns: how the sizes of a program's inputs depend on each other, learnt from the shapes that were seen."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jax import export
 Shapes = tuple[tuple[int, ...], ...]
 
 _QUESTION = re.compile(r"comparison '(.+?)' (<=|>=|<|>) '(.+?)' is inconclusive")
-_MANY = 4096  # answers that are kept
+_MAX_ANSWERS = 4096  # answers that are kept
 
 
 class Pattern:
     """Shapes with symbols in place of the sizes that differ from one call to the next.
 
     Sizes that were equal in all calls have the same symbol. One that was always a multiple of another, larger by the
-    same number, or the product of two others is an expression of their symbols. Whether other shapes fit is checked.
+    same number, or the product of two others is an expression of their symbols. New shapes are checked against this.
 
     >>> pattern = Pattern([((2, 8), (16,)), ((3, 8), (24,)), ((5, 8), (40,))])
     >>> pattern.shapes, pattern.sizes(((7, 8), (56,)))
@@ -28,7 +28,7 @@ class Pattern:
     """
 
     def __init__(self, seen: Sequence[Shapes], imagined: Sequence[Shapes] = ()) -> None:
-        """`imagined` are shapes that might come as well, as far as is known before they do."""
+        """`imagined` are further shapes that are expected later."""
         every = [*seen, *imagined]
         columns = [[shapes[i][j] for shapes in every] for i, shape in enumerate(seen[0]) for j in range(len(shape))]
         names: list[str] = []
@@ -50,15 +50,15 @@ class Pattern:
         self._ranks = [len(shape) for shape in seen[0]]
         self._constraints = [f"{name} >= 2" for name in names]
         self._assumed: list[Any] = []  # expressions that are 0 or more
-        self._answers: dict[tuple[int, ...], bool] = {}  # whether these sizes are as assumed
-        self._draw()
+        self._answers: dict[tuple[int, ...], bool] = {}  # if these sizes are as assumed
+        self._make_symbols()
         self._places: dict[str, tuple[int, int]] = {}
         for i, dims in enumerate(self.shapes):
             for j, dim in enumerate(dims):
                 if str(dim) in names:
                     self._places.setdefault(str(dim), (i, j))
 
-    def _draw(self) -> None:
+    def _make_symbols(self) -> None:
         """Makes the symbols, and the shapes with them."""
         self._scope = export.SymbolicScope(self._constraints)
         symbols = export.symbolic_shape(", ".join(self.symbols), scope=self._scope) if self.symbols else ()
@@ -66,7 +66,7 @@ class Pattern:
         self.shapes: list[tuple[Any, ...]] = [tuple(next(flat) for _ in range(rank)) for rank in self._ranks]
 
     def assume(self, question: str, sizes: Mapping[str, int]) -> bool:
-        """Takes for granted what holds for `sizes`, where jax asks for more than is known of the symbols.
+        """Assumes the answer to jax's question about symbols that is right for `sizes`.
 
         Shapes with sizes for which it does not hold do not fit any more. False if the question is of another kind.
 
@@ -79,7 +79,7 @@ class Pattern:
         left, sign, right = found.groups()
         if sign in "<=":
             left, right = right, left
-        strict = sign in "<>"  # left > right is asked for, else left >= right
+        strict = sign in "<>"  # the question is left > right, else left >= right
         a, b = export.symbolic_shape(f"{left}, {right}", scope=self._scope)
         difference: Any = a - b - strict
         holds = difference._evaluate(dict(sizes)) >= 0
@@ -89,11 +89,11 @@ class Pattern:
         self._constraints.append(known)
         self._assumed.append(difference if holds else b - a - (not strict))
         self._answers.clear()
-        self._draw()
+        self._make_symbols()
         return True
 
     def sizes(self, shapes: Shapes) -> dict[str, int] | None:
-        """The size of each symbol if `shapes` fit, else None. Sizes 0 and 1 do not: they broadcast, or hold nothing."""
+        """The sizes of the symbols if `shapes` fit, else None. Sizes 0 and 1 never fit: they broadcast or are empty."""
         numbers = []
         for i, j in self._places.values():
             if i >= len(shapes) or j >= len(shapes[i]) or shapes[i][j] < 2:
@@ -111,14 +111,14 @@ class Pattern:
     def _is_as_assumed(self, sizes: dict[str, int]) -> bool:
         key = tuple(sizes.values())
         if key not in self._answers:
-            if len(self._answers) > _MANY:
+            if len(self._answers) > _MAX_ANSWERS:
                 self._answers.clear()
             self._answers[key] = all(e._evaluate(sizes) >= 0 for e in self._assumed)
         return self._answers[key]
 
 
 def _expressed(column: list[int], known: list[list[int]]) -> Callable[[Sequence[Any]], Any] | None:
-    """A column of sizes by those of the symbols so far: the same, a multiple, larger by a number, a product."""
+    """Expresses a column of sizes by known symbols: the same, a multiple, larger by a number, a product."""
     if column in known:
         return _multiple(known.index(column), 1)
     for i, sizes in enumerate(known):

@@ -1,4 +1,4 @@
-"""Sizes of symbolic dimensions: found in the shapes of arguments, used to evaluate expressions of dimensions."""
+"""Sizes of symbolic dimensions, found in the shapes of arguments and used to evaluate expressions of dimensions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.jaxprs.dims import evaluate, is_symbolic
 
 
 class SizesNeeded(Exception):
-    """A symbolic dimension was asked for where no sizes are known yet."""
+    """Raised when a symbolic dimension is needed before sizes are known."""
 
 
 class Sizes:
@@ -49,7 +49,7 @@ def dimension_key(dimension: Any) -> Any:
 
 
 def symbol_places(shapes: Sequence[Sequence[Any]]) -> dict[str, tuple[int, int]]:
-    """Where each symbol can be read: (position in `shapes`, axis) of a dimension that is the plain symbol."""
+    """The place to read each symbol: (position in `shapes`, axis) of a dimension that is the plain symbol."""
     places: dict[str, tuple[int, int]] = {}
     for position, shape in enumerate(shapes):
         for axis, dimension in enumerate(shape):

@@ -13,7 +13,7 @@ from jax import export
 from jax._src import core
 from jax._src.export.shape_poly import _DimExpr as _Symbol
 
-NOT_FOR_SYMBOLS = (core.InconclusiveDimensionOperation,)  # raised where an answer depends on the size
+NOT_FOR_SYMBOLS = (core.InconclusiveDimensionOperation,)  # raised if an answer depends on the size
 
 Shape = tuple[int, ...]
 
@@ -23,16 +23,16 @@ _EXPRESSION = re.compile(rf"(?:- )?\b{_TERM}(?: [-+] (?:{_TERM}|\d+))*\b")  # as
 
 class _Here(threading.local):
     def __init__(self) -> None:
-        self.undecided: list[str] = []  # questions about sizes that a trace left open: it computes numbers from them
+        self.undecided: list[str] = []  # questions about sizes that a trace left open: it computes with them
 
 
 here = _Here()
 
 
 def numbered(shapes: Sequence[Shape]) -> tuple[tuple[int, ...], ...]:
-    """The shapes with a number, from -1 down, in place of each size of 2 and more, the same for equal sizes.
+    """Replaces each size of 2 and more by a number, from -1 down, the same for equal sizes.
 
-    Sizes 0 and 1 stay: they broadcast, or mean that nothing is there.
+    Sizes 0 and 1 stay: they broadcast, or mean empty.
 
     >>> numbered([(20, 784), (784, 1)])
     ((-1, -2), (-2, 1))
@@ -57,7 +57,7 @@ def symbolic(shapes: Sequence[Sequence[int]]) -> list[tuple[Any, ...]]:
 
 
 def sizes(dims: Any, dtype: Any) -> np.ndarray:
-    """Sizes as an array of numbers, or of objects where some are symbols.
+    """Sizes as an array of numbers, or of objects if some are symbols.
 
     >>> sizes((d0, 784), np.int32)
     array([d0, 784], dtype=object)
@@ -77,7 +77,7 @@ def named_sizes(shapes: Sequence[Shape]) -> dict[str, int]:
 
 
 def told(message: str, sizes: Mapping[str, int]) -> str:
-    """A message with numbers in place of the sizes that are symbols in it.
+    """Replaces the symbolic sizes in a message by numbers.
 
     >>> told("indices value 9 is not in [0, 2*d0 - 1)", {"d0": 4})
     'indices value 9 is not in [0, 7)'
@@ -93,7 +93,7 @@ def told(message: str, sizes: Mapping[str, int]) -> str:
 
 
 def has_symbols(value: Any) -> bool:
-    """Tells if a value is an array with sizes in it that are symbols."""
+    """Tells if a value is an array that contains symbolic sizes."""
     return value.__class__ is np.ndarray and value.dtype == object and any(map(is_symbol, value.flat))
 
 
@@ -103,25 +103,25 @@ def is_symbol(size: Any) -> bool:
 
 
 def as_number(size: Any) -> Any:
-    """A size as the number that it is when the program runs."""
+    """Converts a size to a number, which is known when the program runs."""
     return core.dimension_as_value(size) if is_symbol(size) else size
 
 
 def as_numbers(dims: np.ndarray, dtype: Any) -> Any:
-    """Sizes as the numbers that they are when the program runs."""
+    """Converts sizes to numbers, which are known when the program runs."""
     flat = [jnp.asarray(as_number(d)).astype(dtype) for d in dims.flat]
     return jnp.stack(flat).reshape(dims.shape)
 
 
 def as_size(size: Any) -> Any:
-    """A size as an int, or the symbol that it is; a scalar array of one too."""
+    """A size as an int, or as a symbol; also accepts a scalar array."""
     if size.__class__ is np.ndarray:
         size = size.item()
     return size if is_symbol(size) else int(size)
 
 
 def broadcast_shapes(*shapes: Sequence[Any]) -> tuple[Any, ...]:
-    """The shape that shapes broadcast to, symbols included; ValueError where they do not.
+    """The shape that shapes broadcast to, symbols included; ValueError if they do not broadcast.
 
     >>> broadcast_shapes((d0, 1), (10,))
     (d0, 10)

@@ -1,1 +1,1 @@
-"""Tools that ops are declared and written with, none of them an op: types, shape rules, lists as values, waiting."""
+"""Tools for declaring and writing ops, none of them an op: types, shape rules, lists as values, waiting."""

@@ -1,8 +1,8 @@
-"""The values that lists of tensors have while a graph runs.
+"""The values of lists of tensors while a graph runs.
 
-A list is an immutable value: writing gives a new one. `StackedList` has its items as the rows of one array, which is
-what compiled loops need. `RowList` has each item on its own, so that items may differ in shape; it serves the host and
-code that knows every index. Both are pytrees.
+A list is an immutable value: a write returns a new one. `StackedList` keeps its items as the rows of one array, which
+compiled loops need. `RowList` keeps each item separately, so that items may differ in shape; it is for the host and
+for code in which every index is known. Both are pytrees.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from penstock.kernel.types import xp
 
 
 class UnknownItem(ValueError):
-    """An item was read that was never written, and nothing says which shape it has."""
+    """Raised when an item is read that was never written and whose shape is unknown."""
 
 
 def is_known(*values: Any) -> bool:
-    """Tells if values are NumPy's: on the host all are, in compiled code only what folds."""
+    """Tells if all values are NumPy's: on the host all are, in compiled code only constants."""
     return all(isinstance(v, (np.ndarray, np.generic, int)) for v in values)
 
 
 def zeros(dims: Sequence[int], dtype: Any) -> Any:
-    """Items that nothing was written to; of strings, empty ones."""
+    """Unwritten items: zeros, or empty strings."""
     return np.full(dims, b"", object) if np.dtype(dtype) == object else np.zeros(dims, dtype)
 
 
@@ -39,9 +39,9 @@ def _require_index(index: Any, size: int, what: str) -> None:
 
 @jax.tree_util.register_pytree_node_class
 class StackedList:
-    """Items as rows of one array; without room (None) until the shape of an item is known.
+    """Items as rows of one array; the array is None until the shape of an item is known.
 
-    `cleared` says which rows count as zeros although the array has something else there: XLA would copy the whole array
+    `cleared` marks rows that count as zeros although the array holds other values: XLA would copy the whole array
     to clear a row that it also reads.
     """
 
@@ -51,7 +51,7 @@ class StackedList:
         self.items = items
         self.size = size
         self.dtype = dtype
-        self.item_shape = item_shape  # as it was declared, while there is no room
+        self.item_shape = item_shape  # the declared shape, until there is an array
         self.cleared = cleared
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
@@ -63,7 +63,7 @@ class StackedList:
         return cls(children[0], size, dtype, item_shape, children[1])
 
     def with_room(self, like: Any) -> Any:
-        """This list with room for items as `like` has them."""
+        """This list with an array for items like `like`."""
         if not isinstance(like, StackedList) or like.items is None:
             return self
         items = jnp.zeros(like.items.shape, like.items.dtype) if self.items is None else self.items
@@ -74,7 +74,7 @@ class StackedList:
         return StackedList(items, self.size, self.dtype, None, cleared)
 
     def _is_on_host(self, index: Any, *items: Any) -> bool:
-        """Tells if NumPy can do it: nothing here is part of compiled code."""
+        """Tells if NumPy can do the operation: nothing here is part of compiled code."""
         return is_known(index, *items) and self.cleared is None and (self.items is None or is_known(self.items))
 
     def zeros_like(self) -> StackedList:
@@ -89,12 +89,12 @@ class StackedList:
         return self._with(self._all() + other._all(), None)
 
     def rows(self) -> RowList:
-        """The same list with each item on its own."""
+        """The same list with each item stored separately."""
         rows = [None] * self.size if self.items is None else [self._all()[i, ...] for i in range(self.size)]
         return RowList(rows, self.dtype, self.item_shape)
 
     def _all(self, shape: tuple[int, ...] | None = None) -> Any:
-        """The items as they count; `shape` is that of an item, if it is known."""
+        """All items, cleared rows as zeros; `shape` is that of an item, if it is known."""
         if self.items is None:
             shape = self.item_shape if shape is None else shape
             if shape is None:
@@ -153,7 +153,7 @@ class StackedList:
         return self.items
 
     def add(self, index: Any, item: Any) -> StackedList | RowList:
-        """A list with `item` added to that at `index`."""
+        """A list with `item` added to the one at `index`."""
         if is_known(index) and (self.items is None or self._is_on_host(index, item)):
             return self.rows().add(index, item)
         items = self._room_for(item)
@@ -204,12 +204,12 @@ class StackedList:
 
 @jax.tree_util.register_pytree_node_class
 class RowList:
-    """Items on their own, None where nothing was written. An index must be known."""
+    """Items stored separately, None if nothing was written. An index must be known."""
 
     def __init__(self, items: Sequence[Any], dtype: Any, shape: tuple[int, ...] | None = None) -> None:
         self.items = list(items)
         self.dtype = dtype
-        self.item_shape = shape  # of an item, as it was declared
+        self.item_shape = shape  # the declared shape of an item
 
     @property
     def size(self) -> int:
@@ -223,7 +223,7 @@ class RowList:
         return cls(children, *aux)
 
     def stacked(self) -> StackedList:
-        """The same list as compiled loops need it: NotTraceable where items differ in shape."""
+        """The same list in the form that compiled loops need; NotTraceable if items differ in shape."""
         written = [i for i in self.items if i is not None]
         if not written:
             return StackedList(None, self.size, self.dtype, self.item_shape)

@@ -1,4 +1,4 @@
-"""Shape rules that several ops share, and what rules are made of.
+"""Shape rules that several ops share, and helpers for rules.
 
 A rule takes the new Operation and returns one shape per output.
 """
@@ -38,7 +38,7 @@ def broadcast(op: Operation) -> Shapes:
 
 
 def broadcast_pair(a: TensorShape, b: TensorShape) -> TensorShape:
-    """`broadcast_shape` with the message that names the two sizes."""
+    """`broadcast_shape` with an error message that names the two sizes."""
     if a._dims is not None and a._dims == b._dims and None not in a._dims:
         return a
     try:
@@ -53,7 +53,7 @@ def broadcast_pair(a: TensorShape, b: TensorShape) -> TensorShape:
 
 
 def merged(op: Operation) -> Shapes:
-    """All inputs have one shape, which is the output's."""
+    """All inputs have one shape, which is also the output's."""
     shape = op.input_list[0].shape
     for tensor in op.input_list[1:]:
         shape = shape.merge_with(tensor.shape)
@@ -101,7 +101,7 @@ def _not_rank_2(shape: TensorShape) -> TensorShape:
 
 
 def reduction(op: Operation) -> Shapes:
-    """The axes of input 1 go away, or become 1 with keep_dims."""
+    """The axes of input 1 are removed, or become 1 with keep_dims."""
     shape = op.input_list[0].shape
     keep = op.attrs.get("keep_dims", False)
     axes = constant_value(op.input_list[1])
@@ -110,7 +110,7 @@ def reduction(op: Operation) -> Shapes:
             raise ValueError("Shape must be at most rank 1 but is rank 2")
         return [TensorShape.of(None)]
     if axes is None:
-        # Not even the rank: the axes may name one axis twice.
+        # Not even the rank is known: the axes may name one axis twice.
         return [TensorShape.of((None,) * shape.rank if keep else None)]
     chosen = set()
     for axis in axes.reshape(-1).tolist():
@@ -123,11 +123,11 @@ def reduction(op: Operation) -> Shapes:
     return [TensorShape.of(tuple(d for i, d in enumerate(dims) if i not in chosen))]
 
 
-# What rules are made of
+# Helpers for rules
 
 
 def merge(a: TensorShape, b: TensorShape) -> TensorShape:
-    """What two shapes of one tensor say together; ValueError as TensorFlow words it where they contradict."""
+    """Combines two shapes of one tensor; ValueError in TensorFlow's words if they contradict."""
     left, right = a._dims, b._dims
     if left is None or right is None or left == right:
         return b if left is None else a
@@ -149,7 +149,7 @@ def brief(shape: Any) -> str:
 
 
 def require_rank(shape: TensorShape, rank: int) -> TensorShape:
-    """`shape`, with rank `rank`; ValueError where it has another."""
+    """`shape` with rank `rank`; ValueError if it has another."""
     if shape.rank is not None and shape.rank != rank:
         raise ValueError(f"Shape must be rank {rank} but is rank {shape.rank}")
     return shape.with_rank(rank)

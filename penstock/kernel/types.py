@@ -1,4 +1,4 @@
-"""Sets of types that ops take; what a kernel asks of its surroundings: `xp`, the array module, and `platform`."""
+"""Sets of types that ops take, and the environment of a kernel: `xp`, the array module, and `platform`."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ INDEX32 = Types(dt.int32, dt.int64, default=dt.int32)
 INDEX64 = Types(dt.int32, dt.int64, default=dt.int64)
 INDEX16 = Types(dt.int16, dt.int32, dt.int64)
 
-_FOLDED = 4096  # larger arrays are made by the compiled code rather than kept as constants in it
+_FOLDED = 4096  # larger arrays are computed by the compiled code rather than kept in it as constants
 
 
 def xp(*arrays: Any) -> Any:
-    """NumPy if all inputs are NumPy arrays (constants fold then, and strings work), else jax.numpy."""
+    """NumPy if all inputs are NumPy arrays (so that constants fold and strings work), else jax.numpy."""
     return np if all(isinstance(a, (np.ndarray, np.generic)) for a in arrays) else jnp
 
 
@@ -59,7 +59,7 @@ _surroundings = _Surroundings()
 
 
 class interpreting:
-    """While kernels run on NumPy arrays and nothing is traced: NumPy makes large results, too.
+    """A context in which kernels run on NumPy arrays and nothing is traced, so NumPy makes large results, too.
 
     >>> with interpreting():
     ...     result = kernel(array)
@@ -86,7 +86,7 @@ def platform() -> str:
 
 @contextmanager
 def on_platform(name: str) -> Iterator[None]:
-    """While a segment is traced for a device of kind `name`.
+    """A context for tracing a segment for a device of kind `name`.
 
     >>> with on_platform("gpu"):
     ...     jax.jit(segment).lower(*specs)

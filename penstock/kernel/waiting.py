@@ -1,7 +1,7 @@
-"""Waiting: what queues and accumulators share, a lock and ways for steps to wait for a change.
+"""Waiting: the common part of queues and accumulators, a lock and ways for steps to wait for a change.
 
-A step waits in its thread, or it gives way: it is left where it is, and goes on in the thread that makes the change it
-waits for. Steps that a parameter server runs for others do the latter, so that no thread has to be woken for them.
+A step blocks its thread, or it is suspended and resumes in the thread that makes the change it waits for. A parameter
+server suspends the steps that it runs for others, so that no thread has to be woken for them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from penstock.errors import CancelledError, DeadlineExceededError
 
 
 class GivesWay(Exception):
-    """A step is left before an op that would have to wait. It will be gone on with when what it waits for changes."""
+    """Raised to suspend a step before an op that would block. The step resumes when the resource changes."""
 
 
 class NeedsThread(GivesWay):
-    """A step is left before an instruction that would take long, or that has to wait and cannot be tried again."""
+    """Raised to suspend a step before an instruction that takes long, or that would block and cannot be tried again."""
 
-    at = 0  # which instruction
+    at = 0  # the position of the instruction
 
 
 class Waitable:
-    """Something that steps wait on, until it changes, they are cancelled, their time is up, or it is gone.
+    """A resource that steps wait on, until it changes, is closed, or they are cancelled or reach their deadline.
 
-    `with self._held()` is held by whoever looks at or changes the state; `_notify` is called after each change.
+    Code that reads or changes the state does so under `with self._held()`, and calls `_notify` after each change.
     """
 
     kind = "Resource"
@@ -38,14 +38,14 @@ class Waitable:
         self.name = name
         self._changed = threading.Condition()
         self._gone = False
-        self._left: list[tuple[Callable[[], bool], Callable[[], None]]] = []  # steps that gave way: until when, and how
-        self._due: list[Callable[[], None]] = []  # those of them that can go on
+        self._left: list[tuple[Callable[[], bool], Callable[[], None]]] = []  # suspended steps: (may resume, resume)
+        self._due: list[Callable[[], None]] = []  # those that can resume now
 
     def __str__(self) -> str:
         return f"{self.kind} '{self.name}'"
 
     def close(self) -> None:
-        """The end, with the session: whoever waits gets CancelledError, and so does whoever comes later."""
+        """Closes the resource with its session: steps that wait now or later get CancelledError."""
         with self._held():
             self._gone = True
             self._notify()
@@ -54,7 +54,7 @@ class Waitable:
         return _Held(self)
 
     def _notify(self) -> None:
-        """Wakes those who wait; steps that gave way go on once the lock is released."""
+        """Wakes blocked threads; suspended steps resume once the lock is released."""
         self._changed.notify_all()
         if self._left:
             due = [pair for pair in self._left if self._gone or pair[0]()]
@@ -68,7 +68,7 @@ class Waitable:
     def _wait(self, ready: Callable[[], bool], ctx: Any, again: Callable[[], bool] | None = None) -> None:
         """Waits, with the lock held, until `ready()`. `ctx` is the step that waits.
 
-        A step that gives way is tried again from the beginning of its op when `again()`; None if that cannot be done.
+        A suspended step runs its op again from the start once `again()` is true; None if the op cannot be run again.
         """
         cancelled = ctx.cancelled
         woken, too_late = True, False
@@ -84,7 +84,7 @@ class Waitable:
                 woken = self._changed.wait_for(lambda: self._gone or cancelled.is_set or ready(), ctx.remaining())
             finally:
                 cancelled.forget(self._wake)
-                # Its thread may have been slow to wake. What is there by now belongs to those who came after it.
+                # The thread may have been slow to wake. Items that arrived since then belong to later steps.
                 too_late = cancelled.is_set
                 ctx.waited += time.perf_counter() - began
         if self._gone:
@@ -96,7 +96,7 @@ class Waitable:
 
 
 class _Held:
-    """The lock of something that steps wait on. When it is released, the steps that can go on do so in this thread."""
+    """The lock of a Waitable. When it is released, the steps that can resume do so in this thread."""
 
     __slots__ = ("_waitable",)
 
@@ -115,12 +115,12 @@ class _Held:
 
 
 def as_handle(thing: object) -> np.ndarray:
-    """`thing` as the value of a tensor: a scalar, so that handles can be stacked and picked like numbers."""
+    """Wraps `thing` as the value of a tensor: a scalar, so that handles can be stacked and picked like numbers."""
     handle = np.empty((), object)
     handle[()] = thing
     return handle
 
 
 def behind(handle: Any) -> Any:
-    """What a handle stands for. One that was picked out of several comes without its array."""
+    """The object that a handle stands for. A handle that was picked out of several comes without its array."""
     return handle.item() if isinstance(handle, np.ndarray) else handle

@@ -1,1 +1,1 @@
-"""Starting programs: the command line."""
+"""The command line, which starts programs."""

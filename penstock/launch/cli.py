@@ -20,13 +20,13 @@ from penstock.launch.program import Program
 
 app = typer.Typer(
     no_args_is_help=True,
-    # A program's traceback should look as it does under plain Python.
+    # A program's traceback should look the same as under plain Python.
     pretty_exceptions_enable=False,
 )
 app.add_typer(credentials.app, name="credentials")
 
 
-# Parsing stops at the script: all that follows is the script's own, --help included.
+# Parsing stops at the script: all following arguments, even --help, belong to the script.
 _SCRIPT_ARGUMENTS = {"allow_interspersed_args": False}
 app.command(context_settings=_SCRIPT_ARGUMENTS)(start.launch)
 app.command()(status.status)
@@ -76,6 +76,6 @@ def main() -> None:
     except SystemExit as exit:
         if exit.code:
             raise
-    # Only now: inside the command line's own machinery a program's KeyboardInterrupt or EOFError would be swallowed.
+    # Runs only here: inside typer a program's KeyboardInterrupt or EOFError would be swallowed.
     for program in programs:
         program.run()

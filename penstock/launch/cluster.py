@@ -1,4 +1,4 @@
-"""The tasks of a cluster and how each is told its place: TF_CONFIG."""
+"""The tasks of a cluster, and TF_CONFIG, which tells each task its place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PS, CHIEF, WORKER, EVALUATOR = "ps", "chief", "worker", "evaluator"
 
 
 class LaunchError(ValueError):
-    """A cluster that cannot be started as asked: what is wrong, what was received, what to do."""
+    """Raised if a cluster cannot be started as asked: the problem, what was received, and what to do."""
 
 
 @dataclass(frozen=True, order=True)
@@ -26,7 +26,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Size:
-    """How many tasks of each kind a cluster has.
+    """The number of tasks of each kind in a cluster.
 
     >>> Size(ps=1, workers=2, chief=True).addressed
     [Task(job='ps', index=0), Task(job='chief', index=0), Task(job='worker', index=0), Task(job='worker', index=1)]
@@ -54,7 +54,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Addresses by job; an evaluator belongs to the job but has no address."""
+    """Addresses by job; an evaluator is part of the launched job but has no address."""
 
     addresses: Mapping[str, tuple[str, ...]]
     evaluator: bool = False

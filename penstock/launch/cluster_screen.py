@@ -10,12 +10,12 @@ from rich.text import Text
 
 from penstock.launch.cluster_view import ClusterView, TaskView, bars
 
-LONGEST = 5  # segments that are named for how long they took to compile
+LONGEST = 5  # segments that are listed by compile time
 BAR = 40  # characters of the longest bar
 
 
 def screen(view: ClusterView, limit: int = 20) -> RenderableType:
-    """Tasks, what they compiled, variables (`limit` of them, the largest), what else they hold, and staleness."""
+    """Tasks, their compilations, variables (the `limit` largest), other resources, and staleness."""
     parts = [
         _tasks(view),
         _work(view),
@@ -144,7 +144,7 @@ def _table(*columns: str) -> Table:
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Text of another process: no markup, and nothing that would steer the terminal."""
+    """Text of another process, without markup and terminal control sequences."""
     return Text("".join(c if c.isprintable() else "?" for c in text), style)
 
 
@@ -171,7 +171,7 @@ def _bytes_or_none(value: float | None) -> str:
 
 
 def size_of(value: float) -> str:
-    """A number of bytes for people.
+    """Formats a number of bytes for people.
 
     >>> size_of(532), size_of(1_300_000)
     ('532 B', '1.3 MB')
@@ -184,7 +184,7 @@ def size_of(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time for people.
+    """Formats a time for people.
 
     >>> duration(42), duration(3700), duration(200_000)
     ('42s', '1h 1m', '2d 7h')

@@ -1,6 +1,6 @@
-"""What is shown of a running cluster, out of what its tasks say of themselves. Pure: two samples in, a view out.
+"""Makes the view of a running cluster from the reports of its tasks. Pure: two samples in, a view out.
 
-A sample is the Status message of a task, or a text that says why there is none. Rates are of the time between two.
+A sample is the Status message of a task, or a text that says why there is none. Rates are per time between two.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from penstock.launch.cluster import Task
 Sample = Any  # a Status message, or a str
 
 _TASK = re.compile(r"/job:([^/]+)/replica:\d+/task:(\d+)")
-SINGLE = 8  # staleness up to this has a bar of its own; beyond it each bar is twice as wide as the one before
+SINGLE = 8  # staleness up to this has its own bar; beyond it each bar is twice as wide as the previous one
 
 
 @dataclass(frozen=True)
 class VariableView:
-    """A variable; 0 bytes if it is not initialised. An unknown dimension is None."""
+    """A variable; 0 bytes if it is not initialized. An unknown dimension is None."""
 
     name: str
     container: str
@@ -33,7 +33,7 @@ class VariableView:
 
 @dataclass(frozen=True)
 class ResourceView:
-    """A queue, accumulator, table, ...: None for a size that it has not, and for a capacity without bound."""
+    """A queue, accumulator, table, ...: None for a size that it does not have, and for an unlimited capacity."""
 
     name: str
     container: str
@@ -44,7 +44,7 @@ class ResourceView:
 
 @dataclass(frozen=True)
 class CompiledView:
-    """How many programs of a segment were compiled, and how long that took."""
+    """The number of compiled programs of a segment, and their compile time."""
 
     segment: str
     count: int
@@ -53,7 +53,7 @@ class CompiledView:
 
 @dataclass(frozen=True)
 class TaskView:
-    """A task of the cluster. `problem` says why it did not answer, and the rest is empty then. None: not known."""
+    """A task of the cluster. `problem` says why it did not answer; then the rest is empty. None: not known."""
 
     task: str  # worker:0
     address: str
@@ -77,8 +77,8 @@ class TaskView:
     compilations_last_minute: int = 0
     compile_seconds_last_minute: float = 0.0
     loaded_programs: int = 0  # from disk
-    compiled_segments: tuple[CompiledView, ...] = ()  # those that took longest
-    staleness: tuple[tuple[int, int], ...] = ()  # updates of others between read and write, and how often
+    compiled_segments: tuple[CompiledView, ...] = ()  # the slowest ones
+    staleness: tuple[tuple[int, int], ...] = ()  # updates by others between read and write, and how often
 
     @property
     def variable_bytes(self) -> int:
@@ -92,7 +92,7 @@ class ClusterView:
     tasks: tuple[TaskView, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON takes it.
+        """This view as a dict for JSON.
 
         >>> ClusterView((TaskView("ps:0", "ps0:2222", "connection refused"),)).as_dict()["tasks"][0]["problem"]
         'connection refused'
@@ -104,7 +104,7 @@ class ClusterView:
 
 
 def task_of(name: str) -> Task | None:
-    """The task of a full name; None if that is no task.
+    """The task of a full name; None if the name is not that of a task.
 
     >>> str(task_of("/job:ps/replica:0/task:1"))
     'ps:1'
@@ -114,7 +114,7 @@ def task_of(name: str) -> Task | None:
 
 
 def view_of(addresses: Mapping[Task, str], before: Mapping[Task, Sample], after: Mapping[Task, Sample]) -> ClusterView:
-    """The view of a cluster out of two samples of its tasks; without the first there are no rates."""
+    """Makes the view of a cluster from two samples of its tasks; without the first there are no rates."""
     return ClusterView(tuple(_task(task, at, before.get(task), after[task]) for task, at in addresses.items()))
 
 
@@ -170,12 +170,12 @@ def _rates(before: Sample, now: Sample) -> tuple[float | None, float | None, flo
     seconds = now.clock - before.clock
     if seconds <= 0:
         return None, None, None
-    # By peer: the bytes of a connection that has ended are in the sample before and not in this one.
+    # Per peer: bytes of a closed connection are in the previous sample but not in this one.
     known = {p.name: p for p in before.peers}
     sent = received = 0
     for peer in now.peers:
         old = known.get(peer.name)
-        # A peer whose counts are lower than they were has a new connection.
+        # A peer whose counts have decreased has a new connection.
         if old is None or peer.bytes_sent < old.bytes_sent or peer.bytes_received < old.bytes_received:
             sent, received = sent + peer.bytes_sent, received + peer.bytes_received
         else:
@@ -185,7 +185,7 @@ def _rates(before: Sample, now: Sample) -> tuple[float | None, float | None, flo
 
 
 def _work(before: Sample | None, now: Sample) -> float | None:
-    """Milliseconds of work per step: of the steps between two samples, or of all if there were none."""
+    """Milliseconds of work per step between two samples, or of all steps if there were none."""
     if before is not None and now.steps > before.steps:
         return float(1e3 * (now.busy - before.busy) / (now.steps - before.steps))
     return 1e3 * now.busy / now.steps if now.steps else None

@@ -1,4 +1,4 @@
-"""`penstock credentials`: what tasks on several machines need to trust each other.
+"""`penstock credentials`: certificates and a token with which tasks on several machines trust each other.
 
 penstock credentials create job_credentials --host ps0.example.org --days 30
 """

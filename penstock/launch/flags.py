@@ -1,8 +1,8 @@
-"""Scripts that are told their place in the cluster by flags: `--ps_hosts --worker_hosts --job_name --task_index`.
+"""Flags that tell scripts their place in the cluster: `--ps_hosts --worker_hosts --job_name --task_index`.
 
-Whether a script is one of them is seen in its source (and in that of the modules beside it that it imports), without
-running it: a flag is defined by `DEFINE_string("job_name", ...)` or is a string `"--job_name"` in the code. One such
-name alone proves nothing (an experiment may have a `--job_name`), two do.
+The source of a script (and of the modules beside it that it imports) shows if it has such flags, without running it:
+a flag is defined by `DEFINE_string("job_name", ...)` or is a string `"--job_name"` in the code. One such name alone
+proves nothing (an experiment may have a `--job_name`), two do.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pathlib import Path
 
 from penstock.launch.cluster import CHIEF, PS, WORKER, Cluster, LaunchError, Task
 
-# What each flag tells; of two that tell the same, a script that defines both gets the first.
+# The flags for a cluster. A script that defines two of the same meaning gets the first.
 FLAGS = ("ps_hosts", "worker_hosts", "chief_hosts", "job_name", "task_index", "task_id")
 _USUAL = ("ps_hosts", "worker_hosts", "job_name", "task_index")
 _OPTION = re.compile(r"--([a-z]+[_-][a-z]+)=?")
-_MOST_FILES = 200
+_MAX_FILES = 200
 # Names that only programs for clusters use. The last three read TF_CONFIG themselves.
-_OF_CLUSTERS = {"Server", "ClusterSpec", "Supervisor", "TFConfigClusterResolver", "RunConfig", "train_and_evaluate"}
+_CLUSTER_NAMES = {"Server", "ClusterSpec", "Supervisor", "TFConfigClusterResolver", "RunConfig", "train_and_evaluate"}
 
 
 @dataclass(frozen=True)
 class ClusterFlags:
-    """Which flags a script is given, as it spells them, and its own names for jobs.
+    """The flags that a script gets, as it spells them, and its own names for jobs.
 
     >>> flags = ClusterFlags({"job_name": "--job_name", "task_index": "--task_index"}, {"ps": "PS"})
     >>> flags.arguments(Cluster({"ps": ("127.0.0.1:2222",)}), Task("ps", 0))
@@ -51,15 +51,15 @@ class ClusterFlags:
 
 
 def flags_of(script: Path, args: Sequence[str], *, wanted: bool | None, chief: bool) -> ClusterFlags:
-    """The flags to give to a script that is called with `args`, those in `args` excepted.
+    """The flags to give to a script that is called with `args`, except those in `args`.
 
-    `wanted` False gives none, True those that the script is seen to define (the four usual ones if it is not seen to
-    define any), None decides by what is seen.
+    `wanted` False gives none, True those that the script seems to define (the four usual ones if none are found), None
+    gives those that are found.
     """
     try:
         _parse(script)
     except (OSError, SyntaxError, ValueError) as error:
-        # Every task would say so, after every restart.
+        # Otherwise every task would print it, after every restart.
         raise LaunchError(f"the script '{script}' cannot be read: {error}. Give the path of a Python file.") from error
     if wanted is False:
         return ClusterFlags()
@@ -84,7 +84,7 @@ def knows_clusters(script: Path) -> bool:
     """Tells if a script looks like a program for a cluster: it makes a server, or reads its place somewhere."""
     for node in (node for tree in _trees(script) for node in ast.walk(tree)):
         match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) if name in _OF_CLUSTERS:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) if name in _CLUSTER_NAMES:
                 return True
             case ast.Constant(value="TF_CONFIG"):
                 return True
@@ -119,7 +119,7 @@ def look(trees: Iterator[ast.AST]) -> ClusterFlags:
 
 
 def _spelling(job: str, literals: set[str]) -> str | None:
-    """How code that has these string literals writes the name of a job."""
+    """The spelling of a job name in code with these string literals."""
     if job in literals:
         return job
     return min((each for each in literals if each.casefold() == job), default=None)
@@ -134,7 +134,7 @@ def _name(node: ast.AST) -> str:
 
 
 def _strings(node: ast.AST) -> list[str]:
-    """The string that a literal is, or those that a literal list, tuple or set holds."""
+    """The string of a literal, or the strings in a literal list, tuple or set."""
     match node:
         case ast.Constant(value=str(text)):
             return [text]
@@ -153,10 +153,10 @@ def _names(args: Sequence[str]) -> Iterator[str]:
 
 
 def _trees(script: Path) -> Iterator[ast.AST]:
-    """The syntax trees of a script and of the modules beside it that it imports, directly or through one another."""
+    """The syntax trees of a script and of all modules beside it that it imports, directly or indirectly."""
     waiting = [script]
     seen: set[Path] = set()
-    while waiting and len(seen) < _MOST_FILES:
+    while waiting and len(seen) < _MAX_FILES:
         path = waiting.pop(0)
         if path in seen or not path.is_file():
             continue
@@ -164,7 +164,7 @@ def _trees(script: Path) -> Iterator[ast.AST]:
         try:
             tree = _parse(path)
         except (OSError, SyntaxError, ValueError, RecursionError):
-            continue  # whoever imports it will be told
+            continue  # the script's own import reports the error
         yield tree
         waiting += _imported(tree, path, script.parent)
 
@@ -176,7 +176,7 @@ def _parse(path: Path) -> ast.AST:
 
 
 def _imported(tree: ast.AST, path: Path, root: Path) -> Iterator[Path]:
-    """Where the modules that a file imports would be if they were under `root`."""
+    """The paths that the modules imported by a file would have under `root`."""
     for node in ast.walk(tree):
         names: list[list[str]] = []
         folder = root

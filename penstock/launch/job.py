@@ -1,7 +1,7 @@
-"""What a job of many tasks does next: a pure state machine.
+"""Decides the next actions for a job of many tasks: a pure state machine.
 
-Events go in with the time at which they happened, instructions come out. Nothing here starts, signals or waits; the
-caller does, and calls `due` at `deadline` at the latest.
+Events go in with their times, instructions come out. Nothing here starts, signals or waits; the caller does, and calls
+`due` at `deadline` at the latest.
 
 >>> worker = Task("worker", 0)
 >>> job = Job([worker], Policy(max_restarts=1))
@@ -29,15 +29,15 @@ from enum import Enum, auto
 
 from penstock.launch.cluster import CHIEF, EVALUATOR, PS, WORKER, LaunchError, Task
 
-# A signal that arrives twice at once was meant once: a terminal and a wrapper may both deliver it.
+# A signal that arrives twice at once was meant once: a terminal and a wrapper may both send it.
 _SECOND_SIGNAL_AFTER = 1.0
-# Errors that tell of another task: whoever has one may well succeed when started again.
-_OF_OTHERS = re.compile(r"(\w+\.)*(Unavailable|Aborted|DeadlineExceeded)Error\b")
+# Errors that report another task: a task that has one may well succeed after a restart.
+_ERRORS_OF_OTHERS = re.compile(r"(\w+\.)*(Unavailable|Aborted|DeadlineExceeded)Error\b")
 
 
 @dataclass(frozen=True)
 class Start:
-    """Start a task; `attempt` is how often it was started before."""
+    """Start a task; `attempt` is the number of earlier starts."""
 
     task: Task
     attempt: int
@@ -66,7 +66,7 @@ class Say:
 
 @dataclass(frozen=True)
 class Finish:
-    """Nothing runs any more; the job's exit code."""
+    """All processes have ended; `code` is the job's exit code."""
 
     code: int
 
@@ -76,11 +76,11 @@ Instruction = Start | Terminate | Kill | Say | Finish
 
 @dataclass(frozen=True)
 class Policy:
-    """How patient a job is; times in seconds."""
+    """The patience of a job; times in seconds."""
 
-    max_restarts: int = 3  # of each task
-    grace: float = 60.0  # for the others when the chief is done
-    kill_after: float = 10.0  # between asking a task to end and ending it
+    max_restarts: int = 3  # per task
+    grace: float = 60.0  # for the others after the chief is done
+    kill_after: float = 10.0  # between asking a task to end and killing it
     first_delay: float = 1.0  # before a restart; doubles with each
     longest_delay: float = 30.0
 
@@ -94,14 +94,14 @@ class Policy:
                 raise LaunchError(f"{option} must not be negative, received {value}. Give 0 for none.")
 
     def delay(self, restart: int) -> float:
-        """How long to wait before the n-th restart, counted from 1."""
+        """The time to wait before the n-th restart, counted from 1."""
         return min(self.first_delay * 2.0 ** min(restart - 1, 60), self.longest_delay)
 
 
 class _Phase(Enum):
     RUNNING = auto()
-    WAITING = auto()  # to be restarted
-    ENDED = auto()  # by itself and well, unless the job is being stopped
+    WAITING = auto()  # for a restart
+    ENDED = auto()  # by itself and without error, unless the job is being stopped
 
 
 class Job:
@@ -125,32 +125,32 @@ class Job:
 
     @property
     def stopping(self) -> bool:
-        """Whether the job is being stopped, for whatever reason; no task is started any more."""
+        """Tells if the job is being stopped for any reason; no more tasks are started."""
         return self._code is not None
 
     @property
     def deadline(self) -> float | None:
-        """When `due` must be called, if nothing happens before."""
+        """The time at which `due` must be called, if nothing happens before."""
         times = [*self._restart_at.values(), self._over_by, self._kill_at]
         return min((time for time in times if time is not None), default=None)
 
     def start(self) -> list[Instruction]:
-        """All tasks begin."""
+        """Starts all tasks."""
         return [self._start(task) for task in self._phases]
 
     def under_way(self, task: Task) -> None:
-        """A task does its work: if it fails from now on, that need not be a mistake of its program."""
+        """Records that a task does its work: if it fails from now on, its program need not be wrong."""
         self._under_way.add(task)
 
     def ended(self, task: Task, code: int, now: float, error: str = "") -> list[Instruction]:
-        """A task ended, with an exit code or with minus the number of the signal that ended it.
+        """Records that a task ended, with an exit code or with minus the number of the signal that ended it.
 
-        `error` is the last line of the traceback that it printed, if it did.
+        `error` is the last line of the traceback that it printed, if any.
         """
         self._phases[task] = _Phase.ENDED
         if self.stopping:
-            # What ends because the others do has not failed.
-            if code > 0 and error and not _OF_OTHERS.match(error):
+            # A task that ends because the others do has not failed.
+            if code > 0 and error and not _ERRORS_OF_OTHERS.match(error):
                 self._note_failure(task, code, error)
             return self._finish()
         if code != 0:
@@ -160,12 +160,12 @@ class Job:
         return [Say(f"{task} is done"), *self._progress(now)]
 
     def due(self, now: float) -> list[Instruction]:
-        """Time has passed."""
+        """Acts on all times that have passed."""
         if self._kill_at is not None and now >= self._kill_at:
             return [Say(f"still running after {self._policy.kill_after:g} s: {self._running()}"), *self._kill()]
         if self._over_by is not None and now >= self._over_by:
             late = _listed(task for task in self._waited_for if self._phases[task] is not _Phase.ENDED)
-            first = "the workers are" if self._over(self._trainers) else f"the chief ({self._chief}) is"
+            first = "the workers are" if self._have_ended(self._trainers) else f"the chief ({self._chief}) is"
             why = (
                 f"{first} done, and {late} did not end within {self._policy.grace:g} s: stopped; the job counts as done"
             )
@@ -174,7 +174,7 @@ class Job:
         return [self._start(task) for task in restarts]
 
     def interrupted(self, number: int, now: float) -> list[Instruction]:
-        """The launcher got a signal; a second one means: at once."""
+        """Records that the launcher got a signal; a second one means to stop at once."""
         name = signal.Signals(number).name
         if not self.stopping:
             return self.stop(128 + number, f"{name}: stopping all tasks", now)
@@ -183,7 +183,7 @@ class Job:
         return [Say(f"{name} again: ending {self._running()} at once"), *self._kill()]
 
     def stop(self, code: int, why: str, now: float) -> list[Instruction]:
-        """End all tasks; the job's exit code will be `code`. A job that is being stopped already is left alone."""
+        """Ends all tasks; the job's exit code will be `code`. Has no effect if the job is already being stopped."""
         if self.stopping:
             return []
         self._code = code
@@ -211,8 +211,8 @@ class Job:
         if self._restarts[task] >= most:
             tries = f" after {most} restart{'s' * (most != 1)}" if most else ""
             return self.stop(exit_code(code), f"{task} {what}{tries}: stopping the job", now)
-        # A signal comes from outside, and so do errors that tell of another task.
-        if code > 0 and task not in self._under_way and not _OF_OTHERS.match(error):
+        # A signal comes from outside, and so do errors that report another task.
+        if code > 0 and task not in self._under_way and not _ERRORS_OF_OTHERS.match(error):
             why = f"{task} {what} before its first step: it is not restarted, and the job is stopped"
             return self.stop(exit_code(code), why, now)
         self._restarts[task] += 1
@@ -222,20 +222,20 @@ class Job:
         return [Say(f"{task} {what}: restart {self._restarts[task]} of {most} in {delay:g} s")]
 
     def _note_failure(self, task: Task, code: int, error: str) -> str:
-        what = f"{how(code)} ({error})" if error and code > 0 else how(code)  # no error leads to a signal
+        what = f"{how(code)} ({error})" if error and code > 0 else how(code)  # an error does not cause a signal
         self._failures.setdefault(task, Counter())[what] += 1
         return what
 
     def _progress(self, now: float) -> list[Instruction]:
-        """A task that is waited for is done: is the job?"""
-        if self._over(self._waited_for):
+        """Checks if the job is done, after a task that it waits for has ended."""
+        if self._have_ended(self._waited_for):
             return self.stop(0, "", now)
-        # An evaluator has yet to see the last checkpoint: its time begins when training is over.
-        if self._over(self._trainers) or (self._over([self._chief]) and self._over_by is None):
+        # An evaluator has yet to see the last checkpoint, so its grace period begins when training is over.
+        if self._have_ended(self._trainers) or (self._have_ended([self._chief]) and self._over_by is None):
             self._over_by = now + self._policy.grace
         return []
 
-    def _over(self, tasks: Sequence[Task]) -> bool:
+    def _have_ended(self, tasks: Sequence[Task]) -> bool:
         return all(self._phases[task] is _Phase.ENDED for task in tasks)
 
     def _kill(self) -> list[Instruction]:
@@ -246,7 +246,7 @@ class Job:
         return _listed(task for task, phase in self._phases.items() if phase is _Phase.RUNNING)
 
     def _finish(self) -> list[Instruction]:
-        if self._code is None or not self._over(list(self._phases)):
+        if self._code is None or not self._have_ended(list(self._phases)):
             return []
         self._kill_at = None
         told = [f"{task} failed {_times(whys.total())}: {_counted(whys)}" for task, whys in self._failures.items()]
@@ -263,7 +263,7 @@ def exit_code(code: int) -> int:
 
 
 def how(code: int) -> str:
-    """How a process ended.
+    """Describes how a process ended.
 
     >>> how(3), how(-9)
     ('exited with code 3', 'was ended by SIGKILL')

@@ -1,7 +1,7 @@
-"""A whole cluster on this machine: starts its processes, watches, restarts and stops them.
+"""Runs a whole cluster on this machine: starts its processes, watches, restarts and stops them.
 
-Decisions are those of `penstock.launch.job`; here they are carried out. One thread waits, for whatever comes first: a
-line from a task, the end of a process, a signal, a deadline.
+`penstock.launch.job` decides; this module acts. One thread waits for the next event: a line from a task, the end of a
+process, a signal, a deadline.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from penstock.launch.output import Display, LastError, LineBuffer
 from penstock.launch.program import Program
 
 _READ = 1 << 16
-_MOST_READS = 64  # of one pipe after the end of its process; a pipe holds 1 MiB at most
-_NOT_STARTED = 126  # what a shell says of a command that it could not execute
+_MAX_READS = 64  # of one pipe after its process has ended; a pipe holds 1 MiB at most
+_NOT_STARTED = 126  # the exit code of a shell for a command that it cannot execute
 
 
 @dataclass(frozen=True)
 class Commands:
-    """What the task processes of a cluster run."""
+    """The commands that the task processes of a cluster run."""
 
     program: Program
     cluster: Cluster
     flags: ClusterFlags
-    columns: int | None = None  # of the terminal on which a task's lines are shown
+    columns: int | None = None  # width of the terminal that shows a task's lines
 
     def command(self, task: Task, pipe: int) -> list[str]:
-        """The command line of a task. Its flags come first: arguments after a `--` would not be taken for flags.
+        """The command line of a task. Its flags come first, since arguments after a `--` are not parsed as flags.
 
-        The task writes to `pipe` when its work is under way.
+        The task writes to `pipe` when it is doing its work.
         """
         entry = [sys.executable, "-m", "penstock.launch.task", str(os.getpid()), str(pipe), str(self.program.script)]
         return [*entry, *self.flags.arguments(self.cluster, task), *self.program.args]
 
     def environment(self, task: Task) -> dict[str, str]:
-        """The environment of a task: the launcher's own (credentials included), and the task's place."""
+        """The environment of a task: the launcher's own (including credentials), and the task's place."""
         own = {"TF_CONFIG": self.cluster.tf_config(task), "PENSTOCK_LAUNCHED": "1", "PYTHONUNBUFFERED": "1"}
-        # Tasks write to a pipe: without this they would not know that a progress bar is seen.
+        # Tasks write to a pipe. Without this they would not know that a progress bar is visible.
         terminal = {} if self.columns is None else {"PENSTOCK_TERMINAL_COLUMNS": str(self.columns)}
-        # Parameter servers keep variables in the host's memory: the accelerators are left to the workers.
+        # Parameter servers keep variables in host memory: the accelerators are left to the workers.
         platform = {"JAX_PLATFORMS": "cpu"} if task.job == PS else {}
         return {**platform, **os.environ, **own, **terminal}
 
 
 @dataclass
 class _Child:
-    """A process, what it prints, a pipe that it writes to when it is under way, and what is readable when it ends."""
+    """A process, its output, a pipe that it writes to when it does its work, and a file that is readable at its end."""
 
     process: subprocess.Popen[bytes]
     pipes: Mapping[IO[bytes], tuple[str, LineBuffer]]
@@ -69,10 +69,10 @@ class _Child:
 
     def signal(self, number: int) -> None:
         try:
-            # The process is not reaped before its end was handled, so the id is still its own.
+            # The process is reaped only after its end was handled, so the id is not reused yet.
             os.killpg(self.process.pid, number)
         except (ProcessLookupError, PermissionError):
-            pass  # nobody is left in the group, or (macOS) only the dead
+            pass  # the group is empty, or (macOS) has only dead processes
 
 
 class Launcher:
@@ -91,7 +91,7 @@ class Launcher:
         self._code: int | None = None
 
     def run(self) -> int:
-        """Start all tasks and see the job to its end; afterwards none of its processes is left."""
+        """Start all tasks and run the job to its end; afterwards none of its processes is left."""
         with ExitStack() as stack:
             stack.callback(self._selector.close)
             stack.enter_context(self._signals())
@@ -110,14 +110,14 @@ class Launcher:
             return self._code
 
     def _act(self, instructions: list[Instruction]) -> None:
-        # Outcomes may ask for more: a list that grows while it is walked.
+        # An action may add instructions to the list while it is iterated.
         for instruction in instructions:
             match instruction:
                 case Start(task, attempt):
                     instructions += self._start(task, attempt)
                 case Terminate(task):
                     self._children[task].signal(signal.SIGTERM)
-                    # A stopped process would not see it.
+                    # A stopped process would not handle SIGTERM.
                     self._children[task].signal(signal.SIGCONT)
                 case Kill(task):
                     self._children[task].signal(signal.SIGKILL)
@@ -141,7 +141,7 @@ class Launcher:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                # A group of its own, so that it is signalled with all its children, and not by the terminal.
+                # Its own group, so that it is signalled with all its children, and not by the terminal.
                 start_new_session=True,
             )
         except OSError as error:
@@ -160,7 +160,7 @@ class Launcher:
         return []
 
     def _read(self, task: Task, child: _Child, pipe: IO[bytes]) -> bool:
-        """Take what is there to be read; whether there may be more."""
+        """Read the available data; True if there may be more."""
         if pipe.closed:
             return False
         try:
@@ -175,7 +175,7 @@ class Launcher:
             return False
         self._display.record(task, data)
         if whole := lines.feed(data):
-            self._display.progress(task, stream, b"")  # its line is among them
+            self._display.progress(task, stream, b"")  # these lines include its last state
             self._show(task, stream, whole)
         self._display.progress(task, stream, lines.state)
         return True
@@ -190,7 +190,7 @@ class Launcher:
         self._display.show(task, stream, lines)
 
     def _progressed(self, task: Task, child: _Child) -> None:
-        """The task wrote that it is under way, or it, or what it became by `exec`, has closed the pipe."""
+        """Handles the progress pipe: the task, or a program that replaced it by `exec`, wrote to it or closed it."""
         if child.progress.closed:
             return
         self._selector.unregister(child.progress)
@@ -201,13 +201,13 @@ class Launcher:
     def _ended(self, task: Task, child: _Child) -> None:
         self._selector.unregister(child.end)
         os.close(child.end)
-        # What it left behind would hold its port, or outlive the job. Before reaping: the id cannot be another's yet.
+        # Its children would hold its port, or outlive the job. It is not reaped yet, so its id is not reused.
         child.signal(signal.SIGKILL)
         code = child.process.wait()
         self._progressed(task, child)
         for pipe, (stream, lines) in child.pipes.items():
-            # A process that left the group may hold the pipe open, or fill it for ever: it is not waited for.
-            for _ in range(_MOST_READS):
+            # A process that left the group may hold the pipe open, or fill it for ever, so nothing waits for it.
+            for _ in range(_MAX_READS):
                 if not self._read(task, child, pipe):
                     break
             if not pipe.closed:
@@ -218,7 +218,7 @@ class Launcher:
         self._act(self._job.ended(task, code, time.monotonic(), child.error.text))
 
     def _abandon(self) -> None:
-        """After an error of the launcher itself: end what runs."""
+        """Ends all tasks after an error of the launcher itself."""
         for child in self._children.values():
             child.signal(signal.SIGKILL)
             child.process.wait()
@@ -229,8 +229,8 @@ class Launcher:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Signals wake the waiting thread and become events."""
-        # One that is ignored stays so: `nohup` and background jobs count on it.
+        """Makes signals wake the waiting thread and become events."""
+        # An ignored signal stays ignored: `nohup` and background jobs rely on it.
         wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
         handled = {each for each in wanted if signal.getsignal(each) is not signal.SIG_IGN}
         reader, writer = socket.socketpair()
@@ -281,7 +281,7 @@ def _end_by_thread(process: subprocess.Popen[bytes]) -> int:
 
 @contextmanager
 def reserve(size: Size, first: int | None = None) -> Iterator[Cluster]:
-    """A cluster on free loopback ports, or on those from `first` on, kept for it inside the `with`.
+    """A cluster on free loopback ports, or on those from `first` on, reserved inside the `with`.
 
     >>> with reserve(Size(ps=0, workers=1)) as cluster:
     ...     cluster.tasks
@@ -297,8 +297,8 @@ def reserve(size: Size, first: int | None = None) -> Iterator[Cluster]:
         ports = [_bound(stack, task, 0 if first is None else first + place) for place, task in enumerate(tasks)]
         if sys.platform != "linux":
             stack.close()
-        # On Linux the bound sockets stay: they listen to nothing and give way to a server that sets SO_REUSEADDR, as
-        # gRPC's do, but nobody else is given such a port, even while its task waits for a restart.
+        # On Linux the bound sockets stay open: they do not listen, and let a server bind that sets SO_REUSEADDR, as
+        # gRPC's do. No other program gets such a port, even while its task waits for a restart.
         yield Cluster.at(size, ports)
 
 

@@ -1,4 +1,4 @@
-"""What tasks print: whole lines with the task's name in front, and one log file per task."""
+"""The output of tasks: whole lines with the task's name in front, and one log file per task."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rich.text import Text
 
 from penstock.launch.cluster import PS, LaunchError, Task
 
-# A longer line is shown in pieces: what is held for one that never ends is bounded.
+# A longer line is shown in pieces, so that the buffer of a line that never ends is bounded.
 LONGEST_LINE = 1 << 16
-LONGEST_ERROR = 300  # characters, where it is told again
+LONGEST_ERROR = 300  # characters of an error that is repeated
 _MOVES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-ln-~]")  # control sequences other than colours
 _WORKER_COLOURS = (
     "green",
@@ -32,7 +32,7 @@ _WORKER_COLOURS = (
 
 
 class LineBuffer:
-    """Bytes as they come in, whole lines out.
+    """Turns bytes into whole lines.
 
     >>> lines = LineBuffer()
     >>> lines.feed(b"step 1\\nst"), lines.feed(b"ep 2\\n"), lines.rest()
@@ -48,13 +48,13 @@ class LineBuffer:
         if len(partial) > LONGEST_LINE:
             lines.append(partial)
             partial = b""
-        # A progress bar may never end its line: its earlier states are not kept.
+        # A progress bar may never end its line, so its earlier states are dropped.
         self._partial = partial[max(0, partial.rstrip(b"\r").rfind(b"\r")) :]
         return [_last_state(line) for line in lines]
 
     @property
     def state(self) -> bytes:
-        """What a progress bar shows: an unfinished line that was gone back to the start of, empty if there is none.
+        """The current progress bar: an unfinished line after a carriage return, empty if there is none.
 
         >>> lines.feed(b"10%\\r20%"), lines.state
         ([], b'20%')
@@ -62,13 +62,13 @@ class LineBuffer:
         return _last_state(self._partial) if b"\r" in self._partial else b""
 
     def rest(self) -> list[bytes]:
-        """The line that no end came for, if there is one."""
+        """The last line, if it has no line end."""
         partial, self._partial = self._partial, b""
         return [_last_state(partial)] if partial else []
 
 
 def _last_state(line: bytes) -> bytes:
-    """What a terminal would be left with: a progress bar goes back to the start of its line to draw itself anew."""
+    """The text that a terminal would show: a progress bar returns to the start of its line to redraw itself."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
@@ -86,7 +86,7 @@ class LastError:
         self._in_traceback = False
 
     def feed(self, lines: Sequence[bytes]) -> None:
-        """Looks at the next lines."""
+        """Scans the next lines."""
         for line in lines:
             if line.startswith(b"Traceback (most recent call last):"):
                 self._in_traceback = True
@@ -97,7 +97,7 @@ class LastError:
 
 
 class Screen:
-    """One stream of the launcher; a reader that went away is no error, but nothing more is shown."""
+    """One stream of the launcher; if its reader goes away, that is no error, but nothing more is shown."""
 
     def __init__(self, stream: TextIO, tasks: Sequence[Task]) -> None:
         self._stream: BinaryIO = stream.buffer
@@ -109,7 +109,7 @@ class Screen:
 
     def lines(self, task: Task, lines: Sequence[bytes]) -> None:
         """Show lines of a task."""
-        # A line that moves the cursor, as the last state of a progress bar may, would go over the task's name.
+        # A line that moves the cursor, as a progress bar may, would overwrite the task's name.
         self.write(b"".join(self._prefixes[task] + _MOVES.sub(b"", line) + b"\n" for line in lines))
 
     def notice(self, text: str) -> None:
@@ -118,14 +118,14 @@ class Screen:
 
     @property
     def columns(self) -> int | None:
-        """How many characters of a task fit in a line of the terminal; None if this is none, or cannot be drawn on."""
+        """The width of a terminal line without the task's name; None if this is no terminal, or cannot draw."""
         if not self._stream.isatty() or self._console.is_dumb_terminal:
             return None
-        # A character less than there are: many terminals begin a new line after the last.
+        # One character less than the width: many terminals wrap after the last.
         return max(20, self._console.width - 1 - max(len(f"[{task}] ") for task in self._prefixes))
 
     def bar(self, task: Task, state: bytes) -> bytes:
-        """A progress bar as one line of the terminal, without what would move the cursor."""
+        """A progress bar as one line of the terminal, without sequences that move the cursor."""
         text = Text.from_ansi(state.decode(errors="replace"))
         text.truncate(self.columns or 80, overflow="ellipsis")
         with self._console.capture() as capture:
@@ -133,7 +133,7 @@ class Screen:
         return self._prefixes[task] + capture.get().encode()
 
     def write(self, data: bytes) -> None:
-        """Write as it is, if somebody reads."""
+        """Write data unchanged, if there is a reader."""
         if self.gone or not data:
             return
         try:
@@ -141,7 +141,7 @@ class Screen:
             self._stream.flush()
         except OSError:
             self.gone = True
-            # What is still buffered would fail again when Python flushes at exit.
+            # Otherwise the buffered data would fail again when Python flushes at exit.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
@@ -158,7 +158,7 @@ def _colour(task: Task) -> str:
 
 
 class Bars:
-    """The progress bars of tasks, in the last lines of a terminal; below all else that is shown."""
+    """The progress bars of tasks, in the last lines of a terminal, below all other output."""
 
     def __init__(self, screen: Screen | None) -> None:
         self._screen = screen
@@ -166,7 +166,7 @@ class Bars:
         self._drawn = 0
 
     def set(self, task: Task, stream: str, state: bytes) -> None:
-        """Show a task's bar as it is now; an empty one takes it away."""
+        """Show a task's current bar; an empty one removes it."""
         if self._screen is None or state == self._states.get((task, stream), b""):
             return
         with self.away():
@@ -176,7 +176,7 @@ class Bars:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Make room for other lines."""
+        """Erase the bars to make room for other lines."""
         if self._screen is not None and self._drawn:
             up = f"\x1b[{self._drawn - 1}A" if self._drawn > 1 else ""
             self._screen.write(f"\r{up}\x1b[J".encode())
@@ -201,7 +201,7 @@ class Display:
         try:
             logs.mkdir(parents=True, exist_ok=True)
             for task in tasks:
-                # Unbuffered: a log is read while the task runs.
+                # Unbuffered, since a log is read while the task runs.
                 self._files[task] = self.log(task).open("wb", buffering=0)
         except OSError as error:
             self.close()
@@ -215,18 +215,18 @@ class Display:
 
     @property
     def gone(self) -> bool:
-        """Whether nobody reads what tasks print."""
+        """Tells if the output of tasks has no reader any more."""
         return self.screens["stdout"].gone
 
     def record(self, task: Task, data: bytes) -> None:
-        """Add to a task's log, as it came."""
+        """Add data to a task's log, unchanged."""
         file = self._files.get(task)
         if file is None:
             return
         try:
             file.write(data)
         except OSError as error:
-            # A full disk need not end a training: the lines are still shown.
+            # A full disk must not end a training: the lines are still shown.
             del self._files[task]
             file.close()
             self.notice(f"cannot write '{self.log(task)}': {error.strerror}; the log of {task} ends there")
@@ -238,7 +238,7 @@ class Display:
                 self.screens[stream].lines(task, lines)
 
     def progress(self, task: Task, stream: str, state: bytes) -> None:
-        """Show on a terminal how far a task's progress bar is; nothing if it has none."""
+        """Show the state of a task's progress bar on a terminal; nothing if it has none."""
         self._bars.set(task, stream, state)
 
     def notice(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""A script that was written for TensorFlow, and the running of it."""
+"""Runs a script that was written for TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Program:
-    """A script and the arguments it is to see. `script` may be the name of a module, as for `python -m`."""
+    """A script and its arguments. `script` may be the name of a module, as for `python -m`."""
 
     script: Path
     args: tuple[str, ...]
@@ -25,16 +25,16 @@ class Program:
         alias.install()
         if self.is_module:
             sys.path.insert(0, os.getcwd())
-            sys.argv = [str(self.script), *self.args]  # the module's file takes the place of its name
+            sys.argv = [str(self.script), *self.args]  # runpy replaces the module's name by its file
             runpy.run_module(str(self.script), run_name="__main__", alter_sys=True)
             return
         sys.argv = [str(self.script), *self.args]
-        # In front, not in place of the first entry: penstock itself may have been found through that one.
+        # In front, not instead of the first entry, through which penstock itself may have been found.
         sys.path.insert(0, str(self.script.resolve().parent))
         runpy.run_path(str(self.script), run_name="__main__")
 
     def problem(self) -> str | None:
-        """What is wrong with the script's path, None if nothing is.
+        """Describes the problem with the script's path; None if there is none.
 
         >>> Program(Path("none.py"), ()).problem()
         "the script 'none.py' does not exist. Give the path of a Python file."
@@ -47,7 +47,7 @@ class Program:
         return f"the script '{self.script}' {what}. Give the path of a Python file."
 
     def _problem_of_module(self) -> str | None:
-        # Only the package is looked for: to look inside would import it, before `tensorflow` is there.
+        # Only the package is searched for: searching inside would import it before `tensorflow` is set up.
         package = str(self.script).partition(".")[0]
         if package and importlib.machinery.PathFinder.find_spec(package, [os.getcwd(), *sys.path]):
             return None

@@ -1,7 +1,7 @@
-"""Which jobs of this user are running: one small file for each, so that `penstock status` finds them.
+"""Lists the running jobs of this user: one small file for each, so that `penstock status` finds them.
 
-A file is written by the launcher and removed at its end. One that was left behind, because the launcher was killed, is
-known by its process: none has that number, or one that was started at another time.
+The launcher writes its file and removes it at the end. A stale file, left by a launcher that was killed, is recognized
+by its process: none has that number, or it was started at another time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class RunningJob:
-    """A job, by the process of its launcher; `addresses` are those of its tasks, `{"ps:0": "127.0.0.1:2222"}`."""
+    """A job, identified by its launcher's process; `addresses` are those of its tasks, `{"ps:0": "127.0.0.1:2222"}`."""
 
     pid: int
     started: str
@@ -29,7 +29,7 @@ class RunningJob:
 
 @contextmanager
 def announced(script: str, addresses: dict[str, str]) -> Iterator[None]:
-    """Makes a job of this process known to `running_jobs` inside the `with`; OSError if that cannot be.
+    """Lists a job of this process in `running_jobs` inside the `with`; OSError if that is not possible.
 
     >>> with announced("train.py", {"ps:0": "127.0.0.1:2222"}):
     ...     running_jobs()[0].script
@@ -40,7 +40,7 @@ def announced(script: str, addresses: dict[str, str]) -> Iterator[None]:
     _check(folder)
     job = RunningJob(os.getpid(), started(os.getpid()) or "", script, addresses)
     path = folder / f"{job.pid}.json"
-    # Written aside, so that nobody reads half of it. A file of mkstemp is this user's alone.
+    # Written to a temporary file first, so that no reader sees half of it. Only this user can read files of mkstemp.
     descriptor, aside = tempfile.mkstemp(dir=folder)
     try:
         with open(descriptor, "w") as file:
@@ -56,7 +56,7 @@ def announced(script: str, addresses: dict[str, str]) -> Iterator[None]:
 
 
 def running_jobs() -> list[RunningJob]:
-    """The jobs of this user that are running, the one that was launched last first. Files left behind are removed."""
+    """The running jobs of this user, the most recent first. Stale files are removed."""
     folder = _folder()
     try:
         _check(folder)
@@ -68,7 +68,7 @@ def running_jobs() -> list[RunningJob]:
         try:
             job = _read(path)
         except (OSError, ValueError, TypeError, KeyError):
-            continue  # it was removed meanwhile, or is no file of a launcher
+            continue  # it was removed meanwhile, or is not a file of a launcher
         if job.started == started(job.pid):
             jobs.append(job)
         else:
@@ -88,16 +88,16 @@ def _folder() -> Path:
 
 
 def _check(folder: Path) -> None:
-    """Refuses a folder that others may write to: what is in it is believed."""
+    """Raises an error for a folder that others may write to, since its contents are trusted."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise PermissionError(f"'{folder}' is not a directory of this user alone")
 
 
 def started(pid: int) -> str | None:
-    """When a process was started, in whatever form the system says it; None if there is none of that number."""
+    """The start time of a process, in the system's own form; None if there is no such process."""
     try:
-        # The name of the program stands in parentheses and may hold any character.
+        # The name of the program is in parentheses and may contain any character.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
         if Path("/proc/self/stat").exists():

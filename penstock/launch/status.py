@@ -1,4 +1,4 @@
-"""The command `penstock status`: what the tasks of a running cluster do and hold."""
+"""The command `penstock status`: shows the work and the resources of the tasks of a running cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from penstock import errors
 
-_WIDTH = 160  # where there is no terminal to say
+_WIDTH = 160  # if there is no terminal
 
 
 def status(
@@ -61,13 +61,13 @@ def status(
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(0 if watch else 130) from None
-    except BrokenPipeError:  # nobody reads any more
+    except BrokenPipeError:  # the reader is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise typer.Exit(0) from None
 
 
 def _of_running_job() -> str:
-    """The address of a task of the only job of this user that runs here: one that answers, if any does."""
+    """The address of a task of this user's only running job, preferably one that answers."""
     from penstock.launch.running import running_jobs  # start-up
     from penstock.launch.watch import listens  # start-up
 

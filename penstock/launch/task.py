@@ -1,6 +1,6 @@
 """The program of each process of a launched cluster: `python -m penstock.launch.task LAUNCHER_PID PIPE script args`.
 
-Little is imported before the script: a cluster starts as fast as its slowest task.
+Little is imported before the script, since a cluster starts as fast as its slowest task.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 def end_with(launcher: int) -> None:
-    """Have this process ended when its launcher dies, even by SIGKILL (Linux; elsewhere only if it is dead already)."""
+    """Ends this process when its launcher dies, even by SIGKILL (Linux; elsewhere only if it is already dead)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     # It may have died before the call above.
@@ -27,7 +27,7 @@ def end_with(launcher: int) -> None:
 
 
 def main() -> None:
-    """Run the script named by the arguments as a task of the launcher named by the first, which reads a pipe."""
+    """Runs the script in the arguments as a task of the launcher, whose process id and pipe come first."""
     launcher, pipe, script, *args = sys.argv[1:]
     end_with(int(launcher))
     progress.report_to(int(pipe))

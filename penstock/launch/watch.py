@@ -1,4 +1,4 @@
-"""Watching a cluster: asking all of its tasks, again and again, what they do and hold."""
+"""Watches a cluster: asks all of its tasks repeatedly for their status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.launch.cluster import Task
 from penstock.launch.cluster_view import task_of, view_of
 from penstock.wire.control import ControlClient
 
-DEADLINE = 3.0  # seconds: a task that has not answered by then is shown as such
+DEADLINE = 3.0  # seconds after which a task counts as not answering
 MAX_THREADS = 64
 
 
@@ -57,7 +57,7 @@ class Watch:
         }
         asked = task_of(answer.task)
         if asked is not None:
-            self.addresses[asked] = address  # in its own words it may be another, such as one with port 0
+            self.addresses[asked] = address  # the task's own address may differ, such as one with port 0
         self._pool = ThreadPoolExecutor(min(MAX_THREADS, len(self.addresses) or 1), "penstock-status")
 
     def __enter__(self) -> Watch:
@@ -85,7 +85,7 @@ class Watch:
             before = now
 
     def sample(self) -> dict[Any, Any]:
-        """What each task says now: its Status, or why there is none."""
+        """The current Status of each task, or a text that says why there is none."""
         return dict(zip(self.addresses, self._pool.map(self._ask_task, self.addresses), strict=True))
 
     def _ask_task(self, task: Any) -> Any:
@@ -105,7 +105,7 @@ class Watch:
         try:
             return client.get_status(details=True, timeout=DEADLINE)
         except OpError as error:
-            # A new connection next time: one that has failed waits longer and longer before it tries again.
+            # A new connection next time: a failed one waits longer and longer before it retries.
             with contextlib.suppress(KeyError):
                 self._clients.pop(address).close()
             return error

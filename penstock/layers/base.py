@@ -29,11 +29,11 @@ from penstock.variables.initialize import global_variables, trainable_variables
 from penstock.variables.partitioned import PartitionedVariable
 from penstock.variables.scope import VariableScope, get_variable, variable_scope
 
-_NAMES = ("__layer_names",)  # not a string: users do not see it among the collections
+_NAMES = ("__layer_names",)  # not a string, so that users do not see it among the collections
 
 
 def snake_case(name: str) -> str:
-    """The name of a layer, from that of its class.
+    """The name of a layer, from the name of its class.
 
     >>> snake_case("MaxPooling2D")
     'max_pooling2d'
@@ -43,8 +43,8 @@ def snake_case(name: str) -> str:
     return "private" + plain if plain.startswith("_") else plain
 
 
-def _numbered(base: str) -> str:
-    """A name that no layer of the graph has: `dense_1`, `dense_2`, ..."""
+def _unique_name(base: str) -> str:
+    """A name that no layer of the graph has yet: `dense_1`, `dense_2`, ..."""
     found = get_collection_ref(_NAMES)
     if not found:
         found.append({})
@@ -74,7 +74,7 @@ class Layer:
     """
 
     input_spec: Any = None
-    collects_updates = True  # whether updates go to UPDATE_OPS
+    collects_updates = True  # True if updates go to UPDATE_OPS
 
     def __init__(self, trainable: bool = True, name: Any = None, dtype: DTypeLike | None = None, **kwargs: Any) -> None:
         self._reuse = kwargs.pop("_reuse", None)
@@ -87,7 +87,7 @@ class Layer:
         self._dtype = None if dtype is None else as_dtype(dtype).base_dtype.name
         self._trainable_weights: list[Any] = []
         self._non_trainable_weights: list[Any] = []
-        self._losses: list[tuple[Any, Any]] = []  # with the inputs that each depends on
+        self._losses: list[tuple[Any, Any]] = []  # each with the inputs that it depends on
         self._updates: list[tuple[Any, Any]] = []
         self._graph = get_default_graph()
         if name:
@@ -95,7 +95,7 @@ class Layer:
             self._name = base
         else:
             base = snake_case(type(self).__name__)
-            self._name = _numbered(base)
+            self._name = _unique_name(base)
         self._base_name: str = base
         self._scope: VariableScope | None = None
         self._current_scope: VariableScope | None = None
@@ -103,7 +103,7 @@ class Layer:
             with variable_scope(scope) as captured:
                 self._scope = captured
 
-    # What a layer is.
+    # Properties of a layer.
 
     @property
     def name(self) -> str:
@@ -170,7 +170,7 @@ class Layer:
         """The settings common to all layers."""
         return {"name": self.name, "trainable": self.trainable, "dtype": self.dtype}
 
-    # What subclasses write and use.
+    # Methods that subclasses write and use.
 
     def build(self, input_shape: ShapeLike) -> None:
         """Makes the variables; called once, with the shape (or shapes) of the first inputs."""
@@ -181,7 +181,7 @@ class Layer:
         return inputs
 
     def compute_output_shape(self, input_shape: ShapeLike) -> Any:
-        """The shape of the outputs for inputs of a shape."""
+        """The shape of the outputs for inputs of a given shape."""
         raise NotImplementedError(f"{type(self).__name__} does not say its output shape.")
 
     def add_weight(
@@ -232,7 +232,7 @@ class Layer:
                             penalty = regularizer(part)
                         if penalty is not None:
                             self.add_loss(penalty)
-        # A custom getter may have decided otherwise.
+        # A custom getter may have made it not trainable.
         if trains and all(any(part is each for each in trainable_variables()) for part in parts):
             self._trainable_weights += parts
         else:
@@ -244,7 +244,7 @@ class Layer:
         return self.add_weight(*args, **kwargs)
 
     def add_loss(self, losses: Any, inputs: TensorLike = None) -> None:
-        """Adds to the layer's losses and to REGULARIZATION_LOSSES; `inputs` are what the losses depend on, if at all.
+        """Adds to the layer's losses and to REGULARIZATION_LOSSES; `inputs` are the inputs they depend on, if any.
 
         >>> self.add_loss(0.01 * tf.reduce_sum(outputs), inputs=inputs)
         """
@@ -301,7 +301,7 @@ class Layer:
         return self(inputs, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Layer:
-        """A layer with the same settings; graph, scope and variables are not copied but shared."""
+        """A layer with the same settings; it shares the graph, scope and variables."""
         made = copy.copy(self)
         memo[id(self)] = made
         for key, value in vars(self).items():
@@ -350,11 +350,11 @@ def _depending(entries: list[tuple[Any, Any]], inputs: Any) -> list[Any]:
     if inputs is None:
         return [entry for entry, source in entries if source is None]
     sources = {tensor.op for tensor in nest.flatten(inputs)}
-    return [entry for entry, source in entries if source is not None and _reaches(entry, sources)]
+    return [entry for entry, source in entries if source is not None and _depends_on(entry, sources)]
 
 
-def _reaches(element: Any, sources: set[Operation]) -> bool:
-    """Whether `element` is computed from an output of one of `sources`."""
+def _depends_on(element: Any, sources: set[Operation]) -> bool:
+    """True if `element` is computed from an output of one of `sources`."""
     seen: set[Operation] = set()
     todo = [element if isinstance(element, Operation) else element.op]
     while todo:
@@ -378,7 +378,7 @@ def functional(layer: type[Layer], *extra: inspect.Parameter) -> Callable[..., A
     at = next((i for i, p in enumerate(settings) if p.name in ("trainable", "name")), len(settings)) if extra else 0
     settings[at:at] = extra
     names = inspect.Parameter("inputs", kind), *settings, inspect.Parameter("reuse", kind, default=None)
-    # Pooling has no variables, so nothing to reuse; a trailing `reuse` is harmless there.
+    # Pooling has no variables to reuse; a trailing `reuse` is harmless there.
     signature = inspect.Signature(names)
     for_call = [p.name for p in extra]
 

@@ -103,7 +103,7 @@ class Dense(Layer):
 
 
 class Dropout(Layer):
-    """Drops elements with probability `rate` while training, and does nothing else.
+    """Drops elements with probability `rate` while training, and does nothing otherwise.
 
     >>> tf.layers.Dropout(0.4)(x, training=is_training)
     """
@@ -136,7 +136,7 @@ class Dropout(Layer):
 
 
 class Flatten(Layer):
-    """All axes but the first become one.
+    """Flattens all axes but the first into one.
 
     >>> tf.layers.Flatten()(images)
     """
@@ -154,7 +154,7 @@ class Flatten(Layer):
             return reshaping.expand_dims(inputs, 1)
         batch, *rest = inputs.shape.as_list()
         if None not in rest:
-            # Constant, so that all batch sizes share one program where the size of the batch is not used.
+            # A constant, so that all batch sizes share one program where the batch size is not used.
             shape: Any = creation.constant([-1, math.prod(rest)] if math.prod(rest) else [batch or -1, 0])
         else:
             sizes: Any = reshaping.shape(inputs)
@@ -176,5 +176,5 @@ dropout = functional(Dropout, inspect.Parameter("training", inspect.Parameter.PO
 
 
 def flatten(inputs: TensorLike, name: str | None = None, data_format: str = "channels_last") -> Any:
-    """All axes of `inputs` but the first become one: `tf.layers.flatten(images)`."""
+    """Flattens all axes of `inputs` but the first into one: `tf.layers.flatten(images)`."""
     return Flatten(data_format, name=name, _scope=name).apply(inputs)

@@ -1,4 +1,4 @@
-"""InputSpec: what a layer demands of its inputs, and the check of it."""
+"""InputSpec: the requirements of a layer on its inputs, and their check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 
 
 class InputSpec:
-    """Rank, sizes and type that an input must have; what is None is free.
+    """Rank, sizes and type that an input must have; None means any.
 
     >>> tf.layers.InputSpec(min_ndim=2, axes={-1: 784})
     """
@@ -36,7 +36,7 @@ class InputSpec:
         return f"InputSpec({', '.join(f'{key}={value}' for key, value in given.items())})"
 
     def check(self, tensor: TensorLike, layer: str, index: int) -> None:
-        """Raises ValueError where `tensor`, input number `index` of the layer called `layer`, does not fit."""
+        """Raises ValueError if `tensor`, input number `index` of the layer called `layer`, does not fit."""
         where = f"Input {index} of layer {layer} is incompatible with the layer"
         shape = tensor.shape
         wants_rank = self.ndim is not None or self.max_ndim is not None or self.min_ndim is not None

@@ -1,4 +1,4 @@
-"""Activations and initializers that are given by name: `activation="relu"`."""
+"""Activations and initializers by name: `activation="relu"`."""
 
 from __future__ import annotations
 

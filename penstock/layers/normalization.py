@@ -1,4 +1,4 @@
-"""BatchNormalization: by the statistics of the batch while training, by their moving averages otherwise."""
+"""BatchNormalization: uses the statistics of the batch while training, and their moving averages otherwise."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from penstock.variables.updates import assign_sub
 _ZEROS, _ONES = Zeros(), Ones()
 
 
-def _known(training: Any) -> bool | None:
-    """Whether this is training, where that is known while the graph is built."""
+def _static_training(training: Any) -> bool | None:
+    """True or False if `training` is known while the graph is built, else None."""
     value = constant_value(training) if isinstance(training, Tensor) else training
     return None if value is None else bool(value)
 
 
 class BatchNormalization(Layer):
-    """Zero mean and unit variance for each channel, then `gamma` and `beta`.
+    """Normalises each channel to zero mean and unit variance, then applies `gamma` and `beta`.
 
     The updates of the moving averages are in UPDATE_OPS; a training step must run them.
 
@@ -119,7 +119,7 @@ class BatchNormalization(Layer):
     def _statistic(self, name: str, shape: list[int], dtype: Any, initializer: Any) -> Any:
         assert self._scope is not None
         partitioner = self._scope.partitioner
-        self._scope.set_partitioner(None)  # averages are assigned to as a whole
+        self._scope.set_partitioner(None)  # an average is assigned to as a whole
         try:
             return self.add_weight(
                 name,
@@ -141,9 +141,9 @@ class BatchNormalization(Layer):
         gamma = self.gamma if self.scale else self._ones
         beta = self.beta if self.center else self._zeros
         averages: tuple[Any, Any] = self.moving_mean, self.moving_variance
-        trains = _known(training)
+        trains = _static_training(training)
         if trains is None:
-            # Read outside: a branch that reads variables cannot be compiled together with what is around it.
+            # Read before the branches: a branch that reads variables cannot be compiled with the ops around it.
             gamma, beta = convert_to_tensor(gamma), convert_to_tensor(beta)
             averages = convert_to_tensor(self.moving_mean), convert_to_tensor(self.moving_variance)
 
@@ -171,8 +171,8 @@ class BatchNormalization(Layer):
         else:
             momentum = convert_to_tensor(self.momentum)
         if trains is not False:
-            self.add_update(_moved(self.moving_mean, mean, momentum), inputs=inputs)
-            self.add_update(_moved(self.moving_variance, variance, momentum), inputs=inputs)
+            self.add_update(_update_average(self.moving_mean, mean, momentum), inputs=inputs)
+            self.add_update(_update_average(self.moving_variance, variance, momentum), inputs=inputs)
         return outputs
 
     def _call_plain(self, inputs: Any, training: Any) -> Any:
@@ -185,7 +185,7 @@ class BatchNormalization(Layer):
             return vector if fits else reshaping.reshape(vector, whole)
 
         scale, offset = spread(self.gamma), spread(self.beta)
-        trains = _known(training)
+        trains = _static_training(training)
         mean: Any = self.moving_mean
         variance: Any = self.moving_variance
         if trains is not False:
@@ -199,9 +199,9 @@ class BatchNormalization(Layer):
                 mean, variance = found
             for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
                 if trains:
-                    self.add_update(_moved(average, value, self.momentum), inputs=inputs)
+                    self.add_update(_update_average(average, value, self.momentum), inputs=inputs)
                 else:
-                    self.add_update(_moved_if(training, average, value, self.momentum), inputs=inputs)
+                    self.add_update(_update_average_if(training, average, value, self.momentum), inputs=inputs)
         kind = inputs.dtype.base_dtype
         mean, variance = casting.cast(mean, kind), casting.cast(variance, kind)
         offset = None if offset is None else casting.cast(offset, kind)
@@ -214,7 +214,7 @@ class BatchNormalization(Layer):
         return input_shape
 
 
-def _moved(average: Any, value: Any, momentum: Any) -> Any:
+def _update_average(average: Any, value: Any, momentum: Any) -> Any:
     """The update `average -= (average - value) * (1 - momentum)`."""
     with name_scope("AssignMovingAvg") as scope, colocate_with(average):
         decay = convert_to_tensor(1.0 - momentum, name="decay")
@@ -224,10 +224,10 @@ def _moved(average: Any, value: Any, momentum: Any) -> Any:
         return assign_sub(average, change, name=scope)
 
 
-def _moved_if(training: Any, average: Any, value: Any, momentum: float) -> Any:
-    """`_moved` where `training` holds when it runs; with momentum 1 an update changes nothing."""
+def _update_average_if(training: Any, average: Any, value: Any, momentum: float) -> Any:
+    """`_update_average` if `training` is true when it runs; with momentum 1 an update changes nothing."""
     chosen = smart_cond(training, lambda: convert_to_tensor(float(momentum)), lambda: convert_to_tensor(1.0))
-    return _moved(average, value, chosen)
+    return _update_average(average, value, chosen)
 
 
 def batch_normalization(

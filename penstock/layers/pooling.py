@@ -8,7 +8,7 @@ from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.layers.base import InputSpec, Layer, functional
 from penstock.layers.convolutional import op_named
-from penstock.layers.windows import around, conv_size, format_named, layout_of, padding_named, sizes
+from penstock.layers.windows import conv_size, for_all_axes, format_named, layout_of, padding_named, sizes
 from penstock.ops.array import reshaping
 from penstock.ops.conv import pool
 
@@ -33,7 +33,7 @@ class _Pooling(Layer):
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
     def call(self, inputs: TensorLike) -> Any:
-        window, strides = around(self.pool_size, self.data_format), around(self.strides, self.data_format)
+        window, strides = for_all_axes(self.pool_size, self.data_format), for_all_axes(self.strides, self.data_format)
         padding, layout = self.padding.upper(), layout_of(self.data_format, max(self.rank, 2))
         if self.rank == 3:
             return op_named(f"{self.kind}3D")(

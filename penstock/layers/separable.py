@@ -1,4 +1,4 @@
-"""Separable convolutions: each channel by itself, then a mix of the channels of each place."""
+"""Separable convolutions: they convolve each channel by itself, then mix the channels of each place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.layers.base import functional
 from penstock.layers.convolutional import Conv
-from penstock.layers.windows import around, layout_of
+from penstock.layers.windows import for_all_axes, layout_of
 from penstock.ops.array import reshaping
 from penstock.ops.conv import depthwise as ops
 from penstock.variables.initializers import Zeros
@@ -94,7 +94,7 @@ class _Separable(Conv):
     def call(self, inputs: TensorLike) -> Any:
         padding, layout = self.padding.upper(), layout_of(self.data_format, 2)
         if self.rank == 2:
-            strides = around(self.strides, self.data_format)
+            strides = for_all_axes(self.strides, self.data_format)
             outputs = ops.separable_conv2d(
                 inputs,
                 self.depthwise_kernel,
@@ -107,7 +107,7 @@ class _Separable(Conv):
             return self.finish(outputs)
         # Sequences are images of height 1.
         axis = 1 if self.data_format == "channels_last" else 2
-        strides, rate = around(self.strides * 2, self.data_format), (1, *self.dilation_rate)
+        strides, rate = for_all_axes(self.strides * 2, self.data_format), (1, *self.dilation_rate)
         inputs = reshaping.expand_dims(inputs, axis)
         depthwise, pointwise = (reshaping.expand_dims(k, 0) for k in (self.depthwise_kernel, self.pointwise_kernel))
         outputs = ops.separable_conv2d(inputs, depthwise, pointwise, strides, padding, rate=rate, data_format=layout)

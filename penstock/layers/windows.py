@@ -46,8 +46,8 @@ def layout_of(data_format: str, rank: int) -> str:
     return f"N{spatial}C" if data_format == "channels_last" else f"NC{spatial}"
 
 
-def around(values: Any, data_format: str) -> list[int]:
-    """A setting for all axes, given that of the spatial ones."""
+def for_all_axes(values: Any, data_format: str) -> list[int]:
+    """A setting for all axes, given its values for the spatial ones: 1 for the others."""
     return [1, *values, 1] if data_format == "channels_last" else [1, 1, *values]
 
 

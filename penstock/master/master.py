@@ -17,13 +17,10 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.master.step import AbortPart, Instruction, StepState
 from penstock.master.tasks import LocalTask, Task, Tasks, session_closed
 from penstock.memory import without_collecting
-from penstock.passes.deal_ids import deal_ids
-from penstock.passes.optimize import optimize
+from penstock.passes import pipeline
 from penstock.passes.partition import Partition, partition
-from penstock.passes.place import place
 from penstock.passes.prune import prune
-from penstock.passes.sparse_updates import sum_before_sending
-from penstock.passes.split import devices_in, split
+from penstock.passes.split import devices_in
 from penstock.wire.codec import Done, RunGraph
 from penstock.wire.loop import Signal
 from penstock.worker.cancellation import Cancellation
@@ -129,17 +126,17 @@ class Master:
         deadline: float | None,
     ) -> Signature:
         self.compilations += 1
-        subgraph = optimize(prune(feeds, fetches, targets, done))
-        tasks = self.tasks
+        subgraph = pipeline.applied(pipeline.GRAPH, prune(feeds, fetches, targets, done))
+        tasks, soft = self.tasks, self.soft_placement
         tasks.require(devices_in(subgraph.nodes), deadline)
-        place(subgraph, tasks.device_names, self.soft_placement)
+        subgraph = pipeline.applied(pipeline.placement(tasks.device_names, soft), subgraph)
         if self.log_placement:
             for node in subgraph.nodes:
                 print(f"{node.name}: ({node.op.name}): {node.device}", flush=True)
-        subgraph = deal_ids(subgraph)
+        subgraph = pipeline.applied(pipeline.PLACED, subgraph)
         keys = itertools.count()
         if tasks.are_several:
-            subgraph = split(sum_before_sending(subgraph), tasks.device_names, self.soft_placement, keys)
+            subgraph = pipeline.applied(pipeline.over_tasks(tasks.device_names, soft, keys), subgraph)
         return Signature([self._register(p, deadline) for p in partition(subgraph, keys)], len(fetches))
 
     def _register(self, part: Partition, deadline: float | None) -> _Part:

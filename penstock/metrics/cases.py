@@ -17,7 +17,7 @@ from penstock.variables.updates import assign_add
 
 
 def _count(values: Any, weights: Any) -> Metric:
-    """How many `values` have been true."""
+    """The number of `values` that were true so far."""
     assert_type(values, dt.bool)
     count = metric_variable([], dt.float32, "count")
     values = casting.cast(values, dt.float32)
@@ -124,7 +124,7 @@ def _share_of_positives(
     updates_collections: Any,
     name: str | None,
 ) -> Metric:
-    """The true positives among themselves and the `rest` (its name, its label and its prediction)."""
+    """The ratio of true positives to true positives plus `rest` (given by its name, label and prediction)."""
     with variable_scope(name, default_name, [predictions, labels, weights]):
         predictions, labels = casting.cast(predictions, dt.bool), casting.cast(labels, dt.bool)
         labels, predictions, weights = fitted(labels, predictions, weights)

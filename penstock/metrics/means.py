@@ -1,6 +1,6 @@
 """tf.metrics: numbers that accumulate over steps in local variables.
 
-Each function returns two tensors: the value so far, and an update that takes in one more batch and gives the new value.
+Each function returns two tensors: the value so far, and an update that adds one more batch and gives the new value.
 Running `tf.local_variables_initializer()` starts over.
 """
 
@@ -28,7 +28,7 @@ Metric = tuple[Tensor, Tensor]
 
 
 def metric_variable(shape: Any, dtype: Any, name: str) -> Any:
-    """Zeros when local variables are initialized; replicas of it add up."""
+    """A variable that is zero when local variables are initialized; its replicas are summed."""
     return Variable(
         lambda: creation.zeros(shape, dtype),
         trainable=False,
@@ -52,7 +52,7 @@ def collected(value: Tensor, update: Tensor, metrics_collections: Any, updates_c
 
 
 def aligned(values: Tensor, weights: Any) -> Tensor:
-    """`weights` with a last dimension of size 1 more or less, where that gives them the rank of `values`."""
+    """Adds or removes a last dimension of size 1 of `weights`, if that gives them the rank of `values`."""
     weights = convert_to_tensor(weights)
     if weights.shape.rank == 0:
         scalar: Tensor = weights
@@ -113,7 +113,7 @@ def accuracy(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """How often `predictions` have been equal to `labels`.
+    """The share of `predictions` that were equal to `labels`.
 
     >>> accuracy, update = tf.metrics.accuracy(labels, tf.argmax(logits, 1))
     """
@@ -174,7 +174,7 @@ def mean_relative_error(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The mean of absolute differences over `normalizer`, where that is not 0.
+    """The mean of absolute differences divided by `normalizer`, where that is not 0.
 
     >>> tf.metrics.mean_relative_error(y, predictions, normalizer=y)
     """
@@ -199,7 +199,7 @@ def mean_cosine_distance(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """1 less the mean of the products of vectors (along `dim`), which should be of length 1.
+    """1 minus the mean of the products of vectors (along `dim`), which should be of length 1.
 
     >>> tf.metrics.mean_cosine_distance(labels, predictions, dim=1)
     """
@@ -263,7 +263,7 @@ def mean_per_class_accuracy(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The mean over classes of how often each was right; the update gives the accuracy of each class.
+    """The mean over classes of the accuracy in each class; the update gives the accuracy of each class.
 
     >>> tf.metrics.mean_per_class_accuracy(labels, predictions, num_classes=10)
     """
@@ -316,7 +316,7 @@ def mean_iou(
         columns: Any = casting.cast(reduce.reduce_sum(total, 1), dt.float32)
         both: Any = casting.cast(diag_part(total), dt.float32)
         union = rows + columns - both
-        # A class that never occurred does not count.
+        # A class that never occurred is left out.
         present: Any = reduce.reduce_sum(casting.cast(compare.not_equal(union, 0), dt.float32))
         union = selection.where(compare.greater(union, 0), union, creation.ones_like(union))
         share: Any = reduce.reduce_sum(arithmetic.divide(both, union), name="mean_iou")

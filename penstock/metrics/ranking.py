@@ -25,7 +25,7 @@ from penstock.variables.updates import assign_add
 
 
 class _Classes(NamedTuple):
-    """The classes of each example along the last axis, and which of those places count."""
+    """The classes of each example along the last axis, and a mask of the positions that count."""
 
     ids: Any
     present: Any
@@ -46,10 +46,10 @@ def _labels(labels: Any, predictions: Any) -> _Classes:
 
 
 def _first_of_equals(classes: _Classes) -> Any:
-    """Which places hold a class for the first time in their row."""
+    """Marks the positions that hold a class for the first time in their row."""
     same: Any = compare.equal(reshaping.expand_dims(classes.ids, -1), reshaping.expand_dims(classes.ids, -2))
     earlier = casting.cast(compare.logical_and(same, reshaping.expand_dims(classes.present, -2)), dt.int32)
-    # Strictly below the diagonal: place i against the places j < i.
+    # Strictly below the diagonal: compares position i with the positions j < i.
     repeats = arithmetic.subtract(diag.matrix_band_part(earlier, -1, 0), diag.matrix_band_part(earlier, 0, 0))
     return compare.logical_and(classes.present, compare.equal(reduce.reduce_sum(repeats, -1), 0))
 
@@ -60,7 +60,7 @@ def _is_in(ids: Any, classes: _Classes) -> Any:
 
 
 def _number(of: _Classes, found_in: _Classes, found: bool, class_id: int | None, weights: Any) -> Any:
-    """How many classes of each example are, or are not, among others; in all, weighted."""
+    """The weighted number of classes of all examples that are, or are not, among others."""
     hit = _is_in(of.ids, found_in)
     counts = compare.logical_and(_first_of_equals(of), hit if found else compare.logical_not(hit))
     if class_id is not None:
@@ -187,7 +187,7 @@ def precision_at_k(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of right ones among the `k` classes with the highest scores.
+    """The share of the `k` classes with the highest scores that are labels.
 
     >>> tf.metrics.precision_at_k(labels, logits, 5)
     """
@@ -239,7 +239,7 @@ def average_precision_at_k(
 
 
 def _within(ids: Any, classes: Any) -> Any:
-    """`ids` with -1 for those that are no class."""
+    """`ids`, with -1 for those that are not a class."""
     beyond = compare.greater_equal(reduce.reduce_max(ids), classes)
     none: Any = creation.ones_like(ids)
     return cond(beyond, lambda: selection.where(compare.greater_equal(ids, classes), -1 * none, ids), lambda: ids)

@@ -1,4 +1,4 @@
-"""tf.metrics of probabilities: cases counted at several thresholds, and what follows from them."""
+"""tf.metrics of probabilities: cases counted at several thresholds, and values computed from these counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.variables.updates import assign_add
 
 _EPSILON = 1e-7
 
-# The name of the variable, and which label and prediction are counted in it.
+# The name of the variable, and the label and prediction that it counts.
 _CASES: dict[str, tuple[str, bool, bool]] = {
     "tp": ("true_positives", True, True),
     "fn": ("false_negatives", True, False),
@@ -33,7 +33,7 @@ _CASES: dict[str, tuple[str, bool, bool]] = {
 def _counts(
     labels: Any, predictions: Any, thresholds: Sequence[float], weights: Any, includes: Sequence[str] = tuple(_CASES)
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How many cases of each kind there have been at each threshold, and the updates of those numbers."""
+    """The number of cases of each kind at each threshold so far, and the updates of those numbers."""
     predictions = convert_to_tensor(predictions)
     kind, message = predictions.dtype, "predictions must be in [0, 1]"
     checks = [
@@ -159,7 +159,7 @@ def _share_at_thresholds(
     updates_collections: Any,
     name: str | None,
 ) -> Metric:
-    """The true positives among themselves and the `rest`, at each threshold."""
+    """The ratio of true positives to true positives plus `rest`, at each threshold."""
     with variable_scope(name, f"{kind}_at_thresholds", [predictions, labels, weights]):
         values, updates = _counts(labels, predictions, thresholds, weights, ("tp", rest))
         value, update = (

@@ -1,1 +1,1 @@
-"""Optimizers: what turns gradients into updates of variables. One file per rule."""
+"""Optimizers: they turn gradients into updates of variables. One file per rule."""

@@ -21,7 +21,7 @@ from penstock.variables.variable import Variable
 
 
 class GradientAccumulationOptimizer(Optimizer):
-    """Sums gradients over `steps` calls of the train op, and has `opt` apply their mean on the last of them.
+    """Sums gradients over `steps` calls of the train op; on the last of them `opt` applies their mean.
 
     `global_step` counts the updates, not the calls. Sparse gradients are summed as dense ones.
 
@@ -37,7 +37,7 @@ class GradientAccumulationOptimizer(Optimizer):
         self._steps = steps
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """As those of the optimizer inside."""
+        """See the wrapped optimizer."""
         return self._opt.compute_gradients(*args, **kwargs)
 
     def apply_gradients(

@@ -22,7 +22,7 @@ from penstock.variables import updates
 
 
 class AdamOptimizer(Optimizer):
-    """Adam; `epsilon` stands beside the root of the uncorrected second moment ("epsilon hat" in the paper).
+    """Adam; `epsilon` is added to the root of the uncorrected second moment ("epsilon hat" in the paper).
 
     >>> train = tf.train.AdamOptimizer(1e-3).minimize(loss)
     """
@@ -48,7 +48,7 @@ class AdamOptimizer(Optimizer):
         return self._get_non_slot_variable("beta1_power", graph), self._get_non_slot_variable("beta2_power", graph)
 
     def _create_slots(self, var_list: list[Any]) -> None:
-        # All variables share the powers of beta; they live beside the first one by name, whatever the order given.
+        # All variables share the powers of beta. They are placed with the variable that is first by name, not by order.
         first = min(var_list, key=lambda v: str(v.name))
         self._create_non_slot_variable(self._call_if_callable(self._beta1), "beta1_power", first)
         self._create_non_slot_variable(self._call_if_callable(self._beta2), "beta2_power", first)
@@ -99,7 +99,7 @@ class AdamOptimizer(Optimizer):
         return self._apply_sparse_shared(grad, handle, indices, add)
 
     def _apply_sparse_shared(self, grad: Any, var: Any, indices: Tensor, scatter_add: Callable[..., Any]) -> Any:
-        """All rows decay and move, also those without a gradient: the same as the dense rule."""
+        """Decays and moves all rows, even those without a gradient, as the dense rule does."""
         beta1_power, beta2_power, rate, beta1, beta2, epsilon = self._settings(var.dtype.base_dtype)
         rate = rate * sqrt(1 - beta2_power) / (1 - beta1_power)
         m = self._decayed(var, "m", beta1, grad * (1 - beta1), indices, scatter_add)

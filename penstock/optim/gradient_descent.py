@@ -15,7 +15,7 @@ from penstock.optim.optimizer import Optimizer
 
 
 class GradientDescentOptimizer(Optimizer):
-    """Gradient descent with a fixed rate: a number, a tensor, or a function that gives one.
+    """Gradient descent with a fixed rate: a number, a tensor, or a function that returns one.
 
     >>> train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
     """

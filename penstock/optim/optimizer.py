@@ -1,4 +1,4 @@
-"""Optimizer: the base of all rules. It asks for gradients, keeps slots, and adds the ops of one training step.
+"""Optimizer: the base of all rules. It computes gradients, keeps slots, and adds the ops of one training step.
 
 A rule overrides `_apply_dense`, `_apply_sparse`, `_resource_apply_dense` and `_resource_apply_sparse`, and where it
 needs them `_create_slots`, `_prepare` and `_finish`.
@@ -40,14 +40,14 @@ def deduplicate_indexed_slices(values: Any, indices: Any) -> tuple[Tensor, Tenso
 
 
 def as_type(value: Any, dtype: DType) -> Any:
-    """`value` (a tensor or a variable) as `dtype`, itself if it is of that type."""
+    """`value` (a tensor or a variable) cast to `dtype`; unchanged if it has that type."""
     if isinstance(value, ResourceVariable) and value.dtype == dtype:
-        return value  # read by whoever takes it
+        return value  # the op that takes it reads it
     return cast(value, dtype)
 
 
 def op_of(update: Any) -> Operation:
-    """The operation behind what an update returns: an operation, a tensor, or a variable after a write."""
+    """The operation of an update, which returns an operation, a tensor, or a variable after a write."""
     op: Operation = update if isinstance(update, Operation) else update.op
     return op
 
@@ -116,7 +116,7 @@ class Optimizer:
         colocate_gradients_with_ops: bool = False,
         grad_loss: TensorLike = None,
     ) -> list[tuple[Any, Any]]:
-        """Pairs (gradient, variable) for `var_list`, or for all trainable variables; None where `loss` does not depend.
+        """Pairs (gradient, variable) for `var_list` or all trainable variables; None where `loss` does not depend.
 
         >>> grads_and_vars = optimizer.compute_gradients(loss, [w, b])
         """
@@ -156,7 +156,7 @@ class Optimizer:
         if not pairs:
             raise ValueError("No variables provided.")
         for _, var in pairs:
-            _target(var)  # refuses what cannot be trained
+            _target(var)  # raises for a type that cannot be trained
         var_list = [var for grad, var in pairs if grad is not None]
         if not var_list:
             raise ValueError(f"No gradients provided for any variable: {[str(v) for _, v in pairs]}.")
@@ -197,7 +197,7 @@ class Optimizer:
             # The snapshot of a reference is older than the update, so it is read again.
             return op_of(var.assign(var.constraint(var if is_handle else var.read_value())))
 
-    # What a rule overrides
+    # Methods that a rule overrides
 
     def _valid_dtypes(self) -> set[DType]:
         """The types that losses, gradients and variables may have."""
@@ -246,7 +246,7 @@ class Optimizer:
         return self._resource_apply_sparse(values, handle, distinct)
 
     def _finish(self, update_ops: list[Any], name_scope: str) -> Operation:
-        """What is to be done when all variables are updated; returns the operation of the whole step."""
+        """Called with the updates of all variables. Returns the operation of the whole step."""
         return group(*map(op_of, update_ops), name=name_scope)
 
     # State
@@ -295,7 +295,7 @@ class Optimizer:
         return named[key]
 
     def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Any) -> Any:
-        """A variable for all of a graph, beside `colocate_with`; the one made before if there is one."""
+        """A variable shared by all of a graph, colocated with `colocate_with`; made at the first call."""
         key = (name, _whole_graph())
         if key not in self._non_slot_dict:
             with get_default_graph().colocate_with(colocate_with):
@@ -311,12 +311,12 @@ class Optimizer:
         return list(self._non_slot_dict.values())
 
     def _call_if_callable(self, param: Any) -> Any:
-        """A setting, or what it gives if it is a function."""
+        """`param`, or its result if it is a function."""
         return param() if callable(param) else param
 
 
 def _whole_graph(graph: Graph | None = None) -> Graph:
-    """The graph, not the body of a branch or loop in it: variables belong to all of it."""
+    """The outermost graph, not the body of a branch or loop: variables belong to the whole graph."""
     graph = graph or get_default_graph()
     while graph.outer_graph is not None:
         graph = graph.outer_graph
@@ -324,7 +324,7 @@ def _whole_graph(graph: Graph | None = None) -> Graph:
 
 
 def _target(var: Any) -> Any:
-    """What the loss is derived by: the variable's reference, the variable itself for a handle, or a tensor."""
+    """The object to differentiate by: a variable's reference, a resource variable itself, or a tensor."""
     if isinstance(var, (ResourceVariable, Tensor)):
         return var
     if isinstance(var, Variable):

@@ -1,4 +1,4 @@
-"""Proximal rules: a step, then the nearest point by L1 and L2 (Duchi and Singer, 2009)."""
+"""Proximal rules: a gradient step, then shrinkage by L1 and L2 regularisation (Duchi and Singer, 2009)."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ from penstock.variables.initializers import Constant
 
 
 class RuleOptimizer(Optimizer):
-    """Says which op its rule is, which of the op's inputs are slots, and what the others are set to.
+    """Base class of rules that are one op. A subclass names the op, its slots and its settings.
 
     `_rule` is the op. `_slot_inputs` maps its inputs to the names of slots. `_settings` maps the inputs that are
-    settings to (value or function that gives it, name of the tensor).
+    settings to (value or function that returns it, name of the tensor).
     """
 
     _rule: Rule
@@ -36,7 +36,7 @@ class RuleOptimizer(Optimizer):
         }
 
     def _filled_slot(self, var: Any, value: float, slot_name: str, op_name: str) -> Any:
-        """The slot of a variable, made full of `value` if there is none."""
+        """The slot of a variable, made and filled with `value` if there is none."""
         shape, dtype = var.get_shape(), var.dtype.base_dtype
         if shape.is_fully_defined():
             return self._get_or_make_slot_with_initializer(var, Constant(value), shape, dtype, slot_name, op_name)
@@ -44,11 +44,11 @@ class RuleOptimizer(Optimizer):
         return self._get_or_make_slot(var, filled, slot_name, op_name)
 
     def _attrs(self) -> dict[str, Any]:
-        """Attrs of the op beside `use_locking`."""
+        """Attrs of the op besides `use_locking`."""
         return {}
 
     def _inputs(self, var: Any) -> dict[str, Any]:
-        """The op's inputs but for the variable, the gradient and the indices."""
+        """The op's inputs except the variable, the gradient and the indices."""
         dtype = var.dtype.base_dtype
         slots = {key: self.get_slot(var, slot) for key, slot in self._slot_inputs.items()}
         return {**slots, **{key: cast(tensor, dtype) for key, tensor in self._tensors.items()}}
@@ -74,14 +74,14 @@ class RuleOptimizer(Optimizer):
 
 
 def require_positive(**settings: float) -> None:
-    """Refuses settings that must be greater than zero."""
+    """Raises ValueError for a setting that is not greater than zero."""
     for name, value in settings.items():
         if value <= 0.0:
             raise ValueError(f"{name} must be positive: {value}")
 
 
 def require_not_negative(**settings: float) -> None:
-    """Refuses settings that must not be less than zero."""
+    """Raises ValueError for a setting that is less than zero."""
     for name, value in settings.items():
         if value < 0.0:
             raise ValueError(f"{name} needs to be greater than or equal to zero, received {value}")

@@ -20,7 +20,7 @@ from penstock.ops.random.stateful import random_normal
 
 
 def _inputs(schedule: str, learning_rate: Any, global_step: Any, *settings: Any) -> tuple[Any, ...]:
-    """All as tensors of the type of the learning rate."""
+    """All arguments as tensors of the learning rate's type."""
     if global_step is None:
         raise ValueError(f"global_step is required for {schedule}.")
     rate: Any = convert_to_tensor(learning_rate, name="learning_rate")
@@ -90,7 +90,7 @@ def polynomial_decay(
     cycle: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """From `learning_rate` to `end_learning_rate` in `decay_steps`; with `cycle` over ever longer stretches again.
+    """From `learning_rate` to `end_learning_rate` in `decay_steps`; `cycle` starts again with ever longer periods.
 
     >>> rate = tf.train.polynomial_decay(0.1, step, 10000, 0.01, power=0.5)
     """
@@ -131,7 +131,7 @@ def piecewise_constant(
 
 
 def _comparable(boundary: Any, x: Tensor) -> Any:
-    """A boundary in the type of `x`; wider integers are let through, as TensorFlow does for steps of 64 bits."""
+    """A boundary in the type of `x`. As in TensorFlow, an int32 boundary may be compared with an int64 step."""
     limit = convert_to_tensor(boundary)
     if limit.dtype.base_dtype == x.dtype.base_dtype:
         return limit

@@ -7,8 +7,9 @@ they are written. A send of a value that was read before would copy it once more
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
-from penstock.passes.ir import Subgraph, reads_variable
+from penstock.passes.ir import Node, Subgraph, reads_variable, rewritten, sources_of
 
 
 def read_late(subgraph: Subgraph) -> Subgraph:
@@ -16,18 +17,21 @@ def read_late(subgraph: Subgraph) -> Subgraph:
     takers = [n for n in subgraph.nodes if n.op.name in ("SaveV2", "_Send")]
     if not takers:
         return subgraph
-    uses = Counter(id(s) for node in subgraph.nodes for s in (*(s for s, _ in node.inputs), *node.controls))
-    uses.update(id(node) for node in (*(n for n, _ in subgraph.fetches), *subgraph.targets))
-    passed_over: set[int] = set()
+    uses = Counter(source for node in subgraph.nodes for source in sources_of(node))
+    uses.update([*(n for n, _ in subgraph.fetches), *subgraph.targets])
+    changed: dict[Node, Node] = {}
+    passed_over: set[Node] = set()
     for node in takers:
+        inputs, controls = list(node.inputs), list(node.controls)
         for i, (source, _) in enumerate(node.inputs):
             if not reads_variable(source):
                 continue
-            if node.op.name == "_Send" and uses[id(source)] > 1:
+            if node.op.name == "_Send" and uses[source] > 1:
                 continue  # others see the value that was read, and so must the receiver
-            node.inputs[i] = source.inputs[0]
-            node.controls += [c for c in source.controls if c not in node.controls]
-            uses[id(source)] -= 1
-            passed_over.add(id(source))
-    nodes = [node for node in subgraph.nodes if id(node) not in passed_over or uses[id(node)]]
-    return Subgraph(nodes, subgraph.feeds, subgraph.fetches, subgraph.targets)
+            inputs[i] = source.inputs[0]
+            controls += [c for c in source.controls if c not in controls]
+            uses[source] -= 1
+            passed_over.add(source)
+        changed[node] = replace(node, inputs=inputs, controls=controls)
+    unused = {node for node in passed_over if not uses[node]}
+    return rewritten(subgraph, lambda node: [] if node in unused else [changed.get(node, node)])

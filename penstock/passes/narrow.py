@@ -29,7 +29,7 @@ def can_be_narrowed(operation: Operation) -> bool:
 
     One that was split over tasks was narrowed before, and what it sends to the others is no result.
     """
-    return operation.type in _KINDS and SPLIT not in operation.attrs
+    return operation.op_def.name in _KINDS and SPLIT not in operation.attrs
 
 
 def own_results(operation: Operation) -> set[int]:

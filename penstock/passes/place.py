@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from penstock.errors import InvalidArgumentError
 from penstock.graph.device import DeviceSpecV2
-from penstock.passes.ir import Node, Subgraph, is_reference
+from penstock.passes.ir import Node, Replacements, Subgraph, is_reference
 
 # Op types whose bodies may be in several tasks, each op of them where it asks to be.
 SPLIT_OPS = frozenset(("If", "While", "WhileTripCount"))
@@ -31,8 +31,8 @@ class _Groups:
             self._parent[second] = first
 
 
-def place(subgraph: Subgraph, devices: Sequence[str], soft: bool = False, default: str | None = None) -> None:
-    """Sets `device` of every node to one of `devices` (full names).
+def place(subgraph: Subgraph, devices: Sequence[str], soft: bool = False, default: str | None = None) -> Subgraph:
+    """The subgraph with every node on one of `devices` (full names).
 
     Nodes with a common `loc:@` group and nodes joined by a reference to a variable share a device. An explicit device
     that does not exist is an error, or with `soft` falls back to another device of the same task: of its kind, else a
@@ -45,6 +45,7 @@ def place(subgraph: Subgraph, devices: Sequence[str], soft: bool = False, defaul
     members: dict[Node, list[Node]] = {}
     for node in subgraph.nodes:
         members.setdefault(groups.find(node), []).append(node)
+    device_of: dict[Node, str] = {}
     known: dict[Any, str] = {}  # by all that the choice depends on, where a group asks for one device at most
     for nodes in members.values():
         wishes = {node.device for node in nodes if node.device}
@@ -55,8 +56,25 @@ def place(subgraph: Subgraph, devices: Sequence[str], soft: bool = False, defaul
         else:
             form = (*wishes, all(n.op.host for n in nodes), all(n.op.name == "_Arg" for n in nodes))
             chosen = known.get(form) or known.setdefault(form, _choose(nodes, specs, base, soft))
-        for node in nodes:
-            node.device = chosen
+        device_of.update(dict.fromkeys(nodes, chosen))
+    return with_devices(subgraph, device_of.__getitem__)
+
+
+def with_devices(subgraph: Subgraph, device_of: Callable[[Node], str]) -> Subgraph:
+    """The subgraph with each node on the device that is given for it."""
+    new = Replacements()
+    for node in subgraph.nodes:
+        inputs = [(new[source], i) for source, i in node.inputs]
+        controls = [new[source] for source in node.controls]
+        new[node] = Node(
+            node.name, node.op, node.attrs, node.dtypes, inputs, controls, device_of(node), node.order, node.on_host
+        )
+    return new.applied_to(subgraph, list(new.values()))
+
+
+def put_on(subgraph: Subgraph, device: str, unless: Collection[str] = ()) -> Subgraph:
+    """The subgraph with all nodes on `device`, but for those on one of the devices in `unless`."""
+    return with_devices(subgraph, lambda node: node.device if node.device in unless else device)
 
 
 def colocated_with(node: Node) -> list[str]:

@@ -8,8 +8,10 @@ table is read in the same piece of compiled code as they are.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.graph.opdef import op_of
-from penstock.passes.ir import Edge, Node, Subgraph, reads_variable
+from penstock.passes.ir import Edge, Node, Subgraph, reads_variable, rewritten, sources_of
 
 # Which op gives the same from gathered rows.
 _OF_ROWS = {"SparseSegmentSum": "SegmentSum", "SparseSegmentMean": "SegmentMean", "SparseSegmentSqrtN": "SegmentSqrtN"}
@@ -24,21 +26,12 @@ def gather_before_segments(subgraph: Subgraph) -> Subgraph:
     """The subgraph with sums over picked rows as a gather and sums over its rows."""
     if not any(map(_picks_rows, subgraph.nodes)):
         return subgraph
-    nodes: list[Node] = []
-    lookups: set[tuple[int, int]] = set()
-    for node in subgraph.nodes:
-        if _picks_rows(node):
-            nodes.append(_rows_of(node))
-            lookups.add(_pair(nodes[-1]))
-            node.op = op_of(_OF_ROWS[node.op.name])
-            node.attrs = {"T": node.attrs["T"], "Tindices": node.attrs["Tsegmentids"]}
-            node.inputs = [(nodes[-1], 0), node.inputs[2]]
-        nodes.append(node)
+    subgraph = rewritten(subgraph, lambda node: _in_two(node) if _picks_rows(node) else [node])
+    sums = [node for node in subgraph.nodes if node.op.name in _OF_ROWS.values()]
+    lookups = {_pair(rows) for rows, name in ((n.inputs[0][0], n.name) for n in sums) if rows.name == name}
     # Gradients gather the same rows again: they read with the lookup, not before it.
-    gathers = [node for node in nodes if node.op.name in _GATHERS and _pair(node) in lookups]
-    # In place: the nodes have changed for everyone who holds this subgraph.
-    subgraph.nodes[:] = _with_own_reads(nodes, gathers, subgraph)
-    return subgraph
+    gathers = [node for node in subgraph.nodes if node.op.name in _GATHERS and _pair(node) in lookups]
+    return _with_own_reads(subgraph, gathers)
 
 
 def _picks_rows(node: Node) -> bool:
@@ -51,59 +44,41 @@ def _picks_rows(node: Node) -> bool:
     return not source.op.host and source.op.name != "_Arg"
 
 
-def _rows_of(node: Node) -> Node:
+def _in_two(node: Node) -> list[Node]:
+    """A gather, which has the name of the node, and the sums of what it gives."""
     attrs = {"Tparams": node.attrs["T"], "Tindices": node.attrs["Tidx"], "validate_indices": True}
-    return Node(
-        node.name,
-        op_of("Gather"),
-        attrs,
-        (node.attrs["T"],),
-        node.inputs[:2],
-        list(node.controls),
-        node.device,
-        node.order,
-    )
+    rows = replace(node, op=op_of("Gather"), attrs=attrs, dtypes=(node.attrs["T"],), inputs=node.inputs[:2])
+    types = {"T": node.attrs["T"], "Tindices": node.attrs["Tsegmentids"]}
+    return [rows, replace(node, op=op_of(_OF_ROWS[node.op.name]), attrs=types, inputs=[(rows, 0), node.inputs[2]])]
 
 
-def _pair(gather: Node) -> tuple[int, int]:
-    return id(gather.inputs[0][0]), id(gather.inputs[1][0])
+def _pair(gather: Node) -> tuple[Node, Node]:
+    return gather.inputs[0][0], gather.inputs[1][0]
 
 
-def _with_own_reads(nodes: list[Node], gathers: list[Node], subgraph: Subgraph) -> list[Node]:
+def _with_own_reads(subgraph: Subgraph, gathers: list[Node]) -> Subgraph:
     """Each gather from a variable with a read of its own, which waits for the indices."""
-    before: dict[int, Node] = {}
+    changed: dict[Node, list[Node]] = {}
     for gather in gathers:
-        read, indices = gather.inputs[0][0], gather.inputs[1][0]
+        read, indices = _pair(gather)
         if not reads_variable(read) or indices.op.name in ("_Arg", "Const"):
             continue
-        if not _only_changed_after(gather, read.inputs[0], nodes):
+        if not _only_changed_after(gather, read.inputs[0], subgraph.nodes):
             continue
-        own = Node(
-            read.name,
-            read.op,
-            read.attrs,
-            read.dtypes,
-            list(read.inputs),
-            [*read.controls, indices],
-            read.device,
-            read.order,
-        )
-        before[id(gather)] = own
-        gather.inputs[0] = (own, 0)
-    result: list[Node] = []
-    for node in nodes:
-        result += [before[id(node)], node] if id(node) in before else [node]
-    wanted = {id(source) for node in result for source in (*(s for s, _ in node.inputs), *node.controls)}
-    wanted.update(id(node) for node in (*(n for n, _ in subgraph.fetches), *subgraph.targets))
-    return [node for node in result if id(node) in wanted or not reads_variable(node)]
+        own = replace(read, controls=[*read.controls, indices])
+        changed[gather] = [own, replace(gather, inputs=[(own, 0), *gather.inputs[1:]])]
+    subgraph = rewritten(subgraph, lambda node: changed.get(node, [node]))
+    wanted = {source for node in subgraph.nodes for source in sources_of(node)}
+    wanted.update([*(n for n, _ in subgraph.fetches), *subgraph.targets])
+    return replace(subgraph, nodes=[n for n in subgraph.nodes if n in wanted or not reads_variable(n)])
 
 
 def _only_changed_after(gather: Node, variable: Edge, nodes: list[Node]) -> bool:
     """Whether whatever may change the variable in this step waits for the gather, so that it may read late."""
-    after = {id(gather)}
+    after = {gather}
     for node in nodes:
-        if any(id(source) in after for source in (*(s for s, _ in node.inputs), *node.controls)):
-            after.add(id(node))
+        if any(source in after for source in sources_of(node)):
+            after.add(node)
         elif variable in node.inputs and node.op.name not in _HARMLESS:
             return False
     return True

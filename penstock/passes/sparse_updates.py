@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 from penstock.ops.state.duplicate_rows import sum_duplicate_rows, sum_duplicate_rows_on_host
 from penstock.ops.state.update_forms import with_distinct_indices
-from penstock.passes.ir import Edge, Node, Subgraph
+from penstock.passes.ir import Edge, Node, Subgraph, rewritten
 from penstock.passes.partition import task_of
 
+Uses = dict[Node, list[tuple[Node, int, int]]]  # of a node: who takes something, as which input, and which output
 _SUMMED = "_summed"  # the attr of an update whose rows were summed in the task that sent them
 
 # What may happen to the sums on their way: each row by itself.
@@ -43,9 +45,6 @@ _ROW_BY_ROW = frozenset(
 
 def fuse_sparse_updates(subgraph: Subgraph) -> Subgraph:
     """The subgraph with fixed numbers of rows in its sparse updates, where that changes no result."""
-    for node in subgraph.nodes:
-        if node.attrs.get(_SUMMED):
-            node.op = with_distinct_indices(node.op)
     return _with_sums(subgraph, lambda total: total.device)
 
 
@@ -63,34 +62,40 @@ def sum_before_sending(subgraph: Subgraph) -> Subgraph:
     return _with_sums(subgraph, place, on_host=True)
 
 
+def take_summed_rows(subgraph: Subgraph) -> Subgraph:
+    """Has updates whose rows were summed in another task take them as `sum_before_sending` leaves them."""
+    if not any(_SUMMED in node.attrs for node in subgraph.nodes):
+        return subgraph
+    return rewritten(subgraph, lambda n: [_of_distinct_rows(n) if _SUMMED in n.attrs else n])
+
+
+def _of_distinct_rows(update: Node) -> Node:
+    return replace(update, op=with_distinct_indices(update.op))
+
+
 def _with_sums(subgraph: Subgraph, place: Callable[[Node], str | None], on_host: bool = False) -> Subgraph:
     """The subgraph with one node for each sum of duplicates, on the device that `place` gives for it."""
     if not any(node.op.name == "Unique" for node in subgraph.nodes):
         return subgraph
-    uses: dict[int, list[tuple[Node, int, int]]] = defaultdict(list)  # of a node: (consumer, its input, our output)
-    kept_as_they_are = {id(n) for n, _ in subgraph.fetches} | {id(n) for n in subgraph.targets}
+    uses: Uses = defaultdict(list)
+    kept_as_they_are = {*(n for n, _ in subgraph.fetches), *subgraph.targets}
     for node in subgraph.nodes:
         for i, (source, index) in enumerate(node.inputs):
-            uses[id(source)].append((node, i, index))
-        kept_as_they_are.update(id(source) for source in node.controls)
-    replaced: dict[int, Node | None] = {}
+            uses[source].append((node, i, index))
+        kept_as_they_are.update(node.controls)
+    changed: dict[Node, list[Node]] = {}
     for node in subgraph.nodes:
         if node.op.name == "Unique":
-            replaced.update(_fused(node, uses, kept_as_they_are, place, on_host))
-    nodes = [replaced.get(id(n), n) for n in subgraph.nodes]
-    return Subgraph([n for n in nodes if n is not None], subgraph.feeds, subgraph.fetches, subgraph.targets)
+            changed.update(_fused(node, uses, kept_as_they_are, place, on_host))
+    return rewritten(subgraph, lambda node: changed.get(node, [node])) if changed else subgraph
 
 
 def _fused(
-    unique: Node,
-    uses: dict[int, list[tuple[Node, int, int]]],
-    kept: set[int],
-    place: Callable[[Node], str | None],
-    on_host: bool,
-) -> dict[int, Node | None]:
-    """What stands in for the nodes that sum duplicates, None for nothing; empty where they must stay."""
-    sums = [(node, i) for node, i, output in uses[id(unique)] if output == 1]
-    shapes = [node for node, _, output in uses[id(unique)] if output == 0 and node.op.name == "Shape"]
+    unique: Node, uses: Uses, kept: set[Node], place: Callable[[Node], str | None], on_host: bool
+) -> dict[Node, list[Node]]:
+    """What stands in for the nodes that sum duplicates and for the updates; nothing where they must stay."""
+    sums = [(node, i) for node, i, output in uses[unique] if output == 1]
+    shapes = [node for node, _, output in uses[unique] if output == 0 and node.op.name == "Shape"]
     if len(sums) != 1 or len(shapes) != 1:
         return {}
     ((total, position),), (shape,) = sums, shapes
@@ -101,14 +106,14 @@ def _fused(
         count.op.name != "StridedSlice"
         or count.inputs[0][0] is not shape
         or count.attrs["shrink_axis_mask"] != 1
-        or [n for n, *_ in uses[id(shape)]] != [count]
-        or [n for n, *_ in uses[id(count)]] != [total]
-        or any(id(n) in kept for n in (unique, shape, count, total))
+        or [n for n, *_ in uses[shape]] != [count]
+        or [n for n, *_ in uses[count]] != [total]
+        or not kept.isdisjoint((unique, shape, count, total))
     ):
         return {}
     updates = _updates_reached(total, uses, kept)
     if updates is None or any(
-        node is not shape and node not in updates for node, _, output in uses[id(unique)] if output == 0
+        node is not shape and node not in updates for node, _, output in uses[unique] if output == 0
     ):
         return {}
     device = place(total)
@@ -129,34 +134,33 @@ def _fused(
         device,
         total.order,
     )
-    for node, i, _ in uses[id(total)]:
-        node.inputs[i] = (fused, 0)
+    changed: dict[Node, list[Node]] = {unique: [], shape: [], count: [], total: [fused]}
     for node in updates:
-        node.inputs[node.op.input_index("indices")] = (fused, 1)
-        if elsewhere:
-            node.attrs = {**node.attrs, _SUMMED: True}
-        else:
-            node.op = with_distinct_indices(node.op)
-    return {id(unique): None, id(shape): None, id(count): None, id(total): fused}
+        inputs = list(node.inputs)
+        inputs[node.op.input_index("indices")] = (total, 1)  # which `fused` stands for
+        attrs = {**node.attrs, _SUMMED: True} if elsewhere else node.attrs
+        update = replace(node, inputs=inputs, attrs=attrs)
+        changed[node] = [update if elsewhere else _of_distinct_rows(update)]
+    return changed
 
 
-def _updates_reached(total: Node, uses: dict[int, list[tuple[Node, int, int]]], kept: set[int]) -> list[Node] | None:
+def _updates_reached(total: Node, uses: Uses, kept: set[Node]) -> list[Node] | None:
     """The updates of variables that the sums end in, or None if they end elsewhere too."""
     unique = total.inputs[1][0]
     updates: list[Node] = []
-    carrying = {id(total)}
+    carrying = {total}
     stack = [total]
     while stack:
         source = stack.pop()
-        if id(source) in kept:
+        if source in kept:
             return None
-        for node, i, _ in uses[id(source)]:
+        for node, i, _ in uses[source]:
             if _takes_rows(node, i) and node.inputs[node.op.input_index("indices")] == (unique, 0):
                 updates.append(node)
             elif node.op.name not in _ROW_BY_ROW:
                 return None
-            elif id(node) not in carrying:
-                carrying.add(id(node))
+            elif node not in carrying:
+                carrying.add(node)
                 stack.append(node)
     return updates
 

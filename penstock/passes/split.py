@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,9 @@ import numpy as np
 from penstock.graph.function import Function
 from penstock.graph.graph import Graph
 from penstock.ops.array.creation import const
-from penstock.passes.ir import SPLIT, Edge, Node, Subgraph, is_reference
+from penstock.passes.ir import SPLIT, Edge, Node, Subgraph, is_reference, rewritten, sources_of
 from penstock.passes.partition import Cut, task_of
-from penstock.passes.place import SPLIT_OPS, colocated_with, place
+from penstock.passes.place import SPLIT_OPS, colocated_with, place, with_devices
 from penstock.passes.portable import function_of
 from penstock.passes.prune import body_of
 from penstock.passes.sparse_updates import sum_before_sending
@@ -72,30 +73,32 @@ class _Splitter:
 
     def split(self, subgraph: Subgraph, outside: dict[str, str]) -> Subgraph:
         """`outside` has the devices of the nodes around a body, by name."""
+        if not any(map(self._may_touch_others, subgraph.nodes)):
+            return subgraph
         device_of = {**outside, **{node.name: node.device for node in subgraph.nodes}}
-        copies: dict[int, list[Node]] = {}  # of a split node, the one in its home task first
-        given: dict[int, list[int]] = {}  # of a split node: which of its outputs the copy in its home task has
-        nodes: list[Node] = []
+        new: dict[Node, list[Node]] = {}  # of a split node, the one in its home task first
+        given: dict[Node, list[int]] = {}  # of a split node: which of its outputs the copy in its home task has
 
         def output(edge: Edge) -> Edge:
             source, index = edge
-            return edge if id(source) not in copies else (copies[id(source)][0], given[id(source)].index(index))
+            return new[source][0], given[source].index(index) if source in given else index
 
         for node in subgraph.nodes:
-            if copies:
-                node.inputs = [output(edge) for edge in node.inputs]
-                node.controls = [c for s in node.controls for c in copies.get(id(s), [s])]
-            made = self._copies(node, device_of) if self._may_touch_others(node) else None
-            if made is None:
-                nodes.append(node)
+            inputs = [output(edge) for edge in node.inputs]
+            controls = [c for s in node.controls for c in new[s]]
+            following = replace(node, inputs=inputs, controls=controls)
+            made = self._copies(following, device_of) if self._may_touch_others(following) else following
+            if isinstance(made, Node):
+                new[node] = [made]
             else:
-                copies[id(node)] = made.nodes()
-                given[id(node)] = made.outputs(made.home)
-                nodes += copies[id(node)]
-        if not copies:
-            return subgraph
-        targets = [c for n in subgraph.targets for c in copies.get(id(n), [n])]
-        return Subgraph(nodes, subgraph.feeds, [output(edge) for edge in subgraph.fetches], targets)
+                new[node] = made.nodes()
+                given[node] = made.outputs(made.home)
+        return Subgraph(
+            [n for nodes in new.values() for n in nodes],
+            [new[n][0] for n in subgraph.feeds],
+            [output(edge) for edge in subgraph.fetches],
+            [n for target in subgraph.targets for n in new[target]],
+        )
 
     def _may_touch_others(self, node: Node) -> bool:
         """Tells if a node has bodies that name devices, or take references to something in another task."""
@@ -104,45 +107,44 @@ class _Splitter:
             return True
         return any(map(_devices_of, bodies.values()))
 
-    def _copies(self, node: Node, device_of: dict[str, str]) -> _Copies | None:
-        """The copies of a node, or None if all of it is in its home task."""
+    def _copies(self, node: Node, device_of: dict[str, str]) -> _Copies | Node:
+        """The copies of a node, or the node itself if all of it is in its home task."""
         bodies = {name: self._placed(function, node, device_of) for name, function in _bodies(node).items()}
         tasks = self._tasks(node, bodies)
         if len(tasks) == 1:
-            return None
-        if node.op.name == "WhileTripCount":
-            _leave_uncounted(node)
-            return None
-        return _Copies(node, bodies, tasks, self._keys)
+            return node
+        return _uncounted(node) if node.op.name == "WhileTripCount" else _Copies(node, bodies, tasks, self._keys)
 
     def _tasks(self, node: Node, bodies: dict[str, Subgraph]) -> dict[str, str]:
         """The tasks that the bodies of a node touch, with a device of each."""
         home = task_of(node.device)
         tasks = {home: node.device}
         for name, body in bodies.items():
-            used = {id(s) for n in body.nodes for s in (*(s for s, _ in n.inputs), *n.controls)}
+            used = {s for n in body.nodes for s in sources_of(n)}
             if name != "body":  # a loop hands on what it does not change without looking at it
-                used |= {id(n) for n, _ in body.fetches}
-            idle = {id(feed) for feed in body.feeds} - used
-            tasks.update((task_of(n.device), n.device) for n in body.nodes if id(n) not in idle)
+                used |= {n for n, _ in body.fetches}
+            idle = set(body.feeds) - used
+            tasks.update((task_of(n.device), n.device) for n in body.nodes if n not in idle)
         return {**tasks, home: node.device}
 
     def _placed(self, function: Function, node: Node, device_of: dict[str, str]) -> Subgraph:
         """A body with all ops placed, and what it holds split."""
         body = body_of(function)
+        fed: dict[Node, str] = {}
         for feed, (source, _) in zip(body.feeds, _captured(node, len(body.feeds)), strict=True):
-            feed.device = source.device if is_reference(feed.dtypes[0]) else node.device
-        for inner in body.nodes:
-            if not inner.device:
-                inner.device = next((device_of[name] for name in colocated_with(inner) if name in device_of), "")
-        place(body, self._devices, self._soft, node.device)
+            fed[feed] = source.device if is_reference(feed.dtypes[0]) else node.device
+
+        def wish(inner: Node) -> str:
+            around = (device_of[name] for name in colocated_with(inner) if name in device_of)
+            return fed.get(inner) or inner.device or next(around, "")
+
+        body = place(with_devices(body, wish), self._devices, self._soft, node.device)
         return self.split(sum_before_sending(body), device_of)
 
 
-def _leave_uncounted(node: Node) -> None:
-    """Makes the count of a loop's iterations -1, for unknown. A loop over tasks runs on the host and needs no count."""
-    node.op, node.inputs = const, []
-    node.attrs = {"dtype": node.dtypes[0], "value": np.array(-1, np.int32)}
+def _uncounted(node: Node) -> Node:
+    """A count of a loop's iterations that is -1, for unknown. A loop over tasks runs on the host and needs no count."""
+    return replace(node, op=const, inputs=[], attrs={"dtype": node.dtypes[0], "value": np.array(-1, np.int32)})
 
 
 def _captured(node: Node, count: int) -> list[Edge]:
@@ -155,13 +157,14 @@ class _Copies:
 
     def __init__(self, node: Node, bodies: dict[str, Subgraph], tasks: dict[str, str], keys: Iterator[int]) -> None:
         self.home = task_of(node.device)
-        self._node, self._tasks, self._bodies = node, tasks, bodies
+        self._node, self._tasks = node, tasks
         self._number = next(keys)
         self._count = len(next(iter(bodies.values())).feeds)
         self._kept: set[int] = set()  # parameters that no iteration of a loop changes
         if "body" in bodies:
             pairs = zip(bodies["body"].feeds, bodies["body"].fetches, strict=True)
             self._kept = {i for i, (feed, fetch) in enumerate(pairs) if fetch == (feed, 0)}
+        bodies = self._bodies = {name: self._with_parameters_placed(body) for name, body in bodies.items()}
         self._cuts = {name: self._cut(body, keys) for name, body in bodies.items()}
         # Of each body: its results by number and by the task that is given them.
         self._results = {
@@ -173,16 +176,18 @@ class _Copies:
             for name, body in bodies.items()
         }
 
+    def _with_parameters_placed(self, body: Subgraph) -> Subgraph:
+        """A body whose parameters are in the tasks in which they are taken: if it is a branch, where they come from."""
+        if self._node.op.name != "If":
+            return body
+        there: dict[Node, str] = {}
+        for feed, (source, _) in zip(body.feeds, _captured(self._node, self._count), strict=True):
+            if not is_reference(feed.dtypes[0]) and task_of(source.device) in self._tasks:
+                there[feed] = source.device
+        return with_devices(body, lambda node: there.get(node, node.device))
+
     def _cut(self, body: Subgraph, keys: Iterator[int]) -> Cut:
-        """Cuts a body, after its parameters have got the tasks in which they are taken."""
-        shared: set[int] = set()
-        for i, (feed, (source, _)) in enumerate(zip(body.feeds, _captured(self._node, self._count), strict=True)):
-            if is_reference(feed.dtypes[0]):
-                continue
-            if i in self._kept:
-                shared.add(id(feed))
-            elif self._node.op.name == "If" and task_of(source.device) in self._tasks:
-                feed.device = source.device
+        shared = {body.feeds[i] for i in self._kept if not is_reference(body.feeds[i].dtypes[0])}
         return Cut(body, keys, shared, repeated=True)
 
     def _wanted_in(self, name: str, result: int) -> list[str]:
@@ -228,10 +233,9 @@ class _Copies:
             if (i, task) in results or (name == "body" and i in feeds)
         ]
         part = cut.part(task, list(feeds.values()), fetches)
-        present = set(map(id, part.nodes))
-        part.nodes += [feed for feed in feeds.values() if id(feed) not in present]
-        _make_names_differ(part.nodes)
-        return function_of(f"{self._node.attrs[name].name}{task}", part, Graph())
+        present = set(part.nodes)
+        part = replace(part, nodes=[*part.nodes, *(feed for feed in feeds.values() if feed not in present)])
+        return function_of(f"{self._node.attrs[name].name}{task}", _with_names_that_differ(part), Graph())
 
 
 def _unused(feed: Node, device: str) -> Node:
@@ -239,10 +243,13 @@ def _unused(feed: Node, device: str) -> Node:
     return Node(feed.name, feed.op, feed.attrs, feed.dtypes, device=device, order=feed.order)
 
 
-def _make_names_differ(nodes: list[Node]) -> None:
+def _with_names_that_differ(part: Subgraph) -> Subgraph:
     """Numbers nodes of the same name: a value that goes to two tasks has two Sends."""
     seen: Counter[str] = Counter()
-    for node in nodes:
+
+    def renamed(node: Node) -> list[Node]:
         seen[node.name] += 1
-        if seen[node.name] > 1:
-            node.name = f"{node.name}_{seen[node.name]}"
+        count = seen[node.name]
+        return [node if count == 1 else replace(node, name=f"{node.name}_{count}")]
+
+    return rewritten(part, renamed)

@@ -1,4 +1,4 @@
-"""RNNCell: what a recurrent cell is, and how it finds its variables again."""
+"""RNNCell: the base class of recurrent cells, which finds its variables again in later calls."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from penstock.ops.array.reshaping import expand_dims, shape
 from penstock.variables.partitioned import PartitionedVariable
 from penstock.variables.scope import VariableScope, get_variable, get_variable_scope, variable_scope
 
-_NAMES = ("__rnn_cell_names",)  # not a string: users do not see it among the collections
+_NAMES = ("__rnn_cell_names",)  # not a string, so that users do not see it among the collections
 
 
 def size_at(tensor: Any, axis: int) -> Any:
-    """The size of a tensor along an axis, known when the graph runs."""
+    """The size of a tensor along an axis, as a tensor."""
     return get_item(shape(tensor), axis)
 
 
 def assert_like_rnncell(cell_name: str, cell: Any) -> None:
-    """Raises TypeError unless `cell` has what the loops use."""
+    """Raises TypeError unless `cell` has the attributes that the loops use."""
     lacking = [
         what
         for what, there in (
@@ -52,7 +52,7 @@ def assert_like_rnncell(cell_name: str, cell: Any) -> None:
 
 
 def with_batch(batch_size: Any, size: Any) -> Any:
-    """The shape `[batch_size, *size]`: a list where all of it is known, else a tensor.
+    """The shape `[batch_size, *size]`: a list if all of it is known, else a tensor.
 
     >>> with_batch(32, 128)
     [32, 128]
@@ -83,7 +83,7 @@ def _static(batch_size: Any) -> int | None:
 
 
 def static_shape(batch_size: Any, size: Any) -> TensorShape:
-    """What is known of `[batch_size, *size]` while the graph is built."""
+    """The part of `[batch_size, *size]` that is known while the graph is built."""
     rest = constant_value(size) if isinstance(size, Tensor) else size
     if rest is None:
         return TensorShape(None)
@@ -114,8 +114,8 @@ class RNNCell:
     """Base class of recurrent cells: `output, new_state = cell(inputs, state)`.
 
     A subclass has `state_size`, `output_size` and `call(inputs, state)`; it makes variables with `tf.get_variable` in
-    `call`, or with `self.add_variable` in `build`. The first call settles under which scope they are; later ones
-    find them again.
+    `call`, or with `self.add_variable` in `build`. The first call decides their variable scope; later
+    calls find them again.
 
     >>> class Sum(tf.nn.rnn_cell.RNNCell):
     ...     state_size = output_size = property(lambda self: 3)
@@ -171,7 +171,7 @@ class RNNCell:
     def get_initial_state(
         self, inputs: TensorLike = None, batch_size: TensorLike = None, dtype: DTypeLike | None = None
     ) -> Any:
-        """The state to begin with; batch size and type may be those of `inputs`."""
+        """The initial state; batch size and type default to those of `inputs`."""
         if inputs is not None:
             tensor = convert_to_tensor(inputs, name="inputs")
             batch_size = size_at(tensor, 0) if batch_size is None else batch_size
@@ -208,7 +208,7 @@ class RNNCell:
 
     @property
     def scope_name(self) -> str:
-        """The variable scope of this cell; it has one once it was called."""
+        """The variable scope of this cell, which is known after the first call."""
         if self._scope is None:
             raise ValueError(f"No name available for {self.name}: the cell was not called yet.")
         return self._scope.name
@@ -218,7 +218,7 @@ class RNNCell:
         return weights
 
     def _inner_cells(self) -> list[Any]:
-        """Cells that this one is made of."""
+        """The cells that this cell is made of."""
         cell = self.__dict__.get("_cell")
         return [] if cell is None else [cell]
 
@@ -246,7 +246,7 @@ class RNNCell:
     non_trainable_weights = non_trainable_variables
 
     def _remembered(self, getter: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A custom getter that notes each variable made or found in this cell."""
+        """A custom getter that records each variable made or found in this cell."""
         variable = getter(*args, **kwargs)
         known = {id(v) for v in self._own_weights()}
         parts = list(variable) if isinstance(variable, PartitionedVariable) else [variable]
@@ -302,7 +302,7 @@ class RNNCell:
             return self._call_in(None, inputs, state, *args, **kwargs)
 
     def _call_in(self, scope: VariableScope | None, inputs: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
-        _ = self.name  # settles the base name
+        _ = self.name  # sets the base name
         if self._scope is None:
             self._settle_scope(scope)
         assert self._scope is not None

@@ -40,7 +40,7 @@ class LSTMStateTuple(namedtuple("LSTMStateTuple", ("c", "h"))):
 
 
 def activation_function(given: Any, default: Any = tanh) -> Any:
-    """An activation as a function: given as one, by name, or not at all."""
+    """`given` itself if it is a function, the activation of that name, or `default` if nothing is given."""
     if not given:
         return default
     if callable(given):
@@ -134,7 +134,7 @@ class GRUCell(LayerRNNCell):
         """Makes kernel and bias of the gates and of the candidate."""
         rows, units = last_dimension(inputs_shape, self.name) + self._num_units, self._num_units
         given, kernel = self._bias_initializer, self._kernel_initializer
-        # The gates start open: without that the state would be forgotten in a few steps.
+        # The gates start open; otherwise the state would be forgotten in a few steps.
         ones = constant_initializer(1.0, dtype=self.dtype or dt.float32) if given is None else given
         zero = zeros_initializer(dtype=self.dtype or dt.float32) if given is None else given
         self._gate_kernel = self.add_variable("gates/kernel", shape=[rows, 2 * units], initializer=kernel)
@@ -153,7 +153,7 @@ class GRUCell(LayerRNNCell):
 
 
 class _LSTM(LayerRNNCell):
-    """What the two LSTM cells share: the forms of state."""
+    """The base of the two LSTM cells: converts between the forms of their state."""
 
     _num_units: int
     _state_is_tuple: bool
@@ -219,7 +219,7 @@ class BasicLSTMCell(_LSTM):
 
 
 class LSTMCell(_LSTM):
-    """LSTM with peepholes, projection and clipping where asked for (Sak et al. 2014). Order of the gates: i, j, f, o.
+    """LSTM with optional peepholes, projection and clipping (Sak et al. 2014). Order of the gates: i, j, f, o.
 
     >>> tf.nn.rnn_cell.LSTMCell(512, use_peepholes=True, num_proj=128)
     """

@@ -31,7 +31,7 @@ from penstock.variables.scope import variable_scope
 
 
 def transpose_batch_time(x: Tensor) -> Tensor:
-    """`x` with its first two dimensions exchanged; as it is if it has fewer."""
+    """`x` with its first two dimensions exchanged; unchanged if it has fewer."""
     known = x.shape
     if known.rank is not None and known.rank < 2:
         return x
@@ -41,7 +41,7 @@ def transpose_batch_time(x: Tensor) -> Tensor:
 
 
 def batch_size_of(inputs: list[Tensor], axis: int) -> Any:
-    """The batch size: an int where one of the inputs tells, else a tensor."""
+    """The batch size: an int if the shape of an input tells it, else a tensor."""
     for tensor in inputs:
         if tensor.shape.rank is not None and tensor.shape.rank > axis:
             size = tensor.shape.as_list()[axis]
@@ -66,7 +66,7 @@ def checked_lengths(sequence_length: Any, batch_size: Any) -> Tensor:
 
 
 def start_state(cell: Any, initial_state: Any, batch_size: Any, dtype: Any) -> Any:
-    """`initial_state`, or what the cell begins with."""
+    """`initial_state`, or the initial state of the cell."""
     if initial_state is not None:
         return initial_state
     if not dtype:
@@ -77,7 +77,7 @@ def start_state(cell: Any, initial_state: Any, batch_size: Any, dtype: Any) -> A
 
 
 def chosen(condition: Tensor, first: Any, second: Any) -> Any:
-    """Rows of `first` where `condition` holds, of `second` elsewhere; what has no rows is taken from `second`."""
+    """Rows of `first` where `condition` holds, else of `second`. A value without rows is taken from `second`."""
     if isinstance(first, TensorArray) or first.shape.rank == 0:
         return second
     result = where(condition, first, second)
@@ -226,8 +226,8 @@ def raw_rnn(
 ) -> Any:
     """Runs `cell` as `loop_fn` says; returns the outputs as a TensorArray, the last state and the last loop state.
 
-    `loop_fn(time, output, state, loop_state)` is called first with all but time None, and returns (finished,
-    next_input, next_state, emitted, next_loop_state) each time.
+    `loop_fn(time, output, state, loop_state)` returns (finished, next_input, next_state, emitted, next_loop_state).
+    In the first call all arguments but time are None.
 
     >>> emitted, state, _ = tf.nn.raw_rnn(cell, loop_fn)
     """

@@ -69,7 +69,7 @@ def static_rnn(
 def static_state_saving_rnn(
     cell: Any, inputs: Any, state_saver: Any, state_name: Any, sequence_length: TensorLike = None, scope: Any = None
 ) -> Any:
-    """`static_rnn` from the state that `state_saver.state(name)` has, saved again after the last step."""
+    """`static_rnn` that starts from `state_saver.state(name)` and saves the last state there."""
     state_size = cell.state_size
     if nest.is_nested(state_size) != nest.is_nested(state_name):
         raise ValueError(f"state_name {state_name!r} does not fit the state {state_size!r} of the cell.")
@@ -85,7 +85,7 @@ def static_state_saving_rnn(
 
 
 def _reversed(inputs: list[Any], lengths: Any) -> list[Any]:
-    """The steps backwards; each row only as far as its length goes."""
+    """The steps in reverse order; each row is reversed only up to its length."""
     if lengths is None:
         return list(reversed(inputs))
     columns = []

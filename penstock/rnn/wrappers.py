@@ -84,7 +84,7 @@ class MultiRNNCell(RNNCell):
 
 
 class CellWrapper(RNNCell):
-    """A cell around another one, with no variables of its own: the inner cell's names stay what they are."""
+    """A cell around another one. It has no variables of its own, so the inner cell's names do not change."""
 
     def __init__(self, cell: Any) -> None:
         super().__init__()
@@ -113,19 +113,19 @@ class CellWrapper(RNNCell):
         return self.wrapped(inputs, state, lambda i, s: self._cell(i, s, scope=scope) if scope else self._cell(i, s))
 
     def wrapped(self, inputs: TensorLike, state: Any, step: Callable[[Any, Any], Any]) -> Any:
-        """What the wrapper makes of the inner cell's `step`."""
+        """Runs the inner cell's `step` with the changes of this wrapper."""
         return step(inputs, state)
 
 
 def _no_memory(state: Any) -> Any:
-    """True for what a dropout of the state may touch: all but the memory of an LSTM, and no TensorArrays."""
+    """True for each part of a state that dropout may change: not the memory of an LSTM, and no TensorArrays."""
     if isinstance(state, LSTMStateTuple):
         return LSTMStateTuple(False, True)
     return not isinstance(state, TensorArray)
 
 
-def _by_filter(chosen: Any, values: Any, function: Callable[[int, Any], Any]) -> Any:
-    """`function(number, leaf)` of the leaves that `chosen` (a function or a structure of bools) is true for."""
+def _map_chosen(chosen: Any, values: Any, function: Callable[[int, Any], Any]) -> Any:
+    """Applies `function(number, leaf)` to the leaves for which `chosen` (a function or structure of bools) is true."""
     count = 0
 
     def visit(part: Any, of: Any) -> Any:
@@ -147,8 +147,8 @@ def _by_filter(chosen: Any, values: Any, function: Callable[[int, Any], Any]) ->
 class DropoutWrapper(CellWrapper):
     """Dropout on inputs, outputs and state of a cell.
 
-    With `variational_recurrent` one mask is drawn per run and serves all time steps (Gal & Ghahramani 2015); it needs
-    `dtype`, and `input_size` if inputs are dropped.
+    With `variational_recurrent` one mask is drawn per run and used for all time steps (Gal & Ghahramani 2015). This
+    needs `dtype`, and `input_size` if inputs are dropped.
 
     >>> tf.nn.rnn_cell.DropoutWrapper(cell, output_keep_prob=0.5)
     """
@@ -222,7 +222,7 @@ class DropoutWrapper(CellWrapper):
                 return result
             return dropout(value, keep_prob=keep, seed=self._seed_for(what, number))
 
-        return _by_filter(self._filter if what == "state" else (lambda _: True), values, one)
+        return _map_chosen(self._filter if what == "state" else (lambda _: True), values, one)
 
     def wrapped(self, inputs: TensorLike, state: Any, step: Callable[[Any, Any], Any]) -> Any:
         """The step with dropout before and after it."""

@@ -1,1 +1,1 @@
-"""Event files: what TensorBoard shows of a training."""
+"""Event files, from which TensorBoard shows the progress of a training."""

@@ -1,4 +1,4 @@
-"""Line plots as PNG files, drawn with Pillow: enough for the curves of a training."""
+"""Line plots as PNG files, drawn with Pillow, for the curves of a training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Line: TypeAlias = tuple[Sequence[float], Sequence[float]]
 Point: TypeAlias = tuple[float, float]
 
-_SCALE = 3  # drawn larger and made smaller again: lines come out smooth
+_SCALE = 3  # drawn larger and then scaled down, for smooth lines
 _INK, _GREY, _GRID, _PAPER = "#2b2b2b", "#6b6b6b", "#e4e4e4", "#ffffff"
 _COLOURS = ("#2f6db5", "#d1662f", "#3b8f52", "#8a56a8", "#b5a22f")
 _TEXT, _TITLE = 13, 16
@@ -33,7 +33,7 @@ class Plot:
     x_label: str = ""
     y_label: str = ""
     marks: bool = False  # a dot at each point
-    from_zero: bool = False  # the y axis begins at 0 at the latest
+    from_zero: bool = False  # the y axis includes 0
     x_ticks: Sequence[float] = ()  # instead of round numbers
 
 
@@ -67,7 +67,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 class _Axes:
-    """Where the points of a plot come to lie; coordinates in pixels of the finished picture."""
+    """Maps the points of a plot to pixels of the finished picture."""
 
     def __init__(self, draw: ImageDraw, plot: Plot, left: int, size: tuple[int, int]) -> None:
         self._draw, self._plot = draw, plot
@@ -75,17 +75,17 @@ class _Axes:
         self._top, self._bottom = _TOP, size[1] - _BOTTOM
         self._lines = [_finite(line) for line in plot.lines.values()]
         first, last = _range([x for line in self._lines for x, _ in line])
-        self._x = 0.0 if 0 < first < last / 10 else first, last  # steps count from 1, the axis from 0
+        self._x = 0.0 if 0 < first < last / 10 else first, last  # steps count from 1, but the axis starts at 0
         low, high = _range([y for line in self._lines for _, y in line])
         if plot.from_zero:
             low, high = min(low, 0.0), max(high, 0.0)
         marks = ticks(low, high)
-        # To whole ticks: a curve that ends between two would seem to end anywhere.
+        # The axis ends at whole ticks, since the end of a curve between two ticks is hard to read.
         step = marks[1] - marks[0]
         self._y = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
 
     def draw(self) -> None:
-        """All of it."""
+        """Draws the whole plot."""
         self._axis_marks()
         for place, line in enumerate(self._lines):
             self._curve(line, _COLOURS[place % len(_COLOURS)])
@@ -117,7 +117,7 @@ class _Axes:
                 self._draw.ellipse(box, fill=colour)
 
     def _legend(self) -> None:
-        """The names of the lines, from the right end of the row of the y label to the left."""
+        """Draws the names of the lines, from right to left in the row of the y label."""
         right = float(self._right)
         for place, name in reversed(list(enumerate(self._plot.lines))):
             self._text((right, _TOP - 24), name, "ra", _INK)
@@ -150,7 +150,7 @@ def _finite(line: Line) -> list[Point]:
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
-    """From the least to the greatest; never empty."""
+    """The smallest and the largest value, widened if they are equal."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     if high - low > 1e-12 * max(abs(low), abs(high)):
         return float(low), float(high)

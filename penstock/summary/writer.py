@@ -1,4 +1,4 @@
-"""FileWriter: event files, written by a thread of their own so that a step does not wait for the disk."""
+"""FileWriter: writes event files in its own thread, so that a step does not wait for the disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OPEN: weakref.WeakSet[EventFileWriter] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Many programs end without closing their writer: what they wrote must be in the file all the same."""
+    """Many programs exit without closing their writer. Their events must still reach the file."""
     for writer in list(_OPEN):
         writer.close()
 
@@ -67,7 +67,7 @@ class EventFileWriter:
         return self._logdir
 
     def add_event(self, event: Any) -> None:
-        """Has an event written; waits while `max_queue` others wait."""
+        """Queues an event for writing; blocks while `max_queue` others are queued."""
         if self._thread is not None:
             self._queue.put(event)
 
@@ -82,7 +82,7 @@ class EventFileWriter:
             raise error
 
     def close(self) -> None:
-        """Writes what waits and closes the file. `reopen` begins a new one."""
+        """Writes all queued events and closes the file. `reopen` starts a new one."""
         if self._thread is not None:
             self.flush()
             self._queue.put(_STOP)
@@ -91,7 +91,7 @@ class EventFileWriter:
             _OPEN.discard(self)
 
     def reopen(self) -> None:
-        """Begins a new file, if this one is closed."""
+        """Starts a new file, if this one is closed."""
         if self._thread is None:
             self._open()
 
@@ -111,7 +111,7 @@ class EventFileWriter:
                     self._records.flush()
                     due = time.monotonic() + self._flush_secs
             except OpError as error:
-                # Whoever flushes hears of it; training goes on.
+                # `flush` raises the error; training continues.
                 if self._error is None:
                     logging.error("Cannot write events to %s: %s", self._path, error)
                 self._error = error
@@ -140,7 +140,7 @@ class FileWriter:
     ) -> None:
         self.event_writer = EventFileWriter(logdir, max_queue, flush_secs, filename_suffix)
         self._closed = False
-        self._described: set[str] = set()  # tags whose metadata is in the file
+        self._described: set[str] = set()  # tags with metadata in the file
         if graph is not None or graph_def is not None:
             self.add_graph(graph=graph, graph_def=graph_def)
             if isinstance(graph, Graph):
@@ -158,10 +158,10 @@ class FileWriter:
         return self.event_writer.get_logdir()
 
     def add_summary(self, summary: Any, global_step: Any = None) -> None:
-        """Adds a Summary message, or one as bytes, which is what running a summary op gives."""
+        """Adds a Summary message, either as an object or as the bytes that a summary op returns."""
         if isinstance(summary, bytes):
             summary = summary_pb2.Summary.FromString(summary)
-        # What a plugin needs to know of a tag is kept with the first value only.
+        # The metadata that a plugin needs for a tag is kept with the first value only.
         kept = summary_pb2.Summary()
         kept.CopyFrom(summary)
         for value in kept.value:
@@ -194,7 +194,7 @@ class FileWriter:
         self._add(event_pb2.Event(meta_graph_def=meta_graph_def.SerializeToString()), global_step)
 
     def add_run_metadata(self, run_metadata: Any, tag: str, global_step: Any = None) -> None:
-        """Adds what one traced step cost, under a tag that no other step has."""
+        """Adds the cost of one traced step, under a tag that no other step has."""
         key = f"run metadata {tag}"
         if key in self._described:
             raise ValueError(f"The provided tag was already used for this event type: '{tag}'")
@@ -203,7 +203,7 @@ class FileWriter:
         self._add(event_pb2.Event(tagged_run_metadata=tagged), global_step)
 
     def add_event(self, event: Any) -> None:
-        """Adds an event as it is."""
+        """Adds an event unchanged."""
         self._warn_if_closed()
         self.event_writer.add_event(event)
 
@@ -223,19 +223,19 @@ class FileWriter:
         self.event_writer.flush()
 
     def close(self) -> None:
-        """Writes what waits and closes the file."""
+        """Writes all queued events and closes the file."""
         if not self._closed:
             self._closed = True
             self.event_writer.close()
 
     def reopen(self) -> None:
-        """Goes on in a new file, after `close`."""
+        """Continues in a new file, after `close`."""
         self.event_writer.reopen()
         self._closed = False
 
 
 class FileWriterCache:
-    """One FileWriter per directory, for all that write there."""
+    """Keeps one FileWriter per directory, shared by all that write there."""
 
     _cache: dict[str, FileWriter] = {}
     _lock = threading.RLock()

@@ -1,4 +1,4 @@
-"""basic_train_loop: a Supervisor's session, and a function that is called until the training is over."""
+"""basic_train_loop: calls a function in a Supervisor's session until the training is over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def basic_train_loop(
     kwargs: Mapping[str, Any] | None = None,
     master: str = "",
 ) -> None:
-    """Calls `train_step_fn(session, *args, **kwargs)` until the supervisor stops; a lost task means a new session.
+    """Calls `train_step_fn(session, *args, **kwargs)` until the supervisor stops; a lost task leads to a new session.
 
     >>> tf.train.basic_train_loop(tf.train.Supervisor(logdir="/tmp/train"), lambda sess: sess.run(train_op))
     """

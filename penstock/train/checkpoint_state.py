@@ -1,4 +1,4 @@
-"""The file `checkpoint` in a directory of checkpoints: which there are, and which is the last."""
+"""The file `checkpoint`, which lists the checkpoints of a directory and names the last one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def generate_checkpoint_state_proto(
     all_model_checkpoint_timestamps: Sequence[float] | None = None,
     last_preserved_timestamp: float | None = None,
 ) -> Any:
-    """What the file holds. Paths are relative to a relative `save_dir`."""
+    """The contents of the file. If `save_dir` is relative, the paths are relative to it."""
     paths = list(all_model_checkpoint_paths or ())
     times = list(all_model_checkpoint_timestamps or ())
     if times and len(times) != len(paths):
@@ -55,7 +55,7 @@ def update_checkpoint_state(
     last_preserved_timestamp: float | None = None,
     save_relative_paths: bool = False,
 ) -> None:
-    """Replaces the file, which is written aside and renamed."""
+    """Replaces the file: writes a temporary file and renames it."""
     target = _path(save_dir, latest_filename)
     if save_relative_paths:
         model_checkpoint_path, *all_paths = (
@@ -83,7 +83,7 @@ def update_checkpoint_state(
 
 
 def get_checkpoint_state(checkpoint_dir: Any, latest_filename: str | None = None) -> Any:
-    """What the file holds, with paths that can be opened from here; None if there is no such file.
+    """The contents of the file, with paths that can be opened from here; None if there is no such file.
 
     >>> state = tf.train.get_checkpoint_state("/tmp/train")
     >>> saver.restore(sess, state.model_checkpoint_path)
@@ -121,7 +121,7 @@ def latest_checkpoint(checkpoint_dir: Any, latest_filename: str | None = None) -
 
 
 def checkpoint_exists(checkpoint_prefix: str) -> bool:
-    """Whether there is a checkpoint of that prefix."""
+    """True if there is a checkpoint with that prefix."""
     return bundle.exists(os.fspath(checkpoint_prefix))
 
 

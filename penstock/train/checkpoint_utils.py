@@ -1,4 +1,4 @@
-"""Looking into checkpoints, and variables whose initial values come from one."""
+"""Functions that read checkpoints, and that initialise variables from one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.variables.variable import Variable
 
 
 class CheckpointReader:
-    """What is in a checkpoint.
+    """Reads the tensors of a checkpoint.
 
     >>> reader = tf.train.NewCheckpointReader("/tmp/train/model.ckpt-1000")
     >>> reader.get_variable_to_shape_map()
@@ -36,7 +36,7 @@ class CheckpointReader:
         self._reader = BundleReader(_text(filename))
 
     def has_tensor(self, tensor_str: str) -> bool:
-        """Whether there is a tensor of that name."""
+        """True if there is a tensor of that name."""
         return self._reader.has(_text(tensor_str))
 
     def get_tensor(self, tensor_str: str) -> Any:
@@ -78,15 +78,16 @@ def load_variable(ckpt_dir_or_file: Any, name: str) -> Any:
 
 
 def list_variables(ckpt_dir_or_file: Any) -> list[tuple[str, list[int]]]:
-    """Names and shapes of what is in a checkpoint: `tf.train.list_variables("/tmp/train")`."""
+    """Names and shapes of the tensors in a checkpoint: `tf.train.list_variables("/tmp/train")`."""
     return sorted(load_checkpoint(ckpt_dir_or_file).get_variable_to_shape_map().items())
 
 
 def init_from_checkpoint(ckpt_dir_or_file: Any, assignment_map: Mapping[str, Any] | Sequence[tuple[str, Any]]) -> None:
-    """Has variables initialised from a checkpoint. Changes their initializers; nothing is read before those run.
+    """Changes the initializers of variables, so that they read their values from a checkpoint when they run.
 
     Keys of `assignment_map` are names in the checkpoint; values are variables, lists of the parts of one, or names of
-    variables. A key that ends with "/" is a scope, and so is its value: all variables of `get_variable` in it.
+    variables. A key that ends with "/" is a scope, and so is its value: it stands for all
+    variables that `get_variable` made in it.
 
     >>> tf.train.init_from_checkpoint("/tmp/pretrained", {"encoder/": "model/encoder/", "bias": b})
     """
@@ -113,7 +114,7 @@ def warm_start(
     var_name_to_vocab_info: Mapping[str, Any] | None = None,
     var_name_to_prev_var_name: Mapping[str, str] | None = None,
 ) -> None:
-    """Has variables initialised from a checkpoint of another model, which may have other names for some of them.
+    """Initialises variables from a checkpoint of another model, which may have other names for some of them.
 
     `vars_to_warm_start` is a regular expression for trainable variables, or a list of expressions for all variables,
     or a list of variables.
@@ -145,7 +146,7 @@ def warm_start(
 
 
 def _pairs(key: str, target: Any) -> list[tuple[str, Any]]:
-    """Names in the checkpoint with the variables they are for, of one entry of an assignment map."""
+    """Pairs of a name in the checkpoint and its variable, from one entry of an assignment map."""
     if not isinstance(target, str):
         return [(key, target)]
     store = variable_store()
@@ -185,7 +186,7 @@ def _check(name: str, parts: Sequence[Variable], stored: Mapping[str, list[int]]
 def _initialize_from(variable: Variable, path: str, name: str) -> None:
     info = variable._get_save_slice_info()
     spec = info.spec if info is not None else ""
-    # Only CPUs read files: the one of the variable's task.
+    # Only CPUs read files: this is the CPU of the variable's task.
     with device(variable.device), device("/cpu:0"):
         restored = save_restore.restore_v2(
             path, [name], [spec], dtypes=[variable.dtype.base_dtype], name="checkpoint_initializer"

@@ -1,4 +1,4 @@
-"""The sessions of a chief: each keeps a model that is of this training, and makes any other anew."""
+"""The sessions of a chief: each keeps the model of this training, and initialises or restores any other."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class ChiefSessions:
     ) -> None:
         self._manager = manager
         self._checkpoint_dir = checkpoint_dir
-        self.began = False  # no model was prepared yet
+        self.began = False  # True if no model was prepared yet
         self._mark = TrainingMark(master, checkpoint_dir, graph, config)
         self._memory = StepMemory(global_step, checkpoint_dir) if master else None  # on a cluster
 
     def make(self, master: str, again: bool, wait: dict[str, Any] | None = None, **model: Any) -> Session:
-        """A session whose model is ready. `again`: there was one before; `wait` goes to `prepare_session` alone."""
-        # What a server holds at first may be of another training; later, or if it says so, it is ours.
+        """A session whose model is ready. `again` is True if there was one before; `wait` is for `prepare_session`."""
+        # At first the servers may hold another training, unless the mark is there. Later they hold this one.
         if again or self._mark.is_there():
             session = self._manager.rejoin_session(master, checkpoint_dir=self._checkpoint_dir, **model)
         else:
@@ -52,11 +52,11 @@ class ChiefSessions:
             raise
         return session
 
-    def ran(self, session: Any) -> None:
-        """Notes the step that the session has come to."""
+    def after_step(self, session: Any) -> None:
+        """Records the current global step."""
         if self._memory is not None:
             self._memory.note(session)
 
     def end(self) -> None:
-        """Ends the training: its servers may be used for another."""
+        """Ends the training, so that its servers may be used for another."""
         self._mark.take_away()

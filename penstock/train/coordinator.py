@@ -1,4 +1,4 @@
-"""Coordinator: lets threads ask each other to stop, and brings the first error of any of them to the one who waits."""
+"""Coordinator: lets threads ask each other to stop, and raises the first error in the thread that joins."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from penstock import logging
 from penstock.errors import AbortedError, OutOfRangeError, UnavailableError
 
-_POLL = 1.0  # seconds between looks at the threads while nobody has asked to stop
+_POLL = 1.0  # seconds between checks of the threads while no stop is requested
 
 
 class Coordinator:
-    """Coordinates the end of a set of threads.
+    """Stops a set of threads together.
 
     >>> coord = tf.train.Coordinator()
     >>> threads = tf.train.start_queue_runners(sess, coord)
@@ -30,21 +30,21 @@ class Coordinator:
         self._clean = (OutOfRangeError,) if clean_stop_exception_types is None else tuple(clean_stop_exception_types)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._error: BaseException | None = None  # what `join` raises
+        self._error: BaseException | None = None  # `join` raises it
         self._threads: set[threading.Thread] = set()
         self._joined = False
-        self.lost = False  # whether a task of the cluster has gone
-        self.recovers = False  # whether the training goes on in another session then
+        self.lost = False  # True if a task of the cluster was lost
+        self.recovers = False  # True if the training continues in another session after that
 
     def request_stop(self, ex: Any = None) -> None:
-        """Asks the threads to stop. With `ex` (an exception, or `sys.exc_info()`) `join` raises it, if it is the first.
+        """Asks the threads to stop. `join` raises `ex` (an exception or `sys.exc_info()`) if it is the first error.
 
         An OutOfRangeError is the normal end of input and is not raised.
         """
         error = _exception(ex)
         with self._lock:
             if self._joined:
-                # Nobody will come to raise it.
+                # `join` is over and cannot raise it.
                 if error is not None and not isinstance(error, self._clean):
                     raise error
                 return
@@ -59,7 +59,7 @@ class Coordinator:
             self._stopped.set()
 
     def clear_stop(self) -> None:
-        """Forgets that somebody asked to stop, and the error."""
+        """Clears the request to stop, and the error."""
         with self._lock:
             self._joined = False
             self._error = None
@@ -67,16 +67,16 @@ class Coordinator:
             self._stopped.clear()
 
     def should_stop(self) -> bool:
-        """Whether somebody asked to stop."""
+        """True if a stop was requested."""
         return self._stopped.is_set()
 
     def wait_for_stop(self, timeout: float | None = None) -> bool:
-        """Waits until somebody asks to stop, or for `timeout` seconds; whether somebody did."""
+        """Waits until a stop is requested, at most `timeout` seconds. True if it was requested."""
         return self._stopped.wait(timeout)
 
     @contextlib.contextmanager
     def stop_on_exception(self) -> Iterator[None]:
-        """A context that turns an exception in it into a request to stop.
+        """A context that turns an exception raised in it into a request to stop.
 
         >>> with coord.stop_on_exception():
         ...     while not coord.should_stop():
@@ -88,7 +88,7 @@ class Coordinator:
             self.request_stop(error)
 
     def register_thread(self, thread: threading.Thread) -> None:
-        """Has `join` wait for a thread."""
+        """Makes `join` wait for a thread."""
         with self._lock:
             self._threads.add(thread)
 
@@ -100,8 +100,8 @@ class Coordinator:
     ) -> None:
         """Waits until all threads have ended, and raises the first error that one of them reported.
 
-        Once somebody has asked to stop the threads have `stop_grace_period_secs` to end; a RuntimeError names those
-        that have not, unless `ignore_live_threads`.
+        After a request to stop, the threads have `stop_grace_period_secs` to end. A RuntimeError names those that
+        have not ended, unless `ignore_live_threads` is True.
         """
         with self._lock:
             waited_for = [*self._threads, *(t for t in threads or () if t not in self._threads)]
@@ -151,7 +151,7 @@ def _exception(ex: Any) -> BaseException | None:
 
 
 class LooperThread(threading.Thread):
-    """A thread that calls a function again and again, every so many seconds, until the coordinator stops it.
+    """A thread that calls a function at a fixed interval until the coordinator stops it.
 
     >>> thread = tf.train.LooperThread.loop(coord, 60, target=save)
     """
@@ -191,18 +191,18 @@ class LooperThread(threading.Thread):
             due = time.monotonic()
             while not self._coord.wait_for_stop(max(0.0, due - time.monotonic())):
                 self.run_loop()
-                # From when it was due, not from when it ended: calls keep their pace.
+                # Counted from when the call was due, not from when it ended, so that calls keep their pace.
                 due = due + self._interval if self._interval else time.monotonic()
             self.stop_loop()
 
     def start_loop(self) -> None:
-        """Called before the first call."""
+        """Called before the loop starts."""
 
     def stop_loop(self) -> None:
-        """Called after the last one."""
+        """Called after the loop has ended."""
 
     def run_loop(self) -> None:
-        """One call of the function."""
+        """Calls the function once."""
         target, args, kwargs = self._call
         if target is not None:
             target(*args, **kwargs)

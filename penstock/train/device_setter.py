@@ -13,7 +13,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.shape import as_shape
 from penstock.master.cluster import ClusterSpec
 
-# Op types whose nodes are state that parameter servers keep.
+# Op types whose nodes hold state that parameter servers keep.
 STANDARD_PS_OPS = (
     "Variable",
     "VariableV2",
@@ -33,7 +33,7 @@ STANDARD_PS_OPS = (
 
 
 class _RoundRobinStrategy:
-    """Parameter servers in turn."""
+    """Chooses the parameter servers in turn."""
 
     def __init__(self, num_tasks: int) -> None:
         self._num_tasks = num_tasks
@@ -46,7 +46,7 @@ class _RoundRobinStrategy:
 
 
 class GreedyLoadBalancingStrategy:
-    """The parameter server with the least load so far, by a function that says what an op weighs.
+    """Chooses the parameter server with the least load so far; a function gives the load of an op.
 
     >>> strategy = tf.contrib.training.GreedyLoadBalancingStrategy(2, byte_size_load_fn)
     """
@@ -72,7 +72,7 @@ def byte_size_load_fn(op: Operation) -> float:
 
 
 class _ReplicaDeviceChooser:
-    """The device function."""
+    """Holds the settings and state of the device function."""
 
     def __init__(
         self, ps_device: str, worker_device: str, merge_devices: bool, ps_ops: Sequence[str], ps_strategy: Any
@@ -84,7 +84,7 @@ class _ReplicaDeviceChooser:
         self._ps_strategy = ps_strategy
 
     def device_function(self, op: Operation) -> str:
-        """The device of an op that was asked for no other."""
+        """The device of an op that asks for no other device."""
         if not self._merge_devices and op.device:
             return str(op.device)
         asked = DeviceSpecV2.from_string(op.device or "")

@@ -1,4 +1,4 @@
-"""Evaluation: metrics over a checkpoint, once, or again for each new checkpoint of a training."""
+"""Evaluation: computes metrics for one checkpoint, or for each new checkpoint of a training."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def checkpoints_iterator(
     timeout: float | None = None,
     timeout_fn: Callable[[], bool] | None = None,
 ) -> Iterator[str]:
-    """Checkpoints as they appear in a directory, until none does for `timeout` seconds and `timeout_fn` agrees.
+    """Yields checkpoints as they appear; ends if none appears for `timeout` seconds and `timeout_fn` returns True.
 
     >>> for path in tf.train.checkpoints_iterator("/tmp/train", timeout=600): evaluate(path)
     """
@@ -130,7 +130,7 @@ class SummaryAtEndHook(SessionRunHook):
         self._feed_dict = feed_dict
 
     def begin(self) -> None:
-        # None once meant all summaries too.
+        # In older versions None meant all summaries too.
         if self._summary_op is None or self._summary_op is _ALL_SUMMARIES:
             self._summary_op = summary.merge_all()
         self._step = get_or_create_global_step()
@@ -149,7 +149,7 @@ class SummaryAtEndHook(SessionRunHook):
 
 
 class _Evaluation:
-    """The graph of an evaluation, made once, and run for any number of checkpoints."""
+    """The graph of an evaluation. It is made once and runs for any number of checkpoints."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class _Evaluation:
         self._hooks.append(self._final)
 
     def run(self, checkpoint_path: str | None, master: str, feed_dict: Any, config: Any) -> Any:
-        """The values of the final ops for a checkpoint."""
+        """Evaluates a checkpoint and returns the values of the final ops."""
         logging.info("Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         creator = ChiefSessionCreator(self._scaffold, master, config, checkpoint_filename_with_path=checkpoint_path)
         with MonitoredSession(creator, hooks=self._hooks) as session:
@@ -200,7 +200,7 @@ def evaluate_once(
     hooks: Sequence[SessionRunHook] | None = None,
     config: Any = None,
 ) -> Any:
-    """Restores a checkpoint, runs `eval_ops` until the input or a hook ends it, and gives the values of `final_ops`.
+    """Restores a checkpoint, runs `eval_ops` until the input or a hook ends it, and returns the values of `final_ops`.
 
     >>> tf.contrib.training.evaluate_once(path, eval_ops=update, final_ops=accuracy,
     ...                                   hooks=[tf.contrib.training.StopAfterNEvalsHook(100)])
@@ -224,7 +224,7 @@ def evaluate_repeatedly(
     timeout: float | None = None,
     timeout_fn: Callable[[], bool] | None = None,
 ) -> Any:
-    """`evaluate_once` for each new checkpoint of a training; the last values of `final_ops`."""
+    """Runs `evaluate_once` for each new checkpoint of a training; returns the last values of `final_ops`."""
     evaluation = _Evaluation(scaffold, eval_ops, final_ops, final_ops_feed_dict, hooks)
     values = None
     paths = checkpoints_iterator(checkpoint_dir, eval_interval_secs, timeout, timeout_fn)

@@ -1,4 +1,4 @@
-"""The form of examples on their way through a queue and back as batches."""
+"""ExampleForm: turns examples into tensors for a queue, and batches from it back into the form of the examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.ops.sparse.serialize import deserialize_many_sparse, serialize_man
 class ExampleForm:
     """The form in which the tensors of an example are given: a list, a dict or one tensor, sparse or dense.
 
-    A sparse tensor is in the queue as three strings.
+    The queue holds a sparse tensor as three strings.
     """
 
     def __init__(self, given: Any, enqueue_many: bool) -> None:
@@ -46,14 +46,14 @@ class ExampleForm:
         return [serialize(item) if isinstance(item, SparseTensor) else convert_to_tensor(item) for item in items]
 
     def rebuilt(self, tensors: Any) -> Any:
-        """A batch from the queue in the form of the examples."""
+        """A batch from the queue, in the form of the examples."""
         items = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
         for i, kind in enumerate(self.sparse):
             if kind is not None:
                 dtype, rank = kind
-                # A batch of single tensors has one more dimension than they have.
+                # Batching single tensors adds one dimension.
                 batch_rank = rank if self.enqueue_many else rank + 1
                 items[i] = deserialize_many_sparse(items[i], dtype, batch_rank.value)
         if self.keys is not None:
             return dict(zip(self.keys, items, strict=True))
-        return items[0] if len(items) == 1 else items  # also of a list of one, as TensorFlow does
+        return items[0] if len(items) == 1 else items  # as in TensorFlow, even if a list of one tensor was given

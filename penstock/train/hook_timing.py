@@ -1,4 +1,4 @@
-"""When hooks act: every so many global steps or seconds."""
+"""Timers that tell hooks when to act: every N global steps or seconds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from penstock.train.coordinator import Coordinator
 from penstock.train.session_run_hook import SessionRunContext, SessionRunValues
 from penstock.variables.global_step import get_global_step
 
-_LOOK_EVERY, _SAY_EVERY = 0.5, 10.0  # seconds, of one who waits for a step
+_POLL_EVERY, _LOG_EVERY = 0.5, 10.0  # seconds between two reads, and two log lines, while waiting for a step
 
 
 class SecondOrStepTimer:
-    """Says when it is time again: every so many steps or seconds.
+    """Tells when to act again: every N steps or seconds.
 
     >>> timer = tf.train.SecondOrStepTimer(every_steps=100)
     """
@@ -27,12 +27,12 @@ class SecondOrStepTimer:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets when it was last time."""
+        """Forgets when it last triggered."""
         self._last_step: int | None = None
         self._last_time: float | None = None
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Whether it is time at this step; the first time it always is."""
+        """True if it is time to act at this step; the first time it always is."""
         if self._last_step is None:
             return True
         if self._last_step == step:
@@ -44,7 +44,7 @@ class SecondOrStepTimer:
         return step >= self._last_step + self._every_steps
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it was done at this step; seconds and steps since the time before."""
+        """Records that the hook acted at this step. Returns the seconds and steps since the time before."""
         now = time.time()
         since: tuple[float | None, int | None] = (None, None)
         if self._last_time is not None and self._last_step is not None:
@@ -53,12 +53,12 @@ class SecondOrStepTimer:
         return since
 
     def last_triggered_step(self) -> int | None:
-        """The step at which it was last done."""
+        """The step at which it last triggered."""
         return self._last_step
 
 
 class NeverTriggerTimer(SecondOrStepTimer):
-    """For a hook that acts at the end only."""
+    """A timer that never triggers, for a hook that acts only at the end."""
 
     def __init__(self) -> None:
         self.reset()
@@ -70,9 +70,9 @@ class NeverTriggerTimer(SecondOrStepTimer):
 def step_if_due(
     timer: SecondOrStepTimer, global_step: Any, context: SessionRunContext, values: SessionRunValues
 ) -> int | None:
-    """The global step, if it is time to act after a step that has fetched it; asked for anew only if it may be.
+    """Called after a step that has fetched the global step. Returns the global step if it is time to act, else None.
 
-    What came with the step may have been read before the step was counted.
+    The fetched value may be older than the step itself, so the global step is read again if it may be time.
     """
     if timer.should_trigger_for_step(int(values.results) + 1):
         step = int(context.session.run(global_step))
@@ -90,22 +90,22 @@ def required_global_step(hook: str) -> Any:
 
 
 def wait_for_step(session: Any, global_step: Any, wanted: int, coord: Coordinator) -> bool:
-    """Waits until others have come to a global step, and says so now and then.
+    """Waits until other workers have reached a global step, and logs that it waits.
 
-    False if the training is to stop before. An error of the session, such as a lost task, is raised.
+    Returns False if the training is to stop before. An error of the session, such as a lost task, is raised.
     """
-    said = -_SAY_EVERY
+    logged = -_LOG_EVERY
     began = time.monotonic()
     while (step := int(session.run(global_step))) < wanted:
         waited = time.monotonic() - began
-        if waited >= said + _SAY_EVERY:
-            said = waited
+        if waited >= logged + _LOG_EVERY:
+            logged = waited
             logging.info(
                 "Waiting for global step %d before starting training. Current step is %d (for %.0f s).",
                 wanted,
                 step,
                 waited,
             )
-        if coord.wait_for_stop(_LOOK_EVERY):
+        if coord.wait_for_stop(_POLL_EVERY):
             return False
     return True

@@ -1,4 +1,4 @@
-"""Hooks that come with MonitoredSession: they log, watch, wait, feed and stop."""
+"""Hooks for MonitoredSession that log, watch, wait, feed and stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NanLossDuringTrainingError(RuntimeError):
 
 
 class LoggingTensorHook(SessionRunHook):
-    """Logs tensors every so many steps or seconds, or at the end.
+    """Logs tensors every N steps or seconds, or at the end.
 
     >>> hook = tf.train.LoggingTensorHook({"loss": loss}, every_n_iter=100)
     """
@@ -77,13 +77,13 @@ class LoggingTensorHook(SessionRunHook):
             logging.info(self._formatter(values))
             return
         with np.printoptions(suppress=True):
-            # str, since format would show the digits that a float32 has as a float64.
+            # str and not format, which would show a float32 with the digits of a float64.
             text = ", ".join(f"{tag} = {values[tag]!s}" for tag in self._tag_order)
         logging.info(text if seconds is None else f"{text} ({seconds:.3f} sec)")
 
 
 class StopAtStepHook(SessionRunHook):
-    """Ends the training at a step, or after so many steps.
+    """Ends the training at a step, or after a number of steps.
 
     >>> hook = tf.train.StopAtStepHook(last_step=10000)
     """
@@ -107,7 +107,7 @@ class StopAtStepHook(SessionRunHook):
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         assert self._last_step is not None
-        # What came with the step may have been read before the step was counted.
+        # The fetched value may be older than the step itself, so it is read again near the end.
         if run_values.results + 1 >= self._last_step:
             step = run_context.session.run(self._step)
             if step >= self._last_step:
@@ -137,7 +137,7 @@ class NanTensorHook(SessionRunHook):
 
 
 class GlobalStepWaiterHook(SessionRunHook):
-    """Has a worker wait until others have made so many steps.
+    """Makes a worker wait until the global step has reached a number.
 
     >>> hook = tf.train.GlobalStepWaiterHook(wait_until_step=1000)
     """
@@ -148,7 +148,7 @@ class GlobalStepWaiterHook(SessionRunHook):
     def begin(self) -> None:
         self._is_waiting = self._wait_until_step > 0
         self._step = required_global_step("GlobalStepWaiterHook")
-        self._coord = Coordinator()  # of a session that has none
+        self._coord = Coordinator()  # used if the session has none
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         self._coord = coord or self._coord
@@ -179,7 +179,7 @@ class FinalOpsHook(SessionRunHook):
 
 
 class FeedFnHook(SessionRunHook):
-    """Feeds what a function gives, anew for each step.
+    """Calls a function before each step and feeds what it returns.
 
     >>> hook = tf.train.FeedFnHook(lambda: {x: next(batches)})
     """

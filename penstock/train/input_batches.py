@@ -39,7 +39,7 @@ def _shapes(lists: Sequence[Sequence[Tensor]], given: Any, enqueue_many: bool) -
 
 
 def _enqueue_ops(queue: Any, lists: Sequence[Sequence[Tensor]], count: int, enqueue_many: bool, keep: Any) -> list[Any]:
-    """An operation per thread; `keep` says which examples go in, all if it is None."""
+    """An enqueue operation per thread; `keep` tells which examples to enqueue (None for all)."""
     put = queue.enqueue_many if enqueue_many else queue.enqueue
 
     def add(tensors: Sequence[Tensor]) -> Any:
@@ -185,7 +185,7 @@ def batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Batches of examples of several sources, each with a thread of its own."""
+    """Batches of examples of several sources, each with its own thread."""
     return maybe_batch_join(
         tensors_list,
         None,

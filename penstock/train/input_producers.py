@@ -1,4 +1,4 @@
-"""Producers of names, indices and rows: queues that queue runners fill, for so many epochs."""
+"""Producers of names, indices and rows: queues that queue runners fill for a number of epochs."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def slice_input_producer(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> list[Tensor]:
-    """One row of each of the tensors, the same in all, chosen anew for each step.
+    """One row of each of the tensors, the same in all, chosen again for each step.
 
     >>> image, label = tf.train.slice_input_producer([images, labels])
     """

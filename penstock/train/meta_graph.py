@@ -125,7 +125,7 @@ def _strip_defaults(graph_def: Any) -> None:
 
 
 def _add_collection(meta: Any, key: str, items: Sequence[Any], scope: str | None) -> None:
-    """A collection as a message; one that holds what cannot be written is left out with a warning."""
+    """Adds a collection as a message. A collection that cannot be written is left out with a warning."""
     if scope:
         items = [item for item in items if not hasattr(item, "name") or item.name.startswith(f"{scope}/")]
     if not items:
@@ -146,7 +146,7 @@ def _add_collection(meta: Any, key: str, items: Sequence[Any], scope: str | None
 
 
 def _add_values(definition: Any, items: Sequence[Any], prefix: str) -> None:
-    """Values, or the names of graph elements: the first item says which, and all must be of its kind."""
+    """Adds values, or the names of graph elements. The first item decides, and all items must be of its kind."""
     if isinstance(items[0], (str, bytes)):
         definition.bytes_list.value.extend(item.encode() if isinstance(item, str) else item for item in items)
     elif isinstance(items[0], int):
@@ -190,7 +190,7 @@ def import_scoped_meta_graph(
     input_map: Mapping[str, Tensor] | None = None,
     restore_collections_predicate: Any = None,
 ) -> tuple[dict[str, Variable], str]:
-    """Adds the graph and the collections of a MetaGraphDef to the default graph; its variables, and their scope."""
+    """Adds the graph and collections of a MetaGraphDef to the default graph. Returns its variables and their scope."""
     meta = meta_graph_or_file
     if not isinstance(meta, meta_graph_pb2.MetaGraphDef):
         meta = read_meta_graph_file(meta)
@@ -203,7 +203,7 @@ def import_scoped_meta_graph(
         if import_scope:
             scope = target.unique_name(import_scope, mark_as_used=False)
         import_graph_def(graph_def, name=import_scope or "", input_map=dict(input_map or {}))
-        # Variables first: other collections may hold them, too.
+        # Variables come first, since other collections may hold them too.
         for key, definition in sorted(meta.collection_def.items(), key=lambda pair: pair[0] not in _OF_VARIABLES):
             if restore_collections_predicate is None or restore_collections_predicate(key):
                 for item in _items(target, key, definition, scope):
@@ -222,7 +222,7 @@ def _items(graph: Graph, key: str, definition: Any, scope: str) -> Iterable[Any]
     known = {str(v._ref().name): v for each in _OF_VARIABLES for v in graph.get_collection(each)}
     for value in getattr(definition, kind).value:
         if kind == "node_list":
-            # The name of a variable is that of its reference or handle. The variable is what was collected.
+            # The name may be that of a variable's reference or handle: then the variable itself was collected.
             yield known.get(prefix + value) or graph.as_graph_element(prefix + value)
         elif kind == "bytes_list" and form is not None and form.from_proto is not None:
             message = form.proto_type.FromString(value)

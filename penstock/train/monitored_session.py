@@ -1,7 +1,7 @@
 """MonitoredSession: a session that recovers from failures, coordinates threads, and calls hooks.
 
-It is a chain: the outermost part makes the session anew when a task has gone (AbortedError, UnavailableError), the next
-brings errors of other threads to whoever runs steps, and the innermost runs a step together with what hooks want of it.
+It is a chain of three sessions. The outermost makes a new session when a task is lost (AbortedError, UnavailableError).
+The next raises errors of other threads in the caller of `run`. The innermost adds the fetches and feeds of the hooks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _USE_DEFAULT: Any = object()
 
 
 class _MonitoredSession:
-    """What MonitoredSession and SingularMonitoredSession share."""
+    """The common base of MonitoredSession and SingularMonitoredSession."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class _MonitoredSession:
             session_creator or ChiefSessionCreator(), self._hooks, stop_grace_period_secs, should_recover
         )
         self._sess: Any = (
-            RecoverableSession(self._coordinated_creator, self._coordinated_creator.ran)
+            RecoverableSession(self._coordinated_creator, self._coordinated_creator.after_step)
             if should_recover
             else self._coordinated_creator.create_session()
         )
 
     class _CoordinatedSessionCreator(SessionCreator):
-        """Makes the inner part of the chain, anew after each failure."""
+        """Makes the inner part of the chain, at first and again after each failure."""
 
         def __init__(
             self,
@@ -67,7 +67,7 @@ class _MonitoredSession:
 
         def create_session(self) -> Any:
             self.tf_sess = self._session_creator.create_session()
-            # A coordinator that was stopped stays stopped: a new session has a new one.
+            # A stopped coordinator stays stopped, so a new session gets a new one.
             self.coord = Coordinator(clean_stop_exception_types=())
             self.coord.recovers = self._recovers
             made = CoordinatedSession(
@@ -80,15 +80,15 @@ class _MonitoredSession:
                     hook.after_create_session(self.tf_sess, self.coord)
             except BaseException as error:
                 self.coord.lost = self.coord.lost or isinstance(error, LOST)
-                with contextlib.suppress(*LOST):  # which its threads may have met too
-                    made.close()  # or its threads would go on
+                with contextlib.suppress(*LOST):  # the threads may have met the same error
+                    made.close()  # stops the threads
                 raise
             return made
 
-        def ran(self) -> None:
-            """A step has run."""
+        def after_step(self) -> None:
+            """Called after each step."""
             if isinstance(self._session_creator, ChiefSessionCreator):
-                self._session_creator._ran(self.tf_sess)
+                self._session_creator._after_step(self.tf_sess)
 
     @property
     def graph(self) -> Any:
@@ -97,7 +97,7 @@ class _MonitoredSession:
     def run(
         self, fetches: Any, feed_dict: FeedDict | None = None, options: Any = None, run_metadata: Any = None
     ) -> Any:
-        """Runs a step, with the hooks around it."""
+        """Runs a step and calls the hooks before and after it."""
         return self._sess.run(fetches, feed_dict=feed_dict, options=options, run_metadata=run_metadata)
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
@@ -111,7 +111,7 @@ class _MonitoredSession:
         return self._sess.run_step_fn(step_fn, self._coordinated_creator.tf_sess, run_with_hooks=None)
 
     def should_stop(self) -> bool:
-        """Whether the training is over."""
+        """True if the training is over."""
         return self._sess is None or bool(self._sess.should_stop())
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class _MonitoredSession:
                 for hook in self._hooks:
                     hook.end(self._coordinated_creator.tf_sess)
         except LOST:
-            # Whoever starts this program again goes on with the training: its queues must not be closed.
+            # The training continues when this program is started again, so its queues must stay open.
             if self._coordinated_creator.coord is not None:
                 self._coordinated_creator.coord.lost = True
             raise

@@ -17,17 +17,17 @@ from penstock.graph.scopes import control_dependencies
 from penstock.graph.sessions import get_default_session
 from penstock.train.coordinator import Coordinator
 
-TIMES = 64  # that an op is run in another task, between two looks whether to stop
+TIMES = 64  # how often another task runs an op before this one checks for a request to stop
 
 
 class QueueRunner:
-    """The enqueue operations of a queue, to be run by a thread each until the queue is closed.
+    """Runs the enqueue operations of a queue, each in its own thread, until the queue is closed.
 
     >>> runner = tf.train.QueueRunner(queue, [enqueue] * 4)
     >>> tf.train.add_queue_runner(runner)
     """
 
-    _waited_for = True  # by the coordinator: the threads end when their queue is closed
+    _coordinator_waits = True  # for the threads, which end when their queue is closed
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class QueueRunner:
         if queue_runner_def is not None:
             if queue is not None or enqueue_ops:
                 raise ValueError("queue_runner_def and queue are mutually exclusive.")
-            queue, enqueue_ops, close_op, cancel_op, queue_closed_exception_types = _described(
+            queue, enqueue_ops, close_op, cancel_op, queue_closed_exception_types = _from_def(
                 queue_runner_def, import_scope
             )
         if queue is None or not enqueue_ops:
@@ -61,7 +61,9 @@ class QueueRunner:
             self._cancel_op = queue.close(cancel_pending_enqueues=True) if cancel_op is None else cancel_op
         self._closed_by = closed_by
         self._lock = threading.Lock()
-        self._runs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # session: threads that run
+        self._runs: weakref.WeakKeyDictionary[Any, int] = (
+            weakref.WeakKeyDictionary()
+        )  # session -> number of running threads
         self._exceptions_raised: list[BaseException] = []
 
     @property
@@ -86,7 +88,7 @@ class QueueRunner:
 
     @property
     def exceptions_raised(self) -> list[BaseException]:
-        """What threads raised that had no coordinator to report it to."""
+        """Errors of threads that had no coordinator to report them to."""
         return self._exceptions_raised
 
     @property
@@ -114,9 +116,9 @@ class QueueRunner:
     def create_threads(
         self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
     ) -> list[threading.Thread]:
-        """A thread for each enqueue operation, and one that cancels what waits in the queue when the coordinator stops.
+        """One thread per enqueue operation, and one that cancels pending enqueues when the coordinator stops.
 
-        None if the threads of this session still run.
+        The list is empty if the threads of this session still run.
         """
         with self._lock:
             if self._runs.get(sess, 0) > 0:
@@ -131,7 +133,7 @@ class QueueRunner:
             threads.append(
                 threading.Thread(target=self._close_on_stop, args=(sess, coord), name=f"QueueRunnerClose-{self.name}")
             )
-            for thread in threads if self._waited_for else threads[-1:]:
+            for thread in threads if self._coordinator_waits else threads[-1:]:
                 coord.register_thread(thread)
         for thread in threads:
             thread.daemon = daemon
@@ -141,15 +143,15 @@ class QueueRunner:
 
     def _run(self, sess: Any, enqueue_op: Any, coord: Coordinator | None) -> None:
         counted = True
-        # An op that is all in one other task is repeated there: to ask for it anew would cost more than it does.
-        often = {"_times": TIMES} if "_times" in inspect.signature(sess.run).parameters else {}
+        # If all of an op runs in one other task, that task repeats it: a request per run would cost more than the run.
+        repeat = {"_times": TIMES} if "_times" in inspect.signature(sess.run).parameters else {}
         try:
             while coord is None or not coord.should_stop():
                 try:
-                    sess.run(enqueue_op, **often)
+                    sess.run(enqueue_op, **repeat)
                 except self._closed_by:
                     counted = False
-                    self._end(sess)
+                    self._thread_ended(sess)
                     return
         except Exception as error:
             if coord is None:
@@ -157,7 +159,7 @@ class QueueRunner:
                 with self._lock:
                     self._exceptions_raised.append(error)
                 raise
-            if coord.joined:  # nobody listens any more, and the session was closed below this thread
+            if coord.joined:  # no one reads the error any more: the session was closed while this thread ran
                 logging.vlog(1, "Ignored exception: %s", error)
             else:
                 coord.request_stop(error)
@@ -166,23 +168,23 @@ class QueueRunner:
                 with self._lock:
                     self._runs[sess] -= 1
 
-    def _end(self, sess: Any) -> None:
-        """One thread has seen the end of its input; the last one closes the queue."""
+    def _thread_ended(self, sess: Any) -> None:
+        """Called by a thread at the end of its input. The last thread closes the queue."""
         with self._lock:
             self._runs[sess] -= 1
             last = self._runs[sess] == 0
         if last:
-            self._try(sess, self._close_op)
+            self._run_ignoring_errors(sess, self._close_op)
 
     def _close_on_stop(self, sess: Any, coord: Coordinator) -> None:
         coord.wait_for_stop()
         if coord.lost and coord.recovers:
-            sess.close()  # wakes whoever waits; the next session finds the queue open
+            sess.close()  # wakes the waiting threads and leaves the queue open for the next session
         else:
-            self._try(sess, self._cancel_op)
+            self._run_ignoring_errors(sess, self._cancel_op)
 
-    def _try(self, sess: Any, operation: Any) -> None:
-        """Runs an operation that may find the session closed already, or its cluster gone."""
+    def _run_ignoring_errors(self, sess: Any, operation: Any) -> None:
+        """Runs an operation; the session may be closed already, or its cluster may be gone."""
         try:
             sess.run(operation)
         except (OpError, RuntimeError) as error:
@@ -195,10 +197,8 @@ def _code(kind: type[BaseException]) -> int:
     return error_code_from_exception_type(kind)
 
 
-def _described(
-    proto: Any, scope: str | None
-) -> tuple[Any, list[Any], Any, Any, tuple[type[BaseException], ...] | None]:
-    """What a QueueRunnerDef names in the default graph. In place of the queue there is its operation."""
+def _from_def(proto: Any, scope: str | None) -> tuple[Any, list[Any], Any, Any, tuple[type[BaseException], ...] | None]:
+    """The operations that a QueueRunnerDef names in the default graph; the queue is given by its operation."""
     if not isinstance(proto, QueueRunnerDef):
         raise TypeError(f"queue_runner_def must be a QueueRunnerDef, received {proto!r}.")
     graph, prefix = get_default_graph(), f"{scope}/" if scope else ""
@@ -214,7 +214,7 @@ def _described(
 
 
 def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS) -> None:
-    """Has `start_queue_runners` start this runner too."""
+    """Adds a runner to those that `start_queue_runners` starts."""
     get_default_graph().add_to_collection(collection, qr)
 
 

@@ -1,10 +1,10 @@
-"""Recovery: how sessions get over tasks that die and come back.
+"""Recovery: how sessions survive tasks that die and come back.
 
-A step that loses a task fails with UnavailableError. A task that has come back without what it held gives AbortedError.
-Neither is the program's fault, and both pass: a new session finds the task again, or waits for it. What the parameter
-servers still hold is kept; if any of it is gone the chief restores the last checkpoint, or initialises, and the others
-wait until it has. The step that failed is then run again, so an update may count twice if only the answer to it was
-lost. A task that stays away for PENSTOCK_START_TIMEOUT_SECS is given up, with the error.
+A step that loses a task fails with UnavailableError. A task that came back without its state answers AbortedError.
+Neither is the program's fault, and a retry helps: a new session finds the task again, or waits for it. It keeps the
+state of the parameter servers. If any of it is lost, the chief restores the last checkpoint, or initialises, and the
+other workers wait for that. Then the failed step runs again, so an update may count twice if only its answer was lost.
+If a task stays away for PENSTOCK_START_TIMEOUT_SECS, the error is raised.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from penstock.graph.graph import Graph
 from penstock.session import DeviceAttributes, Session
 
 LOST = (AbortedError, UnavailableError)
-_SAY_EVERY = 10.0  # seconds
+_WARN_EVERY = 10.0  # seconds
 _LONGEST_PAUSE = 2.0
 
 T = TypeVar("T")
 
 
-class Patience:
-    """How long to go on trying: from now on for PENSTOCK_START_TIMEOUT_SECS.
+class RetryLimit:
+    """Limits retries to PENSTOCK_START_TIMEOUT_SECS from now on.
 
-    >>> patience.spend(error)  # waits a moment, or raises the error if the time is over
+    >>> retries.wait(error)  # waits a moment, or raises the error if the time is over
     """
 
     def __init__(self) -> None:
@@ -38,16 +38,16 @@ class Patience:
 
         self._limit = start_timeout()
         self._began = time.monotonic()
-        self._said = -_SAY_EVERY
+        self._last_warning = -_WARN_EVERY
         self._pause = 0.05
 
-    def spend(self, error: OpError, goes_on: Callable[[], bool] = lambda: True) -> None:
-        """Says what is waited for, and waits a little. Raises `error` when it is time to give up."""
+    def wait(self, error: OpError, may_retry: Callable[[], bool] = lambda: True) -> None:
+        """Warns now and then, and waits a moment before the next try. Raises `error` if there is none."""
         spent = time.monotonic() - self._began
-        if spent >= self._limit or not goes_on():
+        if spent >= self._limit or not may_retry():
             raise error
-        if spent - self._said >= _SAY_EVERY:
-            self._said = spent
+        if spent - self._last_warning >= _WARN_EVERY:
+            self._last_warning = spent
             logging.warning(
                 "A task of the cluster is lost; a new session is being made (for %.0f s; gives up after %.0f s): %s",
                 spent,
@@ -58,41 +58,43 @@ class Patience:
         self._pause = min(self._pause * 1.5, _LONGEST_PAUSE)
 
 
-def patiently(make: Callable[[], T], patience: Patience | None = None, goes_on: Callable[[], bool] = lambda: True) -> T:
-    """What `make` makes, tried again while a task is lost."""
-    patience = patience or Patience()
+def retry_while_lost(
+    make: Callable[[], T], retries: RetryLimit | None = None, may_retry: Callable[[], bool] = lambda: True
+) -> T:
+    """Returns what `make` returns. Calls it again while a task is lost."""
+    retries = retries or RetryLimit()
     while True:
         try:
             return make()
         except LOST as error:
-            patience.spend(error, goes_on)
+            retries.wait(error, may_retry)
 
 
-# Graphs whose replicas go in step, with the name of the op that puts out tokens, which went with their queue. The
-# operation itself would keep its graph alive.
+# Graphs of synchronous replicas, each with the name of the op that puts out new tokens, since tokens are lost with
+# their queue. It is a name because the operation itself would keep its graph alive.
 _synchronous: weakref.WeakKeyDictionary[Graph, str] = weakref.WeakKeyDictionary()
 
 
 def note_synchronous(graph: Graph, chief_op: Any = None) -> None:
-    """Notes that the steps of a graph wait for other replicas, and what the chief runs after it has recovered."""
+    """Records that the steps of a graph wait for other replicas, and which op the chief runs after a recovery."""
     _synchronous.setdefault(graph, "")
     if chief_op is not None:
         _synchronous[graph] = chief_op.name
 
 
 def is_synchronous(graph: Graph) -> bool:
-    """Whether the steps of a graph wait for other replicas."""
+    """True if the steps of a graph wait for other replicas."""
     return graph in _synchronous
 
 
 def chief_recovery_op(graph: Graph) -> Any:
-    """What the chief must run after it has recovered, if anything."""
+    """The operation that the chief must run after a recovery, or None."""
     name = _synchronous.get(graph)
     return graph.get_operation_by_name(name) if name else None
 
 
 class WaitLog:
-    """Says now and then that a step waits, if it does so for long.
+    """Warns now and then while a step waits for long.
 
     >>> with wait_log: sess.run(train)
     """
@@ -101,7 +103,7 @@ class WaitLog:
         from penstock.wire.channel import keepalive_secs  # start-up
 
         self._every = keepalive_secs()
-        self._steps: dict[int, list[float]] = {}  # by thread: when they began, and when to speak of them
+        self._steps: dict[int, list[float]] = {}  # thread -> when its step began, and when to warn
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -120,7 +122,7 @@ class WaitLog:
             now = time.monotonic()
             for step in list(self._steps.values()):
                 if now >= step[1]:
-                    step[1] = now + (now - step[0])  # the longer it takes, the less news it is
+                    step[1] = now + (now - step[0])  # the longer the wait, the rarer the warnings
                     logging.warning(
                         "A step has been waiting for %.0f s. In synchronous training it ends when the gradients of "
                         "enough replicas are there and the chief has applied them: are all of them running?",
@@ -128,46 +130,46 @@ class WaitLog:
                     )
 
     def close(self) -> None:
-        """Ends its thread."""
+        """Ends the thread that warns."""
         self._closed.set()
 
 
 class RecoveringSession(Session):
-    """A session of a cluster that gets over lost tasks: it makes a new session inside, and runs the step again.
+    """A session of a cluster that survives lost tasks: it makes a new session inside, and runs the step again.
 
-    Threads that share it wait while one of them does so. `make(again)` gives a plain session whose model is ready;
-    `goes_on` says whether recovery still makes sense; `ran` is told of steps that have run. A step with a time limit of
+    Threads that share it wait while one of them recovers. `make(again)` returns a plain session whose model is ready.
+    `may_retry` tells if recovery still makes sense. `after_step` is called after each step. A step with a time limit of
     its own fails instead, as does every step once the training is to stop.
     """
 
     def __init__(
         self,
         make: Callable[[bool], Session],
-        goes_on: Callable[[], bool],
-        ran: Callable[[Session], None] = lambda session: None,
+        may_retry: Callable[[], bool],
+        after_step: Callable[[Session], None] = lambda session: None,
     ) -> None:
-        # No super().__init__: the session inside is the one that connects.
+        # No super().__init__: the session inside makes the connection.
         self._make = make
-        self._goes_on = goes_on
-        self._ran = ran
+        self._may_retry = may_retry
+        self._after_step = after_step
         self._contexts = []
         self._closed = False
-        self._lost: Session | None = None  # its steps were cancelled for the sake of recovery
+        self._lost: Session | None = None  # closed for recovery, which cancelled its steps
         self._recovery = threading.RLock()
-        self._patience: Patience | None = None
-        self._given_up: OpError | None = None
-        self._inner = patiently(lambda: make(False), goes_on=self._may_recover)
+        self._retries: RetryLimit | None = None
+        self._final_error: OpError | None = None  # recovery has failed
+        self._inner = retry_while_lost(lambda: make(False), may_retry=self._may_recover)
         self._target, self._config = self._inner._target, self._inner._config
         self._graph, self._timeout_ms = self._inner._graph, self._inner._timeout_ms
         self._wait_log = WaitLog() if is_synchronous(self._graph) else None
 
     def _may_recover(self) -> bool:
-        return not self._closed and self._goes_on()
+        return not self._closed and self._may_retry()
 
     def run(
         self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None, *, _times: int = 1
     ) -> Any:
-        """Runs what `fetches` needs, if need be in a new session."""
+        """Runs a step, in a new session if necessary."""
         if self._wait_log is None or _times > 1:
             return self._run(fetches, feed_dict, options, run_metadata, _times)
         with self._wait_log:
@@ -186,33 +188,33 @@ class RecoveringSession(Session):
             except (CancelledError, RuntimeError) as error:
                 # Another thread may have closed the session to make a new one.
                 if self._closed or (session is self._inner and session is not self._lost):
-                    if self._given_up is not None:
-                        raise self._given_up from None
+                    if self._final_error is not None:
+                        raise self._final_error from None
                     raise
                 with self._recovery:
-                    if session is self._inner:  # which did not work out
-                        raise self._given_up or error from None
+                    if session is self._inner:  # recovery has failed
+                        raise self._final_error or error from None
             else:
-                self._patience = None
-                self._ran(session)
+                self._retries = None
+                self._after_step(session)
                 return values
 
     def _recover(self, session: Session, error: OpError) -> None:
-        """Replaces `session`, unless another thread has done so. Raises an error when it gives up."""
+        """Replaces `session`, unless another thread has done so. Raises the last error if retries do not help."""
         with self._recovery:
             if session is not self._inner:
                 return
-            if self._given_up is not None:
-                raise self._given_up
-            # Kept here, too: a step of another thread may end well meanwhile, though it began before.
-            patience = self._patience = self._patience or Patience()
+            if self._final_error is not None:
+                raise self._final_error
+            # A local name too: a step of another thread that began before may succeed meanwhile and reset the field.
+            retries = self._retries = self._retries or RetryLimit()
             self._lost = session
             session.close()
             try:
-                patience.spend(error, self._may_recover)
-                fresh = patiently(lambda: self._make(True), patience, self._may_recover)
+                retries.wait(error, self._may_recover)
+                fresh = retry_while_lost(lambda: self._make(True), retries, self._may_recover)
             except OpError as last:
-                self._given_up = last
+                self._final_error = last
                 raise
             self._inner = fresh
             if self._closed:
@@ -225,7 +227,7 @@ class RecoveringSession(Session):
         return self._inner.list_devices()
 
     def close(self) -> None:
-        """Ends the session: steps in flight are cancelled."""
+        """Closes the session and cancels its running steps."""
         if not self._closed:
             self._closed = True
             self._inner.close()

@@ -1,4 +1,4 @@
-"""What a Saver saves: variables under names, each with the op that reads it and the op that sets it."""
+"""Saveables: the variables that a Saver saves, each with its name, the op that reads it and the op that sets it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class VariableSaveable(SaveableObject):
 
 
 def saveables_of(var_list: Any) -> list[SaveableObject]:
-    """What there is to save in a list or a dict of variables, in the order of the names.
+    """The saveables of a list or a dict of variables, in the order of their names.
 
     >>> [s.name for s in saveables_of({"weights": w, "biases": b})]
     ['biases', 'weights']
@@ -68,7 +68,7 @@ def saveables_of(var_list: Any) -> list[SaveableObject]:
 
 
 def _by_name(variables: Iterable[Any]) -> dict[str, Any]:
-    """Variables under the names they are saved under; the parts of a partitioned one together."""
+    """Maps the names in the checkpoint to variables; the parts of a partitioned variable are together."""
     named: dict[str, Any] = {}
     for var in variables:
         if isinstance(var, PartitionedVariable):
@@ -104,5 +104,5 @@ def _saveables(name: str, var: Any) -> list[SaveableObject]:
     if isinstance(var, Variable):
         info = var._get_save_slice_info()
         return [VariableSaveable(var, info.spec if info is not None else "", name)]
-    convert_to_tensor(var)  # says what is wrong with things that are no tensors
+    convert_to_tensor(var)  # raises a clear error for an object that is no tensor
     raise TypeError(f"names_to_saveables must be a dict mapping string names to Variables; '{name}' is {var!r}.")

@@ -97,7 +97,7 @@ class Saver:
     # The graph
 
     def build(self) -> None:
-        """Adds the ops, if the constructor was told not to."""
+        """Adds the ops, if the constructor was told to defer that."""
         if self.saver_def is not None:
             return
         var_list = self._var_list if self._var_list is not None else _all_saveable_objects()
@@ -133,9 +133,9 @@ class Saver:
         self._next_to_keep = time.time() + self._keep_every_n_hours * 3600
 
     def _add_sharded_save(self, path: Tensor, saveables: list[SaveableObject]) -> Tensor:
-        """Each device writes a file of its own, aside; the last one makes one checkpoint of them."""
+        """Each device writes a temporary file; the last device merges them into one checkpoint."""
         with device("CPU"):
-            # A directory of its own, so that what a save leaves behind when it fails is easy to find.
+            # A separate directory, so that the files of a failed save are easy to find.
             base = string_join([path, constant("_temp/part")])
         per_device = _by_device(saveables)
         count = constant(len(per_device), name="num_shards")
@@ -198,7 +198,7 @@ class Saver:
     ) -> str | None:
         """Saves the variables and returns the prefix of the checkpoint, `save_path-global_step`.
 
-        A failure at any point leaves the checkpoints that are there as they are: files are written aside and renamed
+        A failure at any point does not harm existing checkpoints: files are written under temporary names and renamed
         when they are on disk, and the list of checkpoints is changed last.
         """
         if os.path.split(latest_filename or "checkpoint")[0]:
@@ -280,15 +280,15 @@ class Saver:
         with _explained(save_path):
             sess.run(self.saver_def.restore_op_name, {self.saver_def.filename_tensor_name: save_path})
 
-    # What it keeps
+    # Checkpoints that are kept
 
     @property
     def last_checkpoints(self) -> list[str]:
-        """The checkpoints that were not deleted yet, oldest first; pass them to `set_last_checkpoints`."""
+        """The checkpoints that are not deleted yet, oldest first, as `set_last_checkpoints` takes them."""
         return [prefix for prefix, _ in self._last_checkpoints]
 
     def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
-        """Has this saver delete checkpoints that another one made."""
+        """Makes this saver manage, and later delete, checkpoints that another saver made."""
         if not isinstance(last_checkpoints, list):
             raise TypeError(f"last_checkpoints must be a list, received {last_checkpoints!r}.")
         self._last_checkpoints = [(prefix, np.inf) for prefix in last_checkpoints]
@@ -298,7 +298,7 @@ class Saver:
         self._last_checkpoints = list(last_checkpoints_with_time)
 
     def recover_last_checkpoints(self, checkpoint_paths: Sequence[str]) -> None:
-        """As `set_last_checkpoints`, for those that are still there."""
+        """As `set_last_checkpoints`, but leaves out checkpoints that do not exist any more."""
         there = [path for path in checkpoint_paths if checkpoint_exists(path)]
         self.set_last_checkpoints_with_time(list(zip(there, get_checkpoint_mtimes(there), strict=True)))
 
@@ -309,7 +309,7 @@ class Saver:
         return self.saver_def
 
     def to_proto(self, export_scope: str | None = None) -> Any:
-        """The SaverDef, with names below `export_scope`; None where they are elsewhere."""
+        """The SaverDef, with names relative to `export_scope`; None if the ops are outside it."""
         if export_scope is None:
             return self.saver_def
         names = {f: getattr(self.saver_def, f) for f in _NAMES}
@@ -323,7 +323,7 @@ class Saver:
 
     @staticmethod
     def from_proto(saver_def: Any, import_scope: str | None = None) -> Saver:
-        """A Saver of ops that are in the graph already."""
+        """A Saver that uses ops which are in the graph already."""
         proto = saver_pb2.SaverDef()
         proto.CopyFrom(saver_def)
         if import_scope:
@@ -384,7 +384,7 @@ def _by_device(saveables: list[SaveableObject]) -> list[tuple[str, list[Saveable
 
 
 def _cpu_of(where: str) -> str:
-    """The first CPU of the task of a device: files are its business."""
+    """The first CPU of a device's task, which reads and writes files."""
     spec = DeviceSpec.from_string(where) if where else DeviceSpec()
     return DeviceSpec(job=spec.job, replica=spec.replica, task=spec.task, device_type="CPU", device_index=0).to_string()
 
@@ -413,7 +413,7 @@ def _explained(path: str) -> Iterator[None]:
 def import_meta_graph(
     meta_graph_or_file: Any, clear_devices: bool = False, import_scope: str | None = None, **kwargs: Any
 ) -> Saver | None:
-    """Adds a meta graph to the default graph; the Saver of it, or None if it has no variables.
+    """Adds a meta graph to the default graph. Returns its Saver, or None if it has no variables.
 
     >>> saver = tf.train.import_meta_graph("/tmp/train/model.ckpt-1000.meta")
     >>> saver.restore(sess, "/tmp/train/model.ckpt-1000")

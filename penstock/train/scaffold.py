@@ -1,4 +1,4 @@
-"""Scaffold: the ops that a training needs beside its train op, found in the graph or made."""
+"""Scaffold: the ops that a training needs besides its train op. They are found in the graph or made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.variables.initialize import (
 
 
 class Scaffold:
-    """Init, ready, local-init and summary ops and the saver; those not given are found in collections, or made.
+    """Holds the init, ready, local-init and summary ops and the saver; missing ones are found in collections or made.
 
     >>> scaffold = tf.train.Scaffold(init_fn=lambda scaffold, sess: saver.restore(sess, path))
     """
@@ -69,7 +69,7 @@ class Scaffold:
         self._saver = saver
 
     def finalize(self) -> Scaffold:
-        """Makes what is missing, and lets nobody change the graph any more."""
+        """Makes the missing ops, and finalizes the graph."""
         if self._init_op is None:
             self._init_op = self.get_or_default(
                 "init_op", GraphKeys.INIT_OP, lambda: group(global_variables_initializer(), _no_resources())
@@ -98,7 +98,7 @@ class Scaffold:
 
     @staticmethod
     def get_or_default(arg_name: str, collection_key: str, default_constructor: Callable[[], Any]) -> Any:
-        """The only element of a collection; if it is empty, what `default_constructor` makes, which joins it."""
+        """The only element of a collection. If there is none, calls `default_constructor` and adds its result."""
         elements = get_default_graph().get_collection(collection_key)
         if len(elements) > 1:
             raise RuntimeError(
@@ -114,7 +114,7 @@ class Scaffold:
 
     @staticmethod
     def default_local_init_op() -> Any:
-        """Initialises local variables and tables."""
+        """An operation that initialises local variables and tables."""
         return group(local_variables_initializer(), tables_initializer(), _no_resources())
 
     @property
@@ -155,7 +155,7 @@ class Scaffold:
 
 
 def saver_or_default() -> Any:
-    """The saver of the graph; one of all variables if it has none."""
+    """The saver of the graph, or a new one of all variables if there is none."""
     savers = get_default_graph().get_collection(GraphKeys.SAVERS)
     if len(savers) > 1:
         raise RuntimeError(
@@ -170,7 +170,7 @@ def saver_or_default() -> Any:
 
 
 def _no_names() -> Any:
-    """What is not initialised of resources other than variables: they are made on first use."""
+    """Reports no uninitialised resources: those other than variables are made on first use."""
     return constant([], dt.string)
 
 

@@ -1,4 +1,4 @@
-"""The chain of sessions within a MonitoredSession: each has the next inside, and adds one thing to `run`."""
+"""The chain of sessions in a MonitoredSession: each wraps the next one and adds one thing to `run`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensorboard.compat.proto import config_pb2
 from penstock import logging
 from penstock.graph.graph import get_default_graph
 from penstock.train.coordinator import Coordinator
-from penstock.train.recovery import LOST, Patience, WaitLog, is_synchronous, patiently
+from penstock.train.recovery import LOST, RetryLimit, WaitLog, is_synchronous, retry_while_lost
 from penstock.train.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 
 
@@ -31,7 +31,7 @@ class WrappedSession:
         return self._sess.sess_str
 
     def should_stop(self) -> bool:
-        """Whether the training is over."""
+        """True if the training is over."""
         if self._check_stop():
             return True
         if self._sess is not None and self._wrapped_is_stoppable:
@@ -61,16 +61,16 @@ class WrappedSession:
 
 
 class RecoverableSession(WrappedSession):
-    """Makes the session anew when a task of its cluster has gone, and runs the step again."""
+    """Makes a new session when a task of its cluster is lost, and runs the step again."""
 
-    def __init__(self, creator: Any, ran: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, creator: Any, after_step: Callable[[], None] = lambda: None) -> None:
         self._creator = creator
-        self._ran = ran  # is told of each step that has run
+        self._after_step = after_step
         self._wait_log = WaitLog() if is_synchronous(get_default_graph()) else None
         super().__init__(self._create(None))
 
-    def _create(self, patience: Patience | None) -> Any:
-        return patiently(self._creator.create_session, patience)
+    def _create(self, retries: RetryLimit | None) -> Any:
+        return retry_while_lost(self._creator.create_session, retries)
 
     def _check_stop(self) -> bool:
         try:
@@ -88,22 +88,22 @@ class RecoverableSession(WrappedSession):
         return self._recovering(lambda: self._sess.run_step_fn(step_fn, self._creator.tf_sess, run_with_hooks))
 
     def _recovering(self, call: Callable[[], Any]) -> Any:
-        patience: Patience | None = None
+        retries: RetryLimit | None = None
         while True:
             if self._sess is None:
-                self._sess = self._create(patience)
+                self._sess = self._create(retries)
             try:
                 with self._wait_log or nullcontext():
                     result = call()
-                self._ran()
+                self._after_step()
                 return result
             except LOST as error:
                 self._abandon()
-                patience = patience or Patience()
-                patience.spend(error)
+                retries = retries or RetryLimit()
+                retries.wait(error)
 
     def _abandon(self) -> None:
-        """Closes the session to make another. Its threads can see in the coordinator that it is not the end."""
+        """Closes the session before a new one is made. The coordinator tells its threads that it is not the end."""
         lost, self._sess = self._sess, None
         if isinstance(lost, CoordinatedSession):
             lost._coord.lost = True
@@ -118,7 +118,7 @@ class RecoverableSession(WrappedSession):
 
 
 class CoordinatedSession(WrappedSession):
-    """Brings errors of the coordinator's threads to whoever runs steps, and stops the threads at the end."""
+    """Raises errors of the coordinator's threads in the caller of `run`, and stops the threads at the end."""
 
     def __init__(self, sess: Any, coord: Coordinator, stop_grace_period_secs: float = 120) -> None:
         super().__init__(sess)
@@ -132,14 +132,14 @@ class CoordinatedSession(WrappedSession):
     def close(self) -> None:
         self._coord.request_stop()
         if self._coord.lost and self._coord.recovers:
-            # The threads' queues stay open, for the next session, so it is the end of this one that wakes them.
+            # The threads' queues stay open for the next session, so closing this one must wake the threads.
             super().close()
         try:
             self._coord.join(stop_grace_period_secs=self._stop_grace_period_secs, ignore_live_threads=True)
         finally:
             try:
                 super().close()
-            except Exception as error:  # the error of the training is what matters then
+            except Exception as error:  # must not hide the error of the training
                 logging.vlog(1, "Ignored while closing: %s", error)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -148,7 +148,7 @@ class CoordinatedSession(WrappedSession):
         except LOST:
             raise
         except Exception as error:
-            # An error of another thread came first, and this one may only follow from it.
+            # If another thread failed first, this error may only be its consequence.
             original = error
             try:
                 self._coord.raise_requested_exception()
@@ -160,7 +160,7 @@ class CoordinatedSession(WrappedSession):
 
 
 class HookedSession(WrappedSession):
-    """Runs each step together with what hooks want of it."""
+    """Runs each step with the fetches and feeds of the hooks, and calls the hooks."""
 
     def __init__(self, sess: Any, hooks: Sequence[SessionRunHook]) -> None:
         super().__init__(sess)
@@ -206,7 +206,7 @@ def _add_feeds(feeds: dict[Any, Any], of_caller: Any, of_hook: Any) -> None:
 
 
 def _merged(options: Any, more: Any) -> Any:
-    """The wider of two sets of options."""
+    """Two sets of options merged: the more demanding value of each."""
     if more is None:
         return options
     merged = config_pb2.RunOptions()
@@ -218,7 +218,7 @@ def _merged(options: Any, more: Any) -> Any:
 
 
 class StepContext:
-    """What `run_step_fn` gives to its function.
+    """The argument that `run_step_fn` passes to its function.
 
     >>> def step_fn(step_context):
     ...     batch = step_context.session.run(next_batch)

@@ -1,4 +1,4 @@
-"""Session creators: how a MonitoredSession gets the session inside it, each time that it needs one."""
+"""Session creators: they make the session inside a MonitoredSession, each time that it needs one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class SessionCreator:
     """Makes the sessions of a MonitoredSession."""
 
     def create_session(self) -> Any:
-        """A session whose model is ready."""
+        """Returns a session whose model is ready."""
         raise NotImplementedError("A SessionCreator must implement create_session().")
 
 
 class _ScaffoldedCreator(SessionCreator):
-    """What creators of a chief and of a worker share."""
+    """The common base of the creators for a chief and for a worker."""
 
     def __init__(self, scaffold: Scaffold | None, master: str, config: Any) -> None:
         self._scaffold = scaffold or Scaffold()
@@ -78,13 +78,13 @@ class ChiefSessionCreator(_ScaffoldedCreator):
             init_fn=scaffold.init_fn,
         )
 
-    def _ran(self, session: Any) -> None:
-        """A step has run."""
+    def _after_step(self, session: Any) -> None:
+        """Called after each step."""
         if self._sessions is not None:
-            self._sessions.ran(session)
+            self._sessions.after_step(session)
 
     def _end(self) -> None:
-        """The training has ended, well or not."""
+        """Called when the training has ended, with or without an error."""
         if self._sessions is not None:
             self._sessions.end()
 

@@ -1,4 +1,4 @@
-"""SessionManager: makes sessions whose model is ready: restored, initialised, or waited for."""
+"""SessionManager: makes sessions whose model is ready. It restores or initialises the model, or waits for that."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock.graph.typing import FeedDict
 from penstock.session import Session
 from penstock.train.checkpoint_state import checkpoint_exists, get_checkpoint_state, latest_checkpoint
 
-_FIRST_PAUSE = 0.1  # seconds between looks at a model that is not ready; they grow up to `recovery_wait_secs`
-_SAY_EVERY = 10.0
+_FIRST_PAUSE = 0.1  # seconds between checks of a model that is not ready; they grow up to `recovery_wait_secs`
+_LOG_EVERY = 10.0
 
 
 class SessionManager:
-    """Restores from a checkpoint, or runs the init op, or waits until somebody else has.
+    """Restores a model from a checkpoint, runs its init op, or waits until another process has done so.
 
     >>> manager = tf.train.SessionManager(ready_op=tf.report_uninitialized_variables())
     >>> sess = manager.prepare_session("", init_op=init, saver=saver, checkpoint_dir="/tmp/train")
@@ -100,9 +100,9 @@ class SessionManager:
         init_feed_dict: FeedDict | None = None,
         init_fn: Callable[[Any], Any] | None = None,
     ) -> Session:
-        """The session of a chief that has lost its cluster: a model that is still there is kept as it is.
+        """The session of a chief that has lost its cluster. Keeps the model if it is still there.
 
-        Otherwise as `prepare_session`.
+        Otherwise it is the same as `prepare_session`.
         """
         held = self._ready_for_local_init_op if self._ready_for_local_init_op is not None else self._ready_op
         if held is not None:
@@ -139,7 +139,7 @@ class SessionManager:
         max_wait_secs: float = 7200,
         config: Any = None,
     ) -> tuple[Session, bool]:
-        """A session restored from the last checkpoint, and whether there was one that made the model ready."""
+        """A session, and True if it was restored from a checkpoint that made the model ready."""
         session, restored = self._restored(
             master, saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs, config
         )
@@ -156,11 +156,11 @@ class SessionManager:
     def wait_for_session(self, master: str, config: Any = None, max_wait_secs: float = float("Inf")) -> Session:
         """The session of a worker: made once the chief has initialised the model.
 
-        Says what it waits for; after `max_wait_secs` a DeadlineExceededError does.
+        Logs what it waits for. Raises DeadlineExceededError after `max_wait_secs`.
         """
         self._target = master
         limit = float("inf") if max_wait_secs is None else max_wait_secs
-        began = said = time.monotonic()
+        began = logged = time.monotonic()
         pause = min(_FIRST_PAUSE, self._recovery_wait_secs)
         session = Session(master, graph=self._graph, config=config)
         try:
@@ -175,11 +175,11 @@ class SessionManager:
                     raise DeadlineExceededError(
                         f"Session was not ready after waiting {limit} secs. {why or ''}".rstrip()
                     )
-                if now - said >= _SAY_EVERY or said == began:
-                    # Who waits for long wants to know what for; the first moments are part of every start.
-                    tell = logging.info if said == began else logging.warning
-                    said = now
-                    tell(
+                if now - logged >= _LOG_EVERY or logged == began:
+                    # A short wait is part of every start; a long one deserves a warning.
+                    log = logging.info if logged == began else logging.warning
+                    logged = now
+                    log(
                         "Waiting until the chief has initialised the model (for %.0f s; gives up after %.0f s): %s",
                         now - began,
                         limit,
@@ -240,7 +240,7 @@ class SessionManager:
             time.sleep(min(self._recovery_wait_secs, max(0.0, deadline - time.monotonic())))
 
     def _run_local_init(self, session: Session) -> tuple[bool, str | None]:
-        """Initialises local variables and tables, once global variables are there."""
+        """Initialises local variables and tables if the global variables are initialised."""
         if self._local_init_op is None:
             return True, None
         ready, why = _ready(self._ready_for_local_init_op, session, "Model not ready for local init")
@@ -257,7 +257,7 @@ def _name(operation: Any) -> str:
 
 
 def _ready(op: Any, session: Session, message: str) -> tuple[bool, str | None]:
-    """Whether an op that reports what is not initialised reports nothing; otherwise what it reports."""
+    """Runs an op that reports what is not initialised. Returns True and None, or False and a message."""
     if op is None:
         return True, None
     try:

@@ -1,4 +1,4 @@
-"""SessionRunHook: what a MonitoredSession calls around its life and around each of its steps."""
+"""SessionRunHook: an object that a MonitoredSession calls at its start, at its end, and around each step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class SessionRunArgs(NamedTuple):
-    """What a hook wants to have run with a step: fetches, feeds and options."""
+    """The fetches, feeds and options that a hook adds to a step."""
 
     fetches: Any
     feed_dict: Any = None
@@ -14,7 +14,7 @@ class SessionRunArgs(NamedTuple):
 
 
 class SessionRunValues(NamedTuple):
-    """What a hook gets back: the values of its fetches, and how the step was run."""
+    """The results that a hook receives: the values of its fetches, and how the step was run."""
 
     results: Any
     options: Any
@@ -22,7 +22,7 @@ class SessionRunValues(NamedTuple):
 
 
 class SessionRunContext:
-    """What a hook may know of the step that is about to run, and its way to end the training.
+    """Describes the current step to a hook, and lets the hook end the training.
 
     >>> def after_run(self, run_context, run_values):
     ...     if run_values.results > 10.0:

@@ -1,4 +1,4 @@
-"""StepMemory: how far a chief's training had come, so that it can tell what is lost when the model begins anew."""
+"""StepMemory: the last global step that a chief saw, to tell how many steps are lost if the model starts again."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from penstock import logging
 from penstock.errors import OpError
 from penstock.train.checkpoint_state import latest_checkpoint
 
-_EVERY = 1.0  # seconds between two looks at the global step, which cost a small step each
-_EAGER = 100  # looks at most, one after each step, until the first step is counted
+_EVERY = 1.0  # seconds between two reads of the global step; each costs a small step
+_EAGER = 100  # at most so many reads, one after each step, until the first step is counted
 
 
 class StepMemory:
-    """The global step as it was seen last. `directory` is where the checkpoints are, if any are made.
+    """Remembers the global step. `directory` has the checkpoints, if any are made.
 
     >>> memory = StepMemory(tf.train.get_global_step(), "/tmp/train")
     >>> memory.note(sess)  # after each step
@@ -25,20 +25,20 @@ class StepMemory:
         self._global_step = global_step
         self._directory = directory
         self._last = 0
-        self._next_look = 0.0
+        self._next_read = 0.0
         self._eager = _EAGER
 
     def note(self, session: Any) -> None:
-        """Looks at the global step, unless that was done a moment ago."""
+        """Reads the global step, unless it was read a moment ago."""
         now = time.monotonic()
-        if self._global_step is None or now < self._next_look:
+        if self._global_step is None or now < self._next_read:
             return
         try:
             self._last = int(session.run(self._global_step))
             self._eager -= 1
             if self._last or self._eager <= 0:
-                self._next_look = now + _EVERY
-        except (OpError, RuntimeError) as error:  # the session is lost or closed, as the next step will find
+                self._next_read = now + _EVERY
+        except (OpError, RuntimeError) as error:  # the session is lost or closed; the next step will raise that
             logging.vlog(1, "The global step could not be read: %s", error)
 
     def compare(self, session: Any) -> None:

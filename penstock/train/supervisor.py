@@ -1,4 +1,4 @@
-"""Supervisor: a training helper of older programs: a ready session, and services that save, summarise and count."""
+"""Supervisor: a training helper for older programs. It makes a ready session, and saves, summarises and counts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from penstock.variables.initialize import (
 
 
 class Supervisor:
-    """Prepares a session, and while it lives saves checkpoints and summaries into `logdir`.
+    """Prepares a session, and saves checkpoints and summaries into `logdir` while it runs.
 
     Services run on the chief only: summaries every `save_summaries_secs`, checkpoints every `save_model_secs`, and
     steps per second.
@@ -123,7 +123,7 @@ class Supervisor:
         self._graph.finalize()
 
     def _op(self, given: Any, key: str, make: Callable[[], Any]) -> Any:
-        """What was given; else the first of a collection; else what `make` makes, which joins it."""
+        """Returns `given`, or the first element of a collection, or a new one that `make` returns."""
         if given is not Supervisor.USE_DEFAULT:
             return given
         found = self._graph.get_collection(key)
@@ -155,7 +155,7 @@ class Supervisor:
     ) -> Any:
         """A session whose model is ready; the chief initialises it, the others wait.
 
-        A session of a cluster gets over tasks that die and come back: see penstock/train/recovery.py.
+        A session of a cluster survives tasks that die and come back: see penstock/train/recovery.py.
         """
         self._coord.clear_stop()
         if self._summary_writer is not None:
@@ -164,11 +164,11 @@ class Supervisor:
         def make(again: bool) -> Session:
             return self._make_session(master, config, wait_for_checkpoint, max_wait_secs, again)
 
-        def ran(session: Session) -> None:
+        def after_step(session: Session) -> None:
             if self._sessions is not None:
-                self._sessions.ran(session)
+                self._sessions.after_step(session)
 
-        session = RecoveringSession(make, lambda: not self._coord.should_stop(), ran) if master else make(False)
+        session = RecoveringSession(make, lambda: not self._coord.should_stop(), after_step) if master else make(False)
         if self._departure is not None:
             self._departure.begin(session)
         if self._is_chief:
@@ -225,7 +225,7 @@ class Supervisor:
         start_standard_services: bool = True,
         close_summary_writer: bool = True,
     ) -> Iterator[Any]:
-        """A session that is closed, with all services stopped, when the context ends; errors of threads come out."""
+        """A context with a session. Its end stops the services, closes the session, and raises errors of threads."""
         try:
             session = self.prepare_or_wait_for_session(
                 master=master, config=config, start_standard_services=start_standard_services
@@ -236,7 +236,7 @@ class Supervisor:
             self.request_stop(error)
         finally:
             try:
-                # Waits for the threads, and raises what went wrong in any of them or in the caller.
+                # Waits for the threads, and raises the first error of a thread or of the caller.
                 self.stop(close_summary_writer=close_summary_writer)
             finally:
                 with contextlib.suppress(Exception):  # a session that failed may not close cleanly
@@ -282,7 +282,7 @@ class Supervisor:
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> LooperThread:
-        """Calls a function every so many seconds, in a thread, until the supervisor stops."""
+        """Calls a function at a fixed interval, in a thread, until the supervisor stops."""
         looper = LooperThread(self._coord, timer_interval_secs, target=target, args=args, kwargs=kwargs)
         looper.start()
         self._started_threads.append(looper)
@@ -304,7 +304,7 @@ class Supervisor:
         close_summary_writer: bool = True,
         ignore_live_threads: bool = False,
     ) -> None:
-        """Stops the threads, waits for them, and raises what went wrong in any."""
+        """Stops the threads, waits for them, and raises the first error of any."""
         if self._departure is not None:
             self._departure.end()
         self._coord.request_stop()
@@ -326,18 +326,18 @@ class Supervisor:
         self._coord.request_stop(ex)
 
     def should_stop(self) -> bool:
-        """Whether somebody asked to stop."""
+        """True if a stop was requested."""
         return self._coord.should_stop()
 
     def stop_on_exception(self) -> Any:
-        """A context that turns an exception in it into a request to stop."""
+        """A context that turns an exception raised in it into a request to stop."""
         return self._coord.stop_on_exception()
 
     def wait_for_stop(self) -> None:
-        """Waits until somebody asks to stop."""
+        """Waits until a stop is requested."""
         self._coord.wait_for_stop()
 
-    # What it has
+    # Attributes
 
     @property
     def is_chief(self) -> bool:

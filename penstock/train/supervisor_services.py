@@ -12,7 +12,7 @@ from penstock.train.coordinator import Coordinator, LooperThread
 
 
 class Supervised(Protocol):
-    """A Supervisor, as far as its services use it."""
+    """The part of a Supervisor that its services use."""
 
     @property
     def coord(self) -> Coordinator: ...

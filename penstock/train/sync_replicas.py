@@ -1,24 +1,24 @@
-"""SyncReplicasOptimizer: replicas in step. Their gradients gather on the parameter servers and are applied as one.
+"""SyncReplicasOptimizer: synchronous training. The parameter servers apply the mean of the replicas' gradients.
 
 Tokens keep the replicas in step. A token is the number of a step. A replica that holds one (its `local_step`) may add
 one gradient to that step; it then waits in a queue for the next. One thread, in the chief, waits until there are
 `replicas_to_aggregate` gradients, applies their mean and puts out tokens for the next step, as many as there are
 replicas or gradients needed, whichever is more. Gradients with the token of a step that is over are dropped.
 
-So a token of the current step is in the queue, or with a replica that is going to add a gradient for it, or used for a
-gradient that was added. There are as many as gradients are needed, or more: the step cannot fail to be completed, as
-long as no token of it gets lost. Surplus tokens do no harm: those of a step that is over are used up by gradients
-that are dropped.
+A token of the current step is in the queue, or with a replica that will add a gradient for it, or was used for a
+gradient. There are at least as many tokens as gradients are needed, so the step completes as long as no token of it is
+lost. Surplus tokens do no harm: once their step is over, their gradients are dropped.
 
-- A replica that leaves gives its token back, so that the others can do its share (the hook's `end`, a Supervisor's
-  `stop`, or the end of the program).
-- A replica that dies takes its token along. When it comes back, its `local_step` is set to the global step, which is a
-  token in its place. If it had none when it died, that one is a surplus.
-- When the chief leaves, nobody applies updates any more: it closes the queue, and whoever waits gets OutOfRangeError,
-  the end of the data to a MonitoredSession. Without one, it first puts out some last tokens.
-- When the chief dies, the others wait. When it comes back it sets the step of the accumulators to what it has restored
-  and puts out new tokens: enough for a step, whatever had become of the old ones.
-- When the chief has lost another task and makes its session anew, the queue stays open for the same reason.
+- A replica that leaves returns its token, so that the others can do its share (in the hook's `end`, a Supervisor's
+  `stop`, or at the end of the program).
+- A replica that dies loses its token. When it comes back, its `local_step` is set to the global step, which is a new
+  token. If it held none when it died, the new one is a surplus.
+- When the chief leaves, no more updates are applied. The chief closes the queue, and waiting replicas get
+  OutOfRangeError, which a MonitoredSession takes as the end of the data. Without a MonitoredSession the chief first
+  puts out some last tokens.
+- When the chief dies, the others wait. When it comes back, it sets the step of the accumulators to the restored one
+  and puts out enough new tokens for a step.
+- When the chief has lost another task and makes a new session, the queue stays open for the same reason.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from penstock.variables.resource import ResourceVariable
 from penstock.variables.updates import assign
 from penstock.variables.variable import Variable
 
-_PATIENCE_MS = 10_000  # of one who leaves, with a parameter server that does not answer
+_LEAVING_TIMEOUT_MS = 10_000  # how long a replica that leaves waits for a parameter server
 
 
 class SyncReplicasOptimizer(Optimizer):
-    """Has `opt` apply the mean of `replicas_to_aggregate` gradients, which `total_num_replicas` replicas compute.
+    """Applies, by `opt`, the mean of `replicas_to_aggregate` gradients that `total_num_replicas` replicas compute.
 
-    With fewer gradients than replicas the slowest are not waited for; with more, replicas compute several per step.
+    With fewer gradients than replicas, a step does not wait for the slowest; with more, replicas compute several each.
 
     >>> rule = tf.train.SyncReplicasOptimizer(tf.train.AdamOptimizer(1e-3), replicas_to_aggregate=4)
     >>> train = rule.minimize(loss, global_step=step)
@@ -73,10 +73,10 @@ class SyncReplicasOptimizer(Optimizer):
     """Sets the replica's token to the global step; for replicas that are not the chief."""
 
     chief_init_op: Any
-    """The same for the chief, which also tells the accumulators at which step the training is."""
+    """The same for the chief; it also sets the step of the accumulators."""
 
     ready_for_local_init_op: Any
-    """The names of the global variables that must be initialised before either."""
+    """Reports the global variables that must be initialised before either."""
 
     def __init__(
         self,
@@ -105,13 +105,13 @@ class SyncReplicasOptimizer(Optimizer):
         self._accumulator_list: list[tuple[Any, str]] = []
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """As those of the optimizer inside."""
+        """See the wrapped optimizer."""
         return self._opt.compute_gradients(*args, **kwargs)
 
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: TensorLike = None, name: str | None = None
     ) -> Any:
-        """The tensor that adds gradients to the accumulators, waits for the next token and becomes it.
+        """A tensor that adds the gradients to the accumulators and waits for the next token, which is its value.
 
         >>> train = rule.apply_gradients(grads_and_vars, global_step=step)
         """
@@ -121,7 +121,7 @@ class SyncReplicasOptimizer(Optimizer):
         if global_step is None:
             raise ValueError("Global step is required to check staleness")
         self._global_step = global_step
-        # A variable would go to a parameter server; beside an operation that does not, it stays with the replica.
+        # A device function may put a variable on a parameter server. Colocated with an operation it stays here.
         with colocate_with(no_op()):
             self._local_step = Variable(
                 0,
@@ -142,18 +142,18 @@ class SyncReplicasOptimizer(Optimizer):
             with device(global_step.device), name_scope(""):
                 updated = self._opt.apply_gradients(means, global_step)
                 train = self._make_tokens(added, updated)
-            told = []
+            set_steps = []
             for accumulator, place in self._accumulator_list:
                 with device(place):
-                    told.append(accumulator.set_global_step(global_step, name="SetGlobalStep"))
-            self.chief_init_op = group(self.local_step_init_op, *told)
+                    set_steps.append(accumulator.set_global_step(global_step, name="SetGlobalStep"))
+            self.chief_init_op = group(self.local_step_init_op, *set_steps)
         self._gradients_applied = True
-        _made_in(self._local_step.graph).append(self)
+        _optimizers_of(self._local_step.graph).append(self)
         note_synchronous(self._local_step.graph)
         return train
 
     def _accumulate(self, grad: Any, var: Any) -> tuple[Any, Any]:
-        """What adds a gradient, and the mean of those of a step. Replicas know the accumulator by its shared name."""
+        """The op that adds a gradient, and the mean of a step's gradients. Replicas share the accumulator by name."""
         if grad is None:
             return None, None
         shared_name = f"{var.name}/grad_accum"
@@ -174,7 +174,7 @@ class SyncReplicasOptimizer(Optimizer):
         return added, mean
 
     def _make_tokens(self, added: list[Any], updated: Any) -> Any:
-        """The queue of tokens and what the chief does with it; gives what a replica does."""
+        """Makes the token queue and the op that the chief runs on it. Returns the train op of a replica."""
         queue = FIFOQueue(
             -1, self._local_step.dtype.base_dtype, shapes=(), name="sync_token_q", shared_name="sync_token_q"
         )
@@ -191,7 +191,7 @@ class SyncReplicasOptimizer(Optimizer):
         return train
 
     def get_chief_queue_runner(self) -> QueueRunner:
-        """The thread that applies updates and puts out tokens, for the chief to start.
+        """The queue runner that the chief starts: its thread applies updates and puts out tokens.
 
         >>> supervisor.start_queue_runners(sess, [rule.get_chief_queue_runner()])
         """
@@ -200,13 +200,13 @@ class SyncReplicasOptimizer(Optimizer):
         return self._chief_queue_runner
 
     def get_init_tokens_op(self, num_tokens: int = -1) -> Any:
-        """Puts out the first tokens, which the chief does before it starts its queue runner.
+        """An operation that puts out the first tokens. The chief runs it before it starts its queue runner.
 
         >>> sess.run(rule.get_init_tokens_op())
         """
         if not self._gradients_applied:
             raise ValueError("get_init_tokens_op() should be called after apply_gradients().")
-        needed = self._replicas_to_aggregate - self._total_num_replicas  # each replica begins with a token
+        needed = self._replicas_to_aggregate - self._total_num_replicas  # each replica starts with a token
         if num_tokens == -1:
             num_tokens = self._replicas_to_aggregate
         elif num_tokens < needed:
@@ -216,66 +216,68 @@ class SyncReplicasOptimizer(Optimizer):
         with device(self._global_step.device), name_scope(""):
             put = self._sync_token_queue.enqueue_many((fill([num_tokens], self._global_step),))
         if self._chief_queue_runner is not None:
-            # Two for each of the others: they come out of the step in which they wait, and see in one more that it is
-            # the last.
-            self._chief_queue_runner.farewell = [put] * -(-2 * (self._total_num_replicas - 1) // num_tokens)
-        note_synchronous(self._local_step.graph, put)  # a parameter server that comes back has no tokens
+            # Two tokens for each other replica: one ends the step in which it waits, and in one more step it can see
+            # that the training is over.
+            self._chief_queue_runner.last_token_ops = [put] * -(-2 * (self._total_num_replicas - 1) // num_tokens)
+        note_synchronous(
+            self._local_step.graph, put
+        )  # to be run again after recovery: a parameter server that comes back has no tokens
         return put
 
     def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> SessionRunHook:
-        """The hook that a MonitoredSession of a replica needs.
+        """The hook that the MonitoredSession of a replica needs.
 
         >>> tf.train.MonitoredTrainingSession(server.target, is_chief, hooks=[rule.make_session_run_hook(is_chief)])
         """
         return _SyncReplicasOptimizerHook(self, is_chief, num_tokens)
 
-    def _give_back(self) -> Operation:
-        """Puts the token of this replica back into the queue."""
+    def _return_token(self) -> Operation:
+        """An operation that puts the token of this replica back into the queue."""
         with device(self._global_step.device), name_scope(""):
             put: Operation = self._sync_token_queue.enqueue((self._local_step,))
         return put
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """As that of the optimizer inside."""
+        """See the wrapped optimizer."""
         return self._opt.get_slot(*args, **kwargs)
 
     def get_slot_names(self, *args: Any, **kwargs: Any) -> list[str]:
-        """As those of the optimizer inside."""
+        """See the wrapped optimizer."""
         return self._opt.get_slot_names(*args, **kwargs)
 
     def variables(self) -> list[Any]:
-        """As those of the optimizer inside."""
+        """See the wrapped optimizer."""
         return self._opt.variables()
 
 
-def _made_in(graph: Graph) -> list[SyncReplicasOptimizer]:
-    """The optimizers of a graph. The graph has them, so that both go together."""
+def _optimizers_of(graph: Graph) -> list[SyncReplicasOptimizer]:
+    """The SyncReplicasOptimizers of a graph. The graph holds them, so that they live as long as it does."""
     made: list[SyncReplicasOptimizer] = vars(graph).setdefault("_sync_replicas", [])
     return made
 
 
 class Departure:
-    """Gives the tokens of a replica back when it leaves; for programs that have no hook to do so.
+    """Returns the tokens of a replica when it leaves, for programs without the hook.
 
     >>> departure = Departure(graph); departure.begin(sess); departure.end()
     """
 
     def __init__(self, graph: Graph) -> None:
-        self._operations = [rule._give_back() for rule in _made_in(graph)]
+        self._operations = [rule._return_token() for rule in _optimizers_of(graph)]
         self._session: weakref.ref[Any] | None = None
 
     def begin(self, sess: Any) -> None:
-        """The replica runs in this session, until `end` or the end of the program."""
+        """Called when the replica starts to run in this session. It runs until `end` or the end of the program."""
         if self._operations:
             self._session = weakref.ref(sess)
             atexit.register(_end_at_exit, weakref.ref(self))
 
     def end(self) -> None:
-        """The replica leaves."""
+        """Called when the replica leaves."""
         session = None if self._session is None else self._session()
         self._session = None
         if session is not None:
-            _run_last(session, self._operations)
+            _run_before_leaving(session, self._operations)
 
 
 def _end_at_exit(departure: weakref.ref[Departure]) -> None:
@@ -284,9 +286,9 @@ def _end_at_exit(departure: weakref.ref[Departure]) -> None:
         leaving.end()
 
 
-def _run_last(sess: Any, operations: Iterable[Any]) -> None:
-    """What is done when leaving. The session may be closed already, or the queue, or the parameter server gone."""
-    options = config_pb2.RunOptions(timeout_in_ms=_PATIENCE_MS)
+def _run_before_leaving(sess: Any, operations: Iterable[Any]) -> None:
+    """Runs operations and ignores errors: the session or queue may be closed, or the parameter server gone."""
+    options = config_pb2.RunOptions(timeout_in_ms=_LEAVING_TIMEOUT_MS)
     try:
         for operation in operations:
             sess.run(operation, options=options)
@@ -295,7 +297,7 @@ def _run_last(sess: Any, operations: Iterable[Any]) -> None:
 
 
 def _step_after(updated: Operation, global_step: Any) -> Any:
-    """The global step that `updated` has made. The usual snapshot of a reference may be older."""
+    """The global step after `updated`. The usual snapshot of a reference may be older."""
     if updated.type == "AssignAdd" and updated.inputs[0].op is global_step.op:
         return updated.outputs[0]
     return global_step if isinstance(global_step, ResourceVariable) else global_step.read_value()
@@ -304,46 +306,46 @@ def _step_after(updated: Operation, global_step: Any) -> Any:
 class _ChiefQueueRunner(QueueRunner):
     """Applies updates and puts out tokens, until the queue is closed.
 
-    A coordinator does not wait for the thread: it waits for gradients, which only the end of the session ends.
+    The coordinator does not wait for this thread, which may wait for gradients until the session ends.
     """
 
-    _waited_for = False
+    _coordinator_waits = False
 
     def __init__(self, queue: FIFOQueue, enqueue_ops: list[Any]) -> None:
         # A closed queue refuses tokens with CancelledError.
         super().__init__(queue, enqueue_ops, queue_closed_exception_types=(OutOfRangeError, CancelledError))
-        self.farewell: list[Any] = []
+        self.last_token_ops: list[Any] = []
 
     def create_threads(
         self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
     ) -> list[Any]:
-        # Always a daemon: a program must be able to end while the thread waits for gradients.
+        # Always a daemon, so that a program can end while the thread waits for gradients.
         threads = super().create_threads(sess, coord, daemon=True, start=start)
         if threads:
-            # Many programs just end, without a word to their supervisor.
+            # Many programs end without stopping their supervisor.
             atexit.register(_close_at_exit, weakref.ref(self), weakref.ref(sess))
         return threads
 
     def _close_on_stop(self, sess: Any, coord: Coordinator) -> None:
         coord.wait_for_stop()
         if coord.lost:
-            # The chief comes back, and the queue stays open for it. Its step may wait for a token that nobody puts out
-            # any more, on a server that is well: only the end of the session wakes it.
+            # The queue stays open, since the chief comes back. Its own step may wait on a healthy server for a token
+            # that never comes: only closing the session wakes it.
             sess.close()
         else:
             self.leave(sess)
 
     def leave(self, sess: Any) -> None:
-        """Closes the queue, with a few last tokens in it.
+        """Puts out the last tokens and closes the queue.
 
-        To programs without a MonitoredSession, OutOfRangeError is a failure. Most look at the global step after each of
-        theirs, and end by themselves if they are let out of the one in which they wait.
+        For programs without a MonitoredSession, OutOfRangeError is a failure. Most of them check the global step after
+        each step, and end by themselves once the step in which they wait returns.
         """
-        _run_last(sess, [*self.farewell, self._cancel_op])
+        _run_before_leaving(sess, [*self.last_token_ops, self._cancel_op])
 
     def close(self, sess: Any) -> None:
-        """Closes the queue: there are no more steps."""
-        self._try(sess, self._cancel_op)
+        """Closes the queue, since there are no more steps."""
+        self._run_ignoring_errors(sess, self._cancel_op)
 
 
 def _close_at_exit(runner: weakref.ref[_ChiefQueueRunner], sess: weakref.ref[Any]) -> None:
@@ -353,7 +355,7 @@ def _close_at_exit(runner: weakref.ref[_ChiefQueueRunner], sess: weakref.ref[Any
 
 
 class _SyncReplicasOptimizerHook(SessionRunHook):
-    """Begins and ends the part of one replica."""
+    """Initialises a replica when its session is made, and returns its token, or closes the queue, at the end."""
 
     def __init__(self, sync_optimizer: SyncReplicasOptimizer, is_chief: bool, num_tokens: int) -> None:
         self._sync_optimizer = sync_optimizer
@@ -374,7 +376,7 @@ class _SyncReplicasOptimizerHook(SessionRunHook):
             self._init_tokens_op = rule.get_init_tokens_op(self._num_tokens)
         else:
             self._local_init_op = rule.local_step_init_op
-            self._give_back_op = rule._give_back()
+            self._give_back_op = rule._return_token()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         ready, why = _ready(
@@ -403,4 +405,4 @@ class _SyncReplicasOptimizerHook(SessionRunHook):
         if self._q_runner is not None:
             self._q_runner.close(session)
             return
-        _run_last(session, [self._give_back_op])
+        _run_before_leaving(session, [self._give_back_op])

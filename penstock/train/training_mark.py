@@ -1,9 +1,10 @@
-"""TrainingMark: which training a parameter server holds, so that a chief that was killed goes on with it.
+"""TrainingMark: tells which training a parameter server holds, so that a chief that was killed can continue it.
 
-A chief begins with the last checkpoint. If it was killed, and the parameter servers were not, they hold more than that:
-all that the other workers have done since. So the chief leaves a mark there, a number made of its checkpoint directory,
-and takes it away when it ends by itself, well or not. A chief that finds the mark of its directory, and all variables
-initialised, keeps them. After an error in the program, such as a loss that became NaN, it finds no mark, and restores.
+A chief starts from the last checkpoint. If the chief was killed and the parameter servers were not, they hold more than
+that: all that the other workers have done since. So the chief leaves a mark there, a number made from its checkpoint
+directory, and removes it when it ends by itself, with or without an error. A chief that finds the mark of its
+directory, and all variables initialised, keeps them. After an error in the program, such as a loss that became NaN, it
+finds no mark and restores the checkpoint.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from penstock.train.checkpoint_state import latest_checkpoint
 from penstock.variables.updates import assign
 from penstock.variables.variable import Variable
 
-_PATIENCE_MS = 5000  # of a chief that leaves, with a parameter server that does not answer
+_LEAVING_TIMEOUT_MS = 5000  # how long a chief that leaves waits for the parameter server
 
 
 class TrainingMark:
-    """The mark of the training in a checkpoint directory, beside the first variable of a graph."""
+    """The mark of the training in a checkpoint directory. It is stored beside the first variable of a graph."""
 
     def __init__(self, target: str, directory: str | None, graph: Graph, config: Any) -> None:
         places = [v.device for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES) if v.device]
@@ -44,7 +45,7 @@ class TrainingMark:
         self._session: Session | None = None
 
     def _connect(self) -> Session:
-        """A session of its own: the program's graph stays as it is."""
+        """Opens a separate session with its own graph: the program's graph stays as it is."""
         self._close()
         with Graph().as_default() as graph, device(self._place):
             mark = Variable(constant(0, dt.int64), trainable=False, name="penstock_training_mark")
@@ -55,12 +56,12 @@ class TrainingMark:
         return self._session
 
     def is_there(self) -> bool:
-        """Whether the parameter server holds this training, and a checkpoint of it was made."""
+        """True if the parameter server holds this training, and a checkpoint of it was made."""
         if not self._used or latest_checkpoint(self._directory) is None:
             return False
         try:
             found = int(self._connect().run(self._get))
-        except FailedPreconditionError:  # it is not initialised
+        except FailedPreconditionError:  # the mark is not initialised
             return False
         if found == self._number:
             logging.warning(
@@ -70,18 +71,18 @@ class TrainingMark:
         return found == self._number
 
     def put(self) -> None:
-        """Leaves the mark, in a parameter server that may be a new one."""
+        """Sets the mark, on a parameter server that may be a new one."""
         if self._used:
             self._connect().run(self._put, {self._value: self._number})
             atexit.register(self.take_away)
 
     def take_away(self) -> None:
-        """Takes the mark away: the training has ended, in one way or another."""
+        """Removes the mark, since the training has ended, with or without an error."""
         atexit.unregister(self.take_away)
         if self._session is not None:
-            # Without the parameter server there is no mark either.
+            # If the parameter server is gone, so is the mark.
             with contextlib.suppress(OpError, RuntimeError):
-                self._session.run(self._put, {self._value: 0}, config_pb2.RunOptions(timeout_in_ms=_PATIENCE_MS))
+                self._session.run(self._put, {self._value: 0}, config_pb2.RunOptions(timeout_in_ms=_LEAVING_TIMEOUT_MS))
         self._close()
 
     def _close(self) -> None:

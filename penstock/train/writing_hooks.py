@@ -21,7 +21,7 @@ from penstock.worker.timeline import Timeline
 
 
 class CheckpointSaverListener:
-    """Hears of the saves of a CheckpointSaverHook.
+    """Is called before and after each save of a CheckpointSaverHook.
 
     >>> class Exporter(tf.train.CheckpointSaverListener):
     ...     def after_save(self, session, global_step_value):
@@ -42,7 +42,7 @@ class CheckpointSaverListener:
 
 
 class CheckpointSaverHook(SessionRunHook):
-    """Saves checkpoints every so many steps or seconds, at the start and at the end.
+    """Saves checkpoints every N steps or seconds, at the start and at the end.
 
     >>> hook = tf.train.CheckpointSaverHook("/tmp/train", save_secs=600)
     """
@@ -83,7 +83,7 @@ class CheckpointSaverHook(SessionRunHook):
         saver_def = self._get_saver().saver_def if self._get_saver() else None
         self._writer.add_graph(graph)
         self._writer.add_meta_graph(export_meta_graph(graph=graph, saver_def=saver_def))
-        # A checkpoint at the start, so that a failure soon after has something to come back to.
+        # A checkpoint at the start, to restore from after an early failure.
         self._save(session, step)
         self._timer.update_last_triggered_step(step)
 
@@ -105,7 +105,7 @@ class CheckpointSaverHook(SessionRunHook):
             listener.end(session, step)
 
     def _save(self, session: Any, step: int) -> bool:
-        """Saves, and whether a listener wants the training to end."""
+        """Saves a checkpoint. Returns True if a listener wants the training to end."""
         logging.info("Saving checkpoints for %d into %s.", step, self._save_path)
         for listener in self._listeners:
             listener.before_save(session, step)
@@ -178,7 +178,7 @@ class StepCounterHook(SessionRunHook):
 
 
 class SummarySaverHook(SessionRunHook):
-    """Writes summaries every so many steps or seconds.
+    """Writes summaries every N steps or seconds.
 
     >>> hook = tf.train.SummarySaverHook(save_steps=100, output_dir="/tmp/train", summary_op=merged)
     """
@@ -241,7 +241,7 @@ class SummarySaverHook(SessionRunHook):
 
 
 class ProfilerHook(SessionRunHook):
-    """Writes the timeline of a step every so many steps or seconds, for chrome://tracing.
+    """Writes the timeline of a step every N steps or seconds, for chrome://tracing.
 
     >>> hook = tf.train.ProfilerHook(save_steps=1000, output_dir="/tmp/profile")
     """

@@ -1,7 +1,7 @@
 """The graph and session API of TensorFlow 1.x: `import penstock.v1 as tf`.
 
-Public names only, no logic: each comes from the layer that implements it. Namespaces such as `tf.nn` are the modules
-beside this one, imported when they are first used; so is `more`, which has the names that few programs use.
+It has public names only and no logic: each name comes from the layer that implements it. Namespaces such as `tf.nn` are
+modules beside this one that are imported when they are first used. So is `more`, with the names that few programs use.
 """
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue, NameAttrList
@@ -402,7 +402,7 @@ from penstock.variables.updates import (
 )
 from penstock.variables.variable import Variable
 
-# Programs branch on the version of the API that they talk to, which is TensorFlow's, not penstock's own.
+# Programs branch on the version of the API that they use: TensorFlow's version, not penstock's.
 __version__ = VERSION = "1.15.0"
 __git_version__ = GIT_VERSION = "penstock"
 __compiler_version__ = COMPILER_VERSION = "XLA"

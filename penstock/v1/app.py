@@ -1,4 +1,4 @@
-"""`tf.app`: run a program's main, and its flags."""
+"""`tf.app`: runs a program's main, and its flags."""
 
 from penstock.app import run
 from penstock.face.missing import guard as _guard

@@ -1,4 +1,4 @@
-"""`tf.flags`: flags of the command line, absl's."""
+"""`tf.flags`: command-line flags, by absl."""
 
 from absl.flags import (
     ArgumentParser,

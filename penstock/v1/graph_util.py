@@ -1,4 +1,4 @@
-"""Parts of graphs, and frozen ones."""
+"""Functions that extract and freeze parts of graphs."""
 
 from penstock.face.missing import guard as _guard
 from penstock.graph.freezing import convert_variables_to_constants

@@ -1,4 +1,4 @@
-"""Names of `penstock.v1` that many programs do without; they are imported when one of them is used."""
+"""Names of `penstock.v1` that few programs use. They are imported when one of them is first used."""
 
 from penstock.ops.array.sorting import argsort, searchsorted, sort
 from penstock.ops.array.spacing import lin_space, linspace

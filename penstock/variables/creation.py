@@ -1,4 +1,4 @@
-"""How `tf.Variable(...)` is answered: by the creators in force, and in the end by the class of one kind of variable."""
+"""Makes variables for `tf.Variable(...)`: calls the current creators, and finally the class of one kind of variable."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from penstock.graph.graph import get_default_graph
 
 Creator = Callable[..., Any]
 _C = TypeVar("_C", bound=type[Any])
-_CREATORS = ("__variable_creator_stack",)  # not a string: users do not see it among the collections
+_CREATORS = ("__variable_creator_stack",)  # not a string, so that users do not see it among the collections
 
 
 class Kinds:
-    """The classes of the two kinds of variable, and which kind is made when the call does not say so."""
+    """The classes of the two kinds of variable, and the default kind."""
 
-    classes: ClassVar[dict[bool, type[Any]]] = {}  # by whether it is of the resource kind; see `kind`
-    scope_wants_resource: Callable[[], bool | None] = staticmethod(lambda: None)  # scope.py fills it in
+    classes: ClassVar[dict[bool, type[Any]]] = {}  # the key is True for the resource kind; see `kind`
+    scope_wants_resource: Callable[[], bool | None] = staticmethod(lambda: None)  # set by scope.py
     resource_by_default = False
 
 
 def kind(resource: bool) -> Callable[[_C], _C]:
-    """Makes a class the one of its kind: what `tf.Variable(...)` makes, and what a VariableDef becomes.
+    """Registers the class of a kind, from which `tf.Variable(...)` and VariableDefs are made.
 
     >>> @kind(resource=False)
     ... class RefVariable(Variable): ...
@@ -36,7 +36,7 @@ def kind(resource: bool) -> Callable[[_C], _C]:
 
 
 def decide_kind_by(scope_wants_resource: Callable[[], bool | None]) -> None:
-    """Has `scope_wants_resource` asked for the kind of a variable, where the call does not say it."""
+    """Registers a function that decides the kind of a variable if the call does not."""
     Kinds.scope_wants_resource = staticmethod(scope_wants_resource)
 
 
@@ -51,7 +51,7 @@ def disable_resource_variables() -> None:
 
 
 def resource_variables_enabled() -> bool:
-    """Whether resource variables are the default."""
+    """Tells if resource variables are the default."""
     return Kinds.resource_by_default
 
 
@@ -100,7 +100,7 @@ _POSITIONAL = (
 
 
 def create(*args: Any, **kwargs: Any) -> Any:
-    """A variable as the creators in force make it, the innermost first: `create(0.0, name="x")`."""
+    """Makes a variable by the current creators, the innermost first: `create(0.0, name="x")`."""
     for name, value in zip(_POSITIONAL, args, strict=False):
         if name in kwargs:
             raise TypeError(f"Variable() got multiple values for argument '{name}'.")

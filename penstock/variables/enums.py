@@ -1,4 +1,4 @@
-"""How a variable with copies on several devices is kept: VariableSynchronization and VariableAggregation."""
+"""Settings of variables with copies on several devices: VariableSynchronization and VariableAggregation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class VariableSynchronization(enum.Enum):
-    """When the copies of a variable are brought together."""
+    """Selects when the copies of a variable are synchronized."""
 
     AUTO = 0
     NONE = 1
@@ -15,7 +15,7 @@ class VariableSynchronization(enum.Enum):
 
 
 class VariableAggregation(enum.Enum):
-    """How the updates of several replicas become one."""
+    """Selects how the updates of several replicas are combined."""
 
     NONE = 0
     SUM = 1

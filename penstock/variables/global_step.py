@@ -37,7 +37,7 @@ def get_global_step(graph: Graph | None = None) -> Any:
 
 
 def create_global_step(graph: Graph | None = None) -> Any:
-    """A new global step in `graph`; ValueError if it has one.
+    """Creates the global step of `graph`; ValueError if it has one.
 
     >>> step = tf.train.create_global_step()
     """
@@ -56,14 +56,14 @@ def create_global_step(graph: Graph | None = None) -> Any:
 
 
 def get_or_create_global_step(graph: Graph | None = None) -> Any:
-    """The global step, made if there is none."""
+    """The global step, created if there is none."""
     graph = graph or get_default_graph()
     found = get_global_step(graph)
     return create_global_step(graph) if found is None else found
 
 
 def assert_global_step(global_step_tensor: Any) -> None:
-    """TypeError if the variable or tensor cannot count steps."""
+    """Raises TypeError if the variable or tensor cannot count steps."""
     if not (hasattr(global_step_tensor, "dtype") and hasattr(global_step_tensor, "shape")):
         raise TypeError(f'Existing "global_step" must be a Variable or Tensor: {global_step_tensor!r}.')
     if not global_step_tensor.dtype.base_dtype.is_integer:

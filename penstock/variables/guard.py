@@ -1,4 +1,4 @@
-"""Initial values that use other variables: made to work while those hold nothing yet."""
+"""Makes initial values that use other variables work before those are initialized."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from penstock.graph.graph import home_of
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation, Tensor
 
-# Ops whose answer must not change, and reads of handles, which TensorFlow leaves alone as well.
+# Ops whose result must not change, and reads of handles, which TensorFlow does not replace either.
 _KEPT = frozenset(("IsVariableInitialized", "VarIsInitializedOp", "ReadVariableOp", "If", "Cond"))
 _VARIABLES = frozenset(("Variable", "VariableV2", "VarHandleOp"))
 
 
 def without_uninitialized_inputs(scope: str, initial_value: Tensor) -> Tensor:
-    """`initial_value`, computed again from `initialized_value()` of the variables that it depends on, if any.
+    """Recomputes `initial_value` from `initialized_value()` of the variables that it depends on, if any.
 
-    New nodes are named after the old ones and `scope`, the name scope of the variable to be initialised.
+    New nodes are named after the old ones and `scope`, the name scope of the variable to be initialized.
     """
     return _safe(initial_value, scope, {})
 

@@ -1,4 +1,4 @@
-"""The variables of a graph by collection, and the ops that initialise them or say which are not."""
+"""The variables of a graph by collection, and ops that initialize them or report those that are not."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def trainable_variables(scope: str | None = None) -> list[Any]:
 
 
 def model_variables(scope: str | None = None) -> list[Any]:
-    """The variables that inference needs, as far as they were collected."""
+    """The variables that inference needs, if they were collected."""
     return get_default_graph().get_collection(GraphKeys.MODEL_VARIABLES, scope)
 
 
 def moving_average_variables(scope: str | None = None) -> list[Any]:
-    """The variables of which moving averages are kept."""
+    """The variables that have moving averages."""
     return get_default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, scope)
 
 
@@ -100,7 +100,7 @@ def initialize_all_tables(name: str = "init_all_tables") -> Operation:
 
 
 def is_variable_initialized(ref: Any, name: str | None = None) -> Tensor:
-    """Whether a variable holds a value."""
+    """Tells if a variable holds a value."""
     if isinstance(ref, Variable):
         return ref.is_initialized(name=name)
     tensor: Tensor = variable_ops.is_variable_initialized(ref, name=name)
@@ -116,7 +116,7 @@ def report_uninitialized_variables(var_list: Any = None, name: str = "report_uni
         var_list = global_variables() + local_variables()
     with name_scope(name):
         initialized = [is_variable_initialized(v) for v in var_list]
-        # The names are strings, which no accelerator has.
+        # The names are strings, which accelerators do not support.
         with device("/cpu:0"):
             if not initialized:
                 return constant([], dtype=dt.string)

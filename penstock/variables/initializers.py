@@ -35,7 +35,7 @@ class Initializer:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """An initializer with what `get_config` gave."""
+        """Makes an initializer from the result of `get_config`."""
         return cls(**config)
 
 
@@ -120,7 +120,7 @@ class RandomNormal(Initializer):
 
 
 class TruncatedNormal(Initializer):
-    """Normal with `mean` and `stddev`; what is more than two deviations away is drawn again.
+    """Normal with `mean` and `stddev`; values more than two deviations away are drawn again.
 
     >>> tf.truncated_normal_initializer(stddev=0.1)
     """
@@ -135,12 +135,12 @@ class TruncatedNormal(Initializer):
 
 
 def _whole(shape: Any, partition_info: Any) -> list[int]:
-    """The shape to scale by: that of the whole variable when only a slice of it is made."""
+    """The shape to scale by: that of the whole variable, even for a slice of it."""
     return list(shape if partition_info is None else partition_info.full_shape)
 
 
 class UniformUnitScaling(Initializer):
-    """Uniform, scaled so that the variance of a layer's input is kept."""
+    """Uniform, scaled to keep the variance of a layer's input."""
 
     def __init__(self, factor: float = 1.0, seed: int | None = None, dtype: DTypeLike = dt.float32) -> None:
         self.factor, self.seed, self.dtype = factor, seed, _float(dtype)
@@ -203,7 +203,7 @@ def fans(shape: Sequence[int]) -> tuple[float, float]:
 
 
 class _Preset(VarianceScaling):
-    """VarianceScaling with everything but the seed decided."""
+    """VarianceScaling with fixed settings except for the seed."""
 
     _scale, _mode, _kind = 1.0, "fan_avg", "uniform"
 
@@ -215,7 +215,7 @@ class _Preset(VarianceScaling):
 
 
 class GlorotUniform(_Preset):
-    """Uniform with the variance of Glorot and Bengio: what `get_variable` takes for floats."""
+    """Uniform with the variance of Glorot and Bengio: the default of `get_variable` for floats."""
 
 
 class GlorotNormal(_Preset):

@@ -27,8 +27,8 @@ def assign_moving_average(
 ) -> Any:
     """Moves `variable` towards `value`: `variable -= (1 - decay) * (variable - value)`.
 
-    With `zero_debias` the average does not lean towards the zeros it began with: it is kept beside a count of its
-    updates, and divided by what they add up to.
+    With `zero_debias` the average is not biased towards the zeros it started with: it is kept with a count of its
+    updates, and divided by the sum of their weights.
 
     >>> update = assign_moving_average(average, batch_mean, 0.99, zero_debias=False)
     """
@@ -72,7 +72,7 @@ def weighted_moving_average(
 
 
 class ExponentialMovingAverage:
-    """Averages of variables that forget at a fixed rate, for evaluation in place of the variables themselves.
+    """Exponential moving averages of variables, used for evaluation instead of the variables themselves.
 
     `num_updates`, a count of the training steps, makes early averages follow faster.
 
@@ -100,7 +100,7 @@ class ExponentialMovingAverage:
         return self._name
 
     def apply(self, var_list: Iterable[Any] | None = None) -> Operation:
-        """The operation that updates the averages of `var_list` (variables or tensors), which it makes if needed."""
+        """The operation that updates the averages of `var_list` (variables or tensors), which are created if needed."""
         var_list = list(trainable_variables() if var_list is None else var_list)
         for var in var_list:
             if var.dtype.base_dtype not in (dt.bfloat16, dt.float16, dt.float32, dt.float64):
@@ -114,7 +114,7 @@ class ExponentialMovingAverage:
                 decay = minimum(decay, (1.0 + updates) / (10.0 + updates))
             moves = []
             for var in var_list:
-                # The average of a variable begins as the variable, so there is no bias in it.
+                # The average of a variable starts as the variable, so it has no bias.
                 debias = self._zero_debias and not isinstance(var, Variable)
                 moves.append(assign_moving_average(self._averages[var], var, decay, zero_debias=debias).op)
             return group(*moves, name=scope)
@@ -135,7 +135,7 @@ class ExponentialMovingAverage:
         return self._averages.get(var)
 
     def average_name(self, var: Any) -> str:
-        """The name under which the average of `var` is saved, whether there is one yet or not.
+        """The name under which the average of `var` is saved, even if it does not exist yet.
 
         >>> ema.average_name(w)
         'w/ExponentialMovingAverage'
@@ -145,7 +145,7 @@ class ExponentialMovingAverage:
         return f"{var.op.name}/{self._name}"
 
     def variables_to_restore(self, moving_avg_variables: Iterable[Any] | None = None) -> dict[str, Any]:
-        """What a Saver restores so that variables get the values of their averages: names in the file to variables."""
+        """The variables for a Saver that restores averages into variables, by their names in the file."""
         averaged = list(moving_avg_variables or [*trainable_variables(), *moving_average_variables()])
         restored = {self.average_name(var): var for var in averaged}
         named = {var.op.name for var in averaged}

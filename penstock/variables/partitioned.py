@@ -74,7 +74,7 @@ class PartitionedVariable:
         return self._variables[0].trainable
 
     def as_tensor(self) -> Tensor:
-        """The whole as one tensor."""
+        """The whole variable as one tensor."""
         if len(self._variables) == 1:
             with name_scope(None):
                 return identity_of(self._variables[0], name=self._name)

@@ -1,4 +1,4 @@
-"""Partitioners: into how many pieces, along which axis, a variable of a given shape and type is cut."""
+"""Partitioners: decide the axis and the number of pieces for a variable of a given shape and type."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def min_max_variable_partitioner(
 
 
 def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partitioner:
-    """`num_shards` pieces along `axis`, or fewer where the axis is shorter.
+    """`num_shards` pieces along `axis`, or fewer if the axis is shorter.
 
     >>> tf.fixed_size_partitioner(3)(shape=tf.TensorShape([10, 2]), dtype=tf.float32)
     [3, 1]
@@ -110,7 +110,7 @@ class FixedShardsPartitioner:
 
 
 class MinSizePartitioner:
-    """As many pieces of at least `min_shard_bytes` as there can be, but at most `max_shards`."""
+    """As many pieces of at least `min_shard_bytes` as possible, but at most `max_shards`."""
 
     def __init__(
         self, min_shard_bytes: int = DEFAULT_SLICE_BYTES, max_shards: int = 1, bytes_per_string: int = 16

@@ -1,4 +1,4 @@
-"""Variables as VariableDef messages, as MetaGraphDefs carry them."""
+"""Variables as VariableDef messages, which MetaGraphDefs contain."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def to_proto(variable: Any, export_scope: str | None = None) -> VariableDef | No
 
 
 def fill_in(variable: Any, proto: Any, import_scope: str | None = None) -> None:
-    """Makes a new object the variable that `proto` describes; its nodes are in the default graph already."""
+    """Initializes an object as the variable that `proto` describes; its nodes are already in the default graph."""
     graph = get_default_graph()
 
     def element(name: str) -> Any:
         return graph.as_graph_element(f"{import_scope}/{name}" if import_scope else name)
 
-    variable._adopt(element(proto.variable_name), element(proto.snapshot_name))
+    variable._use_nodes(element(proto.variable_name), element(proto.snapshot_name))
     variable._initializer_op = element(proto.initializer_name)
     variable._initial_value = element(proto.initial_value_name) if proto.initial_value_name else None
     variable._trainable = bool(proto.trainable)

@@ -44,13 +44,13 @@ class RefVariable(Variable):
     ) -> None:
         if self._is_adopted(initial_value, variable_def, import_scope):
             return
-        collections = self._settle(trainable, collections, constraint, synchronization, aggregation)
+        collections = self._set_options(trainable, collections, constraint, synchronization, aggregation)
         self._caching_device = caching_device
         from_function = callable(initial_value)
         with init_scope(), name_scope(name, "Variable", [] if from_function else [initial_value]) as scope:
             with ExitStack() as stack:
                 if from_function:
-                    # The initial value belongs beside the variable, which does not exist yet.
+                    # The initial value is made on the variable's device, although the variable does not exist yet.
                     stack.enter_context(get_default_graph().attr_scope({"_class": [f"loc:@{scope[:-1]}"]}))
                     with name_scope("Initializer"), device(None):
                         value = convert_to_tensor(initial_value(), name="initial_value", dtype=dtype)
@@ -71,7 +71,7 @@ class RefVariable(Variable):
                 self._snapshot: Tensor = identity_of(self._variable, name="read")
         get_default_graph().add_to_collections(collections, self)
 
-    def _adopt(self, variable: Tensor, snapshot: Tensor) -> None:
+    def _use_nodes(self, variable: Tensor, snapshot: Tensor) -> None:
         self._variable, self._snapshot, self._name = variable, snapshot, variable.name
 
     @property
@@ -87,7 +87,7 @@ class RefVariable(Variable):
         return self._variable.shape
 
     def set_shape(self, shape: Any) -> None:
-        """Adds what is known from elsewhere to the static shape."""
+        """Merges knowledge from elsewhere into the static shape."""
         self._variable.set_shape(shape)
         self._snapshot.set_shape(shape)
 

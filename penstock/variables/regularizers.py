@@ -105,5 +105,5 @@ def apply_regularization(regularizer: Regularizer, weights_list: Iterable[Any] |
 
 
 def no_regularizer(_: Any) -> None:
-    """Use this as a scope's regularizer to have none there, whatever outer scopes ask for."""
+    """A scope's regularizer that disables those of outer scopes."""
     return None

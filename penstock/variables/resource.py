@@ -1,4 +1,4 @@
-"""ResourceVariable: a VarHandleOp node whose output is a handle; reading it is an op of its own."""
+"""ResourceVariable: a VarHandleOp node, whose output is a handle; a read is a separate op."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class ResourceVariable(Variable):
     ) -> None:
         if self._is_adopted(initial_value, variable_def, import_scope):
             return
-        collections = self._settle(trainable, collections, constraint, synchronization, aggregation)
+        collections = self._set_options(trainable, collections, constraint, synchronization, aggregation)
         self._caching_device, self._validate_shape = caching_device, validate_shape
         from_function = callable(initial_value)
         with init_scope(), name_scope(name, "Variable", [] if from_function else [initial_value]) as scope:
             graph = get_default_graph()
             handle_name = scope[:-1]
-            # The initial value belongs beside the variable, which does not exist yet.
+            # The initial value is made on the variable's device, although the variable does not exist yet.
             with graph.attr_scope({"_class": [f"loc:@{handle_name}"]}):
                 with name_scope("Initializer"), device(None):
                     value = initial_value() if from_function else initial_value
@@ -84,7 +84,7 @@ class ResourceVariable(Variable):
                         self._cached = identity_of(self._snapshot)
         get_default_graph().add_to_collections(collections, self)
 
-    def _adopt(self, handle: Tensor, snapshot: Tensor) -> None:
+    def _use_nodes(self, handle: Tensor, snapshot: Tensor) -> None:
         self._handle, self._snapshot, self._name = handle, snapshot, handle.name
         self._cached = snapshot if snapshot.op.type == "Identity" else None
         self._dtype, self._shape = handle.op.attrs["dtype"], handle.op.attrs["shape"]
@@ -111,13 +111,13 @@ class ResourceVariable(Variable):
         return self._initializer_op
 
     def set_shape(self, shape: Any) -> None:
-        """Adds what is known from elsewhere to the static shape."""
+        """Merges knowledge from elsewhere into the static shape."""
         self._shape = self._shape.merge_with(shape)
 
     # Reading
 
     def _after_parent(self) -> AbstractContextManager[None]:
-        """What reads and writes of this object wait for: nothing, unless it stands for a write."""
+        """The op that reads and writes of this object wait for: none, unless it stands for a write."""
         return nullcontext()
 
     def _read(self) -> Tensor:
@@ -139,7 +139,7 @@ class ResourceVariable(Variable):
             return self._cached
         graph = get_default_graph()
         if graph.is_function and not self._used_in(graph):
-            # Nothing in this body changes the variable: one read outside serves it.
+            # This body does not change the variable, so it can use a read from outside.
             while graph.outer_graph is not None and not graph.outlives_step and not graph.is_branch:
                 graph = graph.outer_graph
             with graph.as_default(), colocate_with(None, ignore_existing=True):
@@ -252,7 +252,7 @@ class ResourceVariable(Variable):
 
 
 class _Unread(ResourceVariable):
-    """A variable after a write: what reads it waits for that write."""
+    """A variable after a write: its reads wait for that write."""
 
     def __init__(self, variable: ResourceVariable, parent: Operation) -> None:
         self.__dict__ = dict(variable.__dict__)

@@ -1,4 +1,4 @@
-"""Variable scopes: prefixes and defaults for `get_variable`, and whether it makes variables or finds them again."""
+"""Variable scopes: prefixes and defaults for `get_variable`, and if it creates or reuses variables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.graph.typing import DTypeLike, ShapeLike
 from penstock.variables.creation import decide_kind_by
 from penstock.variables.store import variable_store
 
-_KEY = ("__variable_scopes",)  # not a string: users do not see it among the collections
+_KEY = ("__variable_scopes",)  # not a string, so that users do not see it among the collections
 
 
 class _ReuseMode(Enum):
@@ -29,7 +29,7 @@ class _ReuseMode(Enum):
 
 AUTO_REUSE = _ReuseMode.AUTO_REUSE
 
-# What a scope decides for the variables made in it, unless they or an inner scope say otherwise.
+# The settings of a scope for its variables, which a variable or an inner scope can override.
 _SETTINGS = (
     "initializer",
     "regularizer",
@@ -43,7 +43,7 @@ _SETTINGS = (
 
 
 class VariableScope:
-    """A prefix for names of variables, with defaults for making them; `get_variable_scope()` gives the current one."""
+    """A prefix for names of variables, with defaults to create them; `get_variable_scope()` gives the current one."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class VariableScope:
         return self._constraint
 
     def reuse_variables(self) -> None:
-        """From now on this scope finds variables instead of making them."""
+        """Makes this scope reuse variables instead of creating them."""
         self._reuse = True
 
     def set_initializer(self, initializer: Any) -> None:
@@ -141,7 +141,7 @@ class VariableScope:
         self._use_resource = use_resource
 
     def get_collection(self, name: Any) -> list[Any]:
-        """What is in a collection under this scope."""
+        """The items of a collection under this scope."""
         return get_default_graph().get_collection(name, f"{self._name}/" if self._name else "")
 
     def global_variables(self) -> list[Any]:
@@ -157,7 +157,7 @@ class VariableScope:
         return self.get_collection(GraphKeys.TRAINABLE_VARIABLES)
 
     def _with(self, overrides: dict[str, Any], **fields: Any) -> VariableScope:
-        """A copy with the given settings, and with a custom getter put around the present one."""
+        """A copy with the given settings; a custom getter wraps the existing one."""
         scope = copy.copy(self)
         for key, value in fields.items():
             setattr(scope, f"_{key}", value)
@@ -189,7 +189,7 @@ class VariableScope:
 
 
 def wrapped_getter(inner: Callable[..., Any], outer: Callable[..., Any] | None) -> Callable[..., Any]:
-    """`inner` as a custom getter whose `getter` goes through `outer`."""
+    """`inner` as a custom getter whose `getter` calls `outer`."""
     if outer is None:
         return inner
     through = outer
@@ -216,7 +216,7 @@ class _Scopes(threading.local):
                 self.counts[key] = 0
 
     def unique(self, prefix: str) -> str:
-        """`prefix`, with a number where a scope of that name was opened already."""
+        """`prefix`, with a number if a scope of that name was already opened."""
         base = f"{self.current.name}/{prefix}" if self.current.name else prefix
         if not self.counts.get(base):
             return prefix
@@ -272,10 +272,10 @@ def pure_variable_scope(
 
 
 class variable_scope:
-    """Enters a variable scope and a name scope of that name; inside, `get_variable` makes or finds variables under it.
+    """Enters a variable scope and a name scope; inside, `get_variable` creates or finds variables under that name.
 
-    `reuse=True` finds variables only, `tf.AUTO_REUSE` makes what is missing. `default_name` is made unique and used
-    when no name is given.
+    `reuse=True` only finds variables, `tf.AUTO_REUSE` creates missing ones. `default_name` is made unique and used
+    if no name is given.
 
     >>> with tf.variable_scope("layer"):
     ...     tf.get_variable("w", [2]).name
@@ -303,7 +303,7 @@ class variable_scope:
         if not isinstance(auxiliary_name_scope, bool):
             raise TypeError(f"auxiliary_name_scope must be True or False, received {auxiliary_name_scope!r}.")
         self._name_or_scope, self._default_name, self._values = name_or_scope, default_name, values
-        self._reuse = reuse or None  # False asks for nothing: reuse is inherited
+        self._reuse = reuse or None  # False has no effect: reuse is inherited
         self._own_name_scope = auxiliary_name_scope
         self._settings = {
             "initializer": initializer,
@@ -344,7 +344,7 @@ class variable_scope:
             name = self._default_name
         else:
             name = wanted if isinstance(wanted, str) else wanted.name.rpartition("/")[2]
-        # Only the root variable scope has no name; it leaves the name scope alone.
+        # Only the root variable scope has no name; it does not change the name scope.
         return stack.enter_context(graph.name_scope(name)) if name else None
 
     def __exit__(self, *exc: Any) -> None:
@@ -377,7 +377,7 @@ def get_variable(
     synchronization: Any = None,
     aggregation: Any = None,
 ) -> Any:
-    """The variable called `name` in the current variable scope: made if it is new, found again if the scope reuses.
+    """The variable called `name` in the current variable scope: created if it is new, found if the scope reuses.
 
     Without an initializer (here or in the scope) floats start Glorot uniform, other types at zero.
 

@@ -1,4 +1,4 @@
-"""SaveSliceInfo: which part of a larger variable a variable holds."""
+"""SaveSliceInfo: the part of a larger variable that a variable holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensorboard.compat.proto.variable_pb2 import SaveSliceInfoDef
 
 
 class SaveSliceInfo:
-    """Position of a partition in the whole: how a checkpoint names it.
+    """The position of a partition in the whole variable, in the form that a checkpoint uses.
 
     >>> SaveSliceInfo("emb", [10, 2], [4, 0], [3, 2]).spec
     '10 2 4,3:0,2'

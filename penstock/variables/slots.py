@@ -29,7 +29,7 @@ def create_slot(primary: Any, val: Any, name: str, colocate_with_primary: bool =
 def create_slot_with_initializer(
     primary: Any, initializer: Any, shape: Any, dtype: Any, name: str, colocate_with_primary: bool = True
 ) -> Any:
-    """A slot of `primary` that starts as `initializer` makes it."""
+    """A slot of `primary` with the initial value of `initializer`."""
     with _named(primary, name), _placed(primary, colocate_with_primary):
         return _make(primary, initializer, shape=shape, dtype=dtype, validate_shape=shape.is_fully_defined())
 
@@ -57,7 +57,7 @@ def _make(primary: Any, initial: Any, **settings: Any) -> Any:
     kinds = {ResourceVariable: True, RefVariable: False}
     kind = next((use for cls, use in kinds.items() if isinstance(primary, cls)), None)
     scope = get_variable_scope()
-    # The slot of a partition is as large as the partition: it is not cut again.
+    # The slot of a partition has the size of the partition and is not partitioned again.
     partitioner = scope.partitioner
     scope.set_partitioner(None)
     try:

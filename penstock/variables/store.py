@@ -1,4 +1,4 @@
-"""The variable store of a graph: what `get_variable` finds by name, makes, and refuses."""
+"""The variable store of a graph: `get_variable` finds variables in it by name, or creates them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.variables.partitioned import PartitionedVariable
 from penstock.variables.slices import SaveSliceInfo
 from penstock.variables.variable import Variable
 
-_KEY = ("__variable_store",)  # not a string: users do not see it among the collections
+_KEY = ("__variable_store",)  # not a string, so that users do not see it among the collections
 
 
 def variable_store() -> VariableStore:
@@ -35,7 +35,7 @@ def variable_store() -> VariableStore:
 
 
 class PartitionInfo:
-    """What the initializer of a partition may want to know: the whole shape and where the partition is in it."""
+    """Information for the initializer of a partition: the whole shape, and the partition's position in it."""
 
     def __init__(self, full_shape: Sequence[int], var_offset: Sequence[int]) -> None:
         self.full_shape, self.var_offset = list(full_shape), list(var_offset)
@@ -281,7 +281,7 @@ class VariableStore:
 
 
 def default_initializer(name: str, dtype: DType) -> Any:
-    """What `get_variable` takes when no initializer is given."""
+    """The initializer of `get_variable` if none is given."""
     if dtype.is_floating:
         return initializers.GlorotUniform()
     if dtype.is_integer or dtype.is_bool or dtype is dt.string:
@@ -310,12 +310,12 @@ def call_partitioner(partitioner: Callable[..., Any], shape: TensorShape, dtype:
 
 
 def axis_and_count(partitions: Sequence[int]) -> tuple[int, int]:
-    """The axis that is cut, and into how many pieces; the first axis if none is."""
+    """The axis that is partitioned, and the number of pieces; the first axis if none is."""
     return next(((i, p) for i, p in enumerate(partitions) if p > 1), (0, 1))
 
 
 def slices(shape: Sequence[int], count: int, axis: int) -> Iterator[tuple[list[int], list[int]]]:
-    """Offset and shape of each of `count` pieces; the first ones are one longer where it does not divide."""
+    """Offset and shape of each of `count` pieces; if they do not divide evenly, the first ones are one longer."""
     size, extra = divmod(shape[axis], count)
     start = 0
     for i in range(count):

@@ -1,4 +1,4 @@
-"""make_template: a function that makes its variables on the first call and uses them again on later ones."""
+"""make_template: a function that creates its variables on the first call and reuses them on later ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def make_template(
     custom_getter_: Callable[..., Any] | None = None,
     **kwargs: Any,
 ) -> Template:
-    """`func_` with a variable scope of its own, which all calls share.
+    """`func_` with its own variable scope, which all calls share.
 
     >>> dense = tf.make_template("dense", lambda x: x * tf.get_variable("w", []))
     >>> dense(a); dense(b)  # one variable, dense/w
@@ -29,7 +29,7 @@ def make_template(
 
 
 class Template:
-    """What `make_template` returns."""
+    """The result of `make_template`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Changing variables by functions: `tf.assign(v, x)` and the like, for both kinds of variable."""
+"""Functions that change variables: `tf.assign(v, x)` and the like, for both kinds of variable."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def assign_sub(ref: Any, value: TensorLike, use_locking: bool | None = None, nam
 
 
 def count_up_to(ref: Any, limit: int, name: str | None = None) -> Any:
-    """The value before it is raised by one; OutOfRangeError once it has reached `limit`."""
+    """Increments the variable and returns the value before; OutOfRangeError once it has reached `limit`."""
     if _is_ref(ref):
         return variable_ops.count_up_to(ref, limit=limit, name=name)
     return variable_ops.resource_count_up_to(ref.handle, limit=limit, T=ref.dtype, name=name)
@@ -102,7 +102,7 @@ def batch_scatter_update(
 def scatter_add(
     ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> Any:
-    """Adds to rows of a variable; an index that occurs twice counts twice."""
+    """Adds to rows of a variable; an index that occurs twice is added twice."""
     return _scatter("Add", ref, indices, updates, use_locking, name)
 
 
@@ -130,14 +130,14 @@ def scatter_div(
 def scatter_min(
     ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> Any:
-    """The minimum of rows of a variable and `updates`."""
+    """Replaces rows of a variable by the minimum of them and `updates`."""
     return _scatter("Min", ref, indices, updates, use_locking, name)
 
 
 def scatter_max(
     ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> Any:
-    """The maximum of rows of a variable and `updates`."""
+    """Replaces rows of a variable by the maximum of them and `updates`."""
     return _scatter("Max", ref, indices, updates, use_locking, name)
 
 

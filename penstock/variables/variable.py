@@ -23,7 +23,7 @@ from penstock.variables.updates import batch_scatter_update
 
 
 class _VariableType(type):
-    """Calling `Variable` itself asks the creators in force, innermost first."""
+    """Calling `Variable` itself calls the current creators, innermost first."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return create(*args, **kwargs) if cls is Variable else super().__call__(*args, **kwargs)
@@ -32,7 +32,7 @@ class _VariableType(type):
 class Variable(metaclass=_VariableType):
     """A tensor whose value lives across steps and changes by assignment.
 
-    `initial_value` (a tensor, something that becomes one, or a function without arguments) gives type and shape;
+    `initial_value` (a tensor, a value that converts to one, or a function without arguments) gives type and shape;
     the variable holds it after its `initializer` has run. `use_resource` chooses between the two kinds.
 
     >>> w = tf.Variable(tf.zeros([784, 10]), name="w")
@@ -68,10 +68,10 @@ class Variable(metaclass=_VariableType):
         self.__dict__ = Variable.from_proto(variable_def, import_scope).__dict__
         return True
 
-    def _settle(
+    def _set_options(
         self, trainable: bool | None, collections: Any, constraint: Any, synchronization: Any, aggregation: Any
     ) -> list[str]:
-        """Checks and keeps what both kinds of variable have; returns the collections to join."""
+        """Checks and stores the settings that both kinds of variable have; returns the collections to join."""
         if collections is None:
             collections = [GraphKeys.GLOBAL_VARIABLES]
         if not isinstance(collections, (list, tuple, set)):
@@ -92,7 +92,7 @@ class Variable(metaclass=_VariableType):
             return [*collections, GraphKeys.TRAINABLE_VARIABLES]
         return list(collections)
 
-    # What it is
+    # Properties
 
     @property
     def name(self) -> str:
@@ -150,18 +150,18 @@ class Variable(metaclass=_VariableType):
     def initial_value(self) -> Any:
         return self._initial_value
 
-    # What it holds
+    # The value
 
     def value(self) -> Tensor:
-        """The value as a tensor: the snapshot that other ops take."""
+        """The value as a tensor: the snapshot that other ops use."""
         raise NotImplementedError
 
     def read_value(self) -> Tensor:
-        """The value read at the place of this call, so after the control dependencies in force."""
+        """The value read at this point, so after the current control dependencies."""
         raise NotImplementedError
 
     def is_initialized(self, name: str | None = None) -> Tensor:
-        """Whether the variable holds a value."""
+        """Tells if the variable holds a value."""
         raise NotImplementedError
 
     def eval(self, session: Any = None) -> Any:
@@ -169,7 +169,7 @@ class Variable(metaclass=_VariableType):
         raise NotImplementedError
 
     def initialized_value(self) -> Tensor:
-        """The value, or the initial value while the variable is not initialised: for initial values of others.
+        """The value, or the initial value if the variable is not initialized yet: for initial values of others.
 
         >>> v = tf.Variable(w.initialized_value() * 2.0)
         """
@@ -178,13 +178,13 @@ class Variable(metaclass=_VariableType):
             return result
 
     def load(self, value: FeedValue, session: Any = None) -> None:
-        """Sets the value in `session` or the default session, without a new op in the graph."""
+        """Sets the value in `session` or the default session, without adding an op to the graph."""
         assert self._initializer_op is not None
         session_for(session, self.graph, "load a variable").run(
             self._initializer_op, {self._initializer_op.input_list[1]: value}
         )
 
-    # Changing it
+    # Changes
 
     def assign(
         self, value: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
@@ -237,11 +237,11 @@ class Variable(metaclass=_VariableType):
         return self._scatter("Div", sparse_delta, use_locking, name)
 
     def scatter_min(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
-        """The minimum of rows and an IndexedSlices."""
+        """Replaces rows by the minimum of them and an IndexedSlices."""
         return self._scatter("Min", sparse_delta, use_locking, name)
 
     def scatter_max(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
-        """The maximum of rows and an IndexedSlices."""
+        """Replaces rows by the maximum of them and an IndexedSlices."""
         return self._scatter("Max", sparse_delta, use_locking, name)
 
     def batch_scatter_update(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Any:
@@ -261,7 +261,7 @@ class Variable(metaclass=_VariableType):
         return self._scatter_nd("Sub", indices, updates, name)
 
     def count_up_to(self, limit: int) -> Tensor:
-        """The value before it is raised by one; OutOfRangeError once it has reached `limit`."""
+        """Increments the variable and returns the value before; OutOfRangeError once it has reached `limit`."""
         raise NotImplementedError
 
     def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
@@ -272,7 +272,7 @@ class Variable(metaclass=_VariableType):
         """The slices at `indices`."""
         raise NotImplementedError
 
-    # Tensors of it
+    # Conversion to tensors
 
     def _as_tensor(self, dtype: DType | None = None, name: str | None = None, as_ref: bool = False) -> Tensor:
         raise NotImplementedError
@@ -283,14 +283,14 @@ class Variable(metaclass=_VariableType):
     def _ref(self) -> Any:
         raise NotImplementedError
 
-    def _adopt(self, element: Tensor, snapshot: Tensor) -> None:
-        """Stands for nodes that are in the graph already: those of the variable, and of its value for others."""
+    def _use_nodes(self, element: Tensor, snapshot: Tensor) -> None:
+        """Takes over nodes that are already in the graph: the variable's, and its value for other ops."""
         raise NotImplementedError
 
-    # Saving it
+    # Saving
 
     def _set_save_slice_info(self, save_slice_info: slices.SaveSliceInfo) -> None:
-        """Says that this variable is a slice of a larger one, under whose name it is saved."""
+        """Marks this variable as a slice of a larger one, under whose name it is saved."""
         self._save_slice_info = save_slice_info
 
     def _get_save_slice_info(self) -> slices.SaveSliceInfo | None:
@@ -321,13 +321,13 @@ class Variable(metaclass=_VariableType):
         return f"<tf.Variable '{self.name}' shape={self.shape} dtype={self.dtype.name}>"
 
 
-# TensorFlow's name for the class behind `tf.Variable` of the 1.x API.
+# TensorFlow's name for the class of `tf.Variable` in the 1.x API.
 VariableV1 = Variable
 
 
 def _operator(name: str) -> Callable[..., Any]:
     def operate(self: Variable, *args: Any) -> Any:
-        # The variable is read first, as a step of its own, and then the tensor's operator decides.
+        # The variable is read first, as a separate op, and then the tensor's operator decides.
         return getattr(Tensor, name)(self.value(), *args)
 
     operate.__name__ = name
@@ -339,7 +339,7 @@ for _name in OPERATORS:
 
 
 def _item(self: Variable, slice_spec: Any) -> Any:
-    # The tensor knows its variable, so that one can assign to a slice.
+    # The tensor knows its variable, so that a slice can be assigned to.
     return getattr(Tensor, "__getitem__")(self.value(), slice_spec, self)  # noqa: B009
 
 
@@ -347,7 +347,7 @@ setattr(Variable, "__getitem__", _item)  # noqa: B010
 
 
 def declared_shape(shape: Any, initial_value: Tensor, validate_shape: bool) -> TensorShape:
-    """The shape of a new variable: as given, else that of its initial value, or unknown if it may change."""
+    """The shape of a new variable: the given one, else that of its initial value, or unknown if it may change."""
     if shape is not None:
         return as_shape(shape)
     return initial_value.shape if validate_shape else TensorShape(None)

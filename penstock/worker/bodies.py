@@ -11,13 +11,14 @@ import numpy as np
 from penstock.errors import InvalidArgumentError, OpError
 from penstock.graph.function import Function
 from penstock.graph.opdef import grouped
+from penstock.passes import pipeline
 from penstock.passes.ir import Node, blamed
-from penstock.passes.prune import body_of
+from penstock.passes.on_host import fits_numpy
 from penstock.worker.calls import PlainCall, SegmentCall, host_value
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.executor import Context, Executable
-from penstock.worker.kinds import functions_of
-from penstock.worker.plan import NO_CUTS, Cuts, SegmentPlan, prepared_plan
+from penstock.worker.kinds import body
+from penstock.worker.plan import SegmentPlan, make_plan
 from penstock.worker.resources import Variable
 from penstock.worker.step import Step
 
@@ -46,19 +47,16 @@ class _Body:
 
     def __init__(self, context: Context, device: str, function: Function, captured: Sequence[Any]) -> None:
         self._context, self._device, self._function, self._captured = context, device, function, captured
-        self._is_new = all(_fits_numpy(n) or n.op.host for n in body_of(function).nodes)
+        self._is_new = all(fits_numpy(n) or n.op.host for n in body(function).nodes)
         self._executable: _Compiled = self._made(_InNumpy if self._is_new else _Compiled)
         self._may_change = not self._is_new
 
     def _made(self, kind: type[_Compiled]) -> _Compiled:
-        body = body_of(self._function)
-        for node in body.nodes:
-            node.device = self._device
-        last = body.feeds[len(body.feeds) - len(self._captured) :]
+        passes = pipeline.callable_body(self._device, in_numpy=kind is _InNumpy)
+        prepared = pipeline.applied(passes, body(self._function))
+        last = prepared.feeds[len(prepared.feeds) - len(self._captured) :]
         bound = {p: v for p, v in zip(last, self._captured, strict=True) if isinstance(v, Variable)}
-        for_numpy = Cuts(on_host=frozenset(n.name for n in body.nodes if _fits_numpy(n)))
-        plan = prepared_plan(body, for_numpy if kind is _InNumpy else NO_CUTS)
-        return kind(plan, self._context, bound)
+        return kind(make_plan(prepared), self._context, bound)
 
     def run(self, captured: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
         """The body's results, as arrays on the host."""
@@ -76,14 +74,6 @@ class _Body:
 def _versions(executable: Executable) -> int:
     """How often the segment that was compiled most often was compiled."""
     return max((i.segment.versions for i in executable.instructions if isinstance(i, SegmentCall)), default=0)
-
-
-def _fits_numpy(node: Node) -> bool:
-    """Whether NumPy can run a node that would be compiled."""
-    op = node.op
-    if op.random or op.writes or op.control_flow or op.host or functions_of(node):
-        return False
-    return op.numpy or op.name == "Const"
 
 
 class _Compiled(Executable):
@@ -118,7 +108,7 @@ class _InNumpy(_Compiled):
     """A partition in which the nodes for the host run in NumPy."""
 
     def _instruction(self, step: SegmentPlan | Node | list[Node]) -> Any:
-        return _NumpyCall(self, step) if isinstance(step, Node) and _fits_numpy(step) else super()._instruction(step)
+        return _NumpyCall(self, step) if isinstance(step, Node) and fits_numpy(step) else super()._instruction(step)
 
     def values(self, fed: Sequence[Any], step: Step) -> list[Any]:
         with np.errstate(all="ignore"):  # infinities and wrap-around are values, as in compiled code

@@ -19,12 +19,12 @@ from penstock.kernel.lists import RowList, StackedList
 from penstock.kernel.waiting import GivesWay, NeedsThread
 from penstock.ops.engine.if_while import as_predicate, bound_of_count
 from penstock.ops.engine.iteration_memory import StackedMemory
+from penstock.passes import pipeline
 from penstock.passes.ir import SPLIT, Edge, Node, Subgraph, blamed
-from penstock.passes.prune import body_of
 from penstock.worker.kinds import body, functions_of, written_positions
 from penstock.worker.owner import Owner as Executable
 from penstock.worker.owner import callable_body
-from penstock.worker.plan import Cuts, SegmentPlan, make_plan, prepared_plan
+from penstock.worker.plan import Cuts, SegmentPlan, make_plan
 from penstock.worker.resources import Variable, placed
 from penstock.worker.segment import SMALL, Segment
 from penstock.worker.step import Step
@@ -189,26 +189,17 @@ class _BodyCall(NodeCall):
 
         `results` are the numbers of the outputs that are wanted, if not all are.
         """
-        body = body_of(function)
-        placed = self.owner.context.devices if SPLIT in self.node.attrs else ()
-        for node in body.nodes:
-            if node.device not in placed:
-                node.device = self.device
+        whole = body(function)
         if results is not None:
-            body.fetches = [body.fetches[i] for i in results]
-        bound = {p: a for p, a in zip(body.feeds, arguments, strict=True) if isinstance(a, Variable)}
-        # Lists grow from one iteration to the next, and code would be compiled for each size.
-        lists = frozenset(n.name for n in body.nodes if not n.op.control_flow and deals_with_lists(n))
-        cuts = Cuts(on_host=lists, interpreted=self.owner.cuts.interpreted)
-        return self.owner.inner(prepared_plan(body, cuts), bound)
+            whole = replace(whole, fetches=[whole.fetches[i] for i in results])
+        placed = self.owner.context.devices if SPLIT in self.node.attrs else ()
+        prepared = pipeline.applied(pipeline.body(self.device, placed), whole)
+        bound = {p: a for p, a in zip(prepared.feeds, arguments, strict=True) if isinstance(a, Variable)}
+        return self.owner.inner(make_plan(prepared, Cuts(interpreted=self.owner.cuts.interpreted)), bound)
 
     def arguments(self, values: list[Any], sources: Sequence[int | Variable]) -> list[Any]:
         """The values for a body's parameters; a variable is bound already."""
         return [values[s] if isinstance(s, int) else None for s in sources]
-
-
-def deals_with_lists(node: Node) -> bool:
-    return node.op.name == "Absent" or variant in (*node.dtypes, *(s.dtypes[i] for s, i in node.inputs))
 
 
 class BranchCall(_BodyCall):
@@ -271,7 +262,7 @@ class KernelCall(NodeCall):
     def __init__(self, owner: Executable, node: Node) -> None:
         super().__init__(owner, node)
         wants = node.op.wants
-        self.attrs = {k: v for k, v in node.attrs.items() if k in wants}
+        self.attrs = {k: v for k, v in node.attrs.items() if k in wants} if wants else {}
         self.wants_context = "ctx" in wants
         self._groups = grouped(node.op, node.attrs, range(len(node.inputs))) if _takes_lists(node.op) else None
 
@@ -317,7 +308,7 @@ class HostCall(KernelCall):
         node = self.node
         attrs = {**self.attrs, "ctx": step} if self.wants_context else self.attrs
         if node.op.random:
-            attrs = {**attrs, "key": self.owner.context.random_state.keys([node], step.drawn)[0]}
+            attrs = {**attrs, "key": self.owner.context.random_state.key(node, step.drawn)}
         try:
             result = node.op.kernel(*self.grouped(arguments), **attrs)
         except GivesWay:

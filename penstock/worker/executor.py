@@ -145,7 +145,7 @@ class Executable:
 
     def source(self, edge: Edge) -> int | Variable:
         """Where the value of an edge comes from: a slot, or a variable."""
-        node = self.variable_node(edge)
+        node = self.plan.variable_of(edge)
         return self.slot(edge) if node is None or not self._is_bound(node) else self.variable(node)
 
     def _instruction(self, step: SegmentPlan | Node | list[Node]) -> Any:

@@ -11,7 +11,8 @@ import numpy as np
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import OpDef
 from penstock.passes.ir import Node
-from penstock.worker.calls import KernelCall, deals_with_lists, host_value
+from penstock.passes.on_host import deals_with_lists
+from penstock.worker.calls import KernelCall, host_value
 from penstock.worker.kinds import written_positions
 from penstock.worker.op_programs import TooMuchWork, programs_of
 from penstock.worker.resources import USED_UP, Variable
@@ -41,7 +42,7 @@ class InterpretedCall(KernelCall):
         self._programs = None if plain else programs_of(node, self.written if self._rows is not None else ())
         self._row_update = RowUpdate(node) if op.row_rule is not None else None
         self._only = self.out_slots[0] if len(self.out_slots) == 1 and not self.written else None
-        self._random = [node] if op.random else None
+        self._is_random = op.random
 
     def __call__(self, values: list[Any], step: Step) -> None:
         arguments = []
@@ -58,9 +59,9 @@ class InterpretedCall(KernelCall):
             except KERNEL_ERRORS as error:
                 raise named_error(error, self.node, arguments) from error
         elif self._programs is not None:
-            if self._random and _drawn(arguments) > MANY_DRAWN:
+            if self._is_random and _drawn(arguments) > MANY_DRAWN:
                 raise TooMuchWork
-            key = self.owner.context.random_state.keys(self._random, step.drawn)[0] if self._random else None
+            key = self.owner.context.random_state.key(self.node, step.drawn) if self._is_random else None
             results = self._programs.run(self.node, arguments, key, self._take(arguments, step))
         else:
             results = self._results(arguments, step)

@@ -42,7 +42,7 @@ def programs_of(node: Node, donated: Sequence[int] = ()) -> OpPrograms:
     wanted = {k: v for k, v in node.attrs.items() if k in node.op.wants}
     types = tuple([source.dtypes[i].base_dtype for source, i in node.inputs])
     static = static_positions(node.op, node.attrs, len(types))
-    key = (node.op.kernel, _hashable(wanted), node.dtypes, types, static, *donated)
+    key = (node.op.kernel, _hashable(wanted) if wanted else (), node.dtypes, types, static, *donated)
     found = _shared.get(key)
     if found is None:
         with _lock:

@@ -14,11 +14,7 @@ from dataclasses import dataclass, field
 
 from penstock.graph.dtype import variant
 from penstock.graph.opdef import static_positions
-from penstock.passes.ir import WAVE, Edge, Node, Subgraph, is_reference
-from penstock.passes.late_reads import read_late
-from penstock.passes.rows_on_host import rows_on_host
-from penstock.passes.sparse_lookups import gather_before_segments
-from penstock.passes.sparse_updates import fuse_sparse_updates
+from penstock.passes.ir import WAVE, Edge, Node, Subgraph, is_reference, sources_of
 from penstock.worker.kinds import is_host, is_variable
 
 _READS = frozenset(("Identity", "ReadVariableOp"))
@@ -82,12 +78,6 @@ class Cuts:
 
 
 NO_CUTS = Cuts()
-
-
-def prepared_plan(subgraph: Subgraph, cuts: Cuts = NO_CUTS) -> Plan:
-    """The plan of a partition, or of a body, after the worker's passes."""
-    prepared = fuse_sparse_updates(gather_before_segments(subgraph))
-    return make_plan(read_late(rows_on_host(prepared)), cuts)
 
 
 def make_plan(subgraph: Subgraph, cuts: Cuts = NO_CUTS) -> Plan:
@@ -251,25 +241,31 @@ class _Analysis:
             host = False  # gradients of reductions put shapes together with it
         else:
             host = node.on_host or node.name in self.cuts.on_host or is_host(node) or self._follows_the_host(node)
-        static = _NO_POSITIONS
         if host:
             self.host.add(node)
+            static = _NO_POSITIONS
         else:
             static = self.static(node)
             if _is_known(node, self.folding):
                 # What it waits for counts too: consumers that take it have no control input of their own.
-                before = [*(s for s, _ in node.inputs), *node.controls]
-                self.folding[node] = [leaf for s in before for leaf in self.folding.get(s, (s,))]
-        level = _WAVE * (node.attrs["wave"] if op.name == "_Recv" else node.attrs.get(WAVE, 0))
+                leaves = [leaf for s in sources_of(node) for leaf in self.folding.get(s, (s,))]
+                self.folding[node] = list(dict.fromkeys(leaves))
+        level = 0
+        if op.name == "_Recv" or WAVE in node.attrs:
+            level = _WAVE * node.attrs["wave" if op.name == "_Recv" else WAVE]
         for i, (source, _) in enumerate(node.inputs):
             cut = i in static and source not in self.folding
-            level = max(level, self._level_after(source, node, host, cut))
+            after = self._level_after(source, node, host, cut)
+            if after > level:
+                level = after
         for source in node.controls:
             level = max(level, self._level_after(source, node, host, False))
         self.level[node] = level
 
     def _follows_the_host(self, node: Node) -> bool:
         """Tells if a node takes something that only the host has: lists, and what a control-flow node there kept."""
+        if not self.host:
+            return False
         for source, index in node.inputs:
             if source in self.host:
                 if source.dtypes[index] is variant:
@@ -280,6 +276,8 @@ class _Analysis:
 
     def static(self, node: Node) -> frozenset[int]:
         """Which inputs of a node its segment is specialised on."""
+        if not self.cuts.specialised and not node.op.static and node.op.static_of is None:
+            return _NO_POSITIONS
         if node.name in self.cuts.specialised:
             return frozenset(i for i, (s, index) in enumerate(node.inputs) if s.dtypes[index].base_dtype.is_integer)
         return static_positions(node.op, node.attrs, len(node.inputs))

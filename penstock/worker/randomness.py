@@ -53,9 +53,10 @@ class RandomState:
 
     def keys(self, nodes: Sequence[Node], drawn: dict[str, np.ndarray]) -> np.ndarray:
         """One key per node. `drawn` holds the keys of this step: one name has one key in all its segments."""
-        return np.stack([self._key(node, drawn) for node in nodes])
+        return np.stack([self.key(node, drawn) for node in nodes])
 
-    def _key(self, node: Node, drawn: dict[str, np.ndarray]) -> np.ndarray:
+    def key(self, node: Node, drawn: dict[str, np.ndarray]) -> np.ndarray:
+        """The key of one node."""
         name = key_name(node)
         key = drawn.get(name)
         if key is None:

@@ -129,10 +129,13 @@ class Segment:
         options = cpu_compiler_options() if self.platform == "cpu" else None
         return jax.jit(function, donate_argnums=(0,), compiler_options=options)
 
-    def compile(self, jitted: Any, forms: Sequence[Any]) -> None:
-        """Compiles such a function for arguments of these forms, so that a call with them finds the code there."""
+    def compile(self, jitted: Any, forms: Sequence[Any]) -> Any:
+        """Compiles such a function for arguments of these forms, so that a call with them finds the code there.
+
+        Returns the compiled function, which takes nothing else.
+        """
         with self._on_device():
-            jitted.lower(*forms).compile()
+            return jitted.lower(*forms).compile()
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if self.is_default else jax.default_device(self.jax_device)

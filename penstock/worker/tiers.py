@@ -213,15 +213,14 @@ class Tiers:
             return None
         try:
             traced = Traced(self.segment, pattern, values)
-            self._may_interpret = self._may_interpret and (self._is_small or traced.has_numpy)
+            if not self._load(traced, shapes):
+                self._may_interpret = self._may_interpret and (self._is_small or traced.has_numpy)
         except NotTraceable:
             self._require_traceable(values)  # perhaps only symbols are in the way
             return None
         except Exception:  # of many kinds: some kernels must know their sizes
             return None
         self._traced[known] = traced
-        if self._may_pad and self._may_compile:
-            in_background(lambda: self._load(traced, shapes), self.segment.name, self.segment.program.log)
         results = [traced.output_shapes(world) for world in imagined]
         if imagined and None not in results:
             each = zip(*[r for r in results if r is not None], strict=True)
@@ -349,12 +348,16 @@ class Tiers:
         largest = {} if traced.programs else traced.pattern.largest
         return tuple(bound_for(max(sizes[name], largest.get(name, 0))) for name in traced.pattern.symbols)
 
-    def _load(self, traced: Traced, shapes: Shapes) -> None:
-        """Takes the program for such shapes that an earlier process has left on disk, if there is one."""
-        sizes = traced.pattern.sizes(shapes)
+    def _load(self, traced: Traced, shapes: Shapes) -> bool:
+        """Loads the program for these shapes that an earlier process has left on disk; False if there is none.
+
+        This takes a fraction of a second, much of it Python: beside steps in NumPy it would take longer, and they, too.
+        """
+        sizes = traced.pattern.sizes(shapes) if self._may_pad and self._may_compile else None
         bounds = None if sizes is None else traced.fitting(sizes, traced.stored.bounds())
         if bounds is not None:
             self._pad(traced, bounds)
+        return bounds in traced.programs
 
     def _pad(self, traced: Traced, bounds: Bounds) -> None:
         try:

@@ -186,11 +186,12 @@ class _Padded:
 
         forms = [*jax.tree.leaves((updated, read, inputs, constants, keys)), *sizes.values()]
         call = traced.stored.function(tuple(bounds.values()), of_leaves, forms)
-        self._compiled = traced.segment.jitted(segment)
+        jitted = traced.segment.jitted(segment)
         self._program = Program(traced.segment.program.log, traced.segment.name, kind="padded")
         with self._program.compiling():
             compiling_here.traced = self._program, [str(list(shape)) for shape in self._shapes]
-            traced.segment.compile(self._compiled, (updated, read, inputs, constants, keys, sizes))
+            # Called as it is: jit would compile once more for results of a stored function that come back as arguments.
+            self._compiled = traced.segment.compile(jitted, (updated, read, inputs, constants, keys, sizes))
         traced.stored.keep(tuple(bounds.values()))
 
     def run(self, sizes: Sizes, values: list[Any], step: Step) -> None:

@@ -16,6 +16,7 @@ from penstock import logging
 from penstock.errors import AbortedError, InternalError, InvalidArgumentError, OpError
 from penstock.kernel.waiting import GivesWay, NeedsThread
 from penstock.memory import without_collecting
+from penstock.passes import pipeline
 from penstock.passes.ir import Subgraph
 from penstock.passes.partition import task_of
 from penstock.wire.codec import RunGraph
@@ -24,7 +25,7 @@ from penstock.worker.cancellation import Cancellation
 from penstock.worker.compilation import Compilations
 from penstock.worker.devices import Device
 from penstock.worker.executor import Context, Executable, container_of
-from penstock.worker.plan import prepared_plan
+from penstock.worker.plan import make_plan
 from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
 from penstock.worker.step import Step
@@ -114,7 +115,7 @@ class Worker:
         with self._lock:
             random_state = self._random.setdefault(session, RandomState())
         context = Context(self._by_name, random_state, self.compilations, session)
-        executable = Executable(prepared_plan(subgraph), context, for_client=True)
+        executable = Executable(make_plan(pipeline.applied(pipeline.WORKER, subgraph)), context, for_client=True)
         registered = Registered(executable, session, executable.writes())
         with self._lock:
             handle = next(self._handles)

@@ -1,4 +1,4 @@
-"""Bundles are TensorFlow's, byte by byte; damage is seen; no failure of a file operation loses the last good one."""
+"""Bundles are TensorFlow's byte by byte; damage is detected; a failed file operation keeps the last good one."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_damage_is_seen(tmp_path: Path, ending: str) -> None:
         except DataLossError as error:
             assert str(tmp_path / "m") in error.message
         else:
-            # What no checksum covers is padding: it must not change what is read.
+            # Bytes that no checksum covers are padding: they must not change what is read.
             original = BundleReader(str(source))
             assert damage != "cut" and found.keys() == set(original.names())
             for name, value in found.items():

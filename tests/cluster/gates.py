@@ -1,4 +1,4 @@
-"""Gates: where a step waits until a test lets it through."""
+"""Gates: places where a step waits until a test lets it through."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import penstock.v1 as tf
 
 
 def gate_queues(moment: str) -> tuple[Any, Any]:
-    """The queue in which a step says that it is at a gate, and the one in which it waits there."""
+    """Two queues: in the first a step reports that it is at a gate, in the second it waits."""
     return tuple(  # type: ignore[return-value]
         tf.FIFOQueue(100, tf.bool, shapes=[()], shared_name=f"{moment}_{what}") for what in ("arrived", "gate")
     )

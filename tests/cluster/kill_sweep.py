@@ -1,11 +1,11 @@
-"""Kills each task of a training at many moments, and sees whether the training goes on and ends as it should.
+"""Kills each task of a training at many moments, and checks that the training continues and ends as it should.
 
     python tests/cluster/kill_sweep.py --training sync --ps 2 --victims ps1 --load busy --every 100
 
-A case is a training of its own: its tasks start, one of them is killed (SIGKILL) some milliseconds after both workers
-have made their first step, or after a checkpoint began, and is started again. The case is good if all workers go on,
-reach the step at which the training ends, and end with exit code 0; nobody but the victim is started again. The time of
-recovery is from the kill until each worker has had a step acknowledged that ended after the victim was started again.
+Each case is a separate training. Its tasks start; one of them is killed (SIGKILL) some milliseconds after both workers
+have made their first step, or after a checkpoint began, and is started again. The case is good if all workers continue,
+reach the step at which the training ends, and end with exit code 0, and if only the victim is started again. The time
+of recovery is from the kill until each worker has had a step acknowledged that ended after the restart of the victim.
 Tasks are forks of a process that has loaded penstock already: a start takes a tenth of a second.
 """
 
@@ -28,24 +28,24 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for a process that is started by hand
+sys.path.insert(0, str(Path(__file__).parents[1]))  # so that it runs as a script
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 from cluster.swept import Told, Training, run_task
 from loopback import free_addresses
 
-MORE_STEPS = 10  # from the recovery to the end of the training
+MORE_STEPS = 10  # steps from the recovery to the end of the training
 AFTER_SAVE = (0, 10, 30, 100)  # milliseconds after a checkpoint began
 RESTARTS = (1.0, 0.0)  # seconds until the victim is started again, in turns: as `penstock launch` does, and at once
 SECOND_AFTER = 0.3  # seconds from the restart of the first victim until another one is killed
-PACES = ((0.0, 0.0), (0.0, 0.02), (0.02, 0.0))  # likewise: who is faster, and in synchronous training waits
+PACES = ((0.0, 0.0), (0.0, 0.02), (0.02, 0.0))  # pause per worker in seconds: in sync training the faster one waits
 
 _forks = multiprocessing.get_context("forkserver")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A training, whom to kill in it, and when."""
+    """A training, the task to kill in it, and the moment."""
 
     sync: bool
     ps: int
@@ -54,13 +54,13 @@ class Case:
     after: str  # "start" or "save"
     delay: float  # seconds after that
     restart: float = 0.0  # seconds until the victim is started again
-    pauses: tuple[float, float] = (0.0, 0.0)  # of the workers, after each step
+    pauses: tuple[float, float] = (0.0, 0.0)  # pauses of the workers after each step
     supervised: bool = False
-    second: str = ""  # who is killed, too, while the others get over the first
+    second: str = ""  # a second task to kill during the recovery from the first
 
     @property
     def mode(self) -> str:
-        """What the results of cases are grouped by."""
+        """The key by which the results are grouped."""
         more = (", Supervisor" if self.supervised else "") + (", two killed" if self.second else "")
         return f"{'sync' if self.sync else 'async'}{more} | {self.ps} | {'busy' if self.busy else 'quiet'}"
 
@@ -72,7 +72,7 @@ class Case:
 
 @dataclass
 class Result:
-    """How a case ended: well if `fault` is empty."""
+    """The outcome of a case: good if `fault` is empty."""
 
     case: Case
     fault: str = ""
@@ -88,7 +88,7 @@ class _Task:
 
 
 class Stuck(Exception):
-    """Something that should have happened did not."""
+    """Raised if something that should happen does not."""
 
 
 @dataclass
@@ -113,7 +113,7 @@ class Run:
         self.codes.pop(name, None)
 
     def until(self, good: Callable[[], bool], what: str, at: float | None = None) -> None:
-        """Listens to the tasks until something is so, or until a moment."""
+        """Reads messages of the tasks until a condition holds, or until a deadline."""
         while not good():
             now = time.monotonic()
             if at is not None and now >= at:
@@ -123,7 +123,7 @@ class Run:
             self._listen(min(self.deadline, at or self.deadline) - now)
 
     def sleep_until(self, moment: float) -> None:
-        """Listens to the tasks until a moment."""
+        """Reads messages of the tasks until a moment."""
         self.until(lambda: False, "", moment)
 
     def _listen(self, seconds: float) -> None:
@@ -151,14 +151,14 @@ class Run:
         return [told for told in self.told.get(name, ()) if told.what == "step" and told.time > since]
 
     def kill(self, name: str) -> None:
-        """Ends a task without a word."""
+        """Kills a task."""
         task = self.tasks.pop(name)
         task.process.kill()
         task.process.join()
         task.pipe.close()
 
     def close(self, hangs: bool) -> None:
-        """Ends all tasks; those of a case that hangs say first where they are."""
+        """Ends all tasks; those of a hanging case first print where they are."""
         for task in self.tasks.values():
             if hangs and task.process.is_alive():
                 os.kill(task.process.pid, signal.SIGUSR1)
@@ -171,7 +171,7 @@ class Run:
 
 
 def run_case(case: Case, patience: float, slow: float) -> Result:
-    """Runs one case, which must be over within `patience` seconds; its logs are kept if it is not, or is `slow`."""
+    """Runs one case, which must be over within `patience` seconds; its logs are kept if it hangs or is `slow`."""
     folder = tempfile.mkdtemp(prefix="kill-sweep-")
     addresses = free_addresses(case.ps + 2)
     cluster = {"ps": addresses[: case.ps], "worker": addresses[case.ps :]}
@@ -223,14 +223,14 @@ def _strike(run: Run) -> float:
     for worker in workers:
         run.until(lambda worker=worker: run.tasks[worker].pipe.closed, f"the pipe of {worker} is not closed")  # type: ignore[misc]
         ends = [told.step for told in run.told[worker] if told.what == "end"]
-        # In synchronous training a worker that waits when the chief leaves ends with the data, which may be earlier.
+        # In synchronous training a worker that waits when the chief leaves ends with the data, perhaps earlier.
         if not ends or (worker == "worker0" and ends[-1] < last):
             raise Stuck(f"{worker} ended at {ends}, and was to end at step {last}")
     return recovered - killed
 
 
 def cases(args: argparse.Namespace) -> Iterator[Case]:
-    """All cases of the parts that were asked for. Those of different modes come in turns: a sweep may be cut short."""
+    """All selected cases. Those of different modes come in turns, since a sweep may be cut short."""
     starts = range(args.first, args.last + 1, args.every) if args.starts else ()
     saves = AFTER_SAVE if args.saves else ()
     moments = [("start", ms / 1000) for ms in starts] + [("save", ms / 1000) for ms in saves]
@@ -246,7 +246,7 @@ def cases(args: argparse.Namespace) -> Iterator[Case]:
 
 
 def sweep(wanted: Iterable[Case], patience: float, slow: float, until: float, count: int) -> Iterator[Result]:
-    """Runs cases, one after the other, and says how each ends; `count` processes keep the machine of some busy."""
+    """Runs cases one after the other and yields their results; `count` processes keep the CPU busy for some."""
     with Spinners(count) as spinners:
         for case in wanted:
             if time.monotonic() > until:
@@ -259,14 +259,14 @@ def sweep(wanted: Iterable[Case], patience: float, slow: float, until: float, co
 
 
 class Spinners:
-    """Processes that do nothing, as fast as they can."""
+    """Processes that keep the CPU busy."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._processes: list[Any] = []
 
     def set(self, busy: bool) -> None:
-        """Begins or ends them."""
+        """Starts or ends them."""
         if busy and not self._processes:
             self._processes = [_forks.Process(target=_spin, daemon=True) for _ in range(self._count)]
             for process in self._processes:

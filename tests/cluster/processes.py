@@ -1,4 +1,4 @@
-"""A cluster of real processes on this machine: started, watched by what they print, killed, frozen, started again."""
+"""A cluster of real processes on this machine: tests start, kill, freeze and restart them, and read their output."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Process:
         return [match for line in list(self.lines) for match in re.finditer(pattern, line)]
 
     def wait_for(self, pattern: str, count: int = 1, deadline: float = DEADLINE) -> re.Match[str]:
-        """Waits until a pattern has occurred `count` times, and gives the last of them."""
+        """Waits until a pattern has occurred `count` times, and returns the last match."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or len(self.find(pattern)) >= count, deadline)
         found = self.find(pattern)
@@ -65,7 +65,7 @@ class Process:
         return found[-1]
 
     def wait_for_more(self, pattern: str, more: int = 1) -> re.Match[str]:
-        """Waits until a pattern has occurred `more` times than by now."""
+        """Waits until a pattern has occurred `more` times more than now."""
         return self.wait_for(pattern, len(self.find(pattern)) + more)
 
     def tail(self) -> str:
@@ -75,14 +75,14 @@ class Process:
     def signal(self, number: int) -> None:
         """Sends a signal; one that kills or stops is waited for."""
         self._child.send_signal(number)
-        if number == signal.SIGSTOP:  # on a busy machine its threads may go on for a while
+        if number == signal.SIGSTOP:  # on a busy machine its threads may continue for a while
             os.waitid(os.P_PID, self._child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         if number == signal.SIGKILL:
             self._child.wait(DEADLINE)
             self._reader.join(DEADLINE)
 
     def end(self, deadline: float = DEADLINE) -> int:
-        """Waits until it has ended by itself; its exit status."""
+        """Waits until it has ended by itself. Returns its exit status."""
         try:
             status = self._child.wait(deadline)
         except subprocess.TimeoutExpired:
@@ -91,7 +91,7 @@ class Process:
         return status
 
     def close(self) -> None:
-        """Ends it, whatever it does."""
+        """Ends the process in any state."""
         if self._child.poll() is None:
             self._child.kill()
         self._child.wait(DEADLINE)
@@ -134,7 +134,7 @@ class Cluster:
         return [process for process in self._all if process.name == name]
 
     def run(self, name: str, *flags: str) -> Process:
-        """Starts a process; one that is no task if the name is none of a task."""
+        """Starts a process: a task if the name is that of a task."""
         command = [sys.executable, str(TRAINER), f"--cluster={json.dumps(self.spec)}", f"--folder={self.folder}"]
         task = re.fullmatch(r"(ps|worker)(\d+)", name)
         if task:
@@ -152,15 +152,15 @@ class Cluster:
             self.run(name, *self._flags)
 
     def kill(self, name: str) -> None:
-        """Ends a task without a word."""
+        """Kills a task."""
         self[name].signal(signal.SIGKILL)
 
     def freeze(self, name: str) -> None:
-        """Stops a task where it is, until `thaw`."""
+        """Stops a task (SIGSTOP) until `thaw`."""
         self[name].signal(signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
-        """Lets a task go on."""
+        """Lets a frozen task continue."""
         self[name].signal(signal.SIGCONT)
 
     def write(self, name: str, text: str = "") -> None:
@@ -170,13 +170,13 @@ class Cluster:
         path.with_suffix(".new").rename(path)
 
     def target(self, name: str) -> str:
-        """What to pass to a session to reach a task."""
+        """The target for a session on a task."""
         task = re.fullmatch(r"(ps|worker)(\d+)", name)
         assert task is not None
         return f"grpc://{self.spec[task[1]][int(task[2])]}"
 
     def probe(self, build: Callable[[], Any], name: str = "ps0", timeout: float = DEADLINE) -> Any:
-        """Runs what `build` puts into a new graph, in a session of this process."""
+        """Runs the tensors that `build` adds to a new graph, in a session of this process."""
         with tf.Graph().as_default(), tf.device(f"/job:{name[:-1]}/task:{name[-1]}"):
             fetches = build()
             with tf.Session(self.target(name)) as session:

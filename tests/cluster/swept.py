@@ -1,6 +1,6 @@
-"""The program of the kill sweep: a task of a small training, which tells its parent what it does.
+"""The program of the kill sweep: a task of a small training that reports its progress to its parent.
 
-It is a module of its own so that a server of forks can import it once for all tasks.
+It is a separate module so that a fork server can import it once for all tasks.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 import penstock.v1 as tf
 
-# These are loaded when they are first used; here that is before the forks.
+# These are loaded at their first use; importing them here does that before the forks.
 LOADED = (tf.train.Server, tf.train.SyncReplicasOptimizer, tf.layers.dense)
 SAVE_EVERY = 25  # steps; a Supervisor saves every second
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a task tells: "step" when one was acknowledged, "save" when a checkpoint begins, "end" when it is done."""
+    """A report of a task: "step" when one was acknowledged, "save" when a checkpoint begins, "end" when it is done."""
 
     what: str
     time: float  # by time.monotonic(), which all processes of a machine share
@@ -33,7 +33,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Training:
-    """How a task trains, and where."""
+    """The settings of a task."""
 
     cluster: dict[str, list[str]]
     folder: str
@@ -43,7 +43,7 @@ class Training:
 
     @property
     def finish(self) -> int | None:
-        """The step at which the parent wants the training to end, once it says so."""
+        """The step at which the training must end, once the parent has sent it."""
         try:
             return int(Path(self.folder, "finish").read_text())
         except FileNotFoundError:
@@ -51,11 +51,11 @@ class Training:
 
 
 def run_task(training: Training, job: str, index: int, pipe: Any) -> None:
-    """One task, from its start to its end."""
+    """Runs one task from its start to its end."""
     log = os.open(f"{training.folder}/{job}{index}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    faulthandler.register(signal.SIGUSR1, sys.stderr)  # the parent asks for it where something hangs
+    faulthandler.register(signal.SIGUSR1, sys.stderr)  # the parent asks for it if a case hangs
     logging.basicConfig(format="%(asctime)s %(threadName)s %(message)s", level=logging.DEBUG)
     tf.logging.set_verbosity(tf.logging.DEBUG)
     logging.getLogger("jax").setLevel(logging.WARNING)
@@ -72,7 +72,7 @@ def run_task(training: Training, job: str, index: int, pipe: Any) -> None:
 
 
 def _model(training: Training, index: int) -> tuple[Any, Any, Any]:
-    """A network whose variables are on all parameter servers: the train op, the global step, and what synchronises."""
+    """Builds a network with variables on all parameter servers: the train op, global step, and sync optimizer."""
     cluster = tf.train.ClusterSpec(training.cluster)
     with tf.device(tf.train.replica_device_setter(cluster=cluster, worker_device=f"/job:worker/task:{index}")):
         step = tf.train.get_or_create_global_step()
@@ -86,7 +86,7 @@ def _model(training: Training, index: int) -> tuple[Any, Any, Any]:
 
 
 class _Watch(tf.train.SessionRunHook, tf.train.CheckpointSaverListener):
-    """Tells of steps and saves, and ends the training where the parent wants it to end."""
+    """Reports steps and saves, and ends the training at the step that the parent has sent."""
 
     def __init__(self, training: Training, step: Any, tell: Any) -> None:
         self._training, self._step, self._tell = training, step, tell
@@ -112,7 +112,7 @@ def _monitored(training: Training, server: Any, index: int, train: Any, step: An
     is_chief = index == 0
     watch = _Watch(training, step, tell)
     hooks: list[Any] = [watch] if rule is None else [watch, rule.make_session_run_hook(is_chief)]
-    if is_chief:  # first, as it would be if MonitoredTrainingSession made it, which it does without listeners
+    if is_chief:  # first, as in MonitoredTrainingSession, which makes one without listeners
         saver = tf.train.CheckpointSaverHook(f"{training.folder}/train", save_steps=SAVE_EVERY, listeners=[watch])
         hooks.insert(0, saver)
     with tf.train.MonitoredTrainingSession(
@@ -141,7 +141,7 @@ def _supervised(training: Training, server: Any, index: int, train: Any, step: A
         runner, tokens = rule.get_chief_queue_runner(), rule.get_init_tokens_op()
 
     class Saver(tf.train.Saver):
-        """Tells of saves."""
+        """Reports saves."""
 
         def save(self, *args: Any, **kwargs: Any) -> Any:
             tell("save")
@@ -174,6 +174,6 @@ def _supervised(training: Training, server: Any, index: int, train: Any, step: A
 
 
 def _filters(server: Any) -> Any:
-    """Workers need not wait for each other."""
+    """Device filters, so that workers need not wait for each other."""
     definition = server.server_def
     return tf.ConfigProto(device_filters=["/job:ps", f"/job:{definition.job_name}/task:{definition.task_index}"])

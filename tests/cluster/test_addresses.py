@@ -1,4 +1,4 @@
-"""What a server says of its address, what is refused as one, and how Ctrl-C ends a server."""
+"""Addresses of servers, valid and refused ones, and how Ctrl-C ends a server."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_interrupt_ends_a_server_in_one_line() -> None:
     paths = os.pathsep.join([str(ROOT), *sys.path])
     env = {**os.environ, "PYTHONPATH": paths, "PENSTOCK_FULL_TRACEBACK": "0", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", SERVER]
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # one that is ignored here would be ignored there
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # a signal that is ignored here would be ignored in the child
     try:
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     finally:

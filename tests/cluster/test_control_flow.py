@@ -1,4 +1,4 @@
-"""Loops and conditionals over tasks that are processes: what they give, and what happens when one of them is lost."""
+"""Loops and conditionals over tasks in separate processes: their results, and the loss of a task."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def variable(name: str, value: Any, device: str) -> Any:
 
 
 class Background:
-    """A step that runs in a thread of its own; `error` waits for it to fail."""
+    """Runs a step in a separate thread; `error` waits until it fails."""
 
     def __init__(self, session: Any, fetches: Any, feeds: Any) -> None:
         self._error: BaseException | None = None
@@ -104,7 +104,7 @@ def test_a_task_is_lost_in_a_body(cluster: Cluster, victim: str) -> None:
         getattr(cluster, fault)(victim)
         return step.error()
 
-    # A session of the first parameter server, so that whoever is lost is another task.
+    # A session on the first parameter server, so that the lost task is another one.
     with tf.Session(cluster.target("ps0")) as session:
         session.run(tf.global_variables_initializer())
         assert session.run(loop, {limit: 2}) == [2, 6]

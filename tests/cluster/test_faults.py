@@ -1,4 +1,4 @@
-"""Tasks that are killed or frozen in the middle of training, and come back: it goes on, and ends as it should."""
+"""Tasks are killed or frozen in the middle of training and come back: training continues and ends as it should."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 def strike(cluster: Cluster, victim: str, fault: str, worker: str = "worker1") -> None:
-    """Has a task go, and come back once another, `worker` or the parameter server, has noticed."""
+    """Kills or freezes a task; brings it back once another, `worker` or the parameter server, has noticed."""
     witness, sign = "ps0", f"the link to /job:worker/.*{victim[-1]} has"
     if victim.startswith("ps"):
         witness, sign = worker, "is lost"
@@ -40,14 +40,14 @@ def strike(cluster: Cluster, victim: str, fault: str, worker: str = "worker1") -
         cluster.thaw(victim)
 
 
-def goes_on(cluster: Cluster, *workers: str) -> None:
+def makes_progress(cluster: Cluster, *workers: str) -> None:
     """Waits until the workers have had more steps acknowledged."""
     for worker in workers:
         cluster[worker].wait_for_more("^ack", 5)
 
 
 def ends(cluster: Cluster, steps: int = 10) -> list[float]:
-    """Has the training end some steps later; the last global step, total and weight."""
+    """Lets the training end some steps later. Returns the last global step, total and weight."""
     step = cluster.probe(lambda: _shared("global_step"))
     cluster.write("finish", str(step + steps))
     for worker in ("worker0", "worker1"):
@@ -58,18 +58,18 @@ def ends(cluster: Cluster, steps: int = 10) -> list[float]:
 
 
 def _shared(name: str) -> Any:
-    """A variable of the parameter server, as a session of the test sees it."""
+    """The value of a variable of the parameter server, read in a session of the test."""
     variable = tf.get_variable(name, [], tf.int64, trainable=False)
     return variable._ref() if hasattr(variable, "_ref") else variable
 
 
 def counted(cluster: Cluster, pattern: str) -> int:
-    """How often all workers have said something, in all their lives."""
+    """How often all processes of all workers have printed something."""
     return sum(len(p.find(pattern)) for name in ("worker0", "worker1") for p in cluster.of(name))
 
 
 def gated(cluster: Cluster, worker: str, moment: str, victim: str, fault: str) -> None:
-    """A fault while a step of `worker` is at a gate; the step is tried again unless the worker itself was killed."""
+    """A fault while a step of `worker` is at a gate; the step is retried unless the worker itself was killed."""
     cluster.write(f"{worker}.moment", moment)
     cluster.at_gate(moment)
     strike(cluster, victim, fault, worker)
@@ -89,18 +89,18 @@ def test_a_worker_rejoins(tmp_path: Path) -> None:
             strike(cluster, "worker1", fault)
         cluster["worker1"].wait_for_more(waits)
         (tmp_path / "hold.worker0.start").unlink()
-        goes_on(cluster, "worker0", "worker1")
+        makes_progress(cluster, "worker0", "worker1")
         for fault in FAULTS:
             for moment in ("pull", "push"):
                 gated(cluster, "worker1", moment, "worker1", fault)
-                goes_on(cluster, "worker0", "worker1")
+                makes_progress(cluster, "worker0", "worker1")
         step, total, w = ends(cluster)
         assert step == total == w
         assert counted(cluster, "^ack") <= step <= counted(cluster, "^try") + counted(cluster, "is lost")
 
 
 def test_the_chief_comes_back(tmp_path: Path) -> None:
-    """Killed or frozen while it initialises, in a pull, a push and a save: the others go on, no update is lost."""
+    """Killed or frozen while it initialises, in a pull, a push and a save: the others continue, no update is lost."""
     with Cluster(tmp_path) as cluster:
         cluster.write("hold.worker0.init")
         cluster.start("ps0", "worker0", mode="monitored")
@@ -109,15 +109,15 @@ def test_the_chief_comes_back(tmp_path: Path) -> None:
             strike(cluster, "worker0", fault)
         (tmp_path / "hold.worker0.init").unlink()
         cluster.start("worker1")
-        goes_on(cluster, "worker0", "worker1")
+        makes_progress(cluster, "worker0", "worker1")
         for fault in FAULTS:
             for moment in ("pull", "push", "save"):
                 gated(cluster, "worker0", moment, "worker0", fault)
-                goes_on(cluster, "worker0", "worker1")
+                makes_progress(cluster, "worker0", "worker1")
         step, total, w = ends(cluster)
         assert step == total == w
         assert counted(cluster, "^ack") <= step <= counted(cluster, "^try") + counted(cluster, "is lost")
-        # One that ended by itself has left nothing: the next begins at the checkpoint.
+        # A chief that ended by itself leaves no mark: the next one starts from the checkpoint.
         cluster.start("worker0")
         assert int(cluster["worker0"].wait_for(r"session at step (\d+)")[1]) == step
         assert not cluster["worker0"].find("is kept")
@@ -125,7 +125,7 @@ def test_the_chief_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["monitored", "supervised"])
 def test_the_parameter_server_comes_back_empty(tmp_path: Path, mode: str) -> None:
-    """Killed or frozen at the start, in a pull, a push and a save: nobody is restarted, and nothing begins anew."""
+    """Killed or frozen at the start, in a pull, a push and a save: no worker restarts, and training does not either."""
     with Cluster(tmp_path) as cluster:
         cluster.write("hold.worker0.start")
         cluster.start("ps0", "worker0", "worker1", mode=mode)
@@ -134,13 +134,13 @@ def test_the_parameter_server_comes_back_empty(tmp_path: Path, mode: str) -> Non
             strike(cluster, "ps0", fault)
             cluster["worker1"].wait_for_more("Waiting until the chief has initialised the model")
         (tmp_path / "hold.worker0.start").unlink()
-        goes_on(cluster, "worker0", "worker1")
+        makes_progress(cluster, "worker0", "worker1")
         for fault, (moment, worker) in product(FAULTS, (("pull", "worker1"), ("save", "worker0"), ("push", "worker1"))):
             cluster["worker0"].wait_for_more("Saving checkpoint", 2)  # when a second begins, one is complete
             before = int(re.findall(r"\d+$", tf.train.latest_checkpoint(tmp_path / "train"))[0])
             gated(cluster, worker, moment, "ps0", fault)
             assert cluster.probe(lambda: _shared("global_step")) >= before > 0
-            goes_on(cluster, "worker0", "worker1")
+            makes_progress(cluster, "worker0", "worker1")
         ends(cluster)
         assert len(cluster.of("worker0")) == len(cluster.of("worker1")) == 1
 
@@ -151,10 +151,10 @@ def test_a_parameter_server_is_frozen_while_the_chief_prepares_graphs(tmp_path: 
         cluster.start("ps0", "worker0", "worker1", mode="monitored")
         cluster["worker0"].wait_for("held at init")
         cluster.freeze("ps0")
-        (tmp_path / "hold.worker0.init").unlink()  # what it runs next is a graph that the server has not seen
+        (tmp_path / "hold.worker0.init").unlink()  # it next runs a graph that the server does not have
         cluster["worker0"].wait_for("is lost")
         cluster.thaw("ps0")
-        goes_on(cluster, "worker0", "worker1")
+        makes_progress(cluster, "worker0", "worker1")
         ends(cluster)
 
 
@@ -162,12 +162,12 @@ def test_a_parameter_server_is_frozen_while_the_chief_prepares_graphs(tmp_path: 
 def test_what_is_lost_without_checkpoints_is_told(tmp_path: Path, mode: str) -> None:
     with Cluster(tmp_path) as cluster:
         cluster.start("ps0", "worker0", "worker1", mode=mode, checkpoints=0)
-        goes_on(cluster, "worker0", "worker1")
+        makes_progress(cluster, "worker0", "worker1")
         cluster.kill("ps0")
         cluster.start("ps0")
         cluster["worker0"].wait_for("ALL TRAINING SO FAR IS LOST: at least [1-9][0-9]* steps")
         cluster["worker0"].wait_for("no checkpoint directory to restore .* begins anew at step 0")
-        goes_on(cluster, "worker0", "worker1")
+        makes_progress(cluster, "worker0", "worker1")
         ends(cluster)
 
 
@@ -175,10 +175,10 @@ def test_what_is_lost_without_checkpoints_is_told(tmp_path: Path, mode: str) -> 
     ("mode", "victims"), [("monitored", ["worker1", "worker0", "ps0"]), ("supervised", ["worker0", "ps0"])]
 )
 def test_synchronous_training_goes_on(tmp_path: Path, mode: str, victims: list[str]) -> None:
-    """Killed or frozen while a replica waits for a token: whoever waits says so, and goes on when all are back."""
+    """Killed or frozen while a replica waits for a token: the replica logs that, and continues when all are back."""
     with Cluster(tmp_path) as cluster:
         cluster.start("ps0", "worker0", "worker1", mode=mode, sync=1)
-        goes_on(cluster, "worker0", "worker1")
+        makes_progress(cluster, "worker0", "worker1")
         for victim in victims:
             for fault in FAULTS:
                 # One replica does not take part, the other waits for it.
@@ -189,38 +189,38 @@ def test_synchronous_training_goes_on(tmp_path: Path, mode: str, victims: list[s
                 cluster[waiting].wait_for_more("A step has been waiting")
                 strike(cluster, victim, fault, waiting)
                 (tmp_path / f"hold.{idle}.step").unlink()
-                goes_on(cluster, "worker0", "worker1")
+                makes_progress(cluster, "worker0", "worker1")
         if "worker0" in victims:
             cluster.kill("worker0")
             cluster["worker1"].wait_for_more("A step has been waiting")
             cluster.start("worker0")
-            goes_on(cluster, "worker0", "worker1")
+            makes_progress(cluster, "worker0", "worker1")
         ends(cluster)
         assert all(len(cluster.of(w)) == 1 for w in ("worker0", "worker1") if w not in victims)
 
 
 def test_a_parameter_server_without_the_tokens_comes_back(tmp_path: Path) -> None:
-    """The chief waits for a token of the first: only its thread that applies updates sees that the second has gone."""
+    """The chief waits for a token of the first server: only its updating thread notices the loss of the second."""
     with Cluster(tmp_path, ps=2) as cluster:
-        # Without an input queue: the threads of one would close the session, and so wake the chief.
+        # Without an input queue, whose threads would close the session and so wake the chief.
         cluster.start("ps0", "ps1", "worker0", "worker1", mode="monitored", sync=1, input=0)
-        goes_on(cluster, "worker0", "worker1")
+        makes_progress(cluster, "worker0", "worker1")
         for fault in FAULTS:
             cluster.write("hold.worker1.step")
             cluster["worker1"].wait_for_more("held at step")
             cluster.until(lambda: _accumulator().num_accumulated(), lambda count: count == 1, "ps1")
             strike(cluster, "ps1", fault, "worker0")
             (tmp_path / "hold.worker1.step").unlink()
-            goes_on(cluster, "worker0", "worker1")
+            makes_progress(cluster, "worker0", "worker1")
         ends(cluster)
-        assert not cluster["worker0"].find("An error occurred")  # that it got over one is told as such
+        assert not cluster["worker0"].find("An error occurred")  # recovery from an error is not logged as one
 
 
 def test_synchronous_training_ends_with_the_data(tmp_path: Path) -> None:
-    """Whichever replica runs out first: the rest of them does its share, or ends with the chief."""
+    """Either replica may run out of data first: the others do its share, or end with the chief."""
     with Cluster(tmp_path) as cluster:
         # A step takes two gradients and makes at most one of the other replica too old: it uses up to three of the
-        # chief's records. How many it does use depends on who is slow.
+        # chief's records. How many depends on which replica is slower.
         for records, least in (("24,6", 8), ("6,24", 2)):
             cluster.start(
                 *(["worker0", "worker1"] if cluster.of("ps0") else ["ps0", "worker0", "worker1"]),

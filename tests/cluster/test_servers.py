@@ -1,4 +1,4 @@
-"""Servers that only serve: sessions of clients that share what is there, vanish, clear it, count, and wait for them."""
+"""Servers without a program of their own: clients share their state, vanish, clear it, count, and wait."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_sessions_share_variables_and_workers_have_their_own(servers: Cluster) -
     assert first.run(tf.assign_add(shared, 4.0)) == second.run(shared) == 5.0
     assert (first.run(tf.assign_add(own, 7)), second.run(own)) == (7, 0)
     first.close()
-    # What a server holds outlives sessions, until somebody clears it.
+    # The state of a server outlives sessions, until it is cleared.
     assert second.run([shared, aside]) == [5.0, 2.0]
     tf.Session.reset(servers.target("ps0"), ["other"])
     with pytest.raises(tf.errors.AbortedError, match="was closed or reset"):
@@ -100,12 +100,12 @@ def test_a_client_vanishes_while_it_waits_in_a_queue(servers: Cluster, fault: st
     servers["ps0"].wait_for("link to client .* has ended", gone + 1, DEADLINE)
     _sessions(servers, at_least=0)
     servers.open_gate("client")
-    # Nobody but us has taken it.
+    # No other session has taken it.
     assert servers.probe(lambda: gate_queues("client")[1].dequeue())
     held = servers.probe(lambda: tf.get_variable("held", [1 << 16])._ref())
     np.testing.assert_array_equal(held, np.zeros(1 << 16))
     if fault == "freeze":
-        # It may go on waiting, but in a session that begins anew.
+        # It may wait again, but in a new session.
         servers.thaw("client")
         assert client.end() == 1
         assert client.find("UnavailableError.*(Lost the connection|No connection)")
@@ -126,7 +126,7 @@ def test_a_task_is_frozen_while_it_takes_a_graph(tmp_path: Path, monkeypatch: py
 
 
 def _sessions(servers: Cluster, at_least: int) -> list[Any]:
-    """The sessions that the parameter server knows of, once there are `at_least`, or none if that is 0."""
+    """Waits until the parameter server has `at_least` sessions, or none if that is 0, and returns them."""
     control = ControlClient(servers.spec["ps"][0])
     try:
         for _ in range(1000):

@@ -1,6 +1,6 @@
-"""The program of the cluster tests: a task, or a client. It prints what it does, and waits where a test wants it to.
+"""The program of the cluster tests: a task, or a client. It prints what it does, and waits where a test tells it to.
 
-A test that wants a worker's next step to wait at a gate leaves a file `worker0.moment` with the name of the gate.
+A test that wants a worker's next step to wait at a gate writes a file `worker0.moment` with the name of the gate.
 Training ends at the step that the file `finish` names. Each step adds 1 to the global step and, if nothing is lost, to
 `total`.
 """
@@ -56,7 +56,7 @@ class Model:
                 collections=[tf.GraphKeys.LOCAL_VARIABLES],
             )
         with tf.device(worker):
-            # A queue of the worker's own, whose filling needs the parameter server: it must outlive lost sessions.
+            # A queue on the worker that is filled with the parameter server's help: it must outlive lost sessions.
             self.one = tf.constant(1.0)
             if args.input:
                 queue = tf.FIFOQueue(4, tf.float32, shapes=[()], shared_name=f"input{args.task}")
@@ -92,7 +92,7 @@ class Model:
             pushed = tf.identity(gradient)
             with tf.control_dependencies([pushed]):
                 waits = [gate("push")] if moment == "push" else []
-            # Without the gradient nothing is counted, and what is counted is counted in one go.
+            # The counts depend on the gradient, and are all made together.
             with tf.control_dependencies([pushed, *waits]):
                 return tf.group(
                     tf.assign_sub(self.w, pushed), tf.assign_add(self.total, 1), tf.assign_add(self.step, 1)
@@ -100,7 +100,7 @@ class Model:
 
 
 class Control(tf.train.SessionRunHook):
-    """Saves when a test says so, and ends the training at the step of the file `finish`."""
+    """Saves when a test asks for it, and ends the training at the step in the file `finish`."""
 
     def __init__(self, task: Task, model: Model) -> None:
         self._task = task
@@ -121,7 +121,7 @@ class Control(tf.train.SessionRunHook):
 
 
 class Task:
-    """What the process is, and what the test tells it."""
+    """The role of the process, and the instructions of the test."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -131,7 +131,7 @@ class Task:
         self.logdir = str(self.folder / "train") if args.checkpoints else None
 
     def moment(self) -> str:
-        """At which gate the next step shall wait."""
+        """The gate at which the next step must wait."""
         path = self.folder / f"{self.name}.moment"
         try:
             moment = path.read_text()
@@ -148,14 +148,14 @@ class Task:
             return None
 
     def held(self, what: str) -> None:
-        """Waits while the test holds it by a file."""
+        """Waits while a file of the test exists."""
         if (self.folder / f"hold.{self.name}.{what}").exists():
             say(f"held at {what}")
             while (self.folder / f"hold.{self.name}.{what}").exists():
                 time.sleep(0.02)
 
     def train(self, run: Any, stopped: Any, model: Model, save: Any) -> None:
-        """Runs steps, and says what was asked for and what was acknowledged."""
+        """Runs steps, and prints each when it is requested and when it is acknowledged."""
         while not stopped():
             self.held("step")
             moment = self.moment()
@@ -239,7 +239,7 @@ def supervised(task: Task, model: Model, server: Any) -> None:
 
 
 def count(task: Task, server: Any) -> None:
-    """Adds 1 to a counter of the parameter server, again and again, in a plain session."""
+    """Adds 1 to a counter of the parameter server repeatedly, in a plain session."""
     with tf.device("/job:ps/task:0"):
         counter = tf.get_variable("counter", initializer=tf.constant(0, tf.int64), use_resource=True)
         large = tf.get_variable("large", initializer=tf.zeros([SIZE]), use_resource=True)
@@ -278,7 +278,7 @@ def wait_in_queue(task: Task, cluster: dict[str, list[str]]) -> None:
 
 
 def filters(task: Task) -> Any:
-    """Workers need not wait for each other."""
+    """Device filters, so that workers need not wait for each other."""
     return tf.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{task.args.task}"])
 
 

@@ -1,4 +1,4 @@
-"""`import tensorflow` gives penstock."""
+"""`import tensorflow` imports penstock."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""Every name that TensorFlow 1 programs are known to use, under the alias.
+"""Every name that TensorFlow 1 programs are known to use exists under the alias.
 
 The table was counted over public programs: by namespace, the names that they use there. Those of `LATER` wait for
 work that is not done yet; a test fails when one of them appears, so that the list stays true.
@@ -183,7 +183,7 @@ NAMES = {
     "xla.experimental": "compile",
 }
 
-# Why: the names that begin so.
+# Reason -> prefixes of names.
 LATER = {
     "optimizers of tf.contrib.opt": "contrib.opt.",
     "strategies of tf.distribute": (
@@ -201,7 +201,7 @@ LATER = {
 }
 WAITING = tuple(name for names in LATER.values() for name in names.split())
 
-# Methods, by what has them.
+# Methods, by their class.
 METHODS = {
     "FIFOQueue": "enqueue dequeue enqueue_many dequeue_many close size",
     "Graph": "as_default get_operations get_tensor_by_name finalize",
@@ -243,7 +243,7 @@ def installed():
 
 
 def found(name):
-    """What `tf.<name>` gives, or else `from tensorflow.<...> import <...>`; raises if there is nothing."""
+    """The value of `tf.<name>`, or of `from tensorflow.<...> import <...>`; raises an error if neither exists."""
     value = importlib.import_module("tensorflow")
     try:
         for part in name.split("."):

@@ -34,7 +34,7 @@ def run(fetches: Any, feed: Any = None) -> Any:
         return sess.run(fetches, feed)
 
 
-# What is called, the variables it makes, the name of its result.
+# The call, the variables it makes, the name of its result.
 CALLS = {
     "fully_connected": (lambda: layers.fully_connected(tf.ones([2, 4]), 3), ["weights", "biases"], "Relu"),
     "linear": (lambda: layers.linear(tf.ones([2, 4]), 3, scope="linear"), ["weights", "biases"], "BiasAdd"),
@@ -174,7 +174,7 @@ def small_net() -> Any:
 
 
 def test_train_in_step_with_other_replicas() -> None:
-    """The chief alone: it puts out the tokens, and nobody but the others waits for a step to begin with."""
+    """The chief alone: it puts out the tokens, and only other replicas would wait before their first step."""
     w = tf.Variable(3.0)
     rule = tf.train.SyncReplicasOptimizer(tf.train.GradientDescentOptimizer(0.1), 1)
     train = slim.learning.create_train_op(w * w, rule)

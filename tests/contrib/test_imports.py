@@ -1,4 +1,4 @@
-"""How programs import tf.contrib and TensorFlow's internal layers, each in the form in which it is written."""
+"""Programs import tf.contrib and TensorFlow's internal layers in several forms; each form works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables on the parameter server that has the least to hold."""
+"""Variables go to the parameter server with the least load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MNIST files, and the digits that take their place."""
+"""MNIST files, and the digits that replace them."""
 
 import gzip
 import io
@@ -64,7 +64,7 @@ def test_batches_go_through_all_examples_each_epoch():
 
 
 def test_a_batch_may_be_larger_than_the_data():
-    """As `mnist.test.next_batch(1000)` is where the 297 digits of penstock take the place of MNIST's 10,000."""
+    """As in `mnist.test.next_batch(1000)` if the 297 digits of penstock replace MNIST's 10,000."""
     data = DataSet(np.zeros((4, 1), np.float32), np.arange(4), seed=0)
     labels = data.next_batch(10)[1].tolist()
     assert sorted(labels[:4]) == sorted(labels[4:8]) == [0, 1, 2, 3] and data.epochs_completed == 2
@@ -103,7 +103,7 @@ def test_fake_batches_of_real_data(folder):
 
 
 def test_reading_leaves_the_folder_alone(folder):
-    """So that all tasks of a cluster may read at once, from a folder that they may not write to."""
+    """Then all tasks of a cluster may read at once, from a folder that is read-only."""
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     folder.chmod(0o555)
     read_data_sets(folder, validation_size=0)

@@ -1,4 +1,4 @@
-"""Parts of contrib and of TensorFlow's internals that few programs use, each by what it does."""
+"""Parts of contrib and of TensorFlow's internals that few programs use."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_record_input(session, tmp_path):
     whole = RecordInput(str(tmp_path / "part-*"), batch_size=5, buffer_size=4, seed=3).get_yield_op()
     assert whole.shape == (5,)
     epoch = np.concatenate([session.run(whole) for _ in range(2)])
-    assert len(set(epoch)) >= 8  # the buffer may hold back some, and hand out others of the next epoch
+    assert len(set(epoch)) >= 8  # the buffer may keep some, and return others of the next epoch
     parts = RecordInput(str(tmp_path / "part-*"), batch_size=2, batches=3).get_yield_op()
     assert [len(part) for part in parts] == [2, 2, 2] and parts[0][0].shape == ()
     nothing = RecordInput(str(tmp_path / "none-*")).get_yield_op()

@@ -1,4 +1,4 @@
-"""Datasets give the elements that they give in TensorFlow."""
+"""Datasets have the same elements as in TensorFlow."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_what_is_missing_as_a_whole_has_a_message_of_its_own(path, says):
             found = getattr(found, name)
     assert "penstock has no" in str(caught.value) and says in str(caught.value)
     assert "nearest" not in str(caught.value)
-    # What it recommends exists.
+    # The recommended name exists.
     for name in re.findall(r"tf\.([A-Za-z][\w.]*\w)", str(caught.value)):
         found = tf
         for part in name.split("."):

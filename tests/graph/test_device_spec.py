@@ -17,7 +17,7 @@ FIELDS = ("job", "replica", "task", "device_type", "device_index")
 
 
 def outcome(make: Any) -> dict[str, Any]:
-    """What a golden row records about a spec, or about the failure to make it."""
+    """The record of a golden row: a spec, or the error in making it."""
     try:
         spec = make()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""GraphDefs: what a graph is written as, and what comes back."""
+"""GraphDefs: how a graph is written, and that it can be imported again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def golden(model: str) -> GraphDef:
 
 
 def differences(actual: Any, expected: Any) -> list[str]:
-    """How two lists of NodeDefs differ, node by node."""
+    """The differences of two lists of NodeDefs, node by node."""
     found = []
     for a, e in zip(actual, expected, strict=False):
         if (a.name, a.op, list(a.input), a.device) != (e.name, e.op, list(e.input), e.device):
@@ -53,7 +53,7 @@ def test_read_and_written_again_is_the_same(model: str) -> None:
         again = graph.as_graph_def()
     devices = {n.name: n.device for n in proto.node}
     for node in proto.node:
-        # As in TensorFlow, a node goes where the one that it is colocated with is.
+        # As in TensorFlow, a node goes to the device of the node that it is colocated with.
         group = [g.decode()[5:] for g in node.attr["_class"].list.s] if "_class" in node.attr else []
         node.device = devices[group[0]] if group and group != [node.name] else node.device
     assert differences(again.node, proto.node) == []

@@ -40,13 +40,13 @@ def try_import(proto: GraphDef) -> None:
         except ALLOWED:
             assert graph.get_operations() == []
         else:
-            # What can be read can be written, and read again.
+            # A graph that can be read can be written, and read again.
             again = graph.as_graph_def()
             with Graph().as_default():
                 import_graph_def(GraphDef.FromString(again.SerializeToString()), name="")
 
 
-CHANGE = st.tuples(st.floats(0, 0.9999), st.integers(0, 255))  # where (as a part of the whole), and what
+CHANGE = st.tuples(st.floats(0, 0.9999), st.integers(0, 255))  # position (as a fraction of the whole), and new value
 
 
 @relaxed

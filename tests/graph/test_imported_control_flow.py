@@ -110,7 +110,7 @@ ENTER = node("e", "Enter", "x", frame_name='s: "f"', **FLOAT)
 def test_what_is_no_control_flow_is_refused(nodes: str, message: str) -> None:
     proto = text_format.Parse(START + SWITCHES + nodes, GraphDef())
     with tf.Graph().as_default() as graph:
-        if not message:  # a loop without an end is left out, as nothing can come of it
+        if not message:  # a loop without an Exit is left out, since nothing can use it
             tf.import_graph_def(proto, name="")
             assert [op.name for op in graph.get_operations()] == ["x", "p", "q"]
             return

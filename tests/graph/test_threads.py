@@ -1,4 +1,4 @@
-"""One graph, many threads: every node is there once, and scopes do not leak from one thread to another."""
+"""Many threads build one graph: every node exists once, and scopes do not leak from one thread to another."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Values that NumPy makes arrays of are tensors, in lists and with other values too."""
+"""Values that NumPy can convert to arrays become tensors, also in lists and mixed with other values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import penstock.v1 as tf
 
 
 class Given:
-    """An object that gives an array, as a data frame does."""
+    """An object that converts to an array, as a data frame does."""
 
     def __init__(self, value: Any) -> None:
         self.value = np.array(value)

@@ -18,7 +18,7 @@ FLOATS = [np.float32, np.float64, np.float16, BFLOAT16]
 
 
 def pairs(values: Any) -> tuple[Any, Any]:
-    """Each value beside each."""
+    """All pairs of values."""
     x, y = np.meshgrid(values, values)
     return np.ascontiguousarray(x), np.ascontiguousarray(y)
 

@@ -24,7 +24,7 @@ def numbered(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 
 
 def inside(indices: Any, mode: str) -> Any:
-    """What is out of bounds has no meaning where bounds are promised."""
+    """Clips indices: out of bounds, the result is undefined if bounds are promised."""
     return jnp.clip(indices, 0, 2) if mode == "promise_in_bounds" else indices
 
 
@@ -88,7 +88,7 @@ def test_putting(mode: str, way: str) -> None:
     def function(x: Any, i: Any, small: Any, rows: Any) -> Any:
         i = inside(i, mode)
         if way == "set" and mode != "fill":
-            i = i[:1]  # which of several updates of one element wins is not said
+            i = i[:1]  # it is undefined which of several updates of one element wins
             small, rows = small[:1], rows[:1]
 
         def at(*index: Any) -> Any:

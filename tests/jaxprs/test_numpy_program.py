@@ -1,4 +1,4 @@
-"""Programs as a whole: what is merged, kept, written to and refused; models and their gradients."""
+"""Whole programs: merging, memory, writes in place and refusals; models and their gradients."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ OPERATIONS: list[tuple[Any, Any]] = [
     st.lists(st.integers(0, 13), min_size=1, max_size=4),
 )
 def test_any_program_writes_only_into_what_nobody_needs(nodes: Any, outputs: list[int]) -> None:
-    """Operands are counted from the last value back, so that many values are used once, as temporary ones are."""
+    """Operands are numbered from the last value back, so that many values are used once, as temporaries are."""
 
     def run(which: int, values: list[Any]) -> list[Any]:
         for operation, *back in nodes:
@@ -325,7 +325,7 @@ def test_gradients_of_an_lstm_by_while_of_any_length() -> None:
 
 
 def test_the_memory_of_a_loop_is_written_in_place() -> None:
-    """Else each iteration would copy all rows."""
+    """Otherwise each iteration would copy all rows."""
     rows, x = np.zeros((5, 3), np.float32), normal(3)
 
     def function(rows: Any, x: Any) -> Any:

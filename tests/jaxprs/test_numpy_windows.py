@@ -175,7 +175,7 @@ def test_special_functions(dtype: Any) -> None:
 def test_special_functions_where_they_end() -> None:
     x = np.array([0, 1, -1, np.inf, -np.inf, np.nan], np.float32)
     check(lambda x: (lax.erf(x), lax.erfc(x), lax.erf_inv(x), lax.lgamma(x)), x)
-    check(lambda x: lax.digamma(jnp.abs(x)), x[1:])  # what it is at 0 depends on jax's version
+    check(lambda x: lax.digamma(jnp.abs(x)), x[1:])  # the value at 0 depends on jax's version
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -212,7 +212,7 @@ def test_linear_algebra(dtype: Any) -> None:
                     )
         vectors, values = lax.linalg.eigh(definite)
         left, kept, right = jnp.linalg.svd(y, full_matrices=False)
-        # The signs of these are nobody's promise.
+        # Their signs are not defined.
         rebuilt = [(vectors * values[..., None, :]) @ jnp.conj(jnp.swapaxes(vectors, -1, -2))]
         return [*results, *rebuilt, (left * kept[..., None, :]) @ right]
 

@@ -1,4 +1,4 @@
-"""The padded form of a program: shapes, one compilation, what is refused."""
+"""The padded form of a program: shapes, one compilation, refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_shapes() -> None:
 
 
 def test_bounds_are_exact() -> None:
-    """Parts of a difference depend on each other: the bound is that of the whole."""
+    """The parts of a difference depend on each other, so the bound is that of the whole."""
     b, t = export.symbolic_shape("b, t")
     assert Bounds({"b": 8}).range(b - b // 2) == (1, 4)
     assert Bounds({"b": 8, "t": 5}).range(t * b - b) == (0, 32)
@@ -67,7 +67,7 @@ def test_one_compilation_serves_all_sizes() -> None:
 
 
 def test_loops_run_to_the_true_length() -> None:
-    """The number of iterations is that of the true size, not of the bound."""
+    """The number of iterations depends on the true size, not on the bound."""
     ran = []
 
     def count(i: Any) -> None:
@@ -84,7 +84,7 @@ def test_loops_run_to_the_true_length() -> None:
 
 
 def _rows_of_windows(x: Any) -> Any:
-    """Several windows that may overlap, each of them shorter than a row and replacing what was there."""
+    """Several windows that may overlap; each is shorter than a row and replaces its old values."""
     numbers = lax.ScatterDimensionNumbers((1,), (0,), (0, 1))
     places = jnp.stack([jnp.arange(x.shape[0]), jnp.arange(x.shape[0])], 1) % 2
     return lax.scatter(x, places, x[:, 1:], numbers)
@@ -113,7 +113,7 @@ def test_the_next_key_is_refused_where_it_is_read() -> None:
         padded(traced(both, ("b", F), ("4", "uint32")), {"b": 7})
 
 
-# Functions of an array of two dimensions, which give another.
+# Functions from one two-dimensional array to another.
 STEPS: dict[str, Any] = {
     "flip rows": lambda x: x[::-1],
     "flip columns": lambda x: x[:, ::-1],

@@ -1,4 +1,4 @@
-"""Scripts, and launchers that run them."""
+"""Fixtures that write scripts, and launch them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def script(tmp_path):
 
 @pytest.fixture
 def launch(script, tmp_path):
-    """Starts `penstock launch` on a script with the text above in front; afterwards nothing of it may be left."""
+    """Starts `penstock launch` on a script with the text above in front. Afterwards no process of it may be left."""
     mark = f"PENSTOCK_TEST_MARK={uuid.uuid4()}"
     name, value = mark.split("=")
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
@@ -37,7 +37,7 @@ def launch(script, tmp_path):
     def start(text, *args, options=(), env=(), stdout=subprocess.PIPE):
         path = script(TASK + text)
         command = [sys.executable, "-m", "penstock", "launch", *map(str, options), str(path), *args]
-        # One that is ignored here (under nohup, in the background) would be ignored there.
+        # A signal that is ignored here (under nohup, in the background) would be ignored in the child.
         before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGHUP)}
         try:
             process = subprocess.Popen(
@@ -56,7 +56,7 @@ def launch(script, tmp_path):
             process.kill()
         process.communicate(timeout=DEADLINE)
     assert not late, "a launcher still ran"
-    # A launcher that ended leaves nothing; one that was killed leaves what the kernel is about to end.
+    # A launcher that ended leaves nothing; after one that was killed the kernel ends the rest soon.
     deadline = time.monotonic() + (5 if any(process.returncode == -signal.SIGKILL for process in started) else 0)
     while (left := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What tests of the launcher share: the beginning of each script, and waiting for the end."""
+"""Common parts of the launcher's tests: the beginning of each script, and waiting for the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tell(what):
         return False
 def begin():
     "What a server and a session do."
-    from penstock.face import progress
+    from penstock import progress
     progress.under_way()
 def hear(what):
     while not os.path.exists(f"{here}/{what}.told"): time.sleep(0.02)
@@ -34,7 +34,7 @@ def hear(what):
 
 
 def marked(mark):
-    """The processes alive that have the mark in their environment."""
+    """The running processes that have the mark in their environment."""
     found = []
     for each in Path("/proc").iterdir():
         if each.name.isdigit() and int(each.name) != os.getpid():

@@ -1,4 +1,4 @@
-"""The `penstock` command, in processes of its own."""
+"""The `penstock` command, in separate processes."""
 
 import os
 import signal
@@ -144,7 +144,7 @@ def test_shells_complete_the_commands():
         env = {**environment(), **variables}
         return subprocess.run([*command, *args], capture_output=True, text=True, timeout=DEADLINE, env=env)
 
-    # The shell is named: which one is found among the processes that the tests run in depends on the machine.
+    # The shell is named, since the one that would be found among the parent processes depends on the machine.
     done = run("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert (done.returncode, "complete -o default -F _penstock_completion penstock" in done.stdout) == (0, True)
     done = run(_PENSTOCK_COMPLETE="complete_bash", COMP_WORDS="penstock la", COMP_CWORD="1")

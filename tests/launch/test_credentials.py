@@ -1,4 +1,4 @@
-"""`penstock credentials create`, in a process of its own and in this one."""
+"""`penstock credentials create`, in a separate process and in this one."""
 
 import os
 import stat

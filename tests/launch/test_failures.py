@@ -1,4 +1,4 @@
-"""What a launcher tells of tasks that fail, of scripts that are no cluster programs, and of where its tasks are."""
+"""Messages of a launcher about failed tasks, scripts that are not cluster programs, and the addresses of its tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MISTAKE, LOST = "NameError: name 'x' is not defined", "penstock.errors.Unavailab
         (1, MISTAKE, False, False),
         (3, "", False, False),
         (1, MISTAKE, True, True),
-        # What comes from outside, or from another task, may be over the next time.
+        # A fault from outside, or of another task, may not occur the next time.
         (-signal.SIGKILL, "", False, True),
         (1, LOST, False, True),
     ],
@@ -142,7 +142,7 @@ def test_addresses_are_printed_and_status_finds_the_job(launch, tmp_path, monkey
     folder = tmp_path / "penstock"
     (file,) = wait_until(lambda: list(folder.glob("*.json")))
     assert (folder.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
-    # One whose process is gone, one whose number another process has by now, and what is no file of a launcher.
+    # The process is gone, another process has its number now, or the file is not a launcher's.
     for name, pid in (("1.json", 2**22 + 1), ("2.json", os.getpid())):
         (folder / name).write_text(json.dumps({"pid": pid, "started": "7", "script": "old.py", "addresses": {}}))
     (folder / "3.json").write_text("[]")
@@ -153,7 +153,7 @@ def test_addresses_are_printed_and_status_finds_the_job(launch, tmp_path, monkey
     (tmp_path / "seen.told").touch()
     assert finish(process)[0] == 0
     assert running.running_jobs() == [] and not file.exists()
-    # What others may write to is not believed.
+    # A file that others may write to is not trusted.
     folder.chmod(0o777)
     with pytest.raises(PermissionError, match="not a directory of this user alone"), running.announced("a.py", {}):
         pass

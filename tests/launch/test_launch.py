@@ -1,4 +1,4 @@
-"""`penstock launch`: what it decides, and real clusters of small scripts that need no server."""
+"""`penstock launch`: its decisions, and real clusters of small scripts that need no server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PS, CHIEF, W0, W1, EVALUATOR = (
 
 
 def drive(tasks, events, **policy):
-    """What a job asks for after each event `(time, what, ...)`, without what it says."""
+    """The actions of a job after each event `(time, what, ...)`, without its messages."""
     job = Job(tasks, Policy(**policy))
     assert job.start() == [Start(task, 0) for task in tasks]
     for task in tasks:
@@ -388,7 +388,7 @@ END = "if me == 'ps': wait()\nif index == 1: {}\nwait()"
             0,
             "still running after 0.3 s: ps:0",
         ),
-        # Workers leave children behind, which hold their output open.
+        # Workers leave children that keep their output open.
         ("if me == 'ps': wait()\nsubprocess.Popen(['sleep', '600'])", [], 0, "worker:1 is done"),
     ],
     ids=["exit", "error", "signal", "restart", "ps restart", "grace", "stubborn ps", "children left"],
@@ -456,7 +456,7 @@ def test_a_terminal_gets_colours(launch):
 
 
 def test_a_terminal_shows_progress_bars_as_they_go(launch):
-    """Below the lines of others, within the width, in one line at the end; what moves the cursor is left out."""
+    """Below other lines, within the width, in one line at the end; escape codes that move the cursor are removed."""
     text = """
 if index == 0:
     print("columns", os.environ["PENSTOCK_TERMINAL_COLUMNS"])
@@ -478,7 +478,7 @@ if index == 0:
     bars = [f"[worker:0] {step} of 3 {'x' * 40}…" for step in range(3)]
     *seen, last = lines[1].split("\r\x1b[J")
     assert last == "[worker:0] all of 3"
-    # A busy machine may take in two states at once.
+    # On a busy machine two states may arrive at once.
     assert seen and seen == [bar for bar in bars if bar in seen]
 
 

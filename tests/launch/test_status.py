@@ -52,7 +52,7 @@ def rates(before, after):
     ("before", "after", "expected"),
     [
         (sample(10, 100, 1.0, [("w", 50, 5)]), sample(12, 300, 1.5, [("w", 250, 25)]), (100, 100, 10, 2.5)),
-        # Nobody worked: the time per step is of all steps.
+        # No task worked, so the time per step is that of all steps.
         (sample(10, 100, 1.0), sample(12, 100, 1.0), (0, 0, 0, 10)),
         (sample(10), sample(12), (0, 0, 0, None)),
         # Connections that have ended, begun, and begun again.
@@ -166,9 +166,9 @@ def test_durations(seconds, text):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A parameter server and a worker of this process, a worker that is not there, and a session that trains."""
+    """A parameter server and a worker in this process, a missing worker, and a session that trains."""
     with ExitStack() as stack:
-        stack.enter_context(pytest.MonkeyPatch.context()).setenv("PENSTOCK_TIER", "exact")  # so that some is compiled
+        stack.enter_context(pytest.MonkeyPatch.context()).setenv("PENSTOCK_TIER", "exact")  # so that code is compiled
         spec = {job: list(at) for job, at in stack.enter_context(reserve(Size(ps=1, workers=2))).addresses.items()}
         stack.enter_context(tf.Graph().as_default())
         stack.enter_context(tf.train.Server(spec, "ps", 0))
@@ -255,7 +255,7 @@ def test_without_an_address_the_running_job_is_found(cluster, monkeypatch, tmp_p
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     nothing = status()
     assert nothing.exit_code == 2 and "no job of `penstock launch` is running" in nothing.stderr
-    # The second worker is not there: a task that is answers for all.
+    # The second worker is missing: a task that runs answers for all.
     with announced("train.py", {"worker:1": cluster["worker"][1], "ps:0": cluster["ps"][0]}):
         done = status("--json", "--interval", "0.1")
         assert done.exit_code == 0, done.output

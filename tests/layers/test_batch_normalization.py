@@ -1,4 +1,4 @@
-"""Batch normalization: values, moving averages, and where the updates go."""
+"""Batch normalization: values, moving averages, and the collection of updates."""
 
 from __future__ import annotations
 

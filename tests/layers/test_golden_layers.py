@@ -1,4 +1,4 @@
-"""tf.layers, tf.metrics and tf.distributions against what TensorFlow gave for the same programs."""
+"""tf.layers, tf.metrics and tf.distributions against TensorFlow's results for the same programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tolerances import LOG_GAMMA
 
 import penstock.v1 as tf
 
-# Distributions whose densities and entropies hold logarithms of gamma.
+# Distributions whose densities and entropies contain logarithms of gamma.
 OF_LOG_GAMMA = ("gamma", "beta", "student_t", "dirichlet", "dirichlet_multinomial")
 
 

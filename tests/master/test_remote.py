@@ -1,4 +1,4 @@
-"""A task of another process: one that does not come or answer, and sessions that are closed while they wait for it."""
+"""Remote tasks that do not start or answer, and sessions that are closed while they wait for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEADLINE = 30.0
 
 @pytest.fixture
 def task() -> Iterator[RemoteTask]:
-    """A server of this process, reached as if it were of another."""
+    """A server in this process, reached as if it were in another."""
     with tf.Graph().as_default(), tf.train.Server.create_local_server() as server:
         links = Links.of_client(None)
         made = RemoteTask(server.worker.name, server.target.removeprefix("grpc://"), links)
@@ -51,7 +51,7 @@ def test_a_step_after_the_session_was_closed(task: RemoteTask) -> None:
 
 
 def test_a_graph_that_has_to_be_registered_again(task: RemoteTask) -> None:
-    """The connection is there again, but nothing can be registered over it any more."""
+    """The connection is back, but registering over it fails."""
     task.connect(_DEADLINE)
     graph = _graph(task)
     graph.link = None
@@ -104,7 +104,7 @@ _LIMIT_MS = 300
 
 @pytest.fixture(params=["nobody listens", "nobody answers"])
 def silent(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The address of a task that is not there, or that is frozen: the system takes connections in its place."""
+    """The address of a task that is missing, or that is frozen: then the system accepts connections for it."""
     (address,) = free_addresses(1)
     if request.param == "nobody listens":
         yield address
@@ -114,7 +114,7 @@ def silent(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_a_task_that_tensors_cannot_reach_is_lost(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The step has no time limit, so that the error of this call must not look like one."""
+    """The step has no time limit, so the error must not look like an expired one."""
     monkeypatch.setenv("PENSTOCK_KEEPALIVE_SECS", "0.5")
     links = Links.of_client(None)
     with pytest.raises(UnavailableError, match=silent):

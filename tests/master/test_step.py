@@ -1,4 +1,4 @@
-"""The state of a step, whatever is said of it and in whatever order."""
+"""The state of a step after any events in any order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVENT = st.one_of(
 
 
 def tell(step: StepState, what: str, part: str | None, number: int) -> tuple[Any, list[Any]]:
-    """Tells a step of an event; what came along with it, and what the step asks for."""
+    """Sends an event to a step. Returns the values or error that came with it, and the actions of the step."""
     if what == "finished":
         values = [number]
         return values, step.finished(part, values)
@@ -42,7 +42,7 @@ def test_whatever_happens(parts: list[str], events: list[tuple[str, str | None]]
         counts = not ended and (what == "given_up" or (part in parts and part not in answered))
         before = dict(step.results), step.error, dict(step.waiting)
         came, asked = tell(step, what, part, number)
-        if not counts:  # late, twice, or of nobody
+        if not counts:  # late, repeated, or of an unknown part
             assert asked == []
             assert (step.results, step.error, step.waiting) == before
             continue
@@ -55,7 +55,7 @@ def test_whatever_happens(parts: list[str], events: list[tuple[str, str | None]]
         aborts = [x for x in asked if isinstance(x, AbortPart)]
         assert all(x.why is first and x.part in parts and x.part not in answered for x in aborts)
         aborted += [str(x.part) for x in aborts]
-        if first is came:  # the first failure is told to all that still run
+        if first is came:  # all running parts are told the first failure
             assert {x.part for x in aborts} == set(parts) - answered
         over = what == "given_up" or answered == set(parts)
         assert asked == [*aborts, *([Ended()] if over else [])]  # the end comes once, and last

@@ -1,4 +1,4 @@
-"""Sorting, counting, blocks, signals, quantization, sets, stateless random numbers: the values TensorFlow gives."""
+"""Sorting, counting, blocks, signals, quantization, sets, stateless random numbers: values as in TensorFlow."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_as_tensorflow(expression: str, wanted: Any) -> None:
         assert found.tolist() == wanted
 
 
-# A call on fed values, and whether it is refused when it is built or when it runs.
+# A call on fed values, and if it fails when it is built or when it runs.
 REFUSED = [
     ("tf.quantization.fake_quant_with_min_max_args(x, min=1.0, max=0.0)", tf.errors.InvalidArgumentError),
     ("tf.quantization.fake_quant_with_min_max_args(x, num_bits=1)", tf.errors.InvalidArgumentError),

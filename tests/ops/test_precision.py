@@ -1,6 +1,6 @@
 """Sums of products are as exact as the device's arithmetic, at jax's default precision and at its highest.
 
-All other tests run at the highest precision alone: `conftest.py` says why.
+All other tests run only at the highest precision: `conftest.py` explains that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Bilinear = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def by_einsum(equation: str) -> tuple[Bilinear, Bilinear, Bilinear]:
-    """The product, and its gradients from `dy` and the other factor."""
+    """The product, and its gradients by `dy` and the other factor."""
     a, b, y = equation.replace("->", ",").split(",")
     return tuple(functools.partial(np.einsum, e) for e in (equation, f"{y},{b}->{a}", f"{y},{a}->{b}"))
 
@@ -50,7 +50,7 @@ def kernel_gradient(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
     return np.einsum("nhwcij,nijo->hwco", np.lib.stride_tricks.sliding_window_view(x, dy.shape[1:3], (1, 2)), dy)
 
 
-# The function, what it and its gradients are in NumPy, and its arguments.
+# The function, its values and gradients in NumPy, and its arguments.
 PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[Bilinear, Bilinear, Bilinear], np.ndarray, np.ndarray]] = {
     "matmul": (tf.matmul, by_einsum("ij,jk->ik"), normal(64, 300), normal(300, 48)),
     "batches": (tf.matmul, by_einsum("bij,bjk->bik"), normal(5, 32, 64), normal(5, 64, 16)),

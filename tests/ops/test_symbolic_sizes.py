@@ -1,4 +1,4 @@
-"""Programs with sizes that change are traced once for all sizes, and give the same values in every tier."""
+"""Programs with sizes that change are traced once for all sizes, and have the same results in every tier."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _batch_norm_and_layers() -> Any:
 
 @program
 def _dropout() -> Any:
-    # Numbers may differ from tier to tier, the share that is kept does not.
+    # The numbers may differ from tier to tier, but the kept share does not.
     x = tf.placeholder(tf.float32, [None, 400])
     kept = tf.cast(tf.not_equal(tf.nn.dropout(tf.ones_like(x), keep_prob=0.5, seed=1), 0.0), tf.float32)
     noise = tf.random_normal(tf.shape(x), seed=2)
@@ -388,7 +388,7 @@ class _Counts:
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> _Counts:
-    """Which segments were traced with symbols, and which could not be."""
+    """Counts the segments that were traced with symbols, and those that could not be."""
     found = _Counts()
     make = tiers.Traced
 
@@ -452,7 +452,7 @@ def test_errors_tell_sizes_not_symbols(tier: str, monkeypatch: pytest.MonkeyPatc
 def test_sizes_for_which_an_answer_differs_have_a_program_of_their_own(
     tier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Windows that stand at the border of small images, and slices that end before these do."""
+    """Windows at the border of small images, and slices that end before the images do."""
     monkeypatch.setenv("PENSTOCK_TIER", tier)
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(tf.float32, [None, None])

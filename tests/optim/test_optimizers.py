@@ -1,4 +1,4 @@
-"""Optimizers take the steps that TensorFlow's take, under the same names and on the same devices."""
+"""Optimizers make the same steps as TensorFlow's, under the same names and on the same devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DATA = np.load(GOLDEN / "optimizers/trajectories.npz")
 
 
 def _build(case: dict[str, Any]) -> tuple[dict[str, Any], Any, dict[Any, Any]]:
-    """The trained variables, the training op, and what is to be recorded under the keys of the golden file."""
+    """The trained variables, the training op, and the values to record under the keys of the golden file."""
     dtype = getattr(tf, case["dtype"])
     step = tf.train.get_or_create_global_step()
     variables = {
@@ -177,7 +177,7 @@ def test_sums_of_duplicate_rows_stay_in_the_segment(rule: Any, use_resource: boo
             np.testing.assert_array_equal(session.run(table), before)
             return before
 
-    # With the distinct indices as a result there is no way around them: the same steps, cut in pieces.
+    # If the distinct indices are fetched, they must be computed: the same steps, in several segments.
     np.testing.assert_allclose(run(False), run(True), rtol=1e-6)
 
 

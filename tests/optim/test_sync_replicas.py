@@ -25,7 +25,7 @@ _DEADLINE = 30.0
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Every thread that a test starts has ended when it is over."""
+    """Checks that every thread of a test has ended when the test is over."""
     before = set(threading.enumerate())
     with tf.Graph().as_default():
         yield
@@ -34,7 +34,7 @@ def nothing_left_behind() -> Iterator[None]:
         assert not thread.is_alive(), thread.name
 
 
-# The model of the golden runs, and what one replica makes of it
+# The model of the golden runs, and one replica's part of it
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Replica:
         self.connect: Callable[[], Any] | None = None
 
     def call(self, gradient: Any, sparse: Any = ((), ())) -> threading.Thread:
-        """Runs the train op in a thread; `result` on it is what it returned or raised."""
+        """Runs the train op in a thread; its `result` is what the op returned or raised."""
 
         def run() -> None:
             model = self.model
@@ -135,7 +135,7 @@ def _settles(replicas: list[Replica], expected: dict[str, Any]) -> None:
         state = _state(replicas)
         exact = {k: v for k, v in state.items() if k not in ("w", "e")}
         if exact == {k: v for k, v in expected.items() if k not in ("w", "e")}:
-            # Once the counts are right the values are, but for rounding of another order of sums.
+            # Once the counts are right, so are the values, except for rounding in another order of sums.
             np.testing.assert_allclose(state["w"], expected["w"], rtol=1e-6, atol=1e-7)
             np.testing.assert_allclose(state["e"], expected["e"], rtol=1e-6, atol=1e-7)
             return
@@ -143,12 +143,12 @@ def _settles(replicas: list[Replica], expected: dict[str, Any]) -> None:
         time.sleep(0.002)
 
 
-# Where replicas run: a context that gives two of them with sessions
+# Where replicas run: a context that yields two of them with sessions
 
 
 @contextlib.contextmanager
 def one_session(row: dict[str, Any]) -> Iterator[list[Replica]]:
-    """Both replicas in one graph and one local session: queue and accumulators meet by their shared names."""
+    """Both replicas in one graph and one local session: they share queue and accumulators by their names."""
     with tf.Graph().as_default(), tf.Session() as session:
         model = _model(row, None)
         replicas = [Replica(row, model), Replica(row, model)]
@@ -195,7 +195,7 @@ places = pytest.mark.parametrize("place", [one_session, one_cluster], ids=lambda
 
 @contextlib.contextmanager
 def _started(place: Any, row: dict[str, Any]) -> Iterator[tuple[list[Replica], Any]]:
-    """Two replicas of which the first is the chief, ready for their first step; and the chief's coordinator."""
+    """Two replicas, the first one the chief, ready for their first step; and the chief's coordinator."""
     with place(row) as replicas:
         chief, coord = replicas[0], tf.train.Coordinator()
         chief.session.run(chief.init)
@@ -391,11 +391,11 @@ def test_a_replica_that_leaves_gives_its_token_back(row: dict[str, Any], place: 
         # It comes back, as another session of the same task would.
         hooks[1].after_create_session(other.session, coords[1])
         assert not isinstance(_returned(other.call([0.1, 0.1])), Exception)
-        # The chief leaves: those who have used up the tokens that are left are told that it is over.
+        # The chief leaves: replicas that have used up the remaining tokens get an error.
         hooks[0].end(chief.session)
         ends = [_returned(other.call([0.1, 0.1])) for _ in range(2 * row["names"]["tokens_per_step"] + 1)]
         assert isinstance(ends[-1], tf.errors.OutOfRangeError)
-        hooks[1].end(other.session)  # nobody is left to take its token
+        hooks[1].end(other.session)  # no replica is left to take its token
         for coord in coords:
             coord.request_stop()
             coord.join(stop_grace_period_secs=10)
@@ -404,14 +404,14 @@ def test_a_replica_that_leaves_gives_its_token_back(row: dict[str, Any], place: 
 
 
 def _die(replica: Replica) -> None:
-    """The end of a process: its session is gone, whatever it was doing, and another begins."""
+    """Simulates the death of a process: its session is gone at once, and another one starts."""
     replica.session.close()
     assert replica.connect is not None
     replica.session = replica.connect()
 
 
 def _run(replicas: list[Replica], steps: int) -> None:
-    """Has the replicas run side by side until there were so many steps, and leaves them waiting."""
+    """Runs the replicas in parallel for a number of steps, and leaves them waiting."""
     last = _state(replicas)["global_step"] + steps
     calls = [replica.call([0.1, 0.1]) for replica in replicas]
     while _state(replicas)["global_step"] < last:
@@ -446,7 +446,7 @@ def test_a_chief_that_dies_comes_back() -> None:
     with _started(one_cluster, _ROWS["eq2of2"]) as (replicas, coord):
         chief, other = replicas
         _run(replicas, 3)
-        # A chief that has lost another task does not close the queue, for it comes back. One that dies cannot.
+        # A chief that has lost another task does not close the queue, since it comes back. A chief that dies cannot.
         coord.lost = True
         coord.request_stop()
         coord.join(stop_grace_period_secs=10)
@@ -466,10 +466,10 @@ def test_a_chief_that_dies_comes_back() -> None:
 
 
 def test_a_chief_that_waits_for_a_token_is_woken_when_its_updates_lose_a_task() -> None:
-    """The tokens may be on a server that is well, so that the step which waits for one meets no error by itself."""
+    """The tokens may be on a healthy server, so the step that waits for one gets no error by itself."""
     woken: list[bool] = []
     with (
-        pytest.raises(tf.errors.UnavailableError, match="gone"),  # which the coordinator brings at the end
+        pytest.raises(tf.errors.UnavailableError, match="gone"),  # the coordinator raises it at the end
         _started(one_cluster, _ROWS["eq2of2"]) as (replicas, coord),
     ):
         for replica in replicas * 2:
@@ -485,7 +485,7 @@ def test_a_chief_that_waits_for_a_token_is_woken_when_its_updates_lose_a_task() 
 
 
 class _Report(tf.train.SessionRunHook):
-    """Tells when the session is there; counts the steps of its replica."""
+    """Signals that the session exists; counts the steps of its replica."""
 
     def __init__(self) -> None:
         self.created = threading.Event()
@@ -546,7 +546,7 @@ def test_data_that_end(aggregate: int, rows: list[int]) -> None:
 
 
 class _Lose(tf.train.SessionRunHook):
-    """Finds a task gone after the third step."""
+    """Raises the loss of a task after the third step."""
 
     steps = 0
 
@@ -572,7 +572,7 @@ def test_a_chief_that_recovers_leaves_the_queue_open() -> None:
             assert not any(seen) and hooks[1].steps == 9
         with tf.Session(server.target) as session:
             assert session.run(closed)
-        # The next job finds it closed, and is told so.
+        # The next job gets an error: the queue is closed.
         with pytest.raises(tf.errors.FailedPreconditionError, match="has ended"):
             tf.train.MonitoredTrainingSession(server.target, hooks=[rule.make_session_run_hook(True)])
 
@@ -690,7 +690,7 @@ def test_a_chief_that_just_exits_closes_the_queue() -> None:
 
 def test_a_chief_that_loses_its_cluster_at_the_very_end_can_be_started_again() -> None:
     class Saves(tf.train.SessionRunHook):
-        """Its last work fails once."""
+        """A hook whose `end` fails once."""
 
         def __init__(self, lost: bool) -> None:
             self._lost = lost

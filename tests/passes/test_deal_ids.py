@@ -1,4 +1,4 @@
-"""Ids that one op deals out to the shards of a table give the same rows and the same updates, in any order of ids."""
+"""If one op distributes ids to the shards of a table, rows and updates are the same, in any order of ids."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_distinct_ids_that_are_fetched_are_in_the_order_of_their_first_appearanc
 
 
 def test_shards_that_were_not_cut_evenly_are_left_alone() -> None:
-    """With "mod" the rows of a shard are what the ids say, however many the others have."""
+    """With "mod" the ids alone decide the rows of a shard, for any sizes of the other shards."""
     with tf.Graph().as_default(), tf.Session() as session:
         long, short = tf.Variable(TABLE[:9]), tf.Variable(TABLE[9:])
         rows = tf.nn.embedding_lookup_sparse([long, short], tf.SparseTensor(*sparse_ids(rows=[[16], [3]])), None, "mod")

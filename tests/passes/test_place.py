@@ -1,4 +1,4 @@
-"""Placement: a variable is on the same device in every step, whatever else the step holds."""
+"""Placement: a variable is on the same device in every step, independent of other nodes."""
 
 import pytest
 
@@ -12,8 +12,7 @@ DEVICES = [f"{TASK}/device:CPU:0", f"{TASK}/device:GPU:0"]
 
 
 def placed(fetches, targets=(), soft=False):
-    subgraph = prune([], fetches, targets)
-    place(subgraph, DEVICES, soft)
+    subgraph = place(prune([], fetches, targets), DEVICES, soft)
     return {n.name: n.device.rpartition("device:")[2] for n in subgraph.nodes}
 
 

@@ -1,4 +1,4 @@
-"""A partition that travels as a GraphDef arrives as it was, runs the same, and is not trusted."""
+"""A partition that is sent as a GraphDef arrives unchanged, runs the same, and is checked."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def _graph() -> Iterator[None]:
 
 
 def there_and_back(subgraph: Subgraph) -> Subgraph:
-    """What arrives of a partition in another process."""
+    """A partition after it was encoded and decoded."""
     return from_graph_def(GraphDef.FromString(to_graph_def(subgraph).SerializeToString()))
 
 
 @pytest.fixture
 def travelling(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Has every partition of every session travel before it is registered; says how many nodes did."""
+    """Encodes and decodes every partition before it is registered; counts the nodes."""
     register = Worker.register_graph
     counted: list[int] = []
 
@@ -54,11 +54,11 @@ def travelling(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counted
 
 
-# Programs: what they give is the same when their partitions have travelled
+# Programs have the same results if their partitions were sent
 
 
 def results(fetches: Any, steps: int = 3, feed: dict[Any, Any] | None = None) -> list[Any]:
-    """What a few steps fetch."""
+    """The fetches of a few steps."""
     with tf.Session() as session:
         session.run([tf.global_variables_initializer(), tf.local_variables_initializer(), tf.tables_initializer()])
         return [session.run(fetches, feed) for _ in range(steps)]
@@ -195,7 +195,7 @@ def test_golden_programs(file: str, name: str, travelling: list[int]) -> None:
     assert travelling
 
 
-# What arrives
+# Contents
 
 
 def described(value: Any) -> Any:
@@ -230,13 +230,11 @@ def described(value: Any) -> Any:
 
 def parts_of(fetches: list[Any], feeds: list[Any]) -> list[Subgraph]:
     """The partitions of the default graph over two tasks."""
-    subgraph = optimize(prune(feeds, fetches, []))
-    place(subgraph, TASKS)
-    return [p.subgraph for p in partition(subgraph)]
+    return [p.subgraph for p in partition(place(optimize(prune(feeds, fetches, [])), TASKS))]
 
 
 def training_on_two_tasks() -> list[Subgraph]:
-    """Partitions with whatever is hard to carry: functions, gradients, references, names that are not valid."""
+    """Partitions with parts that are hard to encode: functions, gradients, references, invalid names."""
     x = tf.placeholder(tf.float32, [2], name="x")
     with tf.device("/job:ps"):
         v = tf.get_variable("v", initializer=[1.0, 2.0])
@@ -252,10 +250,9 @@ def training_on_two_tasks() -> list[Subgraph]:
 
 
 def test_everything_arrives() -> None:
-    parts = training_on_two_tasks()
+    parts = [gather_before_segments(part) for part in training_on_two_tasks()]  # makes two nodes of one name
     assert len(parts) == 2
     for part in parts:
-        gather_before_segments(part)  # makes a second node of the same name
         assert described(there_and_back(part)) == described(part)
     nodes = [n for part in parts for n in part.nodes]
     assert {"Vjp", "While", "If", "IterationMemory", "_Send", "_Recv", "_Arg"} <= {n.op.name for n in nodes}
@@ -290,11 +287,11 @@ def test_what_cannot_be_written_names_its_node() -> None:
         to_graph_def(part)
 
 
-# Whatever arrives is checked
+# Input from the wire is checked
 
 
 def _set(path: str, **values: Any) -> Callable[[GraphDef], None]:
-    """An edit of the node called `path`: its fields; 'path.attr' an attr of it."""
+    """An edit of the fields of the node called `path`, or of its attr for 'path.attr'."""
     name, _, attr = path.partition(".")
 
     def edit(proto: GraphDef) -> None:
@@ -329,7 +326,7 @@ def _tensor(**values: Any) -> Callable[[GraphDef], None]:
 
 
 def _nested(proto: GraphDef) -> None:
-    """Each function holds the next one twice: little data, and 2 ** 30 nodes for whoever follows it."""
+    """Each function contains the next one twice: little data, but 2 ** 30 nodes if it is expanded."""
     del proto.library.function[:]
     loop = next(n for n in proto.node if n.op == "While")
     for depth in range(31):

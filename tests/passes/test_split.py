@@ -22,9 +22,7 @@ DEVICES = [f"{task}/device:CPU:0" for task in (WORKER, PS0, PS1)]
 
 def placed(build: Callable[[], Any]) -> Subgraph:
     with tf.Graph().as_default():
-        subgraph = prune([], [build()], [])
-        place(subgraph, DEVICES)
-        return subgraph
+        return place(prune([], [build()], []), DEVICES)
 
 
 def variables() -> tuple[Any, Any]:
@@ -36,7 +34,7 @@ def variables() -> tuple[Any, Any]:
 
 
 def ops(node: Node, body: str) -> dict[str, int]:
-    """How many ops of each type a body has; parameters do not count."""
+    """The number of ops of each type in a body; parameters do not count."""
     types = [n.op.name for n in body_of(node.attrs[body]).nodes]
     return {name: types.count(name) for name in sorted(set(types) - {"_Arg", "Const"})}
 
@@ -57,7 +55,7 @@ def test_each_task_has_its_ops() -> None:
     assert ops(copies[PS0], "else_branch") == ops(copies[PS1], "then_branch") == {}
     assert ops(copies[PS1], "else_branch") == {"Identity": 1, "_Send": 1}
     assert ops(copies[WORKER], "else_branch") == {"Exp": 1, "Identity": 1, "_Recv": 1}
-    # A task gets the same from a message, devices of bodies and Sends that nobody wants included.
+    # A task gets the same from a message, including devices of bodies and Sends without a receiver.
     for task, part in parts.items():
         arrived = next(n for n in from_graph_def(to_graph_def(part)).nodes if n.op.name == "If")
         for branch in ("then_branch", "else_branch"):
@@ -76,7 +74,7 @@ def test_every_task_goes_round_as_often() -> None:
     loops = {p.task: next(n for n in p.subgraph.nodes if n.op.name == "While") for p in parts if p.task != PS1}
     assert ops(loops[WORKER], "cond") == {"Less": 1, "_Send": 1}
     assert ops(loops[PS0], "cond") == {"_Recv": 1}
-    # It gets x in each iteration. The value of b was captured: it is sent once, before the loop.
+    # It gets x in each iteration. The captured value of b is sent once, before the loop.
     assert ops(loops[PS0], "body") == {"AddV2": 1, "AssignAdd": 1, "_Recv": 1, "_Send": 1}
 
 

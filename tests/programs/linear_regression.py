@@ -1,4 +1,4 @@
-"""A line through points, fed one by one through placeholders."""
+"""Fits a line to points that are fed one by one through placeholders."""
 
 import numpy as np
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""A two-layer network whose variables are on parameter servers: every worker trains it, freely or in step.
+"""A two-layer network whose variables are on parameter servers: workers train it in sync or not.
 
 Started once for each task: --job_name=PS or worker, --task_index=0, 1, ...
 """
@@ -45,7 +45,7 @@ def main(_):
 
     is_chief = FLAGS.task_index == 0
     mnist = input_data.read_data_sets(FLAGS.data_dir, one_hot=True)
-    # No machine of the tests has such a device: allow_soft_placement below finds another.
+    # No test machine has such a device: allow_soft_placement below chooses another.
     worker_device = "/job:worker/task:%d/gpu:0" % FLAGS.task_index
     with tf.device(
         tf.train.replica_device_setter(worker_device=worker_device, ps_device="/job:PS/cpu:0", cluster=cluster)

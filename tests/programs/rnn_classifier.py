@@ -1,4 +1,4 @@
-"""Digits read row by row by an LSTM: dynamic_rnn, dropout and two layers."""
+"""An LSTM reads digits row by row: dynamic_rnn, dropout and two layers."""
 
 import tensorflow as tf
 from tensorflow.contrib import rnn

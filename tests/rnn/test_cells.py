@@ -203,7 +203,7 @@ def test_names(name):
     tf.nn.dynamic_rnn(cell, tf.placeholder(tf.float32, [None, None, DEPTH]), dtype=tf.float32)
     assert [v.op.name for v in tf.trainable_variables()] == [f"rnn/{n}" for n in names]
     assert sorted(v.op.name for v in cell.variables) == sorted(f"rnn/{n}" for n in names)
-    # The same cell elsewhere has the same variables; another one of its kind has others.
+    # The same cell in another place has the same variables; another cell of its class has its own.
     tf.nn.dynamic_rnn(cell, tf.placeholder(tf.float32, [None, None, DEPTH]), dtype=tf.float32, scope="again")
     assert len(tf.trainable_variables()) == len(names)
     tf.nn.dynamic_rnn(make(), tf.placeholder(tf.float32, [None, None, DEPTH]), dtype=tf.float32, scope="other")
@@ -211,7 +211,7 @@ def test_names(name):
 
 
 def test_own_cells():
-    """Subclasses that make variables in call, or that have a __call__ and no __init__ of ours."""
+    """Subclasses that make variables in call, or that override __call__ and do not call our __init__."""
 
     class Called(rnn_cell.RNNCell):
         def __init__(self, units):

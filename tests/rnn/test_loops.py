@@ -81,7 +81,7 @@ def expected():
 
 @pytest.mark.parametrize("way", [dynamic, time_major, raw])
 def test_like_the_unrolled_loop(way, expected, sess):
-    """Values and gradients of the loops are those of a graph without loops."""
+    """Values and gradients of the loops equal those of a graph without loops."""
     got, gradients_alone = values_and_gradients(way, sess, None)
     for one, other in zip(expected, got, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)

@@ -21,7 +21,7 @@ def sess():
 
 
 class Projection:
-    """A layer as decoders use one."""
+    """A layer for the output of decoders."""
 
     def compute_output_shape(self, shape):
         return tf.TensorShape([*shape.as_list()[:-1], WORDS])
@@ -37,7 +37,7 @@ def softmax(x):
 
 
 def test_training_decoder(sess):
-    """As dynamic_rnn with the same cell; trimmed to the longest row, with gradients."""
+    """The same as dynamic_rnn with the same cell, trimmed to the longest row; with gradients."""
     cell = tf.nn.rnn_cell.GRUCell(UNITS)
     x = tf.placeholder(tf.float32, [None, None, WORDS])
     lengths = tf.placeholder(tf.int32, [None])

@@ -1,4 +1,4 @@
-"""Loops and conditionals whose bodies take part in several tasks give what they give in one, and touch no more."""
+"""Loops and conditionals over several tasks have the same results as in one, and use no other tasks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def variable(name: str, value: Any, device: str, use_resource: bool = False) -> 
 
 
 def in_both(servers: Servers, build: Callable[[], Any], feeds: Any = None) -> tuple[list[Any], list[Any]]:
-    """What steps give over tasks, and in one process that knows no tasks: those of the program, then all variables."""
+    """The results over tasks, and in one process without tasks: those of the steps, then all variables."""
     results = []
     for target in (servers.target, ""):
         with tf.Graph().as_default():
@@ -69,7 +69,7 @@ def all_operations(graph: Any) -> Iterator[Any]:
 
 
 def check(servers: Servers, build: Callable[[], Any], feeds: Any = None) -> list[Any]:
-    """Checks that the results over tasks are those of one process, and gives them."""
+    """Checks that the results over tasks are those of one process, and returns them."""
     over_tasks, alone = in_both(servers, build, feeds)
     for here, there in zip(over_tasks, alone, strict=True):
         nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), here, there)
@@ -334,7 +334,7 @@ def test_an_error_in_a_body_elsewhere_ends_the_step(servers: Servers) -> None:
 
 @KINDS
 def test_scopes_inside_a_body(servers: Servers, use_resource: bool) -> None:
-    """An update is where its variable is, whatever scope it is made in; other ops heed scopes and colocation."""
+    """An update runs on its variable's device in any scope; other ops follow scopes and colocation."""
 
     def build() -> Any:
         go = tf.placeholder(tf.bool, [])
@@ -393,7 +393,7 @@ def test_strings_in_a_body(servers: Servers) -> None:
 
 
 def _random_value(rng: random.Random, variables: list[Any], values: list[Any], depth: int) -> Any:
-    """A number that comes of variables, conditionals and loops on devices of all tasks."""
+    """A number computed from variables, conditionals and loops on devices of all tasks."""
 
     def some(values: list[Any] = values) -> Any:
         return _random_value(rng, variables, values, depth - 1)
@@ -458,7 +458,7 @@ def test_gradients_of_a_loop_that_reads(servers: Servers) -> None:
 
 @KINDS
 def test_gradients_of_a_loop_that_ends_by_what_another_task_holds(servers: Servers, use_resource: bool) -> None:
-    """Nobody counts its iterations beforehand: that would take the variables of two tasks."""
+    """Its iterations are not counted beforehand: that would need the variables of two tasks."""
 
     def build() -> Any:
         limit = variable("limit", 9.0, PS1, use_resource)

@@ -1,4 +1,4 @@
-"""Tensors that stay in a session: who can name them, and when they are freed."""
+"""Tensors that stay in a session: their handles, and when they are freed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Session.run: what may be fed and fetched, what it returns, and that a signature is prepared once."""
+"""Session.run: valid feeds and fetches, results, and that a signature is prepared once."""
 
 import collections
 import threading
@@ -104,7 +104,7 @@ def test_second_run_does_no_graph_work(sess):
     y = tf.reduce_sum(x * 2.0)
     sess.run(y, {x: [1.0]})
     prepared = sess._master.compilations
-    tf.constant(0.0)  # a node that nobody asked for changes nothing
+    tf.constant(0.0)  # a node that is not fetched changes nothing
     for n in range(1, 4):
         assert sess.run(y, {x: np.ones(n)}) == 2.0 * n
     assert sess._master.compilations == prepared
@@ -209,7 +209,7 @@ def test_a_trace_shows_what_was_compiled_in_the_step(sess, nothing_on_disk, exac
         assert any("Segment(" in n.timeline_label for n in nodes)
         return [n for n in nodes if "Compile(" in n.timeline_label]
 
-    compiled(5)  # with what a process compiles once, to see which options there are
+    compiled(5)  # includes what a process compiles once, to find the available options
     [first] = compiled(2)
     assert first.timeline_label == "mul = Compile(float32[2])"
     assert first.all_end_rel_micros > 0

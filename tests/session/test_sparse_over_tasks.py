@@ -1,4 +1,4 @@
-"""Sparse training over tasks gives what it gives in one: rows are dealt out, summed before they travel, and padded."""
+"""Sparse training over tasks has the same results as in one: rows are dealt out, summed before sending, and padded."""
 
 from __future__ import annotations
 

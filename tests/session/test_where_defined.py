@@ -1,4 +1,4 @@
-"""Errors say where the op that failed was defined, and tracebacks show the program's lines only."""
+"""Errors tell where the failed op was defined, and tracebacks show only the program's lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def own_graph() -> Any:
 
 
 def place(mark: str, name: str) -> str:
-    """The line of this file that ends with a comment, as errors write it."""
+    """The line of this file that ends with a comment, in the form of error messages."""
     lines = Path(__file__).read_text().splitlines()
     (found,) = [number for number, line in enumerate(lines, 1) if line.endswith(f"  # {mark}")]
     return frames.place(FrameSummary(__file__, found, name, lookup_line=False))
@@ -58,7 +58,7 @@ def test_an_op_knows_the_frames_that_made_it() -> None:
     assert last.line == 'return tf.matmul(x, w, name="product")  # here'
     assert caller.name == "test_an_op_knows_the_frames_that_made_it"
     assert not [f for f in op.traceback if f.filename.startswith(str(ROOT / "penstock") + os.sep)]
-    # What is kept of a deep stack is bounded, and the innermost frames stay.
+    # Only a bounded number of frames of a deep stack is kept: the innermost ones.
     deep = recurse(100)
     assert len(deep.traceback) == frames.MOST_FRAMES
     assert deep.traceback[-1].name == "recurse"
@@ -101,7 +101,7 @@ BODIES = {
 @pytest.mark.parametrize("make", BODIES.values(), ids=BODIES)
 def test_an_op_in_a_body_is_found_there(make: Any) -> None:
     x, w, feeds = matrices()
-    tf.identity(x, name="product")  # the same name outside says nothing of the one in the body
+    tf.identity(x, name="product")  # a node of the same name outside is not the one in the body
     text = str(fails(make(x, w), feeds))
     assert f"The op 'product' is defined at {place('here', 'product')}" in text, text
 

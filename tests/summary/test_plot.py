@@ -1,4 +1,4 @@
-"""Plots: what is drawn, and where."""
+"""Plots: lines, axes and legends are drawn at the right places."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def pixels(tmp_path, *plots, **options):
 
 
 def blue(picture):
-    """Where the first line is."""
+    """The pixels of the first line."""
     return np.argwhere(np.abs(picture - (0x2F, 0x6D, 0xB5)).max(-1) < 30)
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong in a training: the right exception, a message that helps, nothing lost, no thread left behind."""
+"""Faults in a training lead to the right exception and a helpful message; nothing is lost, and no thread is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.checkpoint import files
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Every thread that a test starts has ended soon after it."""
+    """Checks that every thread of a test ends soon after the test."""
     before = set(threading.enumerate())
     with tf.Graph().as_default():
         yield
@@ -182,7 +182,7 @@ def test_hooks_that_raise(where: str, tmp_path: Path) -> None:
             session.run(train)
     assert hook.calls[-1] == where
     assert ("end" in other.calls) == (where == "end")
-    if where in ("before_run", "after_run", "end"):  # what was trained before is not lost
+    if where in ("before_run", "after_run", "end"):  # the training so far is not lost
         assert tf.train.latest_checkpoint(tmp_path) is not None
 
 

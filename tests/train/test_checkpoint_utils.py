@@ -1,4 +1,4 @@
-"""Looking into checkpoints, initial values from them, and tables in them."""
+"""Readers of checkpoints, initial values from them, and tables in them."""
 
 from __future__ import annotations
 

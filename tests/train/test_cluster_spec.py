@@ -17,7 +17,7 @@ LATER: dict[str, str] = {}
 
 @pytest.fixture(autouse=True)
 def tensorflow() -> Iterator[None]:
-    """For programs that import one of TensorFlow's internal modules."""
+    """The alias `tensorflow`, for programs that import TensorFlow's internal modules."""
     alias.install()
     yield
     alias.uninstall()

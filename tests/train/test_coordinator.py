@@ -1,4 +1,4 @@
-"""Coordinator, LooperThread and QueueRunner do what TensorFlow's do, and leave no thread behind."""
+"""Coordinator, LooperThread and QueueRunner behave as TensorFlow's, and leave no threads."""
 
 from __future__ import annotations
 

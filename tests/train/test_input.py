@@ -19,7 +19,7 @@ from penstock import records
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Every thread that a test starts has ended when it is over."""
+    """Checks that every thread of a test has ended when the test is over."""
     before = set(threading.enumerate())
     with tf.Graph().as_default():
         yield
@@ -29,7 +29,7 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 def _all(*fetches: Any, limit: int = 1000) -> list[Any]:
-    """What steps give until the input is over."""
+    """The results of steps until the end of the input."""
     found = []
     with tf.Session() as session:
         session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])

@@ -1,4 +1,4 @@
-"""Meta graphs: TensorFlow's are read, and what is written holds what TensorFlow's hold."""
+"""Meta graphs: TensorFlow's are read, and those written here have the same contents as TensorFlow's."""
 
 from __future__ import annotations
 

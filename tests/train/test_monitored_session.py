@@ -1,4 +1,4 @@
-"""Monitored sessions: initialised or restored, watched by hooks, recovered after failures, ended without a trace."""
+"""Monitored sessions: initialising, restoring, hooks, recovery after failures, and a clean end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.summary.writer import FileWriterCache
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Every thread that a test starts has ended when it is over."""
+    """Checks that every thread of a test has ended when the test is over."""
     before = set(threading.enumerate())
     with tf.Graph().as_default():
         yield

@@ -1,4 +1,4 @@
-"""Sessions that get over lost tasks, without any task: what they try again, for how long, and who waits for whom."""
+"""Sessions that survive lost tasks, tested without tasks: what they retry, for how long, and which threads wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import penstock.v1 as tf
 from penstock import logging
 from penstock.train import step_memory
-from penstock.train.recovery import Patience, RecoveringSession, patiently
+from penstock.train.recovery import RecoveringSession, RetryLimit, retry_while_lost
 from penstock.train.step_memory import StepMemory
 
 LOST = (tf.errors.AbortedError, tf.errors.UnavailableError)
@@ -88,11 +88,11 @@ def test_nobody_recovers_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         raise tf.errors.UnavailableError(None, None, "gone")
 
     with pytest.raises(tf.errors.UnavailableError, match="gone"):
-        patiently(make)
+        retry_while_lost(make)
     assert len(tries) > 2
-    # Once the training is to stop, nothing is tried again.
+    # Once the training is to stop, nothing is retried.
     with pytest.raises(tf.errors.UnavailableError, match="gone"):
-        patiently(make, Patience(), lambda: False)
+        retry_while_lost(make, RetryLimit(), lambda: False)
 
     def make_once(again: bool) -> tf.Session:
         if again:
@@ -116,7 +116,7 @@ def test_threads_wait_while_one_of_them_recovers() -> None:
         assert session.run(wait) == 7.0
         thread = threading.Thread(target=lambda: got.append(session.run(wait)))
         thread.start()
-        while not session._inner._master._running:  # it waits in the queue, which goes with its session
+        while not session._inner._master._running:  # it waits in the queue, which is lost with its session
             threading.Event().wait(0.001)
         errors.append(tf.errors.AbortedError(None, None, "was restarted"))
         session.run(put)
@@ -128,7 +128,7 @@ def test_a_step_that_ends_well_while_another_thread_begins_to_recover() -> None:
     begun, end = threading.Event(), threading.Event()
 
     class Ending(Losing):
-        """The step of a slow thread ends in it just as it is closed."""
+        """A session in which the step of a slow thread ends just as the session is closed."""
 
         def run(self, *args: Any, **kwargs: Any) -> Any:
             if threading.current_thread() is slow:
@@ -201,12 +201,12 @@ def test_steps_that_are_lost_are_counted(
     memory = StepMemory(tf.train.get_or_create_global_step(), where)
     with _at(5) as session:
         memory.compare(session)
-    for step in (0, 1208, 1300):  # the last of which is too soon to be looked at
+    for step in (0, 1208, 1300):  # the last one comes too soon to be read
         with _at(step) as session:
             memory.note(session)
     with _at(1208) as session:
         memory.compare(session)
-    assert not warnings  # nothing was lost so far
+    assert not warnings  # nothing is lost yet
     with _at(72) as session:
         memory.compare(session)
         memory.compare(session)
@@ -235,7 +235,7 @@ def test_looking_at_the_step_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatc
         memory.note(session)
         session._errors.append(tf.errors.UnavailableError(None, None, "gone"))
         memory.note(session)
-    memory.note(session)  # which is closed
+    memory.note(session)  # the session is closed
     with _at(6) as session:
         memory.compare(session)
     assert len(warnings) == 1

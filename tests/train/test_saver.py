@@ -1,4 +1,4 @@
-"""Saver: TensorFlow's names, files and errors; what was saved comes back, whatever the partitions."""
+"""Saver: TensorFlow's names, files and errors; saved values are restored, for any partitions."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_saver_def_and_deferred_build() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
 def test_saves_while_steps_update(tmp_path: Path, dtype: str) -> None:
-    """A save reads variables where they lie: what it writes of each is one value, never half of the next."""
+    """A save reads variables without a copy: it writes one value of each, never half of the next."""
     with tf.Graph().as_default(), tf.Session() as session:
         large = [tf.Variable(tf.zeros([1 << 19], dtype), name=f"v{i}", use_resource=bool(i % 2)) for i in range(4)]
         raised = tf.group(*[v.assign_add(tf.ones([1 << 19], dtype)) for v in large])

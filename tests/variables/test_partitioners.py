@@ -1,4 +1,4 @@
-"""Partitioners give the pieces that TensorFlow gives."""
+"""Partitioners return the same pieces as TensorFlow's."""
 
 from __future__ import annotations
 

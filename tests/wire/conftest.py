@@ -1,4 +1,4 @@
-"""What tests of the wire share: a server in this process, and the credentials of two jobs."""
+"""Common fixtures of the wire's tests: a server in this process, and the credentials of two jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of channels, over every transport: what is sent arrives, in order, and an end is noticed."""
+"""The contract of channels, over every transport: messages arrive in order, and an end is noticed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Half = Callable[[], tuple["Peer", Stream]]
 
 
 class Peer:
-    """One end: what it has received, and why it has ended."""
+    """One end of a channel: the messages received, and the reason of its end."""
 
     def __init__(self, stream: Stream, name: str) -> None:
         self.channel = Channel(stream, name)
@@ -72,7 +72,7 @@ class Peer:
         return self.received.get(timeout=DEADLINE)
 
     def end(self) -> OpError:
-        """Why it has ended; it is told once."""
+        """The reason of the end, which is reported once."""
         assert self.ended.wait(DEADLINE)
         assert len(self.reasons) == 1
         return self.reasons[0]
@@ -155,7 +155,7 @@ def frame(message: Any) -> bytes:
     return b"".join(bytes(memoryview(buffer)) for buffer in encode(message))
 
 
-# What is sent arrives
+# Messages arrive
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, SMALLEST - 1, SMALLEST, 100_003, 8 * MB])
@@ -182,7 +182,7 @@ def test_many_tensors(pair: Pair) -> None:
 
 
 def test_large_messages_cross(pair: Pair) -> None:
-    """Neither side reads less because it has much to write."""
+    """Both sides keep reading while they write much."""
     one, other = pair()
     texts = np.array([bytes([i]) * MB for i in range(24)], object)  # strings never go through shared memory
     for _ in range(2):
@@ -224,7 +224,7 @@ def test_bytes_are_counted(pair: Pair) -> None:
     one.channel.send(Tensors(1, [0], [np.zeros(MB, np.uint8)]))
     other.get()
     assert one.channel.traffic()[0] >= MB
-    assert one.channel.traffic()[0] <= other.channel.traffic()[1] + 100  # that of the segment's announcement
+    assert one.channel.traffic()[0] <= other.channel.traffic()[1] + 100  # the message that announces the segment
 
 
 # An end is noticed
@@ -247,11 +247,11 @@ def test_nothing_is_sent_after_the_end(pair: Pair) -> None:
         for size in (1, MB):
             with pytest.raises(UnavailableError, match=rf"No connection to {peer.channel.peer}: not you"):
                 peer.channel.send(Tensors(1, [0], [np.zeros(size, np.uint8)]))
-        peer.channel.close()  # once more does nothing
+        peer.channel.close()  # a second call does nothing
 
 
 def test_closed_while_much_is_sent(pair: Pair) -> None:
-    """Whoever writes at that moment ends without an error of its own."""
+    """A thread that writes at that moment ends without an error of its own."""
     value = np.zeros(6 * MB, np.uint8)
     texts = np.array([b"x" * MB] * 6, object)
     for i in range(8):
@@ -454,7 +454,7 @@ def tensor_in(segment: int, size: int) -> bytes:
 
 
 PAGE = 1 << 16
-# What is said, each with the descriptors that come along.
+# Messages, each with the descriptors that come with it.
 HOSTILE: dict[str, Callable[[], list[tuple[bytes, tuple[int, ...]]]]] = {
     "no descriptor": lambda: [(frame(Segment(0, PAGE)), ())],
     "more than there is": lambda: [(frame(Segment(0, 2 * PAGE)), (sealed(PAGE),))],
@@ -482,7 +482,7 @@ def test_hostile_memory(name: str, credentials: Credentials, caplog: pytest.LogC
             try:
                 write(stream, content, descriptors)
             except OSError:
-                pass  # it has already had enough
+                pass  # the channel has ended already
             for descriptor in descriptors:
                 os.close(descriptor)
         assert peer.end().message
@@ -520,7 +520,7 @@ def test_nothing_is_shared_over_a_network(half: Half, kind: str, caplog: pytest.
 
 
 def test_descriptors_nobody_asked_for_are_closed(credentials: Credentials) -> None:
-    """Those that come with the bytes of a tensor reach nobody."""
+    """Descriptors that come with the bytes of a tensor are not used."""
     mine, stream = streams("unix", credentials)
     peer = Peer(mine, "peer").start()
     content = frame(Tensors(1, [0], [np.zeros(200_000, np.uint8)]))

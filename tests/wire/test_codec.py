@@ -1,4 +1,4 @@
-"""Messages arrive as they were sent; bytes that are no message are refused, at no more than their own cost."""
+"""Messages arrive unchanged; bytes that are no message are refused, at no more than their own cost."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def frame(message: Any) -> bytes:
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Bit for bit, NaNs included."""
+    """True if two messages are equal bit by bit, including NaNs."""
     if a.dtype == object or b.dtype == object:
         return a.shape == b.shape and a.tolist() == b.tolist()
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
@@ -88,7 +88,7 @@ def equal(a: Any, b: Any) -> bool:
     return True
 
 
-# What is sent arrives
+# Messages arrive
 
 
 @st.composite
@@ -134,7 +134,7 @@ PLAIN = {
 
 
 def carrying(kind: type[Any], fields: tuple[Any, ...], some: list[tuple[int, np.ndarray]], count: int) -> Any:
-    """A message with tensors, of which the first `count` are fed or fetched."""
+    """A message with tensors; the first `count` are fed or fetched."""
     counted = () if kind is Tensors else (min(count, len(some)),)
     return kind(*fields, *counted, [k for k, _ in some], [v for _, v in some])
 
@@ -161,7 +161,7 @@ def test_round_trip(message: Any) -> None:
 @relaxed
 @given(SOME)
 def test_tensors_are_aligned(some: list[tuple[int, np.ndarray]]) -> None:
-    """Each begins at a multiple of 64 from where the payload begins, so that XLA can use it where it lies."""
+    """Each starts at a multiple of 64 in the payload, so that XLA can use it without a copy."""
     sent = frame(Tensors(1, [k for k, _ in some], [v for _, v in some]))
     kind, meta, payload = decode_header(sent)
     memory = np.zeros(payload + ALIGNMENT, np.uint8)
@@ -229,11 +229,11 @@ def test_too_much_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         encode(Tensors(1, range(100), [np.zeros(0)] * 100))
 
 
-# What is no message is refused
+# Bytes that are no message are refused
 
 
 def refused_or_read(content: bytes) -> None:
-    """Reads bytes, which may give a message or a DataLossError and nothing else, and no memory beyond their size."""
+    """Reads bytes: the result must be a message or a DataLossError, without more memory than their size."""
     tracemalloc.start()
     try:
         decode_whole(content)
@@ -242,7 +242,7 @@ def refused_or_read(content: bytes) -> None:
     finally:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    # A short string or a tensor's entry costs some times its bytes as an object of Python's.
+    # As a Python object, a short string or a tensor's entry takes several times its bytes.
     assert peak < 64 * len(content) + 100_000
 
 

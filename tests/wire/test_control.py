@@ -1,4 +1,4 @@
-"""The control plane of a server: what it answers, what it refuses, and how errors arrive."""
+"""The control plane of a server: answers, refusals, and errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _nothing_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def over_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions use sockets, though the server is of this process."""
+    """Makes sessions use sockets, though the server is in this process."""
     monkeypatch.setattr(server_module, "server_at", lambda address: None)
 
 
@@ -57,13 +57,13 @@ def client(server: Server) -> Iterator[ControlClient]:
 
 
 def partition(fetch: Any, device: str = CPU) -> GraphDef:
-    """The graph of a fetch, as a master sends it."""
+    """The graph of a fetch, in the form in which a master sends it."""
     subgraph: Subgraph = prune([], [fetch], [])
     place(subgraph, [device], soft=False) if device else None
     return to_graph_def(subgraph)
 
 
-# What it tells
+# Answers
 
 
 def test_status(server: Server, client: ControlClient) -> None:
@@ -113,7 +113,7 @@ def test_reflection(server: Server) -> None:
     assert b"RegisterGraph" in file.file_descriptor_response.file_descriptor_proto[0]
 
 
-# What it refuses
+# Refusals
 
 
 def raw_call(server: Server, method: str, content: bytes) -> Any:
@@ -172,7 +172,7 @@ def test_a_graph_that_cannot_be_compiled(
 def test_any_error_arrives(
     server: Server, client: ControlClient, monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
-    """With the name of its op, whatever its text."""
+    """The error has the name of its op, for any text."""
 
     def fail(*_: Any) -> int:
         raise NotFoundError(None, "scope/öp", message)
@@ -206,7 +206,7 @@ def test_sessions_are_closed(server: Server, client: ControlClient) -> None:
     assert server.worker.sessions() == {}
 
 
-# Where it listens
+# Addresses
 
 
 def test_a_port_that_is_taken(server: Server) -> None:
@@ -255,7 +255,7 @@ def test_nobody_is_there() -> None:
 
 
 def test_somebody_else_is_there() -> None:
-    """A port that takes connections and says nothing."""
+    """A port that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = ControlClient(f"127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises((UnavailableError, DeadlineExceededError)):

@@ -1,4 +1,4 @@
-"""Credentials: who is let in, who is not, and what a directory must look like."""
+"""Credentials: which peers are accepted, which are refused, and the form of a directory."""
 
 import datetime
 import logging as std_logging
@@ -66,7 +66,7 @@ def write_pair(folder, *, begins, ends, names=(SERVER_NAME,)):
     return folder
 
 
-# What is written.
+# Writing.
 
 
 def test_files_and_modes(tmp_path):
@@ -137,7 +137,7 @@ def test_bad_arguments(tmp_path, arguments, says):
     assert not os.listdir(tmp_path)
 
 
-# What is read.
+# Reading.
 
 
 @pytest.mark.parametrize("name", ["task.key", "token"])
@@ -253,14 +253,14 @@ def test_from_environment(job, monkeypatch, tmp_path):
 
 
 def talk(server_context, client_context, name=SERVER_NAME):
-    """What the server and the client received, or the error each of them met."""
+    """What the server and the client received, or the error that each of them got."""
 
     def side(sock, context, says, **options):
         try:
             with context.wrap_socket(sock, **options) as wrapped:
                 wrapped.sendall(says)
                 return wrapped.recv(16), wrapped.version()
-        except OSError as error:  # TLS's errors are of this kind
+        except OSError as error:  # TLS's errors are subclasses
             return error
 
     ends = socket.socketpair()
@@ -322,7 +322,7 @@ def test_a_client_refuses_a_server_of_another_job_and_another_name(job, other_jo
 
 @pytest.mark.parametrize("expired", ["server", "client"])
 def test_an_expired_certificate_is_refused_by_either_side(copy, tmp_path, expired):
-    # Trusted in all but its time.
+    # Valid in all but its time.
     job = Credentials.load(copy)
     old = tmp_path / "old"
     old.mkdir()

@@ -1,4 +1,4 @@
-"""A server and those who connect to it: strangers, the silent, the slow, those who come back and those who vanish."""
+"""A server and its peers: strangers, silent and slow ones, those that come back, and those that vanish."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _nothing_is_left() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _over_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions use sockets, though the server is of this process."""
+    """Makes sessions use sockets, though the server is in this process."""
     monkeypatch.setattr(server_module, "server_at", lambda address: None)
 
 
@@ -74,7 +74,7 @@ def listener(server: Server) -> endpoint.Listener:
 
 
 def serves(server: Server) -> bool:
-    """Whether a session on the server runs."""
+    """True if a session on the server runs."""
     with tf.Graph().as_default(), tf.Session(server.target) as session:
         return bool(session.run(tf.constant([1, 2]) + 3).tolist() == [4, 5])
 
@@ -84,7 +84,7 @@ def frame(message: Any) -> bytes:
 
 
 def dial(server: Server, content: bytes = b"", unix: bool = False) -> socket.socket:
-    """A connection of somebody who says `content`."""
+    """A connection that sends `content`."""
     name = listener(server).unix_name
     if unix and name:
         sock = socket.socket(socket.AF_UNIX)
@@ -97,7 +97,7 @@ def dial(server: Server, content: bytes = b"", unix: bool = False) -> socket.soc
 
 
 def dropped(sock: socket.socket) -> bool:
-    """Whether the server closes a connection; what it says before does not matter."""
+    """True if the server closes a connection; its messages before that are ignored."""
     try:
         while sock.recv(1 << 16):
             pass
@@ -147,7 +147,7 @@ def test_a_thousand_malformed_connections(server: Server, caplog: pytest.LogCapt
 
 
 def test_a_large_first_message_is_refused_at_once(server: Server) -> None:
-    """Before it is known who sends it, it takes no memory."""
+    """It takes no memory before its sender is known."""
     assert dropped(dial(server, frame(Tensors(1, [0], [np.zeros(1 << 20, np.uint8)]))[:100]))
     assert dropped(dial(server, frame(Hello(b"", "x" * (1 << 20), 1))[:100]))
     assert serves(server)
@@ -176,7 +176,7 @@ def test_the_silent_are_dropped(
 
 
 def test_the_slow_are_dropped(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte now and then does not buy more time."""
+    """Sending a byte now and then does not extend the time limit."""
     monkeypatch.setattr(endpoint, "HANDSHAKE_SECS", 1.0)
     sock = dial(server)
     began = time.monotonic()
@@ -216,7 +216,7 @@ def test_a_server_that_ends_waits_for_nobody() -> None:
 
 
 def other_certificate(job: Credentials, other: Credentials) -> Credentials:
-    """Those of somebody who knows the job's authority and token, but has a certificate of another job."""
+    """Credentials with the job's authority and token, but a certificate of another job."""
     context = ssl.create_default_context(cadata=job.ca.decode())
     context.load_cert_chain(other.directory / "task.pem", other.directory / "task.key")
     return dataclasses.replace(job, _client_context=context)
@@ -258,11 +258,11 @@ def test_a_safe_server_has_no_unix_socket(safe_server: Server) -> None:
     assert listener(safe_server).unix_name == ""
 
 
-# Those who come back, and those who are late
+# Peers that come back, and peers that are late
 
 
 def linked(server: Server, task: str, incarnation: int) -> Channel:
-    """A channel to the server, of a task."""
+    """A task's channel to the server."""
     channel, welcome = endpoint.connect(
         "127.0.0.1", listener(server).port, listener(server).unix_name, Hello(b"", task, incarnation)
     )
@@ -271,7 +271,7 @@ def linked(server: Server, task: str, incarnation: int) -> Channel:
 
 
 def started(channel: Channel) -> tuple[threading.Event, list[OpError]]:
-    """Begins to read; an event for the end, and why."""
+    """Starts to read. Returns an event for the end, and a list for its reason."""
     ended, why = threading.Event(), []
 
     def on_close(_: Channel, reason: OpError) -> None:
@@ -290,7 +290,7 @@ def test_a_task_that_comes_back_replaces_itself(server: Server) -> None:
     second_ended, _ = started(second)
     assert ended.wait(DEADLINE)
     assert "another incarnation" in why[0].message
-    # The old one is not dead, only late: it must not drive out the new one.
+    # The old one is not dead, only late: it must not replace the new one.
     late = linked(server, WORKER, 1)
     late_ended, late_why = started(late)
     assert late_ended.wait(DEADLINE)
@@ -305,7 +305,7 @@ def test_a_task_that_comes_back_replaces_itself(server: Server) -> None:
 
 
 def test_two_links_to_one_task(server: Server) -> None:
-    """Where both sides open one at a time, both are of use, and the sessions of the peer stay while one is there."""
+    """If both sides open one at the same time, both work, and the peer's sessions stay while one is left."""
     lost: list[int] = []
     server.links.on_lost = lost.append
     channels = [linked(server, WORKER, 1) for _ in range(2)]
@@ -323,7 +323,7 @@ def test_two_links_to_one_task(server: Server) -> None:
 
 
 def test_tensors_of_unknown_steps_are_few(server: Server) -> None:
-    """What comes for steps that never begin, or have ended, is not kept for long."""
+    """Tensors for steps that never begin, or have ended, are not kept for long."""
     worker = server.worker
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
     for step in range(5000):
@@ -343,7 +343,7 @@ def test_tensors_of_unknown_steps_are_few(server: Server) -> None:
 
 
 class _Weak(np.ndarray):
-    """An array that a weak reference can point to, and that has no opinion on equality."""
+    """An array that supports weak references and compares by identity."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -401,7 +401,7 @@ def test_a_step_that_was_given_up_before_it_began(server: Server) -> None:
         links.close()
 
 
-@pytest.mark.parametrize("again", [False, True])  # at first a graph runs in a thread of its own, then in the reader's
+@pytest.mark.parametrize("again", [False, True])  # at first a graph runs in a separate thread, then in the reader's
 def test_values_that_do_not_fit(server: Server, client: tuple[Links, Link, ControlClient], again: bool) -> None:
     x = tf.placeholder(tf.float32, [2])
     with tf.Session(server.target) as session:
@@ -418,7 +418,7 @@ def test_values_that_do_not_fit(server: Server, client: tuple[Links, Link, Contr
 
 
 def test_a_step_that_is_repeated(server: Server, client: tuple[Links, Link, ControlClient]) -> None:
-    """It answers once, after the last time or the first error, and gives way to those it waits for."""
+    """It answers once, after the last run or the first error, and suspends for steps that it waits for."""
     count = tf.get_variable("count", initializer=0)
     queue = tf.FIFOQueue(10, tf.int32, shapes=[()])
     step = tf.assign_add(count, queue.dequeue()).op
@@ -447,7 +447,7 @@ def test_a_step_that_is_repeated(server: Server, client: tuple[Links, Link, Cont
 def test_an_error_as_long_as_a_book(
     server: Server, client: tuple[Links, Link, ControlClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It arrives, if not all of it: whoever asked would wait for ever."""
+    """It arrives, shortened: otherwise the caller would wait for ever."""
     book = DataLossError(None, "op", "\udcff" + "x" * (20 << 20))
     monkeypatch.setattr(server.worker, "start_graph", lambda *args: args[1](None, book, Step(Cancellation())))
     answer = answer_of(client[1], 1, 1, [])
@@ -456,11 +456,11 @@ def test_an_error_as_long_as_a_book(
     assert answer.message.startswith("\\udcffxxx")
 
 
-# Those who vanish
+# Peers that vanish
 
 
 def test_a_client_that_vanishes(server: Server) -> None:
-    """Its step is given up, and what it has registered is forgotten; the resources stay."""
+    """Its step is cancelled, and its graphs are dropped; the resources stay."""
     queue = tf.FIFOQueue(10, tf.int32, shared_name="shared")
     enqueue, dequeue, size = queue.enqueue(7), queue.dequeue(), queue.size()
     caught: list[BaseException] = []
@@ -477,14 +477,14 @@ def test_a_client_that_vanishes(server: Server) -> None:
     thread.start()
     wait_until(lambda: server.worker._steps)
     (link,) = session._links.all()
-    link.channel._stream.close()  # without a word, as when its process is killed
+    link.channel._stream.close()  # without a message, as when its process is killed
     thread.join(DEADLINE)
     assert isinstance(caught[0], UnavailableError)
     assert "Lost the connection to /job:ps/replica:0/task:0" in str(caught[0])
     wait_until(lambda: not server.worker.sessions() and not server.worker._steps and not server.links.all())
     with tf.Session(server.target) as other:
         other.run(enqueue)
-        assert other.run(size) == 1  # nobody waits for it any more
+        assert other.run(size) == 1  # no step waits for it any more
     session.close()
 
 

@@ -1,4 +1,4 @@
-"""Who reads the channels of a process: the loop's thread, or the thread that usually waits."""
+"""The channels of a process are read by the loop's thread, or by the thread that usually waits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def reader() -> Iterator[Reader]:
 
 
 def wait_often(reader: Reader, times: int) -> list[bool]:
-    """Waits again and again; whether each answer was read by this thread."""
+    """Waits repeatedly. Returns for each answer True if this thread read it."""
     del reader.threads[:]
     for _ in range(times):
         signal = reader.ask()
@@ -99,7 +99,7 @@ def test_nobody_reads_for_long_who_waits_no_more_than_others(reader: Reader) -> 
     other.start()
     take_turns(reader)
     other.join(DEADLINE)
-    assert all(len(each) == 50 for each in read)  # every answer came, whoever read it
+    assert all(len(each) == 50 for each in read)  # every answer came, read by either thread
     second.close()
 
 
@@ -148,18 +148,18 @@ def test_a_loop_that_has_nothing_to_read_ends_and_begins_anew() -> None:
         thread.join(DEADLINE)
         assert not thread.is_alive()
         assert loop._thread is None
-        assert not loop.wait(Signal(), 0.01)  # nothing to read: it waits all the same
+        assert not loop.wait(Signal(), 0.01)  # it waits even if there is nothing to read
 
 
 def test_what_is_closed_while_somebody_reads(reader: Reader) -> None:
-    """The thread that reads goes on with the others; no descriptor is read that is not there any more."""
+    """The reading thread continues with the other channels, and does not read a closed descriptor."""
     wait_often(reader, 20)
     signal = reader.ask()
     other = Reader(reader.loop)
 
     def close_and_answer() -> None:
         other.close()
-        for descriptor in [os.dup(0) for _ in range(3)]:  # the same numbers, for something else
+        for descriptor in [os.dup(0) for _ in range(3)]:  # the same numbers now belong to other files
             os.close(descriptor)
         reader.answer()
 

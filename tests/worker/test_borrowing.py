@@ -1,4 +1,4 @@
-"""Large feeds: read where they lie, at any alignment, and free to change once `run` has returned."""
+"""Large feeds are read without a copy, at any alignment, and may change once `run` has returned."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The log of compilations, what jax tells of them, and the thread that compiles in the background."""
+"""The log of compilations, jax's events about them, and the thread that compiles in the background."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_log_keeps_the_last_records_and_all_totals(monkeypatch):
         log.record(Compilation(f"s{i}", "exact", "", 1.0 + i, 0.0))
     assert [c.segment for c in log.recent()] == ["s2", "s3", "s4"]
     assert log.count == 5
-    assert set(log.by_segment()) == {"s2", "s3", "s4"}  # those that took longest
+    assert set(log.by_segment()) == {"s2", "s3", "s4"}  # the slowest ones
 
 
 def test_threads_lose_no_records():
@@ -126,7 +126,7 @@ def test_a_segment_tells_its_worker_what_it_compiled():
 
 
 def test_values_from_elsewhere_need_no_other_code(tmp_path):
-    # As large as it takes for a value to be kept as jax's.
+    # Large enough that the value is kept as a jax array.
     with tf.Graph().as_default(), tf.device("/cpu:0"), tf.Session() as session:
         w = tf.get_variable("w", [40, 40])
         train = w.assign_sub(0.1 * w)

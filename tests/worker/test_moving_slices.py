@@ -1,4 +1,4 @@
-"""A slice whose bounds change with each step must not have everything compiled anew each time."""
+"""A slice whose bounds change with each step must not cause a compilation each time."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How a partition is cut: one segment where it can be, more where values or the host stand between."""
+"""A partition becomes one segment if possible, and more if values or the host must come between."""
 
 import numpy as np
 import pytest
@@ -13,9 +13,7 @@ DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
 def plan_of(feeds, fetches, targets=()):
-    subgraph = optimize(prune(feeds, fetches, targets))
-    place(subgraph, [DEVICE])
-    return make_plan(subgraph)
+    return make_plan(place(optimize(prune(feeds, fetches, targets)), [DEVICE]))
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +128,7 @@ def test_random_ops_are_fresh_on_every_run_and_the_same_in_a_new_session():
 
 
 def test_small_results_of_another_device_come_back_in_one_transfer(monkeypatch):
-    """The path of a GPU, on the CPU: what is fetched, and a failed check, travel as one array of bytes."""
+    """The path of a GPU, on the CPU: fetches and a failed check are transferred as one array of bytes."""
     from penstock.worker.segment import Segment
 
     monkeypatch.setattr(Segment, "platform", property(lambda self: "other", lambda self, value: None), raising=False)

@@ -1,4 +1,4 @@
-"""Compiled programs on disk: found by the next process, whole or not at all, bounded, and of no harm when damaged."""
+"""Compiled programs on disk: the next process finds them; they are written atomically, bounded, and checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.worker.program_cache import ProgramCache
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 120.0
 
-# Random numbers, a constant that is an argument, control flow, an update and a slot: what programs are made of.
+# A program with random numbers, a constant that is an argument, control flow, an update and a slot.
 _PROGRAM = """
 import json
 import numpy as np
@@ -54,7 +54,7 @@ def start(folder, **environment):
 
 
 def result(process):
-    """How many programs were compiled and how many loaded, the variable at the end, and what was said."""
+    """The numbers of programs compiled and loaded, the variable at the end, and the output."""
     out, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, err
     return (*json.loads(out), err)
@@ -62,7 +62,7 @@ def result(process):
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
-    """A folder that a first process has filled, a copy of it, and the result of the process."""
+    """A folder that a first process has filled, a copy of it, and the process's result."""
     folder = tmp_path_factory.mktemp("programs")
     made = result(start(folder))
     return folder, shutil.copytree(folder, tmp_path_factory.mktemp("copy") / "programs"), made
@@ -70,7 +70,7 @@ def first(tmp_path_factory):
 
 @pytest.fixture
 def filled(first):
-    """The folder as it was; in another place it would not do, as its path is part of jax's keys."""
+    """The folder restored from its copy. It must have the same path, which is part of jax's keys."""
     folder, copy, _ = first
     shutil.rmtree(folder)
     return shutil.copytree(copy, folder)
@@ -105,7 +105,7 @@ def test_damaged_programs_are_compiled_anew(first, filled):
 def test_it_can_be_turned_off(tmp_path):
     compiled, loaded, _, _ = result(start("", HOME=str(tmp_path)))
     assert compiled > 0 and loaded == 0
-    assert [path.name for path in tmp_path.iterdir() if path.name != ".nv"] == []  # that is a GPU driver's
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".nv"] == []  # a folder of the GPU driver
 
 
 def test_a_folder_that_cannot_be_used_is_told_of_once(tmp_path):

@@ -1,4 +1,4 @@
-"""Steps run for other tasks: the quick ones in the thread that brings them, and what takes long in another."""
+"""Steps for other tasks: quick ones run in the thread that receives them, slow ones in another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.worker.devices import local_devices
 from penstock.worker.worker import Worker
 
 _DEADLINE = 30.0
-_numbers = itertools.count(1)  # of steps
+_numbers = itertools.count(1)  # step numbers
 
 
 class Asking:
@@ -31,7 +31,7 @@ class Asking:
         self.handle = worker.register_graph(subgraph)
 
     def __call__(self, value: Any) -> tuple[list[Any], bool]:
-        """What is fetched, and whether it was computed in the thread that asks."""
+        """Returns the fetches, and True if they were computed in the calling thread."""
         over = threading.Event()
         answer: list[Any] = []
 
@@ -78,7 +78,7 @@ def test_a_new_shape_is_compiled_in_another_thread(worker: Worker) -> None:
 
 
 def test_what_ran_before_is_not_run_again(worker: Worker) -> None:
-    """The step goes on in the other thread where it was: it has taken one element from the queue, not two."""
+    """The step continues in the other thread at the same place: it has taken one element from the queue, not two."""
     queue = tf.FIFOQueue(1000, tf.float32, shapes=[()])
     x = tf.placeholder(tf.float32, [None])
     Asking(worker, x, (), (queue.enqueue_many((x,)),))(range(1000))
@@ -99,7 +99,7 @@ def test_what_ran_before_is_not_run_again(worker: Worker) -> None:
     ids=["compiled for sizes", "in pieces"],
 )
 def test_a_new_size_is_compiled_in_another_thread(worker: Worker, build: Callable[[Any], Any], in_pieces: bool) -> None:
-    """Pieces compile for each new value, and cannot begin anew, so none of them begins in the thread that asks."""
+    """Pieces compile for each new value and cannot start again, so none of them starts in the calling thread."""
     step = _asking(worker, build)
     before = [step([2.0, 2.0, 2.0])[1] for _ in range(20)]
     assert not in_pieces or not any(before)

@@ -1,4 +1,4 @@
-"""Readers and writers of one variable at once: nobody fails, nothing is torn."""
+"""Readers and writers use one variable at once: none fails, and no value is torn."""
 
 import threading
 import time

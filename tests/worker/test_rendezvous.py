@@ -1,4 +1,4 @@
-"""Rendezvous: who waits is woken once, whichever comes first, the wait, the tensors or the end of the step."""
+"""Rendezvous: a waiting step is woken once, in any order of the wait, the tensors and the end of the step."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class _Recv:
 
 @pytest.mark.timeout(10)
 def test_a_step_that_is_given_up_just_before_it_waits() -> None:
-    """It was not cancelled when it looked, and is by the time it has begun to wait."""
+    """It is cancelled after it checked for that, and before it starts to wait."""
     step = Step(Cancellation())
     step.rendezvous = Rendezvous()
     step.cancelled.on_cancel(step.rendezvous.give_up)

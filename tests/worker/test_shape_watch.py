@@ -1,4 +1,4 @@
-"""Who is told of shapes that keep changing, and when."""
+"""Warnings about shapes that keep changing: for which inputs, and when."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from penstock.jaxprs.digest import NoDigest, digest
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 120.0
 
-# Rows of any number, an update, a loop and random numbers; and how often padded code is traced.
+# A program with any number of rows, an update, a loop and random numbers; it counts traces of padded code.
 _PROGRAM = """
 import json
 import numpy as np
@@ -66,7 +66,9 @@ def result(folder: Path) -> Any:
 def test_a_second_process_does_not_trace_padded_programs(tmp_path: Path) -> None:
     traced, trained = result(tmp_path)
     assert traced > 0
-    assert result(tmp_path) == [0, trained]
+    again, result_again = result(tmp_path)
+    assert again == 0
+    np.testing.assert_allclose(result_again, trained, rtol=1e-5)  # some steps of the first process ran in NumPy
 
 
 def of(function: Any, *arguments: Any) -> str:

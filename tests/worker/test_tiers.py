@@ -1,4 +1,4 @@
-"""Tiers: segments run in NumPy first, compiled code takes over where that pays, and all ways give the same."""
+"""Tiers: segments run in NumPy first, compiled code takes over if it is faster, and all have the same results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ON_CPU = tf.ConfigProto(device_count={"GPU": 0})  # NumPy runs segments only the
 
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch, nothing_on_disk: None) -> Iterator[list[Any]]:
-    """The segments that are compiled meanwhile."""
+    """A list of the segments that are compiled during a test."""
     found: list[Any] = []
     record = Compilations.record
 
@@ -39,7 +39,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch, nothing_on_disk: None) -> Iter
 
 @pytest.fixture
 def eager_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has code prepared as early as there is a reason to."""
+    """Compiles code as early as possible."""
     monkeypatch.setattr(tiers, "WORTH", 0.0)
     monkeypatch.setattr(tiers, "AGAIN", 2)
     monkeypatch.setattr(tiers, "LONG", 0.0)
@@ -47,7 +47,7 @@ def eager_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def model() -> tuple[Any, Any, Any, Any]:
-    """A small net with everything that sees its batch: means, sums, maxima, products over it, and a scatter."""
+    """A small net with ops over its batch: means, sums, maxima, products, and a scatter."""
     x = tf.placeholder(tf.float32, [None, 4])
     ids = tf.placeholder(tf.int32, [None])
     table = tf.get_variable("table", [7, 3], initializer=tf.random_normal_initializer(seed=1))
@@ -231,7 +231,7 @@ print(sorted(found))
 
 
 def test_code_is_prepared_for_the_device_of_the_segment():
-    """Else a call would have it compiled again."""
+    """Otherwise a call would compile it again."""
     two_devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     environment = {**os.environ, **two_devices, "PENSTOCK_CACHE_BYTES": "0"}
     program = [sys.executable, "-c", ON_A_SECOND_DEVICE]
@@ -240,7 +240,7 @@ def test_code_is_prepared_for_the_device_of_the_segment():
 
 
 def test_a_segment_knows_by_another_which_sizes_change(monkeypatch):
-    """So all of them are traced for any size in the first step, and none waits until it has seen a second size."""
+    """So all are traced for any size in the first step; none waits for a second size."""
     monkeypatch.setattr(tiers, "FEW_NODES", 0)
     x = tf.placeholder(tf.float32, [None, None, 3])
     steps = tf.shape(x)[1]

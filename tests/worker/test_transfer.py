@@ -1,4 +1,4 @@
-"""Which sends and receives of a step travel together."""
+"""Sends and receives of a step are grouped into common transfers."""
 
 from __future__ import annotations
 

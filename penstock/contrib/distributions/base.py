@@ -23,7 +23,7 @@ Parameters = dict[str, Any]
 
 
 class ReparameterizationType:
-    """Whether gradients flow from samples to parameters."""
+    """Tells if gradients flow from samples to parameters."""
 
     def __init__(self, rep_type: str) -> None:
         self._rep_type = rep_type
@@ -39,8 +39,8 @@ NOT_REPARAMETERIZED = ReparameterizationType("NOT_REPARAMETERIZED")
 class Distribution:
     """A batch of independent distributions of one family.
 
-    Samples have the shape `sample_shape + batch_shape + event_shape`. A family gives the methods with an underscore
-    that it has formulas for.
+    Samples have the shape `sample_shape + batch_shape + event_shape`. A family implements the methods with an
+    underscore that it has formulas for.
 
     >>> normal = tf.distributions.Normal(loc=0.0, scale=1.0)
     >>> normal.log_prob(normal.sample(10))
@@ -118,12 +118,12 @@ class Distribution:
             return self._event_shape_tensor()
 
     def is_scalar_event(self, name: str = "is_scalar_event") -> Tensor:
-        """Whether one event is a number."""
+        """Tells if one event is a number."""
         with self._scope(name):
             return convert_to_tensor(self.event_shape.rank == 0, name="is_scalar_event")
 
     def is_scalar_batch(self, name: str = "is_scalar_batch") -> Tensor:
-        """Whether there is only one distribution."""
+        """Tells if there is only one distribution."""
         with self._scope(name):
             return convert_to_tensor(self.batch_shape.rank == 0, name="is_scalar_batch")
 
@@ -134,7 +134,7 @@ class Distribution:
         raise NotImplementedError(f"{type(self).__name__} cannot be sampled.")
 
     def sample(self, sample_shape: ShapeLike = (), seed: int | None = None, name: str = "sample") -> Any:
-        """Random events: `normal.sample([3, 2])` has a batch for each of 3 x 2 places."""
+        """Random events: `normal.sample([3, 2])` draws a batch for each of 3 x 2 positions."""
         with self._scope(name):
             sizes = convert_to_tensor(sample_shape, dtype=dt.int32, name="sample_shape")
             known = constant_value(sizes)
@@ -241,7 +241,7 @@ class Distribution:
             return self._stddev() if self._has("_stddev") else unary.sqrt(self._variance())
 
     def kl_divergence(self, other: Distribution, name: str = "kl_divergence") -> Any:
-        """How much `other` differs from this, in nats; see `kl_divergence`."""
+        """The divergence of `other` from this distribution, in nats; see `kl_divergence`."""
         with self._scope(name):
             return kl_divergence(self, other, allow_nan_stats=self._allow_nan_stats)
 
@@ -250,7 +250,7 @@ class Distribution:
         with self._scope(name):
             return self._entropy() + kl_divergence(self, other, allow_nan_stats=self._allow_nan_stats)
 
-    # What families give.
+    # Methods that families implement.
 
     def _has(self, method: str) -> bool:
         return getattr(type(self), method) is not getattr(Distribution, method)
@@ -300,7 +300,7 @@ class Distribution:
             yield
 
     def _or_nan(self, defined: Any, value: Any) -> Any:
-        """`value` where it is defined and NaN elsewhere, or an error then if NaN is not allowed."""
+        """`value` where it is defined and NaN elsewhere, or an error if NaN is not allowed."""
         if not self._allow_nan_stats:
             check = Assert(reduce.reduce_all(defined), [f"{self._name}: a statistic is undefined for the parameters."])
             with control_dependencies([check]):
@@ -316,7 +316,7 @@ class Distribution:
 
 
 def floats(**given: Any) -> list[Tensor]:
-    """Parameters as tensors of one floating type; ValueError where they are not."""
+    """Parameters as tensors of one floating type; ValueError if they have other types."""
     tensors = {name: convert_to_tensor(value, name=f"{name}/input") for name, value in given.items()}
     types = {tensor.dtype.base_dtype for tensor in tensors.values()}
     if len(types) > 1 or not next(iter(types)).is_floating:
@@ -326,7 +326,7 @@ def floats(**given: Any) -> list[Tensor]:
 
 
 def checked(validate: bool, checks: Callable[[], list[Any]]) -> Any:
-    """Control dependencies on `checks()`, if arguments are to be validated."""
+    """Control dependencies on `checks()`, if arguments should be validated."""
     return control_dependencies(checks() if validate else [])
 
 
@@ -336,7 +336,7 @@ def next_seed(seed: int | None, salt: str) -> int | None:
 
 
 def broadcast_ones(tensor: Any, like: Any) -> Any:
-    """`tensor` in the shape that it has together with `like`."""
+    """`tensor`, broadcast to the common shape of both."""
     return tensor * creation.ones_like(like)
 
 

@@ -18,7 +18,7 @@ from penstock.ops.random import stateful as random
 
 
 def logits_and_probs(logits: Any, probs: Any, validate: bool, over_classes: bool) -> tuple[Any, Any]:
-    """Both of them, from the one that is given."""
+    """Computes both from the one that is given."""
     if (probs is None) == (logits is None):
         raise ValueError("Must pass probs or logits, but not both.")
     if probs is None:

@@ -77,7 +77,7 @@ class Categorical(Distribution):
         return reshaping.reshape(arranging.transpose(drawn), self._drawn_shape(n))
 
     def _matched(self, value: Any, per_class: Any) -> tuple[Any, Any]:
-        """Classes, and what there is for each class, in shapes that fit: [..., ] and [..., classes]."""
+        """Classes, and values per class, in matching shapes: [..., ] and [..., classes]."""
         if value.shape.rank is not None and value.shape == TensorShape(per_class.shape.as_list()[:-1]):
             return value, per_class
         per_class = per_class * creation.ones_like(reshaping.expand_dims(value, -1), dtype=per_class.dtype.base_dtype)

@@ -26,12 +26,12 @@ def _log_beta(concentration: Any) -> Any:
 
 
 def _log_combinations(total: Any, counts: Any) -> Any:
-    """The logarithm of the number of orders in which `counts` can come about."""
+    """The logarithm of the number of orders that give `counts`."""
     return special.lgamma(total + 1.0) - reduce.reduce_sum(special.lgamma(counts + 1.0), -1)
 
 
 class _Vectors(Distribution):
-    """Distributions of vectors; `_along` is a tensor whose last axis is that of the vectors."""
+    """Distributions of vectors; the last axis of the tensor `_along` is that of the vectors."""
 
     _along: Any
 
@@ -126,7 +126,7 @@ def _kl_dirichlet_dirichlet(a: Dirichlet, b: Dirichlet, name: str | None = None)
 
 
 def _counts(logits: Any, totals: Any, n: Any, dtype: Any, seed: int | None) -> Any:
-    """How often each class was drawn in `totals` draws of `logits` [..., classes], `n` times over."""
+    """The counts of each class in `totals` draws from `logits` [..., classes], repeated `n` times."""
     sizes: Any = reshaping.shape(logits)
     classes = sizes[-1]
     most = casting.cast(reduce.reduce_max(totals), dt.int32)
@@ -142,7 +142,7 @@ def _counts(logits: Any, totals: Any, n: Any, dtype: Any, seed: int | None) -> A
 
 
 class Multinomial(_Vectors):
-    """How often each class comes up in `total_count` draws: `tf.distributions.Multinomial(5.0, probs=[0.2, 0.8])`."""
+    """The counts of each class in `total_count` draws: `tf.distributions.Multinomial(5.0, probs=[0.2, 0.8])`."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class Multinomial(_Vectors):
 
 
 class DirichletMultinomial(_Vectors):
-    """A multinomial whose probabilities are drawn anew each time from a Dirichlet distribution.
+    """A multinomial whose probabilities are drawn each time from a Dirichlet distribution.
 
     >>> tf.distributions.DirichletMultinomial(5.0, concentration=[1.0, 2.0])
     """

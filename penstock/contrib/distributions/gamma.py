@@ -101,7 +101,7 @@ class Exponential(Gamma):
         self._parameters = {k: v for k, v in parameters.items() if k not in ("self", "__class__")}
 
     def _sample_n(self, n: Any, seed: int | None) -> Any:
-        # From the least number above zero, so that the logarithm is finite.
+        # The range starts at the smallest number above zero, so that the logarithm is finite.
         least = np.finfo(self.dtype.as_numpy_dtype).tiny
         drawn = random.random_uniform(self._drawn_shape(n), least, 1.0, self.dtype, seed=seed)
         return -unary.log(drawn) / self.rate

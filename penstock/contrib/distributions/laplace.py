@@ -49,7 +49,7 @@ class Laplace(Distribution):
         return [self._loc, self._scale]
 
     def _sample_n(self, n: Any, seed: int | None) -> Any:
-        # Not -1 itself, where the logarithm is infinite.
+        # The range excludes -1, where the logarithm is infinite.
         kind = self.dtype.as_numpy_dtype
         least = np.nextafter(kind(-1.0), kind(0.0))
         drawn: Any = random.random_uniform(self._drawn_shape(n), least, kind(1.0), self.dtype, seed=seed)
@@ -62,7 +62,7 @@ class Laplace(Distribution):
         return unary.negative(unary.abs(self._z(value))) - (pymath.log(2.0) + unary.log(self.scale))
 
     def _log_tail(self, z: Any) -> Any:
-        # Each branch sees only values that it is made for.
+        # Each branch gets only values that it is valid for.
         decayed: Any = unary.exp(unary.negative(unary.abs(z)))
         below, above = z - pymath.log(2.0), unary.log1p(-0.5 * decayed)
         return selection.where(compare.less(z, 0.0), below, above)

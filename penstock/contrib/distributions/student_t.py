@@ -53,7 +53,7 @@ class StudentT(Distribution):
         return [self._df, self._loc, self._scale]
 
     def _all(self, tensor: Any) -> Any:
-        """`tensor` in the batch shape."""
+        """`tensor`, broadcast to the batch shape."""
         return tensor * creation.ones(self._batch_shape_tensor(), self.dtype)
 
     def _sample_n(self, n: Any, seed: int | None) -> Any:
@@ -100,7 +100,7 @@ class StudentT(Distribution):
     def _variance(self) -> Any:
         df = self._all(self.df)
         above = compare.greater(df, 2.0)
-        # A harmless number where the formula does not hold.
+        # 1 replaces df - 2 where the formula does not hold.
         safe = selection.where(above, df - 2.0, creation.ones_like(df))
         infinite = creation.fill(reshaping.shape(df), convert_to_tensor(float("inf"), dtype=self.dtype))
         variance = selection.where(above, unary.square(self._all(self.scale)) * df / safe, infinite)

@@ -1,4 +1,4 @@
-"""The distribution function of the standard normal, exact in both tails."""
+"""The distribution function of the standard normal, accurate in both tails."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def ndtr(x: Any) -> Any:
 
 
 def log_ndtr(x: Any) -> Any:
-    """The logarithm of `ndtr`, which does not underflow: far below zero it is an asymptotic series."""
+    """The logarithm of `ndtr`, which does not underflow: far below zero it uses an asymptotic series."""
     lower, upper = (-20.0, 8.0) if x.dtype.as_numpy_dtype == np.float64 else (-10.0, 5.0)
-    # Each branch sees only values that it is made for, so that gradients of the others are no NaN.
+    # Each branch gets only values that it is valid for, so that no gradient of the others is NaN.
     middle = unary.log(ndtr(arithmetic.maximum(x, lower)))
     below = selection.where(compare.greater(x, lower), middle, _series(arithmetic.minimum(x, lower)))
     return selection.where(compare.greater(x, upper), -ndtr(-x), below)

@@ -1,4 +1,4 @@
-"""Fully connected layers and what changes shapes: flatten, dropout, one-hot, stacks of layers."""
+"""Fully connected layers, and functions that change shapes: flatten, dropout, one-hot, stacks of layers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fully_connected(
     trainable: bool = True,
     scope: Any = None,
 ) -> Any:
-    """A dense layer with relu; a normalizer takes the place of biases.
+    """A dense layer with relu; a normalizer replaces the biases.
 
     >>> logits = tf.contrib.layers.fully_connected(net, 10, activation_fn=None, scope="logits")
     """
@@ -102,7 +102,7 @@ def dropout(
 
 @add_arg_scope
 def flatten(inputs: TensorLike, outputs_collections: Any = None, scope: Any = None) -> Any:
-    """All axes but the first become one: `tf.contrib.layers.flatten(images)`."""
+    """Merges all axes but the first: `tf.contrib.layers.flatten(images)`."""
     with name_scope(scope, "Flatten", [inputs]) as sc:
         inputs = convert_to_tensor(inputs)
         if inputs.shape.rank is not None and inputs.shape.rank < 2:
@@ -177,7 +177,7 @@ def softmax(logits: TensorLike, scope: Any = None) -> Any:
 
 @add_arg_scope
 def unit_norm(inputs: TensorLike, dim: int, epsilon: float = 1e-7, scope: Any = None) -> Any:
-    """`inputs` with vectors along `dim` of length 1."""
+    """Scales the vectors of `inputs` along `dim` to length 1."""
     with variable_scope(scope, "UnitNorm", [inputs]):
         inputs = convert_to_tensor(inputs)
         if inputs.shape.rank is None:
@@ -211,7 +211,7 @@ def _named(layer: Any, default: str) -> str:
 
 @add_arg_scope
 def repeat(inputs: TensorLike, repetitions: int, layer: Any, *args: Any, **kwargs: Any) -> Any:
-    """The same layer several times, in scopes called `scope_1`, `scope_2` and so on.
+    """Applies the same layer several times, in scopes called `scope_1`, `scope_2` and so on.
 
     >>> net = slim.repeat(net, 3, slim.conv2d, 256, [3, 3], scope="conv3")
     """
@@ -226,7 +226,7 @@ def repeat(inputs: TensorLike, repetitions: int, layer: Any, *args: Any, **kwarg
 
 @add_arg_scope
 def stack(inputs: TensorLike, layer: Any, stack_args: Any, **kwargs: Any) -> Any:
-    """A layer several times with different arguments, in scopes called `scope_1`, `scope_2` and so on.
+    """Applies a layer several times with different arguments, in scopes called `scope_1`, `scope_2` and so on.
 
     >>> net = slim.stack(net, slim.fully_connected, [32, 64, 128], scope="fc")
     """
@@ -245,7 +245,7 @@ def stack(inputs: TensorLike, layer: Any, stack_args: Any, **kwargs: Any) -> Any
 def embedding_lookup_unique(
     params: TensorLike, ids: TensorLike, partition_strategy: str = "mod", name: str | None = None
 ) -> Any:
-    """`embedding_lookup` that asks for each id once."""
+    """`embedding_lookup` that looks up each id once."""
     with name_scope(name, "EmbeddingLookupUnique", [params, ids]):
         ids = convert_to_tensor(ids)
         sizes = reshaping.shape(ids)

@@ -20,8 +20,8 @@ from penstock.contrib.variables import model_variable
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.typing import TensorLike
-from penstock.layers import convolutional, pooling, separable
-from penstock.layers.windows import around, sizes
+from penstock.layers import convolutional, pooling, separable, transposed
+from penstock.layers.windows import for_all_axes, sizes
 from penstock.ops.conv import depthwise
 from penstock.ops.nn import activation, layer_parts
 from penstock.variables.initializers import Zeros
@@ -35,9 +35,9 @@ _CLASSES: dict[int, Any] = {1: convolutional.Conv1D, 2: convolutional.Conv2D, 3:
 def _variant(
     layer: Callable[..., Any], name: str, docstring: str, fixed: dict[str, Any], **defaults: Any
 ) -> Callable[..., Any]:
-    """`layer` under a name of its own, where the arguments in `fixed` are given and others have these defaults.
+    """`layer` under another name, with the arguments in `fixed` set and other defaults.
 
-    `help`, `inspect.signature` and `arg_scope` know its arguments as if it were written out.
+    `help`, `inspect.signature` and `arg_scope` see its arguments as if it were written out.
     """
     full = inspect.signature(layer)
     left = [p for p in full.parameters.values() if p.name not in fixed]
@@ -113,7 +113,7 @@ def convolution(
         return finished(outputs, normalizer_fn, normalizer_params, activation_fn, outputs_collections, sc.name)
 
 
-_convolution = inspect.unwrap(convolution)  # an arg_scope of `convolution` is none of the functions below
+_convolution = inspect.unwrap(convolution)  # an arg_scope of `convolution` does not apply to the functions below
 convolution1d = _variant(
     _convolution,
     "convolution1d",
@@ -159,7 +159,7 @@ def _transposed(
     getter = variable_getter(bias="biases", kernel="weights")
     with variable_scope(scope, f"Conv{conv_dims}d_transpose", [inputs], reuse=reuse, custom_getter=getter) as sc:
         inputs = convert_to_tensor(inputs)
-        kind: Any = convolutional.Conv2DTranspose if conv_dims == 2 else convolutional.Conv3DTranspose
+        kind: Any = transposed.Conv2DTranspose if conv_dims == 2 else transposed.Conv3DTranspose
         layer = kind(
             num_outputs,
             kernel_size,
@@ -223,7 +223,7 @@ def separable_convolution2d(
     trainable: bool = True,
     scope: Any = None,
 ) -> Any:
-    """Each channel by itself, then a mix of channels to `num_outputs` of them; no mix where that is None.
+    """Convolves each channel separately, then mixes channels into `num_outputs`; no mixing if that is None.
 
     >>> slim.separable_conv2d(images, 64, [3, 3], depth_multiplier=1)
     """
@@ -256,7 +256,7 @@ def separable_convolution2d(
                 _reuse=reuse,
             )
             outputs = layer.apply(inputs)
-            # TensorFlow has both kernels under "weights".
+            # TensorFlow stores both kernels under "weights".
             collect_variable(layer.depthwise_kernel, variables_collections, "weights")
             collect_variable(layer.pointwise_kernel, variables_collections, "weights")
             collect_variable(layer.bias, variables_collections, "biases")
@@ -275,7 +275,7 @@ def separable_convolution2d(
             outputs = depthwise.depthwise_conv2d(
                 inputs,
                 weights,
-                around(sizes(stride, 2, "stride"), layout),
+                for_all_axes(sizes(stride, 2, "stride"), layout),
                 padding,
                 rate=sizes(rate, 2, "rate"),
                 data_format=data_format,

@@ -41,7 +41,7 @@ def variance_scaling_initializer(
         if uniform:
             limit = math.sqrt(3.0 * factor / count)
             return random_uniform(shape, -limit, limit, dtype, seed=seed)
-        # Cutting at two deviations takes away from the variance; 1.3 gives it back.
+        # Cutting at two deviations reduces the variance; 1.3 compensates for it.
         return truncated_normal(shape, 0.0, math.sqrt(1.3 * factor / count), dtype, seed=seed)
 
     return initializer

@@ -26,7 +26,7 @@ from penstock.variables.scope import variable_scope
 
 
 class _Uncollected(BatchNormalization):
-    """Its updates go where the caller says, not to UPDATE_OPS."""
+    """Puts its updates where the caller says, not into UPDATE_OPS."""
 
     collects_updates = False
 
@@ -119,7 +119,7 @@ def batch_norm(
 def _parameters(
     inputs: Any, shape: Any, center: bool, scale: bool, initial: Any, penalties: Any, collections: Any, trainable: bool
 ) -> tuple[Any, Any]:
-    """The variables `beta` and `gamma`, where they are wanted."""
+    """The variables `beta` and `gamma`, if requested."""
     made: dict[str, Any] = {"beta": None, "gamma": None}
     for name, wanted, default in (("beta", center, Zeros()), ("gamma", scale, Ones())):
         if wanted:
@@ -209,7 +209,7 @@ def group_norm(
         beta, gamma = _parameters(
             inputs, [channels], center, scale, param_initializers, None, variables_collections, trainable
         )
-        # Channels become two axes: the groups, and the channels of each.
+        # Channels become two axes: the groups, and the channels in each.
         sizes: Any = reshaping.shape(inputs)
         grouped_shape = joining.concat([sizes[:at], [groups, channels // groups], sizes[at + 1 :]], 0)
         spread = [1] * at + [groups, channels // groups] + [1] * (rank - at - 1)

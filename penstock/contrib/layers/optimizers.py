@@ -60,7 +60,7 @@ def optimize_loss(
     colocate_gradients_with_ops: bool = False,
     increment_global_step: bool = True,
 ) -> Any:
-    """A training step that gives the loss.
+    """A training step that returns the loss.
 
     `optimizer` is a name such as "Adam", a class, an Optimizer, or a function of the learning rate. `clip_gradients`
     is a global norm, or a function of gradients and variables.
@@ -151,7 +151,7 @@ def _optimizer(optimizer: Any, rate: Any) -> Any:
 
 
 def _noisy(gradients: Any, scale: float) -> list[Any]:
-    """Gaussian noise added to each gradient."""
+    """Adds Gaussian noise to each gradient."""
     noisy: list[Any] = []
     for gradient, variable in gradients:
         if gradient is None:
@@ -164,7 +164,7 @@ def _noisy(gradients: Any, scale: float) -> list[Any]:
 
 
 def multiply_gradients(grads_and_vars: Any, gradient_multipliers: Any) -> list[Any]:
-    """Each gradient times the number given for its variable, or for the name of its variable."""
+    """Multiplies each gradient by the number given for its variable, or for the name of its variable."""
     if not isinstance(gradient_multipliers, dict):
         raise ValueError("`gradient_multipliers` must be a dict.")
     result = []
@@ -207,7 +207,7 @@ def adaptive_clipping_fn(
     epsilon: float = 1e-8,
     name: str | None = None,
 ) -> Callable[[Any], Any]:
-    """A function for `clip_gradients` that clips what is far above the usual norm."""
+    """A function for `clip_gradients` that clips gradients far above the usual norm."""
 
     def clip(grads_and_vars: Any) -> Any:
         values, variables = zip(*grads_and_vars, strict=True)
@@ -215,7 +215,7 @@ def adaptive_clipping_fn(
         limit = _usual_norm(norm, std_factor, decay, global_step, epsilon, name)
         if report_summary:
             summary.scalar(_tag(limit, "global_norm/adaptive_max_gradient_norm"), limit)
-        # No clipping where the norm itself is the limit.
+        # No clipping if the norm itself is the limit.
         factor: Any = arithmetic.minimum(limit / norm, creation.ones_like(norm))
         if static_max_norm is not None:
             factor = arithmetic.minimum(factor, static_max_norm / norm)
@@ -241,7 +241,7 @@ def _usual_norm(norm: Any, factor: float, decay: float, step: Any, epsilon: floa
             kept = get_variable(what, shape=value.shape, dtype=value.dtype, initializer=Zeros(), trainable=False)
             share: Any = decay
             if step is not None:
-                # The first steps count for more, until there are enough of them.
+                # The first steps have more weight, until there are enough of them.
                 count: Any = casting.cast(step, dt.float32)
                 share = arithmetic.minimum(decay, count / (count + 1.0))
             return assign(kept, share * convert_to_tensor(kept) + (1.0 - share) * value)

@@ -1,4 +1,4 @@
-"""Names and collections of what layers give, and the getter that makes their variables model variables."""
+"""Names and collections of the outputs of layers, and the getter that makes their variables model variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.graph.scopes import add_to_collections, get_collection, get_collec
 from penstock.graph.typing import TensorLike
 from penstock.variables.partitioned import PartitionedVariable
 
-_ALIASES = ("__tensor_aliases",)  # not a string: users do not see it among the collections
+_ALIASES = ("__tensor_aliases",)  # not a string, so that users do not see it among the collections
 
 
 def _aliases() -> dict[Tensor, list[str]]:
@@ -24,7 +24,7 @@ def _aliases() -> dict[Tensor, list[str]]:
 
 
 def collect_named_outputs(collections: Any, alias: str, outputs: Any) -> Any:
-    """`outputs`, added to `collections` under the name `alias`."""
+    """Adds `outputs` to `collections` under the name `alias`."""
     if collections:
         append_tensor_alias(outputs, alias)
         add_to_collections(collections, outputs)
@@ -59,7 +59,7 @@ def get_variable_collections(variables_collections: Any, name: str) -> Any:
 
 
 def collect_variable(variable: Any, collections: Any, name: str) -> None:
-    """Adds a variable, all parts of it, to the collections meant for `name`."""
+    """Adds a variable, with all its parts, to the collections for `name`."""
     keys = get_variable_collections(collections, name)
     if keys and variable is not None:
         for part in variable if isinstance(variable, PartitionedVariable) else [variable]:
@@ -115,7 +115,7 @@ def variable_getter(**rename: str) -> Callable[..., Any]:
 
 
 def channel_axis(data_format: str | None) -> int:
-    """Where the channels are: axis 1 for "NCHW" and kin, else the last."""
+    """The axis of the channels: 1 for "NCHW" and similar formats, else the last."""
     return 1 if data_format is not None and data_format.startswith("NC") else -1
 
 
@@ -129,7 +129,7 @@ def checked_format(data_format: str | None, allowed: tuple[str, ...]) -> str:
 def finished(
     outputs: Any, normalizer_fn: Any, normalizer_params: Any, activation_fn: Any, collections: Any, name: str
 ) -> Any:
-    """`outputs` normalised, activated and collected: how most layers end."""
+    """Normalizes, activates and collects `outputs`: the last step of most layers."""
     if normalizer_fn is not None:
         outputs = normalizer_fn(outputs, **(normalizer_params or {}))
     if activation_fn is not None:

@@ -21,7 +21,7 @@ from penstock.variables.variable import Variable
 def _tag(tensor: Any, tag: str | None = None) -> str:
     given = tag or (tensor.op.name if hasattr(tensor, "op") else str(tensor))
     scope = get_default_graph().get_name_scope()
-    # The scope is part of what names the summary already.
+    # The name of the summary already includes the scope.
     return given.removeprefix(f"{scope}/") if scope else given
 
 
@@ -33,7 +33,7 @@ def summarize_tensor(tensor: TensorLike, tag: str | None = None) -> Any:
 
 
 def summarize_activation(op: Any) -> Any:
-    """A histogram of an activation, and for relu and sigmoid the share of what is dead or saturated."""
+    """A histogram of an activation, and for relu and sigmoid the share of dead or saturated units."""
     if op.op.type in ("Relu", "Softplus", "Relu6"):
         summary.scalar(f"{_tag(op)}/zeros", layer_parts.zero_fraction(op))
     if op.op.type == "Relu6":

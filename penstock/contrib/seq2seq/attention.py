@@ -1,4 +1,4 @@
-"""Attention mechanisms: how well a query fits each step of a memory."""
+"""Attention mechanisms: score how well a query fits each step of a memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def hardmax(logits: TensorLike, name: str | None = None) -> Tensor:
 
 
 def safe_cumprod(x: TensorLike, *args: Any, **kwargs: Any) -> Tensor:
-    """The cumulative product of numbers in [0, 1], by way of their logarithms."""
+    """The cumulative product of numbers in [0, 1], computed from their logarithms."""
     with name_scope(None, "SafeCumprod", [x]):
         x = convert_to_tensor(x, name="x")
         result: Tensor = exp(cumsum(log(clip_by_value(x, x.dtype.as_numpy_dtype(1.1754944e-38), 1)), *args, **kwargs))
@@ -47,7 +47,7 @@ def safe_cumprod(x: TensorLike, *args: Any, **kwargs: Any) -> Tensor:
 
 
 class Projection:
-    """A matrix that its inputs are multiplied by: a dense layer without bias."""
+    """A matrix that inputs are multiplied by: a dense layer without bias."""
 
     def __init__(self, units: int, name: str, dtype: Any = None) -> None:
         self.units, self._name, self._dtype = units, name, dtype
@@ -67,7 +67,7 @@ class Projection:
 
 
 class AttentionMechanism:
-    """Base class: keys and values made of a memory, masked past its lengths."""
+    """Base class: computes keys and values from a memory, masked beyond its lengths."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class AttentionMechanism:
         return zeros(with_batch(batch_size, self.alignments_size), dtype)
 
     def initial_state(self, batch_size: TensorLike, dtype: DTypeLike) -> Any:
-        """The state to begin with: no alignments."""
+        """The initial state: no alignments."""
         return self.initial_alignments(batch_size, dtype)
 
     def _probabilities(self, score: Any) -> Any:

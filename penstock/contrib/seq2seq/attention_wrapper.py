@@ -59,7 +59,7 @@ def _attended(mechanism: Any, cell_output: Any, state: Any, layer: Any) -> Any:
 
 
 class AttentionWrapper(RNNCell):
-    """A cell whose inputs are joined with the attention of the step before, and which attends with its output.
+    """A cell whose inputs are joined with the attention of the previous step, and whose output is the next query.
 
     >>> tf.contrib.seq2seq.AttentionWrapper(cell, mechanism, attention_layer_size=128)
     """
@@ -156,7 +156,7 @@ class AttentionWrapper(RNNCell):
             )
 
     def _batch_checks(self, batch_size: Any) -> list[Any]:
-        """Checks that memory and state have one batch size, where that is not known to hold."""
+        """Checks that memory and state have one batch size, if that is not known."""
         message = (
             "The batch size of the state does not match that of the memory of the attention mechanism. With beam "
             "search, tile the memory and its lengths with tf.contrib.seq2seq.tile_batch."

@@ -43,7 +43,7 @@ class BeamSearchDecoderState(
 
 
 class BeamSearchDecoderOutput(namedtuple("BeamSearchDecoderOutput", ("scores", "predicted_ids", "parent_ids"))):
-    """The outputs of a step: scores, ids and which beams they come from."""
+    """The outputs of a step: scores, ids and the beams that they come from."""
 
     __slots__ = ()
 
@@ -51,13 +51,13 @@ class BeamSearchDecoderOutput(namedtuple("BeamSearchDecoderOutput", ("scores", "
 class FinalBeamSearchDecoderOutput(
     namedtuple("FinalBeamDecoderOutput", ("predicted_ids", "beam_search_decoder_output"))
 ):
-    """The outputs of a beam search: the ids of each beam from the best to the worst, and those of the steps."""
+    """The outputs of a beam search: the ids of each beam from best to worst, and those of the steps."""
 
     __slots__ = ()
 
 
 def tile_batch(t: TensorLike, multiplier: int, name: str | None = None) -> Any:
-    """Each row `multiplier` times in a row, of all tensors of a structure.
+    """Repeats each row `multiplier` times, in all tensors of a structure.
 
     >>> tf.contrib.seq2seq.tile_batch(encoder_state, beam_width)
     """
@@ -171,7 +171,7 @@ class BeamSearchDecoder(Decoder):
         return result
 
     def initialize(self, name: str | None = None) -> Any:
-        """One live beam per row: all are alike at first."""
+        """Starts with one live beam per row, since all are equal at first."""
         first = zeros([self._batch_size], dt.int32)
         finished = one_hot(first, self._beam_width, on_value=False, off_value=True, dtype=dt.bool)
         kind = self._dtype
@@ -183,7 +183,7 @@ class BeamSearchDecoder(Decoder):
         return finished, self._start_inputs, state
 
     def step(self, time: TensorLike, inputs: TensorLike, state: Any, name: str | None = None) -> Any:
-        """One step of the cell in all beams, and the best of what follows."""
+        """Runs one step of the cell in all beams, and selects the best continuations."""
         with name_scope(name, "BeamSearchDecoderStep", [time]):
             cell_state = nest.map_structure(self._merged, state.cell_state)
             outputs, cell_state = self._cell(nest.map_structure(self._merged, inputs), cell_state)
@@ -198,7 +198,7 @@ class BeamSearchDecoder(Decoder):
         if words is None:
             raise ValueError("BeamSearchDecoder: the number of classes must be known while the graph is built.")
         kind = logits.dtype.base_dtype
-        # A finished beam goes on with end tokens, at no cost.
+        # A finished beam continues with end tokens, at no cost.
         only_end = one_hot(
             self._end_token,
             words,

@@ -29,9 +29,9 @@ from penstock.variables.scope import variable_scope
 
 
 class Decoder(ABC):
-    """What `dynamic_decode` runs."""
+    """The interface that `dynamic_decode` runs."""
 
-    maximum_time: Any = None  # a bound for the number of steps, where the decoder knows one
+    maximum_time: Any = None  # a bound for the number of steps, if the decoder knows one
 
     @property
     @abstractmethod
@@ -50,30 +50,30 @@ class Decoder(ABC):
 
     @abstractmethod
     def initialize(self, name: str | None = None) -> Any:
-        """Which rows are finished at first, the first inputs and the first state."""
+        """Returns a mask of finished rows, the first inputs and the first state."""
 
     @abstractmethod
     def step(self, time: TensorLike, inputs: TensorLike, state: Any, name: str | None = None) -> Any:
-        """Outputs, next state, next inputs, and which rows are finished."""
+        """Returns outputs, the next state, the next inputs, and a mask of finished rows."""
 
     def finalize(self, outputs: Any, final_state: Any, sequence_lengths: TensorLike) -> Any:
-        """The outputs of all steps and the last state, as the caller is to see them."""
+        """Converts the outputs of all steps and the last state to the form that the caller gets."""
         raise NotImplementedError
 
     @property
     def tracks_own_finished(self) -> bool:
-        """Whether the decoder itself keeps finished rows finished."""
+        """Tells if the decoder itself keeps finished rows finished."""
         return False
 
 
 class BasicDecoderOutput(namedtuple("BasicDecoderOutput", ("rnn_output", "sample_id"))):
-    """The outputs of a step: those of the cell (or output layer), and what was sampled."""
+    """The outputs of a step: those of the cell (or output layer), and the samples."""
 
     __slots__ = ()
 
 
 class BasicDecoder(Decoder):
-    """A cell, a helper that feeds it, and a layer on its outputs if one is given.
+    """A cell, a helper that feeds it, and an optional layer on its outputs.
 
     >>> tf.contrib.seq2seq.BasicDecoder(cell, helper, initial_state, output_layer=tf.layers.Dense(vocabulary))
     """
@@ -105,11 +105,11 @@ class BasicDecoder(Decoder):
         return BasicDecoderOutput(kinds, self._helper.sample_ids_dtype)
 
     def initialize(self, name: str | None = None) -> Any:
-        """What the helper says, and the initial state."""
+        """The helper's finished rows and inputs, and the initial state."""
         return (*self._helper.initialize(), self._initial_state)
 
     def step(self, time: TensorLike, inputs: TensorLike, state: Any, name: str | None = None) -> Any:
-        """One step of the cell, and what the helper makes of it."""
+        """Runs one step of the cell, and asks the helper for samples and next inputs."""
         with name_scope(name, "BasicDecoderStep", [time, *nest.flatten(inputs)]):
             outputs, state = self._cell(inputs, state)
             if self._output_layer is not None:
@@ -167,7 +167,7 @@ class _Decoding:
     def __init__(self, decoder: Any, impute_finished: bool, limit: Tensor | None) -> None:
         self.decoder, self.impute, self.limit = decoder, impute_finished, limit
         known = getattr(decoder, "maximum_time", None)
-        # With a bound the outputs have their room from the start, and the loop compiles; without one they grow.
+        # With a bound the outputs are allocated at the start, and the loop compiles; without one they grow.
         self.bound = known if limit is None else limit if known is None else minimum(known, limit)
         sizes, types = nest.flatten(decoder.output_size), nest.flatten(decoder.output_dtype)
         self.structure = decoder.output_dtype
@@ -180,9 +180,9 @@ class _Decoding:
         return TensorArray(dtype, size=0 if grows else self.bound, dynamic_size=grows, element_shape=element_shape)
 
     def run(self, finished: Any, inputs: Any, state: Any, time_major: bool) -> Any:
-        """The loop."""
+        """Runs the loop."""
         arrays = [self._array(t, s) for t, s in zip(self.types, self.shapes, strict=True)]
-        state = nest.map_structure(self._roomy, state)
+        state = nest.map_structure(self._preallocated, state)
         if self.limit is not None:
             finished = logical_or(finished, greater_equal(0, self.limit))
         lengths = zeros_like(finished, dtype=dt.int32)
@@ -225,8 +225,8 @@ class _Decoding:
         arrays = [a.write(time, e) for a, e in zip(arrays, emitted, strict=True)]
         return add(time, 1), arrays, new_state, next_inputs, now_finished, lengths
 
-    def _roomy(self, leaf: Any) -> Any:
-        """A TensorArray of the state that would grow, with its room from the start where there is a bound."""
+    def _preallocated(self, leaf: Any) -> Any:
+        """A growing TensorArray of the state, allocated at the start if there is a bound."""
         if isinstance(leaf, TensorArray) and leaf.dynamic_size and self.bound is not None:
             return self._array(leaf.dtype, leaf.element_shape)
         return leaf if isinstance(leaf, TensorArray) else convert_to_tensor(leaf)

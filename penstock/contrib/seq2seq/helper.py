@@ -1,4 +1,4 @@
-"""Helpers: what a decoder samples at each step, what it is fed next, and when a row is finished."""
+"""Helpers: decide the samples of a decoder at each step, its next inputs, and when a row is finished."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from penstock.rnn.dynamic import transpose_batch_time
 
 
 class Helper(ABC):
-    """What a decoder asks for: samples, next inputs, and whether rows are finished."""
+    """The interface that a decoder uses: samples, next inputs, and finished rows."""
 
-    maximum_time: Any = None  # a bound for the number of steps, where the helper knows one
+    maximum_time: Any = None  # a bound for the number of steps, if the helper knows one
 
     @property
     @abstractmethod
@@ -51,7 +51,7 @@ class Helper(ABC):
 
     @abstractmethod
     def initialize(self, name: str | None = None) -> Any:
-        """Which rows are finished before the first step, and its inputs."""
+        """Returns a mask of rows that are finished before the first step, and its inputs."""
 
     @abstractmethod
     def sample(self, time: TensorLike, outputs: Any, state: Any, name: str | None = None) -> Any:
@@ -61,11 +61,11 @@ class Helper(ABC):
     def next_inputs(
         self, time: TensorLike, outputs: Any, state: Any, sample_ids: TensorLike, name: str | None = None
     ) -> Any:
-        """Which rows are finished, the inputs of the next step, and its state."""
+        """Returns a mask of finished rows, the inputs of the next step, and its state."""
 
 
 class CustomHelper(Helper):
-    """A helper of three functions."""
+    """A helper made of three functions."""
 
     def __init__(
         self,
@@ -95,25 +95,25 @@ class CustomHelper(Helper):
         return self._dtype
 
     def initialize(self, name: str | None = None) -> Any:
-        """What the first function says."""
+        """Calls the first function."""
         finished, inputs = self._initialize_fn()
         if self._batch_size is None:
             self._batch_size = size(finished)
         return finished, inputs
 
     def sample(self, time: TensorLike, outputs: Any, state: Any, name: str | None = None) -> Any:
-        """What the second function says."""
+        """Calls the second function."""
         return self._sample_fn(time=time, outputs=outputs, state=state)
 
     def next_inputs(
         self, time: TensorLike, outputs: Any, state: Any, sample_ids: TensorLike, name: str | None = None
     ) -> Any:
-        """What the third function says."""
+        """Calls the third function."""
         return self._next_inputs_fn(time=time, outputs=outputs, state=state, sample_ids=sample_ids)
 
 
 class TrainingHelper(Helper):
-    """Feeds what is in `inputs`, whatever the decoder's outputs are.
+    """Feeds the contents of `inputs`, regardless of the decoder's outputs.
 
     >>> tf.contrib.seq2seq.TrainingHelper(embedded_targets, lengths)
     """
@@ -158,7 +158,7 @@ class TrainingHelper(Helper):
         return dt.int32
 
     def _read(self, time: Any) -> Any:
-        # After the last step nobody looks at the inputs: the last ones do.
+        # After the last step the inputs are not used, so the last ones are returned again.
         at = minimum(time, self.maximum_time - 1)
         return nest.map_structure(lambda a: a.read(at), self._arrays)
 
@@ -187,7 +187,7 @@ def _unstacked(tensor: Tensor) -> TensorArray:
 
 
 def lookup(embedding: Any) -> Callable[[Any], Any]:
-    """An embedding as a function of ids: it is one already, or a table."""
+    """An embedding as a function of ids; it may be a function already, or a table."""
     return embedding if callable(embedding) else lambda ids: embedding_lookup(embedding, ids)
 
 
@@ -196,12 +196,12 @@ def _drawn_ids(samples: Any) -> Any:
 
 
 def _drawn(probability: Any, like: Any, seed: int | None) -> Any:
-    """For each row of `like`, true with the given probability."""
+    """True with the given probability, for each row of `like`."""
     return less(random_uniform(shape(like), seed=seed), convert_to_tensor(probability, dtype=dt.float32))
 
 
 class ScheduledEmbeddingTrainingHelper(TrainingHelper):
-    """Feeds, with some probability, the embedding of what the decoder sampled (Bengio et al. 2015)."""
+    """Feeds, with some probability, the embedding of the decoder's samples (Bengio et al. 2015)."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class ScheduledEmbeddingTrainingHelper(TrainingHelper):
         super().__init__(inputs, sequence_length, time_major, name)
 
     def sample(self, time: TensorLike, outputs: Any, state: Any, name: str | None = None) -> Any:
-        """Ids drawn from the outputs, or -1 where the true input is to be fed."""
+        """Ids drawn from the outputs, or -1 where the true input is fed."""
         with name_scope(name, "ScheduledEmbeddingTrainingHelperSample", [time, outputs, state]):
             ids = _drawn_ids(categorical(outputs, 1, seed=self._seed))
             chosen = _drawn(self._probability, ids, self._scheduling_seed)
@@ -233,7 +233,7 @@ class ScheduledEmbeddingTrainingHelper(TrainingHelper):
     def next_inputs(
         self, time: TensorLike, outputs: Any, state: Any, sample_ids: TensorLike, name: str | None = None
     ) -> Any:
-        """The next inputs, those of rows with a sample replaced by its embedding."""
+        """The next inputs; in rows with a sample they are its embedding."""
         finished, base, state = super().next_inputs(time, outputs, state, sample_ids, name)
         sampled = self._lookup(maximum(sample_ids, 0))
         return finished, where(greater(sample_ids, -1), sampled, base), state
@@ -275,14 +275,14 @@ class ScheduledOutputTrainingHelper(TrainingHelper):
         return finished, self._with_auxiliary(inputs, 0)
 
     def sample(self, time: TensorLike, outputs: Any, state: Any, name: str | None = None) -> Any:
-        """Whether each row is fed its own output."""
+        """Tells if each row is fed its own output."""
         rows = zeros_like(self._sequence_length, dtype=dt.float32)
         return _drawn(self._probability, rows, self._seed)
 
     def next_inputs(
         self, time: TensorLike, outputs: Any, state: Any, sample_ids: TensorLike, name: str | None = None
     ) -> Any:
-        """The next inputs, or the outputs where sampled."""
+        """The next inputs, or the outputs in sampled rows."""
         finished, base, state = super().next_inputs(time, outputs, state, sample_ids, name)
         own = self._function(outputs) if self._function else outputs
         return finished, self._with_auxiliary(where(sample_ids, own, base), add(time, 1)), state
@@ -357,7 +357,7 @@ class SampleEmbeddingHelper(GreedyEmbeddingHelper):
 
 
 class InferenceHelper(Helper):
-    """A helper for decoders whose outputs are fed back as a function of the samples."""
+    """A helper that feeds the samples back, through a function if there is one."""
 
     def __init__(
         self,
@@ -390,12 +390,12 @@ class InferenceHelper(Helper):
         return fill([self._batch_size], False), self._start_inputs
 
     def sample(self, time: TensorLike, outputs: Any, state: Any, name: str | None = None) -> Any:
-        """What the function draws."""
+        """Calls the sampling function."""
         return self._sample_fn(outputs)
 
     def next_inputs(
         self, time: TensorLike, outputs: Any, state: Any, sample_ids: TensorLike, name: str | None = None
     ) -> Any:
-        """The samples, or what the function makes of them."""
+        """The samples, or the result of the function on them."""
         following = sample_ids if self._next_inputs_fn is None else self._next_inputs_fn(sample_ids)
         return self._end_fn(sample_ids), following, state

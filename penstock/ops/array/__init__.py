@@ -1,1 +1,1 @@
-"""Tensors as arrays: making, reshaping, joining, slicing, gathering, sorting them."""
+"""Ops on tensors as arrays: making, reshaping, joining, slicing, gathering and sorting them."""

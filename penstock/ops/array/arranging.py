@@ -212,7 +212,7 @@ def roll_op(input: Array, shift: Array, axis: Array) -> Array:
 
 
 def roll(input: TensorLike, shift: TensorLike, axis: TensorLike, name: str | None = None) -> Tensor:
-    """The elements moved round by `shift` along `axis`: `tf.roll(x, 1, 0)`."""
+    """The elements shifted cyclically by `shift` along `axis`: `tf.roll(x, 1, 0)`."""
     result: Tensor = roll_op(input, shift, axis, name=name)
     return result
 

@@ -41,7 +41,7 @@ def constant(
     name: str = "Const",
     verify_shape: bool = False,
 ) -> Tensor:
-    """A tensor with a fixed value; too few values are filled up with the last one unless `verify_shape`.
+    """A tensor with a fixed value; the last value is repeated if there are too few, unless `verify_shape`.
 
     >>> tf.constant(0.5, shape=[2, 3]).shape
     TensorShape([Dimension(2), Dimension(3)])

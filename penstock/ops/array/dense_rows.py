@@ -11,7 +11,7 @@ from penstock.graph.operation import Tensor
 
 
 def dense_rows(value: Any, name: str | None = None) -> Tensor:
-    """`value` itself, or the dense tensor of IndexedSlices without a word about memory: for gradients."""
+    """`value` itself, or IndexedSlices made dense without the warning about memory; for gradients."""
     if not isinstance(value, IndexedSlices):
         return convert_to_tensor(value)
     dims: Any = value.dense_shape

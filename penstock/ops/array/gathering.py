@@ -75,7 +75,7 @@ def _rows_grad(op: Operation, grad: Tensor) -> IndexedSlices:
     params, indices = op.input_list[:2]
     dims = shape(params)
     inner = params.shape.as_list()[1:] if params.shape.rank is not None else [None]
-    if all(inner):  # known, so that it takes less to compute
+    if all(inner):  # known now, which saves ops
         return IndexedSlices(reshape(grad, [-1, *inner]), reshape(indices, [-1]), dims)
     count = expand_dims(size(indices), 0)
     values = reshape(grad, concat([count, dims[1:]], 0))  # type: ignore[index]
@@ -128,7 +128,7 @@ def gather(
 ) -> Tensor:
     """The slices of `params` at `indices` along `axis`: `tf.gather(embeddings, ids)`."""
     at = batch_dims if axis is None else axis
-    # A resource variable is read by rows where it lives, rather than whole.
+    # Only the wanted rows of a resource variable are read, on its own device.
     sparse_read = getattr(params, "sparse_read", None)
     result: Tensor
     if sparse_read is not None and not isinstance(at, Tensor) and at == 0 and not batch_dims:
@@ -152,7 +152,7 @@ def _gather_nd_shape(op: Operation) -> list[TensorShape]:
 
 
 def _nd_index(indices: Array, dims: tuple[int, ...], what: str) -> tuple[Array, ...]:
-    """The columns of `indices`, checked: what `x[...]` of NumPy and jax takes."""
+    """The checked columns of `indices`, as an index for `x[...]` of NumPy and jax."""
     depth = indices.shape[-1]
     if depth > len(dims):
         raise ValueError(f"indices.shape[-1] must be <= {what}.rank, but saw indices of shape {brief(indices.shape)}")
@@ -207,7 +207,7 @@ def gather_nd(
 
 
 def _batch_gather_nd(params: Any, indices: Any, batch_dims: int, name: str | None) -> Tensor:
-    """Puts the position of each index in its batch before it, then gathers as ever."""
+    """Prefixes each index with its position in the batch, then calls `gather_nd`."""
     with name_scope(name, "BatchGatherND", [params, indices]):
         positions: Any = convert_to_tensor(indices, name="indices")
         values: Any = convert_to_tensor(params, name="params")
@@ -258,7 +258,7 @@ def batch_gather(params: TensorLike, indices: TensorLike, name: str | None = Non
         kind = positions.dtype.base_dtype
         at, step = positions, ones([], dtype=kind)
         sizes: Any = op_of("Cast")(dims, DstT=kind, name="Cast")
-        # All batches as one: each index moves on by the rows of the batches before its own.
+        # All batches become one: each index is moved by the number of rows in the batches before its own.
         for dim in range(batch_dims, 0, -1):
             size = sizes[dim - 1]
             step = step * sizes[dim]
@@ -298,7 +298,7 @@ def _scatter_grad(op: Operation, grad: Tensor) -> list[Any]:
 def scatter_nd_op(indices: Array, updates: Array, shape: Array, *, bad_indices_policy: str = "") -> Array:
     dims = tuple(as_size(d) for d in shape)
     at = _nd_index(indices, dims, "")
-    if updates.dtype == object:  # strings that meet are joined
+    if updates.dtype == object:  # strings at the same place are joined
         joined = np.full(dims, b"", object)
         np.add.at(joined, at, updates)
         return joined

@@ -1,4 +1,4 @@
-"""Gradients as IndexedSlices, for libraries that add them up themselves."""
+"""Converts gradients to IndexedSlices, for libraries that add them up themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.ops.math.casting import cast
 
 
 def _as_indexed_slices(x: Any, optimize: bool = True) -> IndexedSlices:
-    """`x` as IndexedSlices: a tensor is all of its rows."""
+    """`x` as IndexedSlices; for a tensor these are all of its rows."""
     if isinstance(x, IndexedSlices):
         return x
     tensor = convert_to_tensor(x)
@@ -22,7 +22,7 @@ def _as_indexed_slices(x: Any, optimize: bool = True) -> IndexedSlices:
 
 
 def _as_indexed_slices_list(inputs: Any, optimize: bool = True) -> list[IndexedSlices]:
-    """All of `inputs` as IndexedSlices with one type of index, int64 where there are two."""
+    """All of `inputs` as IndexedSlices whose indices have one type: int64 if the types differ."""
     if not isinstance(inputs, (list, tuple)):
         raise TypeError(f"Expected a list or tuple, not {type(inputs).__name__}")
     slices = [_as_indexed_slices(each, optimize) for each in inputs]

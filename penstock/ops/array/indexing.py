@@ -39,7 +39,7 @@ def _check_index(value: Any) -> Any:
 
 
 def _widest(values: list[Any]) -> Any:
-    """The type of the tensors among `values`, the widest if they differ; None without tensors."""
+    """The widest type of the tensors among `values`; None if there are no tensors."""
     found = {v.dtype.base_dtype for v in values if isinstance(v, Tensor)}
     return next((d for d in (dt.int64, dt.int32, dt.int16) if d in found), None)
 
@@ -66,7 +66,7 @@ def get_item(tensor: Any, slice_spec: Any, var: Any = None) -> Tensor:
             masks["end_mask"] |= bit * (parts[1] is None)
             for into, part, default in zip((begin, end, strides), parts, (0, 0, 1), strict=True):
                 if part is None:
-                    # Beside a tensor TensorFlow makes what is missing a tensor of its type.
+                    # As in TensorFlow, a missing bound becomes a tensor of the type of the other bounds.
                     part = default if kind is None else make_constant(default, kind)
                 into.append(part)
         elif item is Ellipsis or item is None:

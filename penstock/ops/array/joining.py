@@ -56,7 +56,7 @@ def _concat_shape(op: Operation) -> list[TensorShape]:
 
 
 def _shapes_of(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The shapes as constants where they all are, else of one ShapeN."""
+    """The shapes as constants if all are known, else the outputs of one ShapeN."""
     found = []
     for tensor in tensors:
         found.append(shape(tensor))
@@ -87,7 +87,7 @@ def _concat_grad(op: Operation, grad: Tensor) -> list[Any]:
 def concat_v2(values: list[Array], axis: Array) -> Array:
     place = int(axis.reshape(()))
     if all(value.__class__ is np.ndarray for value in values):
-        with contextlib.suppress(ValueError):  # what follows knows why
+        with contextlib.suppress(ValueError):  # the checks below raise a clear error
             return np.concatenate(values, axis=place)
     first = values[0].shape
     if first and not -len(first) <= place < len(first):
@@ -112,7 +112,7 @@ def concat(values: TensorLike, axis: TensorLike, name: str = "concat") -> Tensor
     parts = values if isinstance(values, (list, tuple)) else [values]
     if len(parts) == 1:
         with name_scope(name, "concat", parts):
-            # A wrong axis must not go unnoticed because there is nothing to join.
+            # A wrong axis must be an error even if there is nothing to join.
             where = convert_to_tensor(axis, dtype=dt.int32, name="concat_dim")
             require_rank(where.shape, 0)
             return identity(parts[0], name=name or "concat")
@@ -158,7 +158,7 @@ def stack(values: TensorLike, axis: int = 0, name: str = "stack") -> Tensor:
             # A list of numbers becomes one constant.
             return convert_to_tensor(values, name=name)
         except (TypeError, ValueError):
-            pass  # the op says what is wrong
+            pass  # the op raises a clear error
     elif len(values):
         count = convert_to_tensor(values[0], name=name).shape.rank
         if count is not None and not -count - 1 <= axis <= count:
@@ -289,7 +289,7 @@ def _split_v_shape(op: Operation) -> list[TensorShape]:
 
 
 def _sizes(sizes: np.ndarray, whole: int) -> list[int]:
-    """Sizes of the parts, with what remains in place of a -1."""
+    """Sizes of the parts; a -1 is replaced by the remaining size."""
     found: list[int] = [as_size(s) for s in sizes.reshape(-1)]
     if found.count(-1) == 1:
         rest = whole - sum(s for s in found if s != -1)

@@ -1,4 +1,4 @@
-"""Padding tensors, with a constant or with what lies beside the edge."""
+"""Ops that pad tensors with a constant or with reflected values."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ def pad(
     name: str | None = None,
     constant_values: TensorLike = 0,
 ) -> Tensor:
-    """`tensor` with room before and after in every dimension: `tf.pad(x, [[1, 1], [0, 2]])`."""
+    """`tensor` padded before and after in every dimension: `tf.pad(x, [[1, 1], [0, 2]])`."""
     kind = mode.upper()
     result: Tensor
     if kind == "CONSTANT":
-        # Numbers alone decide: a tensor of zeros is a value like any other.
+        # Only a Python number 0 selects Pad: a tensor of zeros is a value like any other.
         if not isinstance(constant_values, Tensor) and np.ndim(constant_values) == 0 and constant_values == 0:
             result = pad_op(tensor, paddings, name=name)
         else:

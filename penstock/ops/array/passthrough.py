@@ -1,4 +1,4 @@
-"""Ops that pass their input on: identities, stops for gradients, checks of values and shapes."""
+"""Ops that return their input: identities, stops for gradients, checks of values and shapes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def identity_op(input: Array) -> Array:
 
 
 def identity(input: TensorLike, name: str | None = None) -> Tensor:
-    """The same values as a new tensor, a place to hang a name, a device or control dependencies on."""
+    """The same values as a new tensor, which can have its own name, device or control dependencies."""
     tensor: Tensor = identity_op(input, name=name)
     return tensor
 
@@ -87,7 +87,7 @@ def guarantee_const(input: Array) -> Array:
     grad=lambda op, grad: [check_numerics(grad, "Not a number (NaN) or infinity (Inf) values detected in gradient.")],
 )
 def check_numerics_op(tensor: Array, *, message: str) -> Array:
-    # `{}` in a user's message must not be taken for a place to fill in.
+    # `{}` in a user's message must not be taken as a placeholder.
     text = message.replace("{", "{{").replace("}", "}}")
     nan, inf = xp(tensor).isnan(tensor).any(), xp(tensor).isinf(tensor).any()
     require(~(nan & inf), text + " : Tensor had NaN and Inf values")
@@ -97,7 +97,7 @@ def check_numerics_op(tensor: Array, *, message: str) -> Array:
 
 
 def check_numerics(tensor: TensorLike, message: str, name: str | None = None) -> Tensor:
-    """`tensor`, which fails with InvalidArgumentError at run time if it holds a NaN or an infinity."""
+    """Returns `tensor`; fails with InvalidArgumentError at run time if it holds a NaN or an infinity."""
     result: Tensor = check_numerics_op(tensor, message=message, name=name)
     return result
 
@@ -127,7 +127,7 @@ def timestamp() -> Any:
 
 
 def add_check_numerics_ops() -> Operation:
-    """A check of every float tensor of the graph made so far; run it beside the training step."""
+    """An operation that checks every float tensor of the graph so far; run it with the training step."""
     checks: list[Operation] = []
     for operation in get_default_graph().get_operations():
         for output in operation.outputs:
@@ -151,6 +151,6 @@ def ensure_shape_op(input: Array, *, shape: TensorShape) -> Array:
 
 
 def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
-    """`x`, whose shape is checked against `shape` while building and at run time."""
+    """Returns `x`; checks its shape against `shape` while building and at run time."""
     tensor: Tensor = ensure_shape_op(x, shape=as_shape(shape), name=name)
     return tensor

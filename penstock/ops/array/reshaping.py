@@ -51,7 +51,7 @@ def rank_op(input: Array) -> Array:
 
 
 def shape(input: TensorLike, name: str | None = None, out_type: DTypeLike = dt.int32) -> Tensor:
-    """The shape of a tensor as an integer vector; a constant if it is known already.
+    """The shape of a tensor as an integer vector; a constant if it is known.
 
     >>> batch = tf.shape(x)[0]
     """
@@ -61,7 +61,7 @@ def shape(input: TensorLike, name: str | None = None, out_type: DTypeLike = dt.i
 def shape_internal(
     input: Any, name: str | None = None, optimize: bool = True, out_type: Any = dt.int32, const_name: str = ""
 ) -> Tensor:
-    """`shape`, where `optimize` allows a constant; `const_name` names it under the scope."""
+    """As `shape`, but only a constant if `optimize`; `const_name` is its name under the scope."""
     with name_scope(name, "Shape", [input]) as scope:
         if hasattr(input, "dense_shape"):
             result: Tensor = op_of("Cast")(input.dense_shape, DstT=as_dtype(out_type), name="Cast")
@@ -100,7 +100,7 @@ def shape_n(input: TensorLike, out_type: DTypeLike = dt.int32, name: str | None 
 
 
 def size(input: TensorLike, name: str | None = None, out_type: DTypeLike = dt.int32) -> Tensor:
-    """The number of elements; a constant if it is known already."""
+    """The number of elements; a constant if it is known."""
     with name_scope(name, "Size", [input]) as scope:
         if hasattr(input, "dense_shape"):
             dims = op_of("Cast")(input.dense_shape, DstT=as_dtype(out_type), name="Cast")
@@ -115,7 +115,7 @@ def size(input: TensorLike, name: str | None = None, out_type: DTypeLike = dt.in
 
 
 def rank(input: TensorLike, name: str | None = None) -> Tensor:
-    """The number of dimensions; a constant if it is known already."""
+    """The number of dimensions; a constant if it is known."""
     with name_scope(name, "Rank", [input]) as scope:
         if hasattr(input, "dense_shape"):
             return size(input.dense_shape, name=scope)
@@ -164,7 +164,7 @@ def _reshape_to_input(op: Operation, grad: Tensor) -> list[Any]:
 )
 def reshape_op(tensor: Array, shape: Array) -> Array:
     if tensor.__class__ is np.ndarray and shape.__class__ is np.ndarray and shape.dtype.kind == "i":
-        with contextlib.suppress(ValueError, TypeError):  # what follows knows why
+        with contextlib.suppress(ValueError, TypeError):  # the checks below raise a clear error
             return tensor.reshape([d if d >= -1 else None for d in shape.tolist()])
     dims = [as_size(d) for d in shape]
     unknown = [i for i, d in enumerate(dims) if d == -1]
@@ -172,7 +172,7 @@ def reshape_op(tensor: Array, shape: Array) -> Array:
         raise ValueError(f"Only one input size may be -1, not both {unknown[0]} and {unknown[1]}")
     known = math.prod(d for d in dims if d != -1)
     if unknown and 0 in dims and tensor.size == 0:
-        # What is left without the empty dimensions decides.
+        # The unknown size follows from the dimensions that are not empty.
         dims[unknown[0]] = math.prod(d for d in tensor.shape if d) // math.prod(d for d in dims if d not in (0, -1))
     elif unknown and known:
         if tensor.size % known:

@@ -260,7 +260,7 @@ class UniqueWithCounts(NamedTuple):
 
 
 class ListDiff(NamedTuple):
-    """The values of the first list that are not in the second, and where they stand."""
+    """The values of the first list that are not in the second, and their positions."""
 
     out: Tensor
     idx: Tensor
@@ -275,14 +275,14 @@ def _unique_shape(op: Operation) -> list[TensorShape]:
 
 
 def _distinct(x: np.ndarray, index: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct values in the order in which they come first, and the place of each element's among them."""
+    """The distinct values in order of first appearance, and for each element the index of its value."""
     if x.dtype.kind in "iu":
         order = np.argsort(x, kind="stable")
         is_new = run_starts(x[order])
-        first = order[is_new]  # where each value comes first, by value
+        first = order[is_new]  # position of the first appearance, sorted by value
         inverse = np.empty(len(x), np.intp)
         inverse[order] = np.cumsum(is_new) - 1
-    else:  # strings, and numbers that need not be equal to themselves
+    else:  # strings, and numbers that may differ from themselves (NaN)
         _, first, inverse = np.unique(x, return_index=True, return_inverse=True)
     by_place = np.argsort(first, kind="stable")
     place = np.empty(len(first), index)

@@ -90,10 +90,10 @@ def slice(input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | N
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One item of a slice, once the ellipsis is spelled out: a new axis (`dim` is None), an index or a range."""
+    """One item of a slice after the ellipsis is expanded: a new axis (`dim` is None), an index or a range."""
 
     dim: int | None
-    entry: int | None = None  # position in begin, end and strides; None for a dimension that is taken whole
+    entry: int | None = None  # position in begin, end and strides; None if the whole dimension is taken
     shrink: bool = False
     open_begin: bool = True
     open_end: bool = True
@@ -103,7 +103,7 @@ _MASKS = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask", "begin_mask", "e
 
 
 def _items(attrs: dict[str, Any], count: int, rank: int) -> Sequence[_Item]:
-    """What the `count` entries of begin, end and strides mean for an input of `rank`."""
+    """The items that `count` entries of begin, end and strides stand for, for an input of `rank`."""
     return _items_of(*[attrs[mask] for mask in _MASKS], count=count, rank=rank)
 
 
@@ -132,7 +132,7 @@ def _items_of(
 
 
 def _range(item: _Item, begin: Any, end: Any, strides: np.ndarray) -> Any:
-    """The Python slice that an item means. Python clips and counts from the end just as TensorFlow does."""
+    """The Python slice of an item. Python clips and counts from the end just as TensorFlow does."""
     if item.entry is None:
         return slice_of(None)
     step = int(strides[item.entry])
@@ -167,19 +167,19 @@ def _strided_shape(op: Operation) -> list[TensorShape]:
             if dim is not None and begin is not None:
                 _in_bounds(int(begin[item.entry]), item, dim)
             continue
-        # TensorFlow wants to know both ends, unless the range is open at both.
+        # As in TensorFlow, both ends must be known, unless the range is open at both.
         known = (begin is not None and end is not None) or (item.open_begin and item.open_end)
         range_ = _range(item, begin, end, strides) if known else None
         dims.append(len(range(dim)[range_]) if dim is not None and range_ is not None else None)
     return [TensorShape.of(tuple(dims))]
 
 
-# The parts of vectors that were packed while tracing: of `x[i, 0:2]` in a loop, `i` is traced and the rest is known.
+# The parts of vectors that were packed while tracing: in `x[i, 0:2]` in a loop, `i` is traced and the rest is known.
 _PARTS: dict[int, tuple[Any, list[Any]]] = {}
 
 
 def remember_parts(vector: Array, parts: list[Array]) -> None:
-    """Notes what a traced vector was packed of, for as long as it lives."""
+    """Remembers the parts that a traced vector was packed from, for as long as it lives."""
     key = id(vector)
     _PARTS[key] = (weakref.ref(vector, lambda _: _PARTS.pop(key, None)), parts)
 
@@ -199,7 +199,7 @@ def _is_known(value: Any) -> bool:
 def index_of(
     attrs: dict[str, Any], dims: tuple[int, ...], begin: Array, end: Array, strides: np.ndarray
 ) -> tuple[Sequence[_Item], list[Any], bool]:
-    """Per dimension the slice to take, or the index if the axis goes away; whether all of them are known."""
+    """The items; per dimension the slice, or the index if the axis is dropped; and True if all are known."""
     items = _items(attrs, len(strides), len(dims))
     starts, ends = _entries(begin), _entries(end)
     index: list[Any] = []
@@ -270,7 +270,7 @@ def strided_slice_op(
     }
     items, index, known = index_of(attrs, input.shape, begin, end, strides)
     if not known:
-        # Traced indices first, each leaving its axis with size 1; then all else at once.
+        # Traced indices come first, each keeping its axis with size 1; then all others at once.
         for axis, at in enumerate(index):
             if not isinstance(at, slice_of) and not _is_known(at):
                 input = lax.dynamic_slice_in_dim(input, at, 1, axis)
@@ -324,12 +324,12 @@ def strided_slice_grad(
 
 
 class SlicedVariable(Tensor):
-    """A slice of a variable, which one can assign to: `v[0:2].assign([5.0, 6.0])`."""
+    """A slice of a variable that can be assigned to: `v[0:2].assign([5.0, 6.0])`."""
 
     __slots__ = ()
 
     def assign(self, value: Any, name: str | None = None) -> Any:
-        """Changes this slice of the variable; what comes back is the variable after that."""
+        """Changes this slice of the variable. Returns the variable after the change."""
         bounds = dict(zip(("begin", "end", "strides"), self.op.input_list[1:], strict=True))
         name = f"{self.op.name}/_assign" if name is None else name
         return self._attributes._assign_slice(bounds, _masks(self.op), value, name)

@@ -97,7 +97,7 @@ def _descending(tensor: Tensor, axis: int, places: bool) -> Tensor:
 
 
 def _largest(tensor: Tensor, count: Tensor, places: bool) -> Tensor:
-    """All entries along the last axis, largest first, or where they were."""
+    """All entries along the last axis, largest first, or their indices."""
     found: Tensor = layer_parts.top_k_v2(tensor, count)[int(places)]
     found.set_shape(tensor.shape)
     return found
@@ -175,7 +175,7 @@ def _nth_shape(op: Operation) -> list[TensorShape]:
 
 
 def _nth_grad(op: Operation, grad: Tensor) -> list[Any]:
-    """Shared evenly among the entries that equal the n-th."""
+    """The gradient, shared evenly among the entries that equal the n-th."""
     tensor, output = op.input_list[0], op.outputs[0]
     chosen: Any = casting.cast(compare.equal(reshaping.expand_dims(output, -1), tensor), grad.dtype)
     spread: Any = reshaping.expand_dims(grad, -1)

@@ -1,1 +1,1 @@
-"""Control: which nodes run, how often, and in which order. Conditionals, loops, groups, Python functions."""
+"""Control: ops that decide which nodes run, how often and in which order; also Python functions as nodes."""

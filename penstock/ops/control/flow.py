@@ -64,7 +64,7 @@ def cond(
 
 
 def _named(tensors: Sequence[Tensor], label: str) -> list[Tensor]:
-    """Results of control flow under the names that TensorFlow gives them; lists, which are none there, as they are."""
+    """Gives results of control flow TensorFlow's names. Lists stay as they are: TensorFlow has no tensors for them."""
     names = [label if i == 0 else f"{label}_{i}" for i in range(len(tensors))]
     return [t if t.dtype is dt.variant else _copied(t, name) for t, name in zip(tensors, names, strict=True)]
 
@@ -77,12 +77,12 @@ def _branch_outputs(function: Any, results: list[Any]) -> list[Tensor]:
         if leaf is None:
             continue
         if isinstance(leaf, Operation):
-            # An operation has no value: its place is taken by one that waits for it.
+            # An operation has no value: a constant that waits for it takes its place.
             with control_dependencies([leaf]):
                 tensors.append(convert_to_tensor(np.array(True)))
         else:
             tensors += flat_tensors(leaf)
-    # A variable or a tensor from outside is passed on; an Identity keeps the branch's control dependencies.
+    # A variable or outer tensor is passed on; an Identity keeps the branch's control dependencies.
     return [_copied(t) for t in tensors]
 
 
@@ -118,7 +118,7 @@ def _unwrapped(structure: Any, tensors: list[Tensor], strict: bool) -> Any:
 
 
 def smart_cond(pred: TensorLike, true_fn: Any = None, false_fn: Any = None, name: str | None = None) -> Any:
-    """`cond` that decides now where `pred` is known now."""
+    """As `cond`, but chooses the branch at once if `pred` is known while the graph is built."""
     value = pred if isinstance(pred, (bool, int)) else constant_value(pred) if isinstance(pred, Tensor) else None
     if value is not None:
         return true_fn() if bool(value) else false_fn()
@@ -293,7 +293,7 @@ class _WhileBuilder:
         test = Function.trace("cond", specs, self._test, graph)
         step = Function.trace("body", specs, self._step, graph)
         captured = share_captures([test, step])
-        step.outputs += step.inputs[len(specs) :]  # what is captured passes through
+        step.outputs += step.inputs[len(specs) :]  # captured tensors pass through
         inputs = [counter, *self.start, *captured]
         attrs: dict[str, Any] = {"_counter": 0, "_back_prop": back_prop}
         if self.limit is not None:
@@ -301,7 +301,7 @@ class _WhileBuilder:
             attrs["_limit"] = next(i for i, t in enumerate(inputs) if t is limit)
         outputs = while_op(inputs, cond=test, body=step, parallel_iterations=parallel_iterations, name=scope, **attrs)
         wait_outside(outputs[0].op, [test, step])
-        # TensorFlow counts the loop variable that `maximum_iterations` adds, too.
+        # As in TensorFlow, the loop variable that `maximum_iterations` adds counts in the names.
         first = 1 if self.limit is None else 0
         result = self._arguments(_named(outputs[first : 1 + len(self.start)], "Exit")[1 - first :])
         if same_structure or not isinstance(result, (list, tuple)) or len(result) != 1 or hasattr(result, "_make"):
@@ -310,7 +310,7 @@ class _WhileBuilder:
 
 
 def _shapes_of(leaf: Any, shape: TensorShape) -> list[TensorShape]:
-    """The shape invariants of the tensors that a loop variable is made of, given that of the variable."""
+    """The shape invariants of a loop variable's tensors, given the invariant of the variable."""
     if isinstance(leaf, SparseTensor):
         return [TensorShape.of((None, shape.rank)), TensorShape.of((None,)), TensorShape.of((shape.rank,))]
     if isinstance(leaf, IndexedSlices):

@@ -84,7 +84,7 @@ def map_fn(
     infer_shape: bool = True,
     name: str | None = None,
 ) -> Any:
-    """`fn` of each row of `elems`, stacked; `dtype` tells the types of its results where they differ from `elems`.
+    """Applies `fn` to each row of `elems` and stacks the results; `dtype` gives their types if they differ.
 
     >>> tf.map_fn(lambda x: x * x, tf.range(6))
     """
@@ -121,7 +121,7 @@ def map_fn(
 
 
 def _as_rows(elem: Any) -> Any:
-    """A tensor as it is, and a sparse one as serialized rows: strings can be read and written one by one."""
+    """A dense tensor unchanged, a sparse one as serialized rows, which can be read and written one by one."""
     return serialize_many_sparse(elem) if isinstance(elem, SparseTensor) else convert_to_tensor(elem, name="elems")
 
 
@@ -163,7 +163,7 @@ def foldl(
     swap_memory: bool = False,
     name: str | None = None,
 ) -> Any:
-    """`fn(accumulated, element)` over the rows of `elems` from the first to the last.
+    """Folds `fn(accumulated, element)` over the rows of `elems`, from the first to the last.
 
     >>> tf.foldl(lambda a, x: a + x, tf.range(5))  # 10
     """
@@ -179,7 +179,7 @@ def foldr(
     swap_memory: bool = False,
     name: str | None = None,
 ) -> Any:
-    """`fn(accumulated, element)` over the rows of `elems` from the last to the first."""
+    """Folds `fn(accumulated, element)` over the rows of `elems`, from the last to the first."""
     return _fold(fn, elems, initializer, True, name or "foldr", back_prop, keep=False)
 
 

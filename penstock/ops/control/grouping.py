@@ -39,7 +39,7 @@ def _flatten(inputs: Any) -> Iterable[Any]:
 
 
 def group(*inputs: Any, name: str | None = None, **kwargs: Any) -> Operation:
-    """One operation that is done when all `inputs` are.
+    """An operation that is done when all `inputs` are done.
 
     >>> train = tf.group(update_a, update_b)
     """
@@ -62,7 +62,7 @@ def group(*inputs: Any, name: str | None = None, **kwargs: Any) -> Operation:
         if len(by_device) == 1:
             ((device, waited),) = by_device.items()
             return _waiting(waited, device, scope)
-        # First one op per device, so that only one edge per device leaves it.
+        # One op per device first, so that only one edge leaves each device.
         per_device = [_waiting(by_device[device], device, None) for device in sorted(by_device)]
         with graph.device(""), control_dependencies(per_device):
             return no_op(name=scope)
@@ -77,7 +77,7 @@ def _waiting(inputs: list[Any], device: str, name: str | None) -> Operation:
 
 
 def tuple_(tensors: Any, name: str | None = None, control_inputs: Any = None) -> list[Any]:
-    """`tensors`, each of which is available only when all are; None stays None.
+    """Returns `tensors`; each becomes available only when all are. None stays None.
 
     >>> a, b = tf.tuple([a, b])
     """
@@ -91,7 +91,7 @@ def tuple_(tensors: Any, name: str | None = None, control_inputs: Any = None) ->
             if not isinstance(element, Operation):
                 raise TypeError(f"Control inputs must be operations or tensors, received {item!r}.")
             extra.append(element)
-        # In the order of their making, each once.
+        # Each once, in the order in which they were made.
         ops = sorted(dict.fromkeys([*waited, *extra]), key=lambda o: o._id)
         gate = group(*ops)
         return [None if tensor is None else with_dependencies([gate], tensor) for tensor in tensors]

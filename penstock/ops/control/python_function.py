@@ -24,7 +24,7 @@ from penstock.graph.opdef import op
 
 
 class _Callback:
-    """A function under a token. Its graph keeps it alive, the registry does not: a lambda often holds the graph."""
+    """A registered function. Its graph keeps it alive, not the registry, since a lambda often holds the graph."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -33,7 +33,7 @@ class _Callback:
 _CALLBACKS: weakref.WeakValueDictionary[str, _Callback] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
-# Which error of the step an error of the function becomes; any other is an UnknownError.
+# Maps errors of the function to errors of the step; any other becomes an UnknownError.
 _ERRORS: tuple[tuple[type[Exception], type[OpError]], ...] = (
     (ValueError, InvalidArgumentError),
     (TypeError, InvalidArgumentError),
@@ -87,7 +87,7 @@ def py_func_stateless(input: list[Any], *, token: str, Tin: list[DType], Tout: l
 
 
 def py_func(func: Callable[..., Any], inp: Any, Tout: Any, stateful: bool = True, name: str | None = None) -> Any:
-    """The results of `func` on the NumPy values of `inp`, of types `Tout`; it runs in this process only.
+    """Calls `func` with the NumPy values of `inp`; the results have types `Tout`. It runs in this process only.
 
     >>> tf.py_func(lambda x: np.sinh(x), [x], tf.float32)
     """

@@ -13,7 +13,7 @@ from penstock.ops.math import compare
 
 
 def switch_case(branch_index: TensorLike, branch_fns: Any, default: Any = None, name: str | None = None) -> Any:
-    """What `branch_fns[branch_index]` gives; without such a branch `default`, or else that of the largest number.
+    """The result of `branch_fns[branch_index]`; if there is none, of `default`, or else of the last branch.
 
     >>> tf.switch_case(kind, [lambda: a, lambda: b], default=lambda: c)
     """

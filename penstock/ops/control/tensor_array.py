@@ -21,7 +21,7 @@ from penstock.ops.control import tensor_list as lists
 
 
 def flat_tensors(value: Any) -> list[Tensor]:
-    """The tensors that a value carried through control flow is made of."""
+    """The tensors of a value that control flow carries."""
     if isinstance(value, TensorArray):
         return [value.flow]
     if isinstance(value, SparseTensor):
@@ -32,7 +32,7 @@ def flat_tensors(value: Any) -> list[Tensor]:
 
 
 def like_structure(leaf: Any, tensors: Iterator[Tensor]) -> Any:
-    """A value like `leaf` made of the next of `tensors`."""
+    """A value like `leaf`, made from the next tensors of the iterator `tensors`."""
     if isinstance(leaf, SparseTensor):
         return SparseTensor(next(tensors), next(tensors), next(tensors))
     if isinstance(leaf, IndexedSlices):
@@ -66,8 +66,8 @@ class TensorArray:
         self._dtype = dt.as_dtype(dtype).base_dtype
         self._dynamic_size = bool(dynamic_size)
         self._infer_shape = infer_shape
-        self._known = [as_shape(element_shape)]  # shared by all versions: what a loop's body writes is known after it
-        self._size: int | None = None  # where it is known and stays as it is
+        self._known = [as_shape(element_shape)]  # shared by all versions, also in a loop's body
+        self._size: int | None = None  # None if it is unknown or may change
         if flow is not None:
             self._flow = flow
             return
@@ -202,12 +202,12 @@ class TensorArray:
             return self.with_flow(lists.tensor_list_split(value, self._shape_tensor(), lengths))
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many tensors it holds."""
+        """The number of tensors in the array."""
         tensor: Tensor = lists.tensor_list_length(self._flow, name=name or "TensorArraySizeV3")
         return tensor
 
     def close(self, name: str | None = None) -> Any:
-        """Nothing to do: a list is freed with its last use."""
+        """Does nothing: a list is freed with its last use."""
         return _op("NoOp")(name=name)
 
 
@@ -215,5 +215,5 @@ def _op(name: str) -> Any:
     return registered(name)
 
 
-# Values that are made of several tensors, or of one that is no plain value.
+# Values that consist of several tensors, or of one tensor that is not a plain value.
 COMPOSITE = (TensorArray, SparseTensor, IndexedSlices)

@@ -1,4 +1,4 @@
-"""Lists of tensors, which TensorArray is made of. A list is a value (`kernel/lists.py`): writing gives a new one."""
+"""Lists of tensors, on which TensorArray is built. A list is a value (`kernel/lists.py`): writing returns a new one."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ List = StackedList | RowList
 
 
 def _declared(element_shape: Any) -> TensorShape:
-    """The shape of an item as an input gives it; a scalar -1 says that nothing is known."""
+    """The static shape of an item, from an input; a scalar -1 means that nothing is known."""
     return TensorShape.of(None) if element_shape.shape.rank == 0 else constant_value_as_shape(element_shape)
 
 
 def _known_shape(element_shape: Array) -> tuple[int, ...] | None:
-    """The same of a value: None unless every dimension is known."""
+    """The shape of an item, from a value; None unless every dimension is known."""
     if element_shape.ndim == 0 or any(as_size(d) < 0 for d in element_shape):
         return None
     return tuple(map(as_size, element_shape))
@@ -129,12 +129,12 @@ def _add_item_grad(op: Operation, dlist: Any) -> list[Any]:
     grad=_add_item_grad,
 )
 def tensor_list_add_item(input_handle: List, index: Array, item: Array) -> List:
-    """A list with `item` added to the one at `index`: how the gradients of reads come together."""
+    """A list with `item` added to the one at `index`: sums the gradients of reads."""
     return input_handle.add(index, item)
 
 
 def _row(dlist: Any, index: Any, like: Any) -> Any:
-    """The item at `index` of the gradient of a list, of the shape that `like` has."""
+    """The item at `index` of the gradient of a list, with the shape of `like`."""
     return tensor_list_get_item(dlist, index, shape(like), element_dtype=like.dtype.base_dtype)
 
 
@@ -158,7 +158,7 @@ def _take_item_grad(op: Operation, drest: Any, drow: Any) -> list[Any]:
     shape=lambda op: [TensorShape.of(()), op.input_list[2].shape],
 )
 def tensor_list_take_item(input_handle: List, index: Array, like: Array) -> tuple[List, Array]:
-    """A list without the item at `index`, which counts as zeros then, and that item: the gradient of a write."""
+    """The list with zeros instead of the item at `index`, and that item: the gradient of a write."""
     return input_handle.take(index, like.shape)
 
 
@@ -264,7 +264,7 @@ def _concat_shape(op: Operation) -> list[TensorShape]:
 def tensor_list_concat(
     input_handle: List, element_shape: Array, leading_dims: Array, *, element_dtype: DType
 ) -> tuple[Array, Array]:
-    """All items joined along their first dimension, and how long each was there."""
+    """All items joined along their first dimension, and the length of each."""
     try:
         return input_handle.concat(_known_shape(element_shape)), input_handle.lengths()
     except UnknownItem:

@@ -1,1 +1,1 @@
-"""Windows that move over images and volumes: convolutions, pools, blocks of space."""
+"""Ops that move windows over images and volumes: convolutions, pools, blocks of space."""

@@ -1,4 +1,4 @@
-"""Blocks of space moved into the batch, and back."""
+"""Ops that move blocks of space into the batch, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of space moved into the depth and back, and patches of images."""
+"""Ops that move blocks of space into the depth and back, and patches of images."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def _depth_shape(op: Operation) -> list[TensorShape]:
 
 
 def divided(size: int | None, by: int) -> int | None:
-    """A size over a number that must divide it."""
+    """`size` divided by `by`, which must divide it; None if it is unknown."""
     if size is not None and size % by:
         raise ValueError(f"Dimension size must be evenly divisible by {by} but is {size}")
     return None if size is None else size // by
 
 
 def times(size: int | None, by: int) -> int | None:
-    """A multiple of a size, if it is known."""
+    """`size` times `by`; None if it is unknown."""
     return None if size is None else size * by
 
 
@@ -54,7 +54,7 @@ def _require_image(input: Array) -> None:
 
 
 def _moved(other: str) -> Any:
-    """The gradient of one is the other."""
+    """The gradient of each of the two ops, which is the other one."""
 
     def gradient(op: Operation, grad: Tensor) -> list[Any]:
         raw = {"SpaceToDepth": space_to_depth_op, "DepthToSpace": depth_to_space_op}[other]
@@ -103,7 +103,7 @@ def depth_to_space(input: TensorLike, block_size: int, name: str | None = None, 
 
 
 def _window(size: int | None, kernel: int, stride: int, padding: str) -> int | None:
-    """How many windows fit; `kernel` is their extent with gaps."""
+    """The number of windows that fit; `kernel` is their extent with gaps."""
     if size is None:
         return None
     if padding == "SAME":

@@ -36,7 +36,7 @@ _AXES: dict[str, tuple[int, tuple[int, ...]]] = {
 
 
 def axes_of(data_format: str, spatial: int = 2) -> tuple[int, tuple[int, ...]]:
-    """Where the channels and the spatial dimensions are."""
+    """The axis of the channels and the axes of space."""
     found = _AXES.get(data_format)
     if found is None or len(found[1]) != spatial:
         known = " or ".join(repr(name) for name, (_, axes) in _AXES.items() if len(axes) == spatial)
@@ -47,7 +47,7 @@ def axes_of(data_format: str, spatial: int = 2) -> tuple[int, tuple[int, ...]]:
 def window_count(
     size: int | None, window: int | None, stride: int, dilation: int, padding: str, around: int
 ) -> int | None:
-    """How many windows fit into `size` (None where that is not known)."""
+    """The number of windows that fit into `size`; None if it is unknown."""
     if size is None or (window is None and padding != "SAME"):
         return None
     if padding == "SAME":
@@ -82,12 +82,12 @@ def windows_in(op: Operation, sizes: list[int | None], windows: Sequence[int | N
 
 
 def placed(data_format: str, batch: int | None, spatial: list[int | None], channels: int | None) -> TensorShape:
-    """The shape of images or volumes in that layout."""
+    """A shape of images or volumes in that layout."""
     return TensorShape.of((batch, *spatial, channels) if data_format.endswith("C") else (batch, channels, *spatial))
 
 
 def conv_shape(op: Operation) -> list[TensorShape]:
-    """The shape of a convolution's result, of images or of volumes by the length of the strides."""
+    """The shape of a convolution's result; the length of the strides tells images from volumes."""
     spatial = len(op.attrs["strides"]) - 2
     image, kernel = (require_rank(t.shape, spatial + 2).as_list() for t in op.input_list)
     channel, _ = axes_of(op.attrs["data_format"], spatial)
@@ -101,7 +101,7 @@ def conv_shape(op: Operation) -> list[TensorShape]:
 
 
 def from_sizes(index: int, batch_from: int | None = None, rank: int = 4) -> Any:
-    """The shape is the value of input `index`, `rank` sizes; the batch is that of input `batch_from`, if any."""
+    """A shape rule: the shape is the value of input `index`, with the batch size of input `batch_from`, if given."""
 
     def rule(op: Operation) -> list[TensorShape]:
         sizes = op.input_list[index]

@@ -37,17 +37,17 @@ def spatial(values: list[int], data_format: str, what: str) -> tuple[int, int, i
 
 
 def channels_last(x: Array, data_format: str) -> Array:
-    """`x` as NDHWC."""
+    """`x` of layout `data_format` as NDHWC."""
     return x if data_format == "NDHWC" else jnp.transpose(x, (0, 2, 3, 4, 1))
 
 
-def as_given(x: Array, data_format: str) -> Array:
-    """NDHWC as the layout that the op has."""
+def from_channels_last(x: Array, data_format: str) -> Array:
+    """`x` of layout NDHWC as `data_format`."""
     return x if data_format == "NDHWC" else jnp.transpose(x, (0, 4, 1, 2, 3))
 
 
 def depth_slices(x: Array, axis: Any, fill: float = 0) -> list[Array]:
-    """What each depth of the windows along `axis` sees of NDHWC volumes, as images of [batch * depth, H, W, C]."""
+    """The part of NDHWC volumes under each depth of the windows along `axis`, as images [batch * depth, H, W, C]."""
     x = jnp.pad(x, ((0, 0), (axis.before, axis.after), (0, 0), (0, 0), (0, 0)), constant_values=fill)
     return [x[:, axis.span(tap)].reshape(-1, *x.shape[2:]) for tap in range(axis.window)]
 
@@ -59,7 +59,7 @@ def _convolve(x: Array, kernel: Array, strides: list[int], padding: str, data_fo
         raise ValueError(f"input and filter must be of rank 5, received shapes {x.shape} and {kernel.shape}")
     if kernel.shape[3] == 0 or x.shape[channel] % kernel.shape[3]:
         raise ValueError(f"the filter's depth {kernel.shape[3]} must divide that of the input, {x.shape[channel]}")
-    # The windows of all axes are checked, whatever lowering follows.
+    # The windows of all axes are checked for every lowering.
     sides = zip(("depth", "height", "width"), axes, kernel.shape, steps, holes, strict=False)
     windows = [windowing.axis_of(name, x.shape[at], size, step, hole, padding) for name, at, size, step, hole in sides]
     if platform() != "cpu":
@@ -80,7 +80,7 @@ def _convolve(x: Array, kernel: Array, strides: list[int], padding: str, data_fo
         for i, part in enumerate(parts)
     ]
     total = sum(images[1:], images[0])
-    return as_given(total.reshape(x.shape[0], axis.out, *total.shape[1:]), data_format)
+    return from_channels_last(total.reshape(x.shape[0], axis.out, *total.shape[1:]), data_format)
 
 
 def _conv3d_gradient(op: Operation, dy: Tensor) -> list[Any]:
@@ -133,7 +133,7 @@ def _filter_grad(
 
 
 def _pulled(linear: Any, zeros: Array, dy: Array) -> Array:
-    result, pull = jax.vjp(linear, zeros)  # of a linear function: the zeros are never read
+    result, pull = jax.vjp(linear, zeros)  # the function is linear, so the zeros are never read
     if result.shape != dy.shape:
         raise ValueError(f"out_backprop must have shape {result.shape}, received {dy.shape}")
     return pull(dy)[0]
@@ -310,7 +310,7 @@ def conv_transpose(
     dilations: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """The transpose of a convolution over one, two or three spatial dimensions, told by `output_shape`.
+    """The transpose of a convolution over one, two or three spatial dimensions, by the length of `output_shape`.
 
     >>> tf.nn.conv_transpose(x, weights, output_shape=[8, 28, 28, 1], strides=2)
     """

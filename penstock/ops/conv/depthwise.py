@@ -1,4 +1,4 @@
-"""Convolutions of each channel by itself, and the separable ones that mix the channels afterwards."""
+"""Depthwise convolutions, of each channel by itself, and separable ones, which mix the channels afterwards."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _depthwise_gradient(op: Operation, dy: Tensor) -> list[Any]:
 
 
 def _as_groups(kernel: Array, channels: int) -> Array:
-    """The kernel as that of a convolution in groups: one for each channel, with `multiplier` results each."""
+    """The kernel for a convolution in groups: one group per channel, with `multiplier` results each."""
     height, width, depth, multiplier = kernel.shape
     if depth != channels:
         raise ValueError(f"input and filter must have the same depth: {channels} vs {depth}")

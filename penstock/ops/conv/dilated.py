@@ -1,4 +1,4 @@
-"""Windows with holes between their values: ordinary windows over every n-th pixel, which space-to-batch sets apart."""
+"""Windows with holes between their values, made of ordinary windows over every n-th pixel (space-to-batch)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def with_space_to_batch(
 
 
 def _base_paddings(padding: str, filter_shape: Any, count: int, rates: Any) -> Any:
-    """What the windows themselves need before the image is cut up: a pair for each dimension."""
+    """The padding that the windows need before the image is divided: a pair for each dimension."""
     if padding == "VALID":
         return np.zeros((count, 2), np.int32)
     if padding != "SAME":
@@ -90,7 +90,7 @@ def _spatial_shape(tensor: Tensor, axes: list[int]) -> Any:
 
 
 def _adjusted(values: Any, fill: int, axes: list[int]) -> Any:
-    """Rows of `values` for the dimensions in `axes`, and of `fill` for those between: space-to-batch starts at 1."""
+    """Rows of `values` for the dimensions in `axes`, rows of `fill` between them: space-to-batch starts at 1."""
     known = values if isinstance(values, np.ndarray) else constant_value(values)
     rows: Any = values if known is None else known
     trailing = [int(d) for d in (rows.shape[1:] if known is not None else rows.shape.as_list()[1:])]
@@ -120,7 +120,7 @@ def convolution(
     filters: TensorLike = None,
     dilations: Any = None,
 ) -> Tensor:
-    """A convolution over one, two or three spatial dimensions, told by the rank of the filter. (tf.nn.convolution)
+    """A convolution over one, two or three spatial dimensions, by the rank of the filter.
 
     >>> tf.nn.convolution(images, weights, padding="SAME", dilation_rate=[2, 2])
     """
@@ -208,7 +208,7 @@ def atrous_conv2d_transpose(
             around = [reach[0] // 2, reach[0] - reach[0] // 2, reach[1] // 2, reach[1] - reach[1] // 2]
         top, bottom, left, right = around
         rows, columns = height + top + bottom, width + left + right
-        # Cut up, both spatial sizes must be multiples of the rate.
+        # Both spatial sizes must be multiples of the rate to be divided.
         below, beside = (rate - rows % rate) % rate, (rate - columns % rate) % rate
         shape = value.shape.with_rank(4).as_list()
         if None in shape[1:3]:

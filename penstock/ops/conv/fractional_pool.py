@@ -1,4 +1,4 @@
-"""Pooling by ratios that are no whole numbers: windows of two sizes, in random order."""
+"""Pooling by fractional ratios: windows of two sizes, in random order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SIGNATURE = "T -> output: T, row_pooling_sequence: int64, col_pooling_sequence:
 
 
 class FractionalPool(NamedTuple):
-    """What the functions here return: the pooled images, and where the rows and columns of windows begin."""
+    """The pooled images, and where the rows and columns of windows begin."""
 
     output: Any
     row_pooling_sequence: Any
@@ -47,7 +47,7 @@ class _Draws:
 
 
 def _edges(size: int, ratio: float, pseudo: bool, random: np.random.Generator) -> np.ndarray:
-    """Where windows of sizes floor(ratio) and one more begin, and the end of the last."""
+    """The starts of windows of sizes floor(ratio) and one more, and the end of the last."""
     count = int(size / ratio)
     if count < 1:
         raise InvalidArgumentError(f"pooling {size} pixels by {ratio} leaves none")
@@ -55,7 +55,7 @@ def _edges(size: int, ratio: float, pseudo: bool, random: np.random.Generator) -
     if least * count == size:
         return np.arange(0, size + 1, least, dtype=np.int64)
     if pseudo:
-        # ceil(alpha * (i + u)): what is left of the first and the last window decides alpha and bounds u.
+        # ceil(alpha * (i + u)): the sizes of the first and the last window bound u.
         alpha = size / count
         whole = int(alpha)
         highest = min((whole + 2) / alpha - 1, (size + 1 - whole) / alpha - (count - 1))
@@ -96,7 +96,7 @@ def _declare(name: str, reduce: Any) -> OpDef:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if value.ndim != 4:
             raise InvalidArgumentError(f"value must be 4-dimensional, received shape {value.shape}")
-        # Deterministic: the same windows in every step.
+        # Deterministic means the same windows in every step.
         draws = _Draws((seed, seed2)) if deterministic else resource(lambda _: _Draws((seed, seed2)))
         rows, columns = (_edges(value.shape[a], pooling_ratio[a], pseudo_random, draws.random) for a in (1, 2))
         across, down = _windows(columns, overlapping, value.shape[2]), _windows(rows, overlapping, value.shape[1])
@@ -120,7 +120,7 @@ def fractional_max_pool_grad(
     *,
     overlapping: bool = False,
 ) -> np.ndarray:
-    """To the first maximum of each window."""
+    """Sends the gradient of each window to its first maximum."""
     result = np.zeros_like(orig_input)
     batch, height, width, channels = orig_input.shape
     images, depths = np.arange(batch)[:, None], np.arange(channels)[None]

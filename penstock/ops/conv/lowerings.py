@@ -1,7 +1,7 @@
 """Convolution of images as pure JAX functions, with the CPU's lowerings chosen by measurement.
 
-On "gpu" and "tpu" every function is XLA's own. On "cpu" XLA's own is slow in places, and windows are lowered by taps
-there. The times below are of two cores; `benchmarks/convolution.py` measures them.
+On "gpu" and "tpu" every function is XLA's own. On "cpu" some of XLA's are slow, and windows are lowered by taps
+instead. The times below are from two cores; `benchmarks/convolution.py` measures them.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def conv2d_filter_grad(x: ArrayLike, kernel_shape: Shape, dy: ArrayLike, **setti
 
 
 class _Lowering(NamedTuple):
-    conv: Callable[[Array, Array, Windows], Array]  # of the images and the kernel
-    input_grad: Callable[[Array, Array, Windows], Array]  # of the kernel and dy
-    filter_grad: Callable[[Array, Array, Windows], Array]  # of the images and dy
+    conv: Callable[[Array, Array, Windows], Array]  # takes the images and the kernel
+    input_grad: Callable[[Array, Array, Windows], Array]  # takes the kernel and dy
+    filter_grad: Callable[[Array, Array, Windows], Array]  # takes the images and dy
 
 
 def _lowering(dtype: np.dtype[Any], windows: Windows) -> _Lowering:
@@ -143,7 +143,7 @@ def _dot_input_grad(kernel: Array, dy: Array, windows: Windows) -> Array:
 
 def _dot_filter_grad(x: Array, dy: Array, windows: Windows) -> Array:
     seen = jnp.concatenate(taps_of(x, windows), 3)  # as in _dot_conv: in one program XLA does this once
-    # So few results of such long sums leave a core idle: four dots, added up, take 20% less.
+    # One dot with few results and long sums leaves a core idle: four dots, added up, take 20% less.
     parts = 1 if is_symbol(x.shape[0]) else math.gcd(4, x.shape[0])
     places = math.prod(seen.shape[:3]) // parts
     a, b = seen.reshape(parts, places, seen.shape[3]), dy.reshape(parts, places, dy.shape[3])
@@ -166,7 +166,7 @@ def _depthwise_input_grad(kernel: Array, dy: Array, windows: Windows) -> Array:
 
 
 def _depthwise_filter_grad(x: Array, dy: Array, windows: Windows) -> Array:
-    """One image after the other, which stays in the cache while all taps are summed at once (3 ms against 18)."""
+    """Takes the images one by one: each stays in the cache while all taps are summed at once (3 ms against 18)."""
     results = dy.reshape(*dy.shape[:3], windows.groups, dy.shape[3] // windows.groups)
 
     def add(total: Array, image: tuple[Array, Array]) -> tuple[Array, None]:

@@ -34,7 +34,7 @@ def _dilation_shape(op: Operation) -> list[TensorShape]:
     depth = image[3] if kernel[2] is None else kernel[2]
     if image[3] is not None and image[3] != depth:
         raise ValueError(f"Dimensions must be equal, but are {image[3]} and {depth}")
-    # The size of the windows decides whether they fit at all, so nothing is known without it, not even for "SAME".
+    # The size of the windows decides if they fit, so nothing is known without it, even for "SAME".
     size = [
         None if None in kernel[:2] else window_count(image[a + 1], kernel[a], strides[a + 1], rates[a + 1], padding, 0)
         for a in (0, 1)
@@ -59,7 +59,7 @@ def _taps(x: Array, kernel_shape: Any, strides: list[int], rates: list[int], pad
 def _sums(
     input: Array, filter: Array, strides: list[int], rates: list[int], padding: str
 ) -> tuple[list[Array], list[Array]]:
-    """For each place of the windows, input plus filter there, and whether that is in the image."""
+    """For each place of the windows, the sum of input and filter, and True where that place is in the image."""
     lowest: Any = -np.inf if jnp.issubdtype(input.dtype, jnp.floating) else np.iinfo(input.dtype).min
     seen = _taps(input, filter.shape, strides, rates, padding, 0)
     inside = _taps(jnp.ones((1, *input.shape[1:3], filter.shape[2]), bool), filter.shape, strides, rates, padding, 0)

@@ -107,8 +107,8 @@ def max_pool_grad(
     return pool_lowerings.max_pool_grad(orig_input, orig_output, grad, **settings)
 
 
-def _kept(image: Array, grad: Array, settings: dict[str, Any]) -> Array:
-    """`grad`, of the images' size, at the maximum of each window."""
+def _at_maxima(image: Array, grad: Array, settings: dict[str, Any]) -> Array:
+    """The value of `grad`, which has the images' size, at the maximum of each window."""
     first = settings["data_format"] == "NCHW"
     if first:
         image, grad = image.transpose(0, 2, 3, 1), grad.transpose(0, 2, 3, 1)
@@ -129,7 +129,7 @@ def max_pool_grad_grad(
     padding: str,
     data_format: str = "NHWC",
 ) -> Array:
-    return _kept(orig_input, grad, pool_lowering(ksize, strides, padding, [], data_format))
+    return _at_maxima(orig_input, grad, pool_lowering(ksize, strides, padding, [], data_format))
 
 
 def _pool_v2_shape(op: Operation) -> list[TensorShape]:
@@ -200,7 +200,7 @@ def max_pool_grad_grad_v2(
     padding: str,
     data_format: str = "NHWC",
 ) -> Array:
-    return _kept(orig_input, grad, pool_lowering(ksize.tolist(), strides.tolist(), padding, [], data_format))
+    return _at_maxima(orig_input, grad, pool_lowering(ksize.tolist(), strides.tolist(), padding, [], data_format))
 
 
 def _avg_pool_gradient(op: Operation, dy: Tensor) -> list[Any]:
@@ -278,7 +278,7 @@ def avg_pool(
     name: str | None = None,
     input: TensorLike = None,
 ) -> Tensor:
-    """The mean of each window; what "SAME" adds around the image does not count.
+    """The mean of each window; the padding of "SAME" does not count.
 
     >>> tf.nn.avg_pool(images, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="SAME")
     """

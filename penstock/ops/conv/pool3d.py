@@ -1,4 +1,4 @@
-"""Pooling of volumes. Windows come apart: along the depth first, then as windows over images."""
+"""Pooling of volumes, in two parts: along the depth first, then as windows over images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.kernel.types import FLOATS, REALS, Array, platform
 from penstock.ops.array import creation, passthrough, reshaping
 from penstock.ops.conv import pool_lowerings, windowing
 from penstock.ops.conv.conv2d import axes_of, from_sizes, per_dimension, placed, windows_in
-from penstock.ops.conv.conv3d import as_given, channels_last, depth_slices, spatial
+from penstock.ops.conv.conv3d import channels_last, depth_slices, from_channels_last, spatial
 
 _POOLED = Types(dt.float16, dt.bfloat16, dt.float32)
 _POOLED32 = Types(*_POOLED, default=dt.float32)
@@ -59,7 +59,7 @@ def _largest(x: Array, ksize: list[int], strides: list[int], padding: str, data_
     y = pool_lowerings.max_pool(
         functools.reduce(pool_lowerings.larger, parts, jnp.full((), least, x.dtype)), **settings
     )
-    return as_given(y.reshape(x.shape[0], axis.out, *y.shape[1:]), data_format)
+    return from_channels_last(y.reshape(x.shape[0], axis.out, *y.shape[1:]), data_format)
 
 
 def _max_pool_gradient(op: Operation, dy: Tensor) -> list[Any]:
@@ -74,7 +74,7 @@ def max_pool3d_op(
 
 
 def _taps(x: Array, ksize: list[int], strides: list[int], padding: str, data_format: str, fill: float) -> list[Array]:
-    """What each place of the windows sees: arrays of the result's size, NDHWC."""
+    """The values under each place of the windows: arrays of the result's size, NDHWC."""
     window, steps = spatial(ksize, data_format, "ksize"), spatial(strides, data_format, "strides")
     x = channels_last(x, data_format)
     d, h, w = (windowing.axis_of("volume", *each, 1, padding) for each in zip(x.shape[1:4], window, steps, strict=True))
@@ -112,7 +112,7 @@ def max_pool3d_grad(
     padding: str,
     data_format: str = "NDHWC",
 ) -> Array:
-    """Unlike in two dimensions, every maximum of a window gets the window's gradient."""
+    """Every maximum of a window gets the window's gradient, unlike in two dimensions."""
     settings: Any = {"ksize": ksize, "strides": strides, "padding": padding, "data_format": data_format}
     y, dy = channels_last(orig_output, data_format), channels_last(grad, data_format)
     seen = _taps(orig_input, **settings, fill=-np.inf)
@@ -140,7 +140,7 @@ def max_pool3d_grad_grad(
     total = jnp.zeros(y.shape, grad.dtype)
     for tap, change in reversed(list(zip(seen, changes, strict=True))):  # the first maximum counts
         total = jnp.where(tap == y, change, total)
-    return as_given(total, data_format)
+    return from_channels_last(total, data_format)
 
 
 def _avg_pool_gradient(op: Operation, dy: Tensor) -> list[Any]:
@@ -152,11 +152,11 @@ def _means(x: Array, ksize: list[int], strides: list[int], padding: str, data_fo
     parts = depth_slices(channels_last(x, data_format), axis)
     y = pool_lowerings.avg_pool(sum(parts[1:], parts[0]), **settings)
     y = y.reshape(x.shape[0], axis.out, *y.shape[1:]) / _depths(axis, x.dtype)
-    return as_given(y, data_format)
+    return from_channels_last(y, data_format)
 
 
 def _depths(axis: Any, dtype: Any) -> Array:
-    """How many of the depths of each window lie in the volume."""
+    """The number of depths of each window that lie in the volume."""
     starts = np.arange(axis.out) * axis.stride - axis.before
     inside = np.minimum(starts + axis.window, axis.size) - np.maximum(starts, 0)
     return jnp.asarray(inside, dtype).reshape(-1, 1, 1, 1)
@@ -196,7 +196,7 @@ def avg_pool3d_grad(
     shape = sizes if data_format == "NDHWC" else (sizes[0], *sizes[2:], sizes[1])
     images = pool_lowerings.avg_pool_grad((shape[0] * axis.out, *shape[2:]), dy.reshape(-1, *dy.shape[2:]), **settings)
     spread = jax.linear_transpose(lambda x: depth_slices(x, axis), jax.ShapeDtypeStruct(shape, grad.dtype))
-    return as_given(spread([images] * axis.window)[0], data_format)
+    return from_channels_last(spread([images] * axis.window)[0], data_format)
 
 
 # TensorFlow's functions.
@@ -215,7 +215,7 @@ def max_pool3d(
 def avg_pool3d(
     input: TensorLike, ksize: Any, strides: Any, padding: Any, data_format: str = "NDHWC", name: str | None = None
 ) -> Tensor:
-    """The mean of each window of volumes; what "SAME" adds around them does not count.
+    """The mean of each window of volumes; the padding of "SAME" does not count.
 
     >>> tf.nn.avg_pool3d(volumes, ksize=[1, 2, 2, 2, 1], strides=[1, 2, 2, 2, 1], padding="SAME")
     """

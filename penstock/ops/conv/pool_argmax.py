@@ -1,4 +1,4 @@
-"""Max pooling that also says where each maximum is."""
+"""Max pooling that also returns the place of each maximum."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INT64 = dt.int64
 
 
 class MaxPoolWithArgmax(NamedTuple):
-    """What `max_pool_with_argmax` returns."""
+    """The result of `max_pool_with_argmax`."""
 
     output: Any
     argmax: Any

@@ -57,7 +57,7 @@ def max_pool_grad(x: ArrayLike, y: ArrayLike, dy: ArrayLike, *, ksize: Shape, **
 
 
 def max_pool_places(x: ArrayLike, *, ksize: Shape, **settings: Unpack[Settings]) -> Array:
-    """Where the first maximum of each window lies in its NHWC image, as an index into [height, width, channels].
+    """The place of each window's first maximum in its NHWC image, as an index into [height, width, channels].
 
     >>> max_pool_places(jnp.arange(4.0).reshape(1, 2, 2, 1), ksize=(2, 2), padding="VALID").ravel()
     Array([3], dtype=int64)
@@ -71,7 +71,7 @@ def max_pool_places(x: ArrayLike, *, ksize: Shape, **settings: Unpack[Settings])
     col = jnp.arange(cols.out)[None, :, None] * cols.stride - cols.before
     for (i, j), tap in zip(windows.taps, taps_of(x, windows, lowest(x.dtype)), strict=True):
         inside = (row + i >= 0) & (row + i < rows.size) & (col + j >= 0) & (col + j < cols.size)
-        # NaN never wins, and padding never takes a place, not even where all values are the lowest there is.
+        # NaN never wins, and padding is never the maximum, even if all values are the lowest there is.
         better = inside & ((place < 0) | (tap > largest))
         at = ((row + i) * cols.size + col + j) * x.shape[3] + jnp.arange(x.shape[3])
         place, largest = jnp.where(better, at, place), jnp.where(better, tap, largest)
@@ -122,19 +122,19 @@ def _pooled(x: Array, start: float, reducer: Callable[[Any, Any], Any], windows:
 
 
 def lowest(dtype: np.dtype[Any]) -> float:
-    """Where the search for a maximum starts: the lowest finite number, as in TensorFlow."""
+    """The start value of a search for the maximum: the lowest finite number, as in TensorFlow."""
     if not jnp.issubdtype(dtype, jnp.floating):
         return int(np.iinfo(dtype).min)
     return float(ml_dtypes.finfo(dtype).min)  # type: ignore[no-untyped-call]
 
 
 def _least(dtype: np.dtype[Any]) -> float:
-    """As `lowest`, for the gradient of XLA's own pooling, which it has only with this start."""
+    """As `lowest`, for XLA's own pooling: only with this start does it have a gradient."""
     return -np.inf if jnp.issubdtype(dtype, jnp.floating) else lowest(dtype)
 
 
 def larger(a: Array, b: Array) -> Array:
-    """The larger of two, but never a NaN in `b`; one instruction, where `lax.max` takes several to pass NaN on."""
+    """The larger of two, but never a NaN in `b`. It is one instruction; `lax.max` takes several to propagate NaN."""
     return jnp.where(b > a, b, a)
 
 
@@ -153,10 +153,10 @@ def _max_pool(x: Array, windows: Windows) -> Array:
 
 def _max_pool_grad(x: Array, y: Array, dy: Array, windows: Windows) -> Array:
     if not windows.pools_by_taps:
-        numbers = jnp.where(x == x, x, lowest(x.dtype))  # without NaN, which XLA would send gradients to
+        numbers = jnp.where(x == x, x, lowest(x.dtype))  # XLA would send gradients to a NaN
         return jnp.asarray(jax.vjp(lambda x: _pooled(x, _least(x.dtype), lax.max, windows), numbers)[1](dy)[0])
     taps = taps_of(x, windows, lowest(x.dtype))
-    first = jnp.full(y.shape, len(taps), jnp.int32)  # counted from 1: 0 is beyond the results
+    first = jnp.full(y.shape, len(taps), jnp.int32)  # counted from 1, since 0 means outside the results
     for tap in reversed(range(1, len(taps))):
         first = jnp.where(taps[tap - 1] == y, tap, first)
     return add_taps(lambda tap, first, dy: jnp.where(first == tap + 1, dy, 0), first, dy, windows=windows)
@@ -169,6 +169,6 @@ _max_pool.defvjp(
 
 
 def _counts(dtype: np.dtype[Any], windows: Windows) -> Array:
-    """How many elements of each window are not padding."""
+    """The number of elements of each window that are not padding."""
     one = windows._replace(depth=1).images(1, dtype)
     return _pooled(jnp.ones(one.shape, dtype), 0, lax.add, windows)

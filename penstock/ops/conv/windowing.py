@@ -1,4 +1,4 @@
-"""Windows over images: where they lie, what each of their taps sees, and the way back.
+"""Windows over images: their places, the taps of their positions, and the adjoint of the taps.
 
 Tap (i, j) is the strided slice of the image that kernel position (i, j) sees, and its adjoint adds values of the
 result's size back to the image.
@@ -23,7 +23,7 @@ Shape = Sequence[int]
 
 
 class Settings(TypedDict, total=False):
-    """Of a convolution or a pool; all but `padding` have defaults. Pairs are for (height, width)."""
+    """Settings of a convolution or a pool; all but `padding` have defaults. Pairs are for (height, width)."""
 
     padding: Required[str | Sequence[Shape]]  # "SAME", "VALID", or (before, after) for height and for width
     strides: Shape
@@ -41,21 +41,21 @@ class Axis(NamedTuple):  # the windows along one spatial axis
     after: int
     out: int
 
-    def span(self, tap: int) -> slice:  # what the windows see at one of their places
+    def span(self, tap: int) -> slice:  # the part of the axis under one tap of all windows
         if not self.out:
             return slice(0)
         return slice(tap * self.dilation, tap * self.dilation + (self.out - 1) * self.stride + 1, self.stride)
 
     @property
-    def steps(self) -> int:  # how many strides cover the padded axis
+    def steps(self) -> int:  # the number of strides that cover the padded axis
         return -(-(self.before + self.size + self.after) // self.stride)
 
     @property
-    def reach(self) -> int:  # how many whole strides lie between a window's first tap and its last
+    def reach(self) -> int:  # the number of whole strides between a window's first tap and its last
         return (self.window - 1) * self.dilation // self.stride
 
 
-class Windows(NamedTuple):  # over images; hashable, as JAX wants settings to be
+class Windows(NamedTuple):  # windows over images; hashable, as JAX requires of settings
     rows: Axis
     cols: Axis
     depth: int  # channels in each group
@@ -64,7 +64,7 @@ class Windows(NamedTuple):  # over images; hashable, as JAX wants settings to be
     on_cpu: bool
 
     @property
-    def layout(self) -> str:  # of the arrays that lowerings see
+    def layout(self) -> str:  # the layout of the arrays that lowerings get
         return "NHWC" if self.on_cpu else self.data_format
 
     @property
@@ -72,11 +72,11 @@ class Windows(NamedTuple):  # over images; hashable, as JAX wants settings to be
         return [(i, j) for i in range(self.rows.window) for j in range(self.cols.window)]
 
     @property
-    def are_none(self) -> bool:  # so that the result is empty
+    def are_none(self) -> bool:  # True if the result is empty
         return not (self.rows.out and self.cols.out)
 
     @property
-    def pools_by_taps(self) -> bool:  # unless they are so many that compiling them takes seconds
+    def pools_by_taps(self) -> bool:  # not if there are so many that compiling them takes seconds
         return self.on_cpu and len(self.taps) <= 64
 
     def images(self, batch: int, dtype: np.dtype[Any]) -> jax.ShapeDtypeStruct:
@@ -96,8 +96,8 @@ def axis_of(name: str, size: int, window: int, stride: int, dilation: int, paddi
         padding = (around // 2, around - around // 2)
     before, after = padding
     padded = before + size + after
-    # As in TensorFlow, a window that is too large by less than two strides has no result, but is no error.
-    # A size that is a symbol stands for those with results only.
+    # As in TensorFlow, a window that is too large by less than two strides gives no result, but no error.
+    # A symbolic size stands only for sizes that have results.
     known = not is_symbol(padded)
     out = math.trunc((padded - extent + stride) / stride) if known else (padded - extent + stride) // stride
     if out < (0 if known else 1):
@@ -145,7 +145,7 @@ def no_results(batch: int, channels: int, dtype: np.dtype[Any], windows: Windows
 
 
 def taps_of(x: Array, windows: Windows, fill: float = 0) -> list[Array]:
-    """What each kernel position sees, row by row: arrays of [batch, rows.out, cols.out, channels]."""
+    """The taps of all kernel positions, row by row: arrays of [batch, rows.out, cols.out, channels]."""
     rows, cols, *_ = windows
     around = [(0, 0), (rows.before, rows.after), (cols.before, cols.after)] + [(0, 0)] * (x.ndim - 3)
     x = jnp.pad(x, around, constant_values=fill)
@@ -161,9 +161,9 @@ def over_taps(
 ) -> Array:
     """The taps, each times its weights, reduced to one array of the result's size.
 
-    It is computed with one column more, which a slice takes off again. XLA puts a reduction that follows, such as a
-    mean over the pixels, and all the arithmetic before it into one call of YNNPACK, where so many operands are slow
-    (50 ms against 1 for a depthwise 3x3 over 8 x 28 x 28 x 128). A slice ends such a call; it costs nothing by itself.
+    It computes one extra column, which a slice removes. XLA would otherwise put a following reduction, such as a mean
+    over the pixels, and all the arithmetic before it into one call of YNNPACK, which is slow with so many operands
+    (50 ms against 1 for a depthwise 3x3 over 8 x 28 x 28 x 128). A slice ends such a call and costs nothing by itself.
     """
     cols = windows.cols
     wider = windows._replace(cols=cols._replace(after=cols.after + cols.stride, out=cols.out + 1))
@@ -173,10 +173,10 @@ def over_taps(
 
 
 def add_taps(term: Callable[..., Array], *sources: Array, windows: Windows) -> Array:
-    """The adjoint of `taps_of`: adds `term(tap, *sources)` of each result to what that tap saw of the image.
+    """The adjoint of `taps_of`: adds `term(tap, *sources)` of each result to that tap's part of the image.
 
-    `sources` are of the result's size; beyond it they are 0. The image is put together from its phases, one for each
-    place within a stride, and a phase is a sum of slices: XLA emits vector code for that, and none for scatters,
+    `sources` have the result's size; outside it they are 0. The image is assembled from its phases, one for each
+    place within a stride. A phase is a sum of slices: XLA emits vector code for that, but not for scatters,
     interior padding or select_and_scatter (44 ms against 1.5 for the 3x3 pool by twos of 64 x 24 x 24 x 64).
     """
     rows, cols, *_ = windows

@@ -1,4 +1,4 @@
-"""Assert: stop a step where a condition does not hold."""
+"""Assert: stops a step if a condition does not hold."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def Assert(condition: TensorLike, data: Any, summarize: int | None = None, name:
     >>> with tf.control_dependencies([tf.Assert(tf.reduce_all(x > 0), [x])]): y = tf.log(x)
     """
     with name_scope(name, "Assert", [condition, *data]):
-        # TensorFlow looks at the types first, and then converts what is not a tensor once more.
+        # TensorFlow looks at the types first, and then converts a value that is no tensor a second time.
         types = {convert_to_tensor(d).dtype.base_dtype for d in data}
         simple = types <= {dt.string, dt.int32}
         shown = list(data) if simple else [convert_to_tensor(d, name=f"data_{i}") for i, d in enumerate(data)]

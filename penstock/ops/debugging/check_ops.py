@@ -1,4 +1,4 @@
-"""Assertions about tensors. What is known while the graph is built fails there, the rest when it runs."""
+"""Assertions about tensors. They fail while the graph is built if the values are known then, else when it runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _require(
     name: str | None,
     text: Callable[[Tensor, Tensor], list[Any]],
 ) -> Operation:
-    """`text` gives what to show where the condition does not hold: sentences and tensors."""
+    """Adds an assertion. `text` returns the sentences and tensors to show if the condition does not hold."""
     with name_scope(name, default_name, [x, y, *(data or ())]):
         x, y = convert_to_tensor(x, name="x"), convert_to_tensor(y, name="y")
         condition = reduce.reduce_all(compared(x, y))
@@ -46,17 +46,17 @@ def _require(
         known = known_x is not None and known_y is not None
         if known and not np.all(compared.kernel(known_x, known_y)):
             lines = [constant_value(part) if isinstance(part, Tensor) else part for part in text(x, y)]
-            raise InvalidArgumentError(None, condition.op, "\n".join(map(str, [*_said(message), *lines])))
+            raise InvalidArgumentError(None, condition.op, "\n".join(map(str, [*_message_lines(message), *lines])))
         shown = text(x, y) if data is None else data
-        return Assert(condition, [*_said(message), *shown], summarize=summarize)
+        return Assert(condition, [*_message_lines(message), *shown], summarize=summarize)
 
 
-def _said(message: str | None) -> list[str]:
+def _message_lines(message: str | None) -> list[str]:
     return [message] if message else []
 
 
 def _pairwise(name: str, sign: str, compared: Any, scopes: int = 1) -> Check:
-    """The public assertion `name` about two tensors; `scopes` is how many name scopes TensorFlow takes for it."""
+    """The public assertion `name` about two tensors; TensorFlow opens `scopes` name scopes for it."""
     default_name = name
 
     def check(
@@ -79,7 +79,7 @@ def _pairwise(name: str, sign: str, compared: Any, scopes: int = 1) -> Check:
 
 
 def _about_zero(name: str, sign: str, compared: Any, inner_name: str, zero_first: bool) -> Check:
-    """The public assertion `name` about one tensor, by comparing it with 0 under `inner_name`."""
+    """The public assertion `name` about one tensor, which compares it with 0 under `inner_name`."""
     default_name = name
 
     def check(
@@ -133,7 +133,7 @@ def assert_near(
     message: str | None = None,
     name: str | None = None,
 ) -> Operation:
-    """An operation that fails unless |x - y| < atol + rtol * |y| everywhere; both are 10 times the type's epsilon.
+    """An operation that fails unless |x - y| < atol + rtol * |y|; both default to 10 times the type's epsilon.
 
     >>> tf.debugging.assert_near(x, y, rtol=1e-3)
     """
@@ -173,7 +173,7 @@ def _require_rank(
     allowed: Callable[[Any, list[Any]], Any],
     condition: Callable[[Tensor, list[Tensor]], Tensor],
 ) -> Operation:
-    """`allowed` decides on numbers, `condition` on tensors."""
+    """Checks a rank: `allowed` checks known ranks, `condition` checks tensors."""
     with name_scope(name, default_name, [x, *ranks, *(data or ())]):
         x = x if isinstance(x, SparseTensor) else convert_to_tensor(x, name="x")
         wanted = [convert_to_tensor(rank, name="rank") for rank in ranks]
@@ -187,7 +187,7 @@ def _require_rank(
         if actual is not None and all(rank is not None for rank in known):
             numbers = [int(rank) for rank in known if rank is not None]
             if not allowed(actual, numbers):
-                start = "".join(f"{m}. " for m in _said(message))
+                start = "".join(f"{m}. " for m in _message_lines(message))
                 expected = str(tuple(numbers)) if default_name == "assert_rank_in" else str(numbers[0])
                 raise ValueError(
                     f"{start}Tensor {_name_of(x)} must have {said} {expected}. Received rank {actual}, shape {x.shape}"
@@ -294,7 +294,7 @@ def assert_type(
         if not isinstance(tensor, SparseTensor):
             tensor = convert_to_tensor(tensor, name="tensor")
         if tensor.dtype.base_dtype != wanted:
-            start = "".join(f"{m}. " for m in _said(message))
+            start = "".join(f"{m}. " for m in _message_lines(message))
             raise TypeError(f"{start}{_name_of(tensor)} must be of type {wanted!r}, received {tensor.dtype!r}.")
         return grouping.no_op(name="statically_determined_correct_type")
 
@@ -304,7 +304,7 @@ def assert_integer(x: TensorLike, message: str | None = None, name: str | None =
     with name_scope(name, "assert_integer", [x]):
         x = convert_to_tensor(x, name="x")
         if not x.dtype.is_integer:
-            start = "".join(f"{m} " for m in _said(message))
+            start = "".join(f"{m} " for m in _message_lines(message))
             raise TypeError(f"{start}Expected an integer type, received {x.name} of type {x.dtype!r}.")
         return grouping.no_op(name="statically_determined_was_integer")
 
@@ -314,14 +314,14 @@ def assert_scalar(tensor: TensorLike, name: str | None = None, message: str | No
     with name_scope(name, "assert_scalar", [tensor]):
         tensor = convert_to_tensor(tensor)
         if tensor.shape.rank != 0:
-            start = "".join(f"{m} " for m in _said(message))
+            start = "".join(f"{m} " for m in _message_lines(message))
             raise ValueError(f"{start}Expected a scalar, received {tensor.name} of shape {tensor.shape}.")
         scalar: Tensor = tensor
         return scalar
 
 
 def assert_proper_iterable(values: Any) -> None:
-    """Raises TypeError for what only looks like a list of tensors: a tensor, an array, a string, or no iterable."""
+    """Raises TypeError unless `values` is a real list of tensors: not a tensor, an array, a string, or no iterable."""
     unintended = (Tensor, SparseTensor, np.ndarray, bytes, str)
     if isinstance(values, unintended):
         raise TypeError(f"Expected argument values to be a proper iterable, received {type(values).__name__}.")
@@ -348,12 +348,12 @@ def assert_same_float_dtype(tensors: Any = None, dtype: DTypeLike | None = None)
 
 
 def is_tensor(x: TensorLike) -> bool:
-    """Whether `x` is a tensor, a sparse one, or a variable: `tf.is_tensor(tf.constant(1))`."""
+    """True if `x` is a tensor, a sparse one, or a variable: `tf.is_tensor(tf.constant(1))`."""
     return isinstance(x, (Tensor, SparseTensor, IndexedSlices)) or hasattr(x, "_as_tensor")
 
 
 def is_numeric_tensor(tensor: TensorLike) -> bool:
-    """Whether `tensor` is a Tensor of numbers (not strings, truth values or handles)."""
+    """True if `tensor` is a Tensor of numbers (not strings, truth values or handles)."""
     if not isinstance(tensor, Tensor):
         return False
     kind = tensor.dtype.base_dtype

@@ -1,4 +1,4 @@
-"""assert_shapes: sizes that several tensors must share, by names of dimensions."""
+"""assert_shapes: checks sizes that several tensors share, by names of dimensions."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ANY = (None, ".")
 def assert_shapes(
     shapes: Any, data: Any = None, summarize: int | None = None, message: str | None = None, name: str | None = None
 ) -> Operation:
-    """An operation that fails unless tensors have the shapes given, where one letter stands for one size everywhere.
+    """An operation that fails unless tensors have the given shapes, in which equal names stand for equal sizes.
 
     A shape is a tuple of sizes, names, and None or "." for any size; "*" or `...` at one end stands for any further
-    dimensions. What is known while the graph is built raises ValueError there.
+    dimensions. A mismatch that is known while the graph is built raises ValueError.
 
     >>> tf.debugging.assert_shapes([(x, ("N", 784)), (labels, ("N",))])
     """
@@ -67,7 +67,7 @@ def assert_shapes(
 
 
 def _symbols(symbols: Any) -> tuple[list[tuple[int, Any]], bool]:
-    """(position, symbol) of the dimensions named, and whether there may be others before or after them."""
+    """(position, symbol) of the named dimensions, and flags that allow others before or after them."""
     if isinstance(symbols, TensorShape):
         symbols = symbols.as_list()
     items = [None] if symbols is None else list(symbols) if isinstance(symbols, (list, tuple, str)) else [symbols]
@@ -89,7 +89,7 @@ def _ranked(
     if open_end:
         return check_ops.assert_rank_at_least(tensor, len(wanted), **settings)
     if len(wanted) == 1:
-        # A scalar passes for a vector of one element.
+        # A scalar counts as a vector of one element.
         return check_ops.assert_rank_in(tensor, [0, 1], **settings)
     return check_ops.assert_rank(tensor, len(wanted), **settings)
 
@@ -101,6 +101,6 @@ def _size(tensor: Any, position: int) -> Any:
         return known
     dims: Any = reshaping.shape(tensor)
     if tensor.shape.rank is None:
-        # A scalar has size 1 where a vector was meant.
+        # A scalar has size 1 in place of a vector.
         dims = joining.concat([dims, [1]], 0) if position >= 0 else joining.concat([[1], dims], 0)
     return dims[position]

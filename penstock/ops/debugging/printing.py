@@ -1,4 +1,4 @@
-"""Printing values while a graph runs, in TensorFlow's ways of writing tensors."""
+"""Ops that print values while a graph runs, formatted as TensorFlow does."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from penstock.ops.string.join import string_format_op
 # tf.Print
 
 
-class _Printed:
-    """How often a Print node has printed, for `first_n`."""
+class _PrintCount:
+    """Counts how often a Print node has printed, for `first_n`."""
 
     kind = "Print"
 
@@ -34,13 +34,13 @@ class _Printed:
         self._count = 0
 
     def next(self) -> int:
-        """How often before."""
+        """Counts one more print. Returns the number of those before it."""
         with self._lock:
             self._count += 1
             return self._count - 1
 
     def close(self) -> None:
-        """There is nothing to give up."""
+        """Does nothing: there is nothing to free."""
 
 
 @op(
@@ -54,7 +54,7 @@ class _Printed:
 def print_op(
     input: Any, data: list[Any], *, message: str = "", first_n: int = -1, summarize: int = 3, resource: Any
 ) -> Any:
-    if first_n < 0 or resource(lambda name: _Printed()).next() < first_n:
+    if first_n < 0 or resource(lambda name: _PrintCount()).next() < first_n:
         _write(message + "".join(f"[{summary(value, summarize)}]" for value in data), "stderr", "\n")
     return input
 
@@ -87,8 +87,8 @@ def print_v2(input: Any, *, output_stream: str = "stderr", end: str = "\n") -> N
     _write(text.decode("utf-8", "surrogateescape"), output_stream, end)
 
 
-class _Shown:
-    """Stands for a tensor while Python writes the structure that it is in."""
+class _Placeholder:
+    """Stands for a tensor while Python formats the structure around it."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -98,7 +98,7 @@ class _Shown:
 
 
 def _replaced(value: Any, mark: str, tensors: list[Any]) -> Any:
-    """`value` with marks for its tensors, which go into `tensors` in the order in which Python writes them."""
+    """`value` with marks in place of its tensors. Appends the tensors to `tensors` in the order of the marks."""
     if isinstance(value, dict):
         return {k: _replaced(value[k], mark, tensors) for k in _in_order(value)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -107,10 +107,10 @@ def _replaced(value: Any, mark: str, tensors: list[Any]) -> Any:
         return type(value)(_replaced(v, mark, tensors) for v in value)
     if isinstance(value, SparseTensor):
         tensors += [value.indices, value.values, value.dense_shape]
-        return _Shown(f"'SparseTensor(indices={mark}, values={mark}, shape={mark})'")
+        return _Placeholder(f"'SparseTensor(indices={mark}, values={mark}, shape={mark})'")
     if isinstance(value, Tensor) or hasattr(value, "_as_tensor"):
         tensors.append(convert_to_tensor(value))
-        return _Shown(mark)
+        return _Placeholder(mark)
     return value
 
 

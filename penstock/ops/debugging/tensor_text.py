@@ -1,4 +1,4 @@
-"""How Print and Assert write tensors."""
+"""The format in which Print and Assert write tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def _element(value: Any) -> str:
-    """One number or string, with as few digits as tell it from its neighbours."""
+    """One number or string; a number has as few digits as tell it from its neighbours."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, (np.bool_, bool)):

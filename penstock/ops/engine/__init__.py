@@ -1,1 +1,1 @@
-"""Nodes that the engine makes and programs do not name: gradients, bodies, memories, edges between tasks."""
+"""Ops that only the engine adds to graphs: gradients, bodies, memories, edges between tasks."""

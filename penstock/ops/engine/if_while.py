@@ -1,4 +1,4 @@
-"""If and While: control flow as nodes with bodies, compiled into a segment; a body that needs the host runs there."""
+"""If and While: control flow as nodes with bodies, compiled into a segment unless a body needs the host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.graph.shape import TensorShape
 from penstock.kernel.lists import RowList
 from penstock.kernel.types import Array
 
-Failure = tuple[Any, Any]  # the number of a check that failed, or 0, and its detail; both int64
+Failure = tuple[Any, Any]  # the number of a failed check (0 for none) and its detail; both int64
 NO_FAILURE: Failure = (np.int64(0), np.int64(0))
 
 
@@ -36,14 +36,14 @@ def _branch_shapes(op: Operation) -> list[TensorShape]:
 
 
 def as_predicate(value: Any) -> Any:
-    """TensorFlow's truth of a condition: a bool, a non-zero number, a non-empty string."""
+    """True where TensorFlow takes a condition as true: True, a non-zero number, a non-empty string."""
     if isinstance(value, np.ndarray):
         return bool(value.size and (value.reshape(-1)[0] not in (b"", 0)))
     return value if value.dtype == jnp.bool_ else value != 0
 
 
 def _split(arguments: Sequence[Any]) -> tuple[list[int], list[Any]]:
-    """Positions and values of the arguments that lax can carry; references and known values are closed over."""
+    """Positions and values of the arguments that lax can carry. References and known values become closures."""
     carried = [i for i, a in enumerate(arguments) if isinstance(a, jax.Array) or hasattr(a, "tree_flatten")]
     return carried, [arguments[i] for i in carried]
 
@@ -72,18 +72,18 @@ def if_op(
         return traced
 
     try:
-        branches = _alike(then_branch, else_branch, [branch(then_branch), branch(else_branch)], carried)
+        branches = _with_same_outputs(then_branch, else_branch, [branch(then_branch), branch(else_branch)], carried)
         outputs, failed = lax.cond(predicate, *branches, carried)
         outputs = [ABSENT if v is None else v for v in outputs]
     except (TypeError, InvalidArgumentError) as error:
-        # The branches differ in shape, or the one that is not taken does not fit: the host runs only the other.
+        # The branches differ in shape, or one does not fit its inputs: the host runs only the branch that is taken.
         raise NotTraceable(f"the branches cannot be compiled together ({str(error).splitlines()[0]})") from error
     ctx.merge_failure(failed)
     return list(outputs)
 
 
 class _Absent:
-    """Stands where a value would stand that only the other branch has."""
+    """Stands for a value that only the other branch has."""
 
     host_only = True
 
@@ -93,12 +93,14 @@ ABSENT = _Absent()
 
 @op("Absent", "-> value: T", no_gradient=True, shape=lambda op: [op.attrs["shape"]])
 def absent(*, T: DType, shape: TensorShape) -> Any:
-    """The result of a branch that only the other branch has."""
+    """Returns the mark for a result that only the other branch has."""
     return ABSENT
 
 
-def _alike(then_branch: Function, else_branch: Function, branches: list[Any], carried: list[Any]) -> list[Any]:
-    """The branches with zeros for what only the other one has."""
+def _with_same_outputs(
+    then_branch: Function, else_branch: Function, branches: list[Any], carried: list[Any]
+) -> list[Any]:
+    """The branches, each with zeros for the results that only the other one has."""
     if all(t.op.type != "Absent" for f in (then_branch, else_branch) for t in f.outputs):
         return branches
     forms = [jax.eval_shape(b, carried)[0] for b in branches]
@@ -125,16 +127,16 @@ def _replaced(values: Sequence[Any], positions: Sequence[int], others: Sequence[
 
 
 def invariant_positions(body: Function) -> set[int]:
-    """The loop variables that an iteration does not change."""
+    """The positions of the loop variables that an iteration does not change."""
     return {i for i, (before, after) in enumerate(zip(body.inputs, body.outputs, strict=True)) if before is after}
 
 
 class _TypesChange(Exception):
-    """Raised if a loop variable is of another type or shape after an iteration than before."""
+    """Raised if an iteration changes the type or shape of a loop variable."""
 
 
 class _Loop:
-    """A loop over the variables that change, the others closed over."""
+    """A loop over the variables that change; the others are closures."""
 
     def __init__(self, arguments: Sequence[Any], cond: Function, body: Function, ctx: Any) -> None:
         self.arguments = list(arguments)
@@ -147,17 +149,17 @@ class _Loop:
         return _replaced(self.arguments, self.changing, changing)
 
     def test(self, changing: Sequence[Any]) -> Any:
-        """Whether the loop goes on."""
+        """True if the loop continues."""
         return as_predicate(_array(self.ctx.call(self.cond, self._all(changing))[0])).reshape(())
 
     def iterate(self, changing: Sequence[Any], number: Any) -> tuple[list[Any], Any]:
-        """One iteration: the new values, and what a check inside it found."""
+        """Runs one iteration. Returns the new values and the failure of a check in it, if any."""
         outputs = self.ctx.call(self.body, self._all(changing), number)
         failed = NO_FAILURE if self.ctx.inner_failed is None else self.ctx.inner_failed
         return [_stacked(_array(outputs[i])) for i in self.changing], failed
 
     def _make_room(self) -> None:
-        """Gives lists the room that they have after one iteration."""
+        """Allocates lists with the room that they have after one iteration."""
         after = jax.eval_shape(lambda v: self.iterate(v, jnp.int32(0))[0], self.start)
         self.start = [_with_room(s, a) for s, a in zip(self.start, after, strict=True)]
 
@@ -166,7 +168,7 @@ class _Loop:
         return self._all(changing)
 
     def run(self) -> tuple[list[Any], Any, Any]:
-        """The values after the loop, how often it went round, and what a check found."""
+        """Runs the loop. Returns the values after it, the number of iterations, and the failure of a check, if any."""
         if not any(getattr(value, "items", value) is None for value in self.start):
             with contextlib.suppress(_TypesChange):
                 return self._run()
@@ -178,7 +180,7 @@ class _Loop:
             raise NotTraceable(reason) from error
 
     def _run(self) -> tuple[list[Any], Any, Any]:
-        def go_on(state: Any) -> Any:
+        def should_continue(state: Any) -> Any:
             values, _, failed = state
             return jnp.logical_and(self.test(values), failed[0] == 0)
 
@@ -189,8 +191,8 @@ class _Loop:
 
         start = (self.start, jnp.int32(0), jax.tree.map(jnp.asarray, NO_FAILURE))
         try:
-            result: tuple[list[Any], Any, Any] = lax.while_loop(go_on, step, start)
-        except TypeError as error:  # one of a kernel would be an error of the program by now
+            result: tuple[list[Any], Any, Any] = lax.while_loop(should_continue, step, start)
+        except TypeError as error:  # a kernel's TypeError has become an InvalidArgumentError before
             raise _TypesChange from error
         return result
 
@@ -200,7 +202,7 @@ def _stacked(value: Any) -> Any:
 
 
 def _with_room(start: Any, after: Any) -> Any:
-    """A list without room for its items, with the room that the first iteration gave it."""
+    """A list that had no room for items, with the room that it has after the first iteration."""
     make = getattr(start, "with_room", None)
     return start if make is None else make(after)
 
@@ -217,7 +219,7 @@ def while_op(
         loop = _Loop(input, cond, body, ctx)
         values, _, failed = loop.run()
     except InvalidArgumentError as error:
-        # The body may never run: it does not fit a tensor of size 0, say. The host finds out.
+        # The error may never occur: a loop over a tensor of size 0 may not run its body. The host decides that.
         raise NotTraceable(f"the body cannot be compiled ({error.message})") from error
     ctx.merge_failure(failed)
     return loop.result(values)
@@ -231,14 +233,14 @@ def while_op(
     shape=lambda op: [TensorShape.of(())],
 )
 def while_trip_count(input: list[Array], *, T: list[DType], cond: Function, body: Function, ctx: Any) -> Array:
-    """A bound for the iterations of a loop: the next power of four, so that few different bounds are compiled for."""
+    """A bound for the iterations of a loop: the next power of four, so that code is compiled for few bounds."""
     count = _Loop(input, cond, body, ctx).run()[1]
     exponent = 32 - lax.clz(jnp.maximum(count, 1) - 1)
     return lax.shift_left(jnp.int32(1), exponent + exponent % 2)
 
 
 def bound_of_count(count: int) -> int:
-    """The same bound for a loop that was counted elsewhere.
+    """The same bound, for iterations that were counted elsewhere.
 
     >>> [bound_of_count(n) for n in (1, 3, 4, 17)]
     [1, 4, 4, 64]

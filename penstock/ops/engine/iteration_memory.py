@@ -1,7 +1,7 @@
-"""Remember and Recall: values of the iterations of a loop, kept for the loop that runs backwards.
+"""Remember and Recall: they keep values of a loop's iterations for its gradient, the loop that runs backwards.
 
-A memory is a value, like a list: one item per iteration, written once. In compiled code it has room for a number of
-iterations that is known when the code is made; on the host it grows.
+A memory is a value, like a list. It has one item per iteration, which is written once. In compiled code it has room for
+a number of iterations that is known at compile time; on the host it grows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StackedMemory:
         return cls(children[0], size)
 
     def with_room(self, like: Any) -> StackedMemory:
-        """This memory with room for items as `like` has them."""
+        """This memory with room for items shaped as those of `like`."""
         if self.items is not None or not isinstance(like, StackedMemory):
             return self
         return StackedMemory(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like.items), self.size)
@@ -84,7 +84,7 @@ def _stackable(item: Any) -> Any:
 
 
 class HostMemory:
-    """The items of iterations that ran on the host; None where nothing was added to a gradient."""
+    """The items of iterations that ran on the host; in a gradient, None where nothing was added."""
 
     host_only = True
 
@@ -121,7 +121,7 @@ Memory = StackedMemory | HostMemory
 
 @op("IterationMemory", "int32 -> memory: variant", static="iterations", shape=shapes.scalar, no_gradient=True)
 def iteration_memory(iterations: Array) -> Memory:
-    """An empty memory, with room for `iterations` items where it is part of compiled code; -1: only on the host."""
+    """An empty memory. In compiled code it has room for `iterations` items; -1 means that it runs only on the host."""
     return StackedMemory(None, as_size(iterations) or 1)
 
 
@@ -186,12 +186,12 @@ def _rows_grad(op: Operation, dy: Any) -> list[Any]:
 def rows_of_memory(memory: Memory, count: Array, *, T: DType, shape: TensorShape) -> Any:
     """The items of the first `count` iterations, joined along their first dimension: parts of IndexedSlices.
 
-    Compiled code has fixed shapes: there it has the rows of iterations that did not run as well, as zeros. Their
-    indices repeat that of the first row, so that they stand for no other row than those that are there anyway.
+    Compiled code has fixed shapes, so its result also has rows for iterations that did not run. They are zeros, and
+    their indices repeat that of the first row, so that they add no other row.
     """
     if isinstance(memory, HostMemory):
         return np.concatenate([np.asarray(item) for item in memory.items])
-    if memory.items is None:  # the loop, on the host, did not run
+    if memory.items is None:  # the loop ran on the host, for no iteration
         return np.zeros([d or 0 for d in (0, *shape.as_list()[1:])], T.as_numpy_dtype)
     items = memory.items
     if not T.is_floating:
@@ -208,7 +208,7 @@ def _memory_of_rows_grad(op: Operation, dmemory: Any) -> list[Any]:
 
 @op("MemoryOfRows", "variant, T -> memory: variant", shape=shapes.scalar, grad=_memory_of_rows_grad)
 def memory_of_rows(like: Memory, rows: Array) -> Memory:
-    """A memory whose items have the shapes of those of `like`, of consecutive rows."""
+    """A memory of consecutive rows; its items have the shapes of those of `like`."""
     if isinstance(like, HostMemory):
         ends = np.cumsum([len(item) for item in like.items])
         return HostMemory(np.split(np.asarray(rows), ends[:-1]))
@@ -217,5 +217,5 @@ def memory_of_rows(like: Memory, rows: Array) -> Memory:
 
 @op("RowsInMemory", "variant -> count: int32", shape=shapes.scalar, no_gradient=True)
 def rows_in_memory(memory: Memory) -> Array:
-    """How many iterations a memory has items for."""
+    """The number of iterations that a memory has items for."""
     return np.array(len(memory.items) if isinstance(memory, HostMemory) else memory.size, np.int32)

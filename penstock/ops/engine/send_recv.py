@@ -1,6 +1,6 @@
 """Send and Recv: the two ends of an edge between tasks. The partition pass makes them; users do not.
 
-The executor runs them itself (worker/transfer.py): what goes to one task together is sent together.
+The executor runs them itself (worker/transfer.py): tensors for one task are sent together.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from penstock.graph.opdef import op
 
 @op("_Send", "T ->", host=True, stateful=True)
 def send(tensor: Any, *, tensor_name: str, key: int, recv_task: str, repeated: bool = False) -> None:
-    """Sends a tensor to the task that needs it, under the key that its Recv has.
+    """Sends a tensor to the task that needs it, under the key of its Recv.
 
-    Both are `repeated` if they may run several times in a step, in a body.
+    Both are `repeated` if they may run several times in a step, as part of a body.
     """
     raise InternalError(None, tensor_name, "_Send is run by the executor.")
 
@@ -32,8 +32,8 @@ def recv(
     ragged: bool = False,
     repeated: bool = False,
 ) -> Any:
-    """Waits for the tensor of that key. `wave` is how often the step has gone from task to task before it comes.
+    """Waits for the tensor of that key. `wave` counts how often the step crosses between tasks before it arrives.
 
-    `ragged` says that its size may differ in each step.
+    `ragged` means that its size may differ in each step.
     """
     raise InternalError(None, tensor_name, "_Recv is run by the executor.")

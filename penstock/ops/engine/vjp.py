@@ -18,7 +18,7 @@ from penstock.kernel.types import Array
 
 
 def differentiable(dtype: DType) -> bool:
-    """Whether values of this type have derivatives."""
+    """True if values of this type have derivatives."""
     base = dtype.base_dtype
     return base.is_floating or base.is_complex or base is variant
 
@@ -83,7 +83,7 @@ def vjp(inputs: list[Array], dys: list[Array], *, forward: Call, Tin: list[DType
 
 
 def _typed(value: Any, dtype: DType) -> Any:
-    """A value as jax differentiates it: an array of that type, or a list of tensors as it is."""
+    """A value that jax can differentiate: an array of that type, or an unchanged list of tensors."""
     return value if dtype is variant else jnp.asarray(value).astype(dtype.as_numpy_dtype)
 
 
@@ -100,7 +100,7 @@ def vjp_gradient(node: Operation, *dys: Any) -> list[Any]:
     if not moving or not wanted:
         return result
     attrs = {k: v for k, v in node.attrs.items() if k in node.op_def.attrs}
-    # A loop's second derivative must see the random numbers that the loop saw.
+    # A loop's second derivative must use the random numbers that the loop used.
     source = {"_forward": node.attrs["_forward"]} if "_forward" in node.attrs else {}
     grads = vjp(
         node.input_list,

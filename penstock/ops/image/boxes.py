@@ -1,4 +1,4 @@
-"""Boxes in images: cut out and resized, glimpsed at, drawn."""
+"""Boxes in images: crops that are resized, glimpses, and drawings of boxes."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def _check_boxes(boxes: Array, indices: Array, batch: int) -> None:
 
 
 def _lines(first: Array, last: Array, size: int, count: int) -> Array:
-    """Where `count` lines from `first` to `last`, fractions of an axis of `size`, lie on it: [boxes, count]."""
-    # Rounded to float32 after each operation, as in TensorFlow: a line on the very border must not get beyond it, but
+    """The places of `count` lines from `first` to `last`, given as fractions of an axis of `size`: [boxes, count]."""
+    # Rounded to float32 after each operation, as in TensorFlow: a line on the border must not lie outside, but
     # XLA may multiply by inverses and fuse products with sums.
     rounded = functools.partial(lax.reduce_precision, exponent_bits=8, mantissa_bits=23)
     first, last = (jnp.asarray(v).astype(np.float64)[:, None] for v in (first, last))
@@ -223,7 +223,7 @@ def _glimpse_shape(op: Operation) -> list[TensorShape]:
 
 
 def _glimpses(images: Array, size: Array, starts: list[Array], noise: str, key: Array) -> Array:
-    """Windows of `size` at `starts` (of rows, of columns); what lies beyond the image is noise like its pixels."""
+    """Windows of `size` at `starts` (of rows, of columns); outside the image they have noise like its pixels."""
     images = jnp.asarray(images)
     batch, height, width, depth = images.shape
     extent = (int(size[0]), int(size[1]))
@@ -355,7 +355,7 @@ def extract_patches(
 # Drawn.
 
 
-# Red, green, blue and opacity of the boxes, in turn.
+# The colours of the boxes in turn: red, green, blue and opacity.
 _COLORS = np.array(
     [
         [1, 1, 0, 1],
@@ -408,7 +408,7 @@ def _drawn(images: Array, boxes: Array, colors: Array) -> Array:
 
     def draw(i: Array, canvas: Array) -> Array:
         top, left, bottom, right = (edges[:, i, k][:, None, None] for k in range(4))
-        # Inside the image, which hides the lines that lie beyond it.
+        # Only the lines inside the image are visible.
         across = (columns >= left) & (columns <= right)
         along = (rows >= top) & (rows <= bottom)
         line = across & ((rows == top) | (rows == bottom)) | along & ((columns == left) | (columns == right))

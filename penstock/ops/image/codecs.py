@@ -28,7 +28,7 @@ _UINT8, _INT32 = dt.uint8, dt.int32
 _PNG_TYPES = Types(dt.uint8, dt.uint16, default=dt.uint8)
 
 
-# What decoders share.
+# Common parts of the decoders.
 
 
 def _file(contents: Any, op_name: str) -> bytes:
@@ -50,7 +50,7 @@ def _decoded(
     animations: bool = False,
     jpeg: dict[str, Any] | None = None,
 ) -> np.ndarray:
-    """The image in a file of whatever format; GIF files have a dimension of frames if `animations`."""
+    """The image in a file of any format; GIF files have a dimension of frames if `animations`."""
     data = _file(contents, op_name)
     try:
         if channels not in (0, 1, 3, 4):
@@ -95,7 +95,7 @@ def _retyped(pixels: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def _only(contents: Any, op_name: str, *kinds: str) -> None:
-    """Refuses files of formats that have ops of their own."""
+    """Raises an error for files of other formats than `kinds`: those have other ops."""
     try:
         kind = file_formats.format_of(_file(contents, op_name))
     except ValueError as error:
@@ -125,18 +125,18 @@ def _jpeg_options(
         raise _invalid(op_name, f"ratio must be 1, 2, 4, or 8, got {ratio}")
     if dct_method not in ("", "INTEGER_FAST", "INTEGER_ACCURATE"):
         raise _invalid(op_name, f"dct_method must be one of '', 'INTEGER_FAST', 'INTEGER_ACCURATE', got '{dct_method}'")
-    # How many lines were there is not known afterwards: all of them, or any number.
+    # Pillow does not tell how many lines a truncated file has, so any number is accepted, or only all of them.
     return {"ratio": ratio, "recover_truncated": try_recover_truncated and acceptable_fraction < 1}
 
 
-# Decoders. Pillow decodes JPEG files accurately and upscales the colours smoothly, whatever the attrs say.
+# Decoders. Pillow always decodes JPEG files accurately and upscales the colours smoothly, for all values of the attrs.
 
 
 @op(
     "DecodePng", "string -> image: dtype", host=True, no_gradient=True, shape=_image_shape(None, None), dtype=_PNG_TYPES
 )
 def decode_png(contents: Any, *, channels: int = 0, dtype: DType = _UINT8) -> np.ndarray:
-    """The pixels of a PNG file, [height, width, channels]; 0 channels are as many as the file has."""
+    """The pixels of a PNG file, [height, width, channels]; 0 channels means as many as the file has."""
     _only(contents, "DecodePng", "PNG", "JPEG", "GIF")
     return _decoded(contents, "DecodePng", channels, dtype)
 
@@ -265,7 +265,7 @@ def decode_image(
 
 
 def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
-    """Whether the contents of a file look like JPEG.
+    """True if the contents of a file look like JPEG.
 
     >>> tf.image.is_jpeg(tf.read_file("photo.jpg"))
     """
@@ -305,7 +305,7 @@ def encode_png_op(image: np.ndarray, *, compression: int = -1) -> np.ndarray:
 
 
 def encode_png(image: TensorLike, compression: int = -1, name: str | None = None) -> Tensor:
-    """An image of uint8 or uint16 as a PNG file; `compression` is 0 for fast to 9 for small, -1 for in between.
+    """An image of uint8 or uint16 as a PNG file; `compression` is 0 (fast) to 9 (small), -1 for in between.
 
     >>> tf.image.encode_png(image)
     """
@@ -376,7 +376,7 @@ def encode_jpeg_variable_quality(images: np.ndarray, quality: Any) -> np.ndarray
 def adjust_jpeg_quality(
     image: TensorLike, jpeg_quality: TensorLike, dct_method: str = "", name: str | None = None
 ) -> Tensor:
-    """The image as it is after being written as JPEG of that quality and read again.
+    """The image after it is written as JPEG of that quality and read again.
 
     >>> tf.image.adjust_jpeg_quality(image, 75)
     """

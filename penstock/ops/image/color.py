@@ -74,9 +74,9 @@ def _to_hsv(images: Array) -> tuple[Array, Array, Array]:
     red_most, green_most = (red >= green) & (red >= blue), green >= blue
     most, least = _extremes(red, green, blue)
     value, spread = most, most - least
-    # To TensorFlow channels that are not positive do not move the saturation, nor the hue if none is positive.
+    # As in TensorFlow, channels that are not positive do not change the saturation, nor the hue if none is positive.
     most, least = _extremes(*_channels(jnp.where(images > zero, images, lax.stop_gradient(images))))
-    # Both branches of a choice are differentiated: neither may divide by zero.
+    # Both branches of `where` are differentiated, so neither may divide by zero.
     saturation = jnp.where(value > zero, (most - least) / jnp.where(value > zero, most, one), zero)
     unit = one / (jnp.where(spread > zero, spread, one) * images.dtype.type(6))
     third = images.dtype.type(1 / 3)
@@ -91,7 +91,7 @@ def _to_hsv(images: Array) -> tuple[Array, Array, Array]:
 
 
 def _ramps(hue6: Array) -> Array:
-    """How much of each channel a hue in [0, 6) has, in [0, 1]."""
+    """The share of each channel in a hue in [0, 6), in [0, 1]."""
     parts = [jnp.abs(hue6 - 3) - 1, 2 - jnp.abs(hue6 - 2), 2 - jnp.abs(hue6 - 4)]
     return jnp.clip(jnp.stack(parts, axis=-1), 0, 1)
 
@@ -147,7 +147,7 @@ def adjust_saturation_op(images: Array, scale: Array) -> Array:
 
 
 def convert_image_dtype(image: TensorLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None) -> Tensor:
-    """Pixels of another type: floats in [0, 1] become integers from 0 to the largest, and the other way round.
+    """Pixels of another type: floats in [0, 1] become integers from 0 to the largest, and vice versa.
 
     >>> tf.image.convert_image_dtype(image, tf.float32)
     """
@@ -164,7 +164,7 @@ def convert_image_dtype(image: TensorLike, dtype: DTypeLike, saturate: bool = Fa
         if given.is_floating and wanted.is_floating:
             tensor = casting.cast(image, wanted, name=scope)
         elif given.is_floating:
-            # Half a step more than the largest integer: equally wide intervals for all of them.
+            # Half a step more than the largest integer, so that all integers have intervals of the same width.
             tensor = convert(arithmetic.multiply(image, wanted.max + 0.5), wanted, name=scope)
         elif wanted.is_floating:
             tensor = arithmetic.multiply(casting.cast(image, wanted), 1.0 / given.max, name=scope)
@@ -177,12 +177,12 @@ def convert_image_dtype(image: TensorLike, dtype: DTypeLike, saturate: bool = Fa
 
 
 def _floating(image: Tensor) -> Tensor:
-    """What adjustments work on: float16 and float32 stay."""
+    """`image` in a type that adjustments can compute in: float16 and float32 stay, others become float32."""
     return image if image.dtype.base_dtype in (dt.float16, dt.float32) else convert_image_dtype(image, dt.float32)
 
 
 def per_image_standardization(image: TensorLike) -> Tensor:
-    """Each image with mean 0 and standard deviation 1 (at least 1 / sqrt(pixels), so that a blank one stays 0).
+    """Each image with mean 0 and standard deviation 1 (at least 1 / sqrt(pixels), so that a blank image stays 0).
 
     >>> tf.image.per_image_standardization(image)
     """
@@ -214,7 +214,7 @@ def adjust_brightness(image: TensorLike, delta: TensorLike) -> Tensor:
 
 
 def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
-    """Each channel of each image drawn away from its mean: `(x - mean) * contrast_factor + mean`.
+    """Each channel of each image stretched around its mean: `(x - mean) * contrast_factor + mean`.
 
     >>> tf.image.adjust_contrast(image, 1.5)
     """
@@ -242,7 +242,7 @@ def adjust_gamma(image: TensorLike, gamma: TensorLike = 1, gain: TensorLike = 1)
 
 
 def adjust_hue(image: TensorLike, delta: TensorLike, name: str | None = None) -> Tensor:
-    """The hue of all pixels moved by `delta`, in [-1, 1] for once round the circle.
+    """The hue of all pixels moved by `delta` in [-1, 1]; 1 is once around the circle.
 
     >>> tf.image.adjust_hue(image, 0.1)
     """
@@ -322,7 +322,7 @@ def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
         return convert_image_dtype(gray, images.dtype, name=scope)
 
 
-# Column j holds what each input channel adds to output channel j.
+# Column j has the weights of the input channels in output channel j.
 _YIQ = [[0.299, 0.59590059, 0.2115], [0.587, -0.27455667, -0.52273617], [0.114, -0.32134392, 0.31119955]]
 _FROM_YIQ = [[1, 1, 1], [0.95598634, -0.27201283, -1.10674021], [0.6208248, -0.64720424, 1.70423049]]
 _YUV = [[0.299, -0.14714119, 0.61497538], [0.587, -0.28886916, -0.51496512], [0.114, 0.43601035, -0.10001026]]

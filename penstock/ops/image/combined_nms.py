@@ -83,7 +83,7 @@ def combined_non_max_suppression_op(
 
 
 class Combined(NamedTuple):
-    """What `combined_non_max_suppression` gives."""
+    """The result of `combined_non_max_suppression`."""
 
     nmsed_boxes: Tensor
     nmsed_scores: Tensor

@@ -1,4 +1,4 @@
-"""Image files as arrays and back. Bad files raise ValueError before anything large is made."""
+"""Converts image files to arrays and back. Bad files raise ValueError before anything large is allocated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.ops.image import png
 
-# Weights of red, green and blue in gray, of 2**15: libpng's, for TensorFlow's 0.299 and 0.587.
+# libpng's weights of red, green and blue in gray, in units of 2**-15, for TensorFlow's 0.299 and 0.587.
 _GRAY = np.array([9797, 19234, 3737], np.int64)
 
 _SIGNATURES = ((b"\xff\xd8\xff", "JPEG"), (b"\x89PN", "PNG"), (b"GIF8", "GIF"), (b"BM", "BMP"))
@@ -30,7 +30,7 @@ def format_of(data: bytes) -> str:
 
 
 def opened(data: bytes, kind: str) -> Any:
-    """The file as Pillow sees it; no pixel is read yet."""
+    """The file opened by Pillow; no pixel is read yet."""
     from PIL import Image, UnidentifiedImageError  # start-up
 
     try:
@@ -70,7 +70,7 @@ def read_jpeg(
     """The pixels of a JPEG file, at a fraction of its size (1 / ratio); `crop` is y, x, height, width."""
     _with_channels(channels, (0, 1, 3), "JPEG")
     image = opened(data, "JPEG")
-    # libjpeg takes what is missing after an end mark as gray.
+    # With an end mark, libjpeg fills the missing part with gray.
     if recover_truncated and not data.rstrip(b"\0").endswith(b"\xff\xd9"):
         image = opened(data + b"\xff\xd9", "JPEG")
     count = channels or len(image.getbands())
@@ -79,7 +79,7 @@ def read_jpeg(
         width, height = -(-image.width // ratio), -(-image.height // ratio)
         if y < 0 or x < 0 or rows <= 0 or columns <= 0 or y + rows > height or x + columns > width:
             raise ValueError(f"Invalid JPEG data or crop window: {list(crop)} of an image of {height} x {width} pixels")
-    # libjpeg itself leaves out what is not wanted.
+    # libjpeg itself skips the colours and pixels that are not wanted.
     small = (max(1, image.width // ratio), max(1, image.height // ratio))
     image.draft("L" if count == 1 else None, small if ratio > 1 else None)
     pixels = _loaded(image, "JPEG", len(data), "L" if count == 1 else "RGB")
@@ -87,7 +87,7 @@ def read_jpeg(
 
 
 def jpeg_shape(data: bytes) -> tuple[int, int, int]:
-    """Height, width and channels of a JPEG file, of which only the header is read."""
+    """Height, width and channels of a JPEG file. Only its header is read."""
     image = opened(data, "JPEG")
     return image.height, image.width, len(image.getbands())
 
@@ -131,7 +131,7 @@ def _png_16(data: bytes, channels: int) -> np.ndarray:
 
 
 def _recolored(pixels: np.ndarray, channels: int) -> np.ndarray:
-    """Pixels of 1 to 4 channels in another number of channels; an even number has opacity at the end."""
+    """Pixels of 1 to 4 channels with another number of channels; with an even number the last one is opacity."""
     count = pixels.shape[2]
     if count == channels:
         return pixels
@@ -154,7 +154,7 @@ def read_gif(data: bytes, first_only: bool = False) -> np.ndarray:
     frames: list[np.ndarray] = []
     while True:
         pixels = _loaded(image, "GIF", len(data), "RGBA")
-        # What no frame has painted is black.
+        # Pixels that no frame has painted are black.
         frames.append(np.where(pixels[..., 3:] == 0, np.uint8(0), pixels[..., :3]))
         if first_only:
             break
@@ -170,7 +170,7 @@ def read_gif(data: bytes, first_only: bool = False) -> np.ndarray:
 
 
 def read_bmp(data: bytes, channels: int = 0) -> np.ndarray:
-    """The pixels of a BMP file of 8, 24 or 32 bits per pixel; a palette is not looked at."""
+    """The pixels of a BMP file of 8, 24 or 32 bits per pixel; a palette is ignored."""
     if len(data) < 32:
         raise ValueError(f"Incomplete bmp content, requires at least 32 bytes for the header, got {len(data)} bytes")
     start, width, height = (int.from_bytes(data[i : i + 4], "little", signed=True) for i in (10, 18, 22))

@@ -1,4 +1,4 @@
-"""Flips, turns, crops and pads of images."""
+"""Ops that flip, turn, crop and pad images."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from penstock.ops.random import stateful as random
 
 
 def shape_of(tensor: Any) -> Any:
-    """The sizes of a tensor when the graph runs."""
+    """The sizes of a tensor, as a tensor."""
     return reshaping.shape(tensor)
 
 
-# Checks. What is known while the graph is built raises at once; the rest becomes assertions.
+# Checks. Known sizes are checked while the graph is built; for the others assertions are added.
 
 
 def check_at_least_3d(image: Tensor) -> list[Operation]:
@@ -51,7 +51,7 @@ def checked_image(image: Any) -> Tensor:
 
 
 def _demand(condition: Any, message: str) -> list[Operation]:
-    """An assertion, or none where the condition is known to hold."""
+    """A list with an assertion; empty if the condition is known to hold."""
     if isinstance(condition, Tensor):
         return [Assert(condition, [message])]
     if not condition:
@@ -73,7 +73,7 @@ def _not_3_or_4(shape: TensorShape) -> ValueError:
 
 
 def _as_batch(image: Tensor) -> tuple[Tensor, bool]:
-    """`image` with a batch dimension, and whether it had one."""
+    """`image` with a batch dimension, and True if it had one."""
     rank = image.shape.rank
     if rank == 4:
         return image, True
@@ -98,7 +98,7 @@ def _equal(x: Any, y: Any) -> Any:
 
 
 def _by_rank(image: Tensor, rank3: Any, rank4: Any) -> Tensor:
-    """`rank3()` for one image, `rank4()` for a batch, decided when the graph runs if the rank is not known before."""
+    """`rank3()` for one image, `rank4()` for a batch; decided at run time if the rank is unknown."""
     rank = image.shape.rank
     tensor: Tensor
     if rank is None:
@@ -169,7 +169,7 @@ def _random_flip(image: Any, axis: int, seed: int | None, scope: str) -> Tensor:
 
 
 def random_flip_left_right(image: TensorLike, seed: int | None = None) -> Tensor:
-    """`flip_left_right` for every second image, by chance.
+    """`flip_left_right` of each image with probability 1/2.
 
     >>> tf.image.random_flip_left_right(image)
     """
@@ -177,7 +177,7 @@ def random_flip_left_right(image: TensorLike, seed: int | None = None) -> Tensor
 
 
 def random_flip_up_down(image: TensorLike, seed: int | None = None) -> Tensor:
-    """`flip_up_down` for every second image, by chance.
+    """`flip_up_down` of each image with probability 1/2.
 
     >>> tf.image.random_flip_up_down(image)
     """

@@ -1,7 +1,7 @@
-"""Interpolation: the pixels that make a pixel of a resized image, their weights, and the sums of them.
+"""Interpolation: each pixel of a resized image is a weighted sum of pixels.
 
-Where a pixel of the result lies in the image is computed in float32, as TensorFlow does it: the sizes are known while
-tracing, so places and weights are constants of the compiled code.
+The place of a result's pixel in the image is computed in float32, as in TensorFlow. The sizes are known while tracing,
+so places and weights are constants of the compiled code.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from penstock.jaxprs.symbols import as_number, as_size, is_symbol
 from penstock.kernel.types import Array
 
 _TABLE = 1024  # steps of the table of bicubic weights
-_UNROLLED = 8  # sums of more pixels are loops
+_UNROLLED = 8  # sums of more pixels become loops
 
 
 # Places and weights.
 
 
 def target_size(images: Array, size: Array, align_corners: bool, half_pixel_centers: bool = False) -> tuple[int, int]:
-    """The height and width to make, checked against the images."""
+    """The height and width of the result, after checks of the arguments."""
     if half_pixel_centers and align_corners:
         raise ValueError("If half_pixel_centers is True, align_corners must be False.")
     if images.ndim != 4:
@@ -41,7 +41,7 @@ def target_size(images: Array, size: Array, align_corners: bool, half_pixel_cent
 
 
 def _module(before: int, after: int) -> Any:
-    """Places are computed by NumPy, once and for all, or by the program, where a size is a symbol."""
+    """The module that computes places: NumPy, while tracing, or jax.numpy if a size is a symbol."""
     return jnp if is_symbol(before) or is_symbol(after) else np
 
 
@@ -53,7 +53,7 @@ def _scale(before: int, after: int, align_corners: bool) -> Any:
 
 
 def _places(before: int, after: int, align_corners: bool, half_pixel_centers: bool) -> np.ndarray:
-    """Where the pixels of the result lie along one axis of the image."""
+    """The places of the result's pixels along one axis of the image."""
     at = _module(before, after).arange(after, dtype=np.float32)
     scale = _scale(before, after, align_corners)
     half = np.float32(0.5)
@@ -66,14 +66,14 @@ def nearest_places(before: int, after: int, align_corners: bool, half_pixel_cent
     at = m.arange(after, dtype=np.float32)
     half = np.float32(0.5)
     scaled = (at + half if half_pixel_centers else at) * _scale(before, after, align_corners)
-    # Halves go up, as in C.
+    # Halves are rounded up, as in C.
     whole = m.floor(scaled + half) if align_corners else m.floor(scaled)
     nearest: np.ndarray = m.clip(whole.astype(np.int64), 0, as_number(before - 1))
     return nearest
 
 
 def _cubic_weights(a: float) -> np.ndarray:
-    """Row i: the weights of the pixels at distances i / 1024 and 1 + i / 1024."""
+    """A table whose row i has the weights of pixels at distances i / 1024 and 1 + i / 1024."""
     x = np.arange(_TABLE + 1, dtype=np.float64) / _TABLE
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     x = x + 1
@@ -82,7 +82,7 @@ def _cubic_weights(a: float) -> np.ndarray:
 
 
 def cubic_taps(before: int, after: int, align_corners: bool, half_pixel_centers: bool) -> tuple[Any, Any]:
-    """The four pixels along one axis that make a pixel of the result, [4, after], and their weights."""
+    """The four pixels along one axis that contribute to a pixel of the result, [4, after], and their weights."""
     at = _places(before, after, align_corners, half_pixel_centers)
     first = np.floor(at)
     offset = np.rint((at - first) * np.float32(_TABLE)).astype(np.int64)
@@ -92,7 +92,7 @@ def cubic_taps(before: int, after: int, align_corners: bool, half_pixel_centers:
     wanted = first.astype(np.int64) + np.arange(-1, 3)[:, None]
     places = np.clip(wanted, 0, before - 1)
     if half_pixel_centers:
-        # Pixels beyond the border do not count, and the others make up for them.
+        # Pixels outside the image do not count; the other weights are scaled up to sum to 1.
         weights = np.where(places == wanted, weights, np.float32(0))
         total = weights.sum(0, dtype=np.float32)
         weights = weights / np.where(np.abs(total) >= 1000 * np.finfo(np.float32).tiny, total, np.float32(1))
@@ -100,7 +100,7 @@ def cubic_taps(before: int, after: int, align_corners: bool, half_pixel_centers:
 
 
 def _area_taps(before: int, after: int, align_corners: bool) -> tuple[Any, Any, np.float32]:
-    """The pixels along one axis that a pixel of the result covers, and how much of each; the rest weigh 0."""
+    """The pixels along one axis that a pixel of the result covers, and how much of each; others have weight 0."""
     scale = _scale(before, after, align_corners)
     at = np.arange(after + 1, dtype=np.float32)
     start, end = at[:-1] * scale, at[1:] * scale
@@ -125,12 +125,12 @@ def _taken(images: Array, places: Any, axis: int) -> Array:
     """Rows (axis 1) or columns (axis 2) of the images."""
     if axis == 1:
         return jnp.take(images, places, axis=1, mode="clip")
-    # Columns lie far apart: XLA moves them several times as fast where they are rows.
+    # The elements of a column lie far apart in memory: XLA is several times as fast if columns are rows.
     return jnp.moveaxis(jnp.take(jnp.moveaxis(images, 2, 0), places, axis=0, mode="clip"), 0, 2)
 
 
 def bilinear_taps(before: int, after: int, align_corners: bool, half_pixel_centers: bool) -> tuple[Any, Any]:
-    """The two pixels along one axis that make a pixel of the result, [2, after], and their weights."""
+    """The two pixels along one axis that contribute to a pixel of the result, [2, after], and their weights."""
     at = _places(before, after, align_corners, half_pixel_centers)
     m = _module(before, after)
     floor, last = m.floor(at), as_number(before - 1)
@@ -180,7 +180,7 @@ def _weighted(images: Array, places: np.ndarray, weights: np.ndarray, axis: int)
     weights = weights.astype(images.dtype).reshape((*weights.shape, 1, 1) if axis == 1 else (*weights.shape, 1))
 
     def part(place: Any, weight: Any) -> Array:
-        # What does not count may be infinite.
+        # A pixel of weight 0 may be infinite, and must not give NaN.
         return jnp.where(weight == 0, zero, _taken(images, place, axis) * weight)
 
     total = part(places[0], weights[0])
@@ -193,7 +193,7 @@ def _weighted(images: Array, places: np.ndarray, weights: np.ndarray, axis: int)
 
 
 def _transposed(places: np.ndarray, weights: np.ndarray, before: int) -> tuple[np.ndarray, np.ndarray]:
-    """The other way round: which pixels of the result each of `before` pixels goes into, and with what weight."""
+    """The transpose: for each of `before` pixels, the pixels of the result it contributes to, and its weights there."""
     into = np.tile(np.arange(places.shape[1]), len(places))
     pixel, weight = places.reshape(-1), weights.reshape(-1)
     order = np.argsort(pixel, kind="stable")
@@ -208,7 +208,7 @@ def _transposed(places: np.ndarray, weights: np.ndarray, before: int) -> tuple[n
 
 
 def spread_back(grads: Array, before: tuple[int, int], taps: Any) -> Array:
-    """The gradient of images of size `before`; `taps(before, after)` says what pixels of the result are made of."""
+    """The gradient of images of size `before`; `taps(before, after)` gives the places and weights of the resizing."""
     if grads.ndim != 4:
         raise ValueError(f"input_grad must be 4-dimensional, received shape {list(grads.shape)}")
     for axis in (1, 2):

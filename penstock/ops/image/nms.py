@@ -1,4 +1,4 @@
-"""Non-maximum suppression: of boxes that overlap much, only the one with the best score stays. On the host."""
+"""Non-maximum suppression, on the host: of boxes that overlap much, only the one with the best score stays."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _check(boxes: np.ndarray, scores: np.ndarray) -> None:
 
 
 def overlap_of(boxes: np.ndarray) -> Callable[[int, list[int]], np.ndarray]:
-    """A function of a box and a list of boxes: the intersections with each, over the unions."""
+    """A function that returns the overlap of a box with each of a list of boxes: intersection over union."""
     boxes = boxes.astype(np.float32)
     low = np.minimum(boxes[:, :2], boxes[:, 2:])
     high = np.maximum(boxes[:, :2], boxes[:, 2:])
@@ -81,7 +81,7 @@ def select_boxes(
 ) -> tuple[list[int], list[Any]]:
     """The boxes that stay, best first, and their scores; with `sigma` any overlap lowers a score instead."""
     kind = scores.dtype.type
-    # (score, box, how many of those selected it was compared with)
+    # (score, box, number of selected boxes it was compared with)
     queue = [(-score, i, 0) for i, score in enumerate(scores.tolist()) if score > score_threshold]
     heapq.heapify(queue)
     selected: list[int] = []
@@ -120,7 +120,7 @@ def _padded(values: list[Any], size: int, dtype: Any) -> np.ndarray:
 
 
 def _selected_shapes(op: Operation) -> list[TensorShape]:
-    """[boxes selected] for what is listed, a scalar for how many are valid."""
+    """Shape rule: [selected boxes] for each list, a scalar for the number of valid ones."""
     boxes = op.input_list[0].shape
     scores = shapes.require_rank(op.input_list[1].shape, 1).as_list()[0]
     count, four = shapes.require_rank(boxes, 2).as_list()
@@ -254,7 +254,7 @@ def non_max_suppression_with_overlaps(
     if scores.shape != overlaps.shape[:1]:
         raise invalid(f"scores has incompatible shape {list(scores.shape)} with {len(overlaps)} boxes")
     least = checked_threshold(score_threshold, "score_threshold")
-    # TensorFlow asks for no range here: overlaps may be measured in any way.
+    # As in TensorFlow, the range is not checked: overlaps may be measured in any way.
     limit = float(overlap_threshold)
     found, _ = select_boxes(
         lambda box, others: overlaps[box, others], scores, checked_size(max_output_size), limit, least
@@ -273,7 +273,7 @@ def non_max_suppression(
     score_threshold: TensorLike = LOWEST,
     name: str | None = None,
 ) -> Tensor:
-    """The indices of up to `max_output_size` boxes, best first, none of which overlaps a better one too much.
+    """The indices of up to `max_output_size` boxes, best first; none overlaps a better one too much.
 
     >>> tf.image.non_max_suppression(boxes, scores, max_output_size=10)
     """
@@ -306,7 +306,7 @@ def non_max_suppression_with_scores(
 
 
 class Padded(NamedTuple):
-    """What `non_max_suppression_padded` gives."""
+    """The result of `non_max_suppression_padded`."""
 
     selected_indices: Tensor
     valid_outputs: Tensor
@@ -321,7 +321,7 @@ def non_max_suppression_padded(
     pad_to_max_output_size: bool = False,
     name: str | None = None,
 ) -> Padded:
-    """As `non_max_suppression`, filled up with zeros if asked for, and how many indices are valid.
+    """As `non_max_suppression`, optionally padded with zeros; also returns the number of valid indices.
 
     >>> indices, count = tf.image.non_max_suppression_padded(boxes, scores, 10, pad_to_max_output_size=True)
     """

@@ -1,6 +1,6 @@
-"""PNG files: written here, and read here where a channel has 16 bits (Pillow cuts colours to 8).
+"""Writes PNG files, and reads those with 16 bits per channel (Pillow cuts colours to 8).
 
-Bad files raise ValueError; sizes are checked before anything of that size is made.
+Bad files raise ValueError; sizes are checked before anything of that size is allocated.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-MAX_PIXELS = 2**27  # of one file, all frames together
+MAX_PIXELS = 2**27  # limit for one file, all frames together
 
-_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type: gray, RGB, palette, gray and alpha, RGBA
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # channels by colour type: gray, RGB, palette, gray and alpha, RGBA
 _COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
-# The passes of an interlaced file: first column and row, and the steps to the next.
+# The passes of an interlaced file: first column and row, and the steps to the next ones.
 _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
 
@@ -40,7 +40,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def _filtered(lines: np.ndarray, pixel: int) -> np.ndarray:
-    """Each line by the filter whose differences are smallest, the filter's number before it."""
+    """Each line filtered with the smallest differences, preceded by the number of its filter."""
     size = len(lines), lines.shape[1] + 1
     best = np.zeros(size, np.uint8)
     best[:, 1:] = lines
@@ -70,7 +70,7 @@ def _paeth(left: np.ndarray, up: np.ndarray, corner: np.ndarray) -> np.ndarray:
 
 
 def header_of(data: bytes) -> tuple[int, int, int]:
-    """Width, height and bits per channel; a file far too small for its size is refused at once."""
+    """Width, height and bits per channel. Raises ValueError if the file is far too small for them."""
     if len(data) < 33 or not data.startswith(SIGNATURE) or data[12:16] != b"IHDR":
         raise ValueError("the header is missing")
     width, height, depth, color = struct.unpack(">IIBB", data[16:26])
@@ -135,7 +135,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _unfiltered(kinds: np.ndarray, lines: np.ndarray) -> np.ndarray:
     """Lines [rows, columns, bytes of a pixel] with the filters undone.
 
-    A pixel depends on those to the left, above and between: the pixels of a diagonal are computed at once.
+    A pixel depends on those to the left, above, and above left, so the pixels of a diagonal are computed at once.
     """
     if kinds.max() > 4:
         raise ValueError(f"filter {kinds.max()} does not exist")

@@ -1,4 +1,4 @@
-"""Edges of images, and how alike two images are."""
+"""Edges of images, and measures of the similarity of two images."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def image_gradients(image: TensorLike) -> tuple[Tensor, Tensor]:
 
 
 def sobel_edges(image: TensorLike) -> Tensor:
-    """Sobel's edge detection: one more dimension, for the vertical and the horizontal differences.
+    """Sobel's edge detection; a new last dimension has the vertical and the horizontal differences.
 
     >>> tf.image.sobel_edges(images)
     """
@@ -87,7 +87,7 @@ def _shapes_of(tensors: list[Any]) -> list[Any]:
 
 
 def _comparable(first: Tensor, second: Tensor) -> tuple[Any, Any, list[Operation]]:
-    """The shapes of two images, and assertions that they can be compared."""
+    """Checks that two images can be compared. Returns their shapes, and assertions for sizes that are unknown."""
     one, other = first.shape.with_rank_at_least(3), second.shape.with_rank_at_least(3)
     if one.rank is not None and other.rank is not None:
         one[-3:].assert_is_compatible_with(other[-3:])
@@ -168,7 +168,7 @@ def _similarity(
 
 
 def _prepared(img1: Any, img2: Any, max_val: Any) -> tuple[list[Any], Any, list[Any]]:
-    """Both images as float32, `max_val` with them, and their shapes."""
+    """Both images and `max_val` as float32, and their shapes."""
     img1, img2 = convert_to_tensor(img1, name="img1"), convert_to_tensor(img2, name="img2")
     shape1, shape2, checks = _comparable(img1, img2)
     with control_dependencies(checks):

@@ -313,7 +313,7 @@ def _size_tensor(size: Any) -> Tensor:
 
 
 def _known_inside(images: Tensor, size: Tensor) -> list[int | None]:
-    """What `_inside` gives, where that is known now."""
+    """The result of `_inside` as numbers, None where it is not known yet."""
     limits, current = constant_value_as_shape(size).as_list(), images.shape.as_list()[1:3]
     if None in limits or None in current:
         return [None, None]
@@ -323,7 +323,7 @@ def _known_inside(images: Tensor, size: Tensor) -> list[int | None]:
 
 
 def _inside(images: Tensor, size: Any) -> Tensor:
-    """The largest size of the images' own proportions inside `size`."""
+    """The largest size inside `size` that has the images' own proportions."""
     static = images.shape.as_list()[1:3]
     dynamic: Any = [None] * 4 if None not in images.shape.as_list() else joining.unstack(_shape(images), 4)
     current = [d if s is None else s for s, d in zip(static, dynamic[1:3], strict=True)]

@@ -30,7 +30,7 @@ def _sampled_shape(op: Operation) -> list[TensorShape]:
 def _candidates(
     draws: Array, height: Array, width: Array, aspect_range: list[float], area_range: list[float]
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Rectangles (top, left, height, width) of the areas and proportions wanted, and which of them exist."""
+    """Rectangles (top, left, height, width) of the wanted areas and proportions, and which of them fit."""
     ratio = draws[0] * (aspect_range[1] - aspect_range[0]) + aspect_range[0]
     area = height * width
     least, most = area * area_range[0], area * area_range[1]
@@ -40,7 +40,7 @@ def _candidates(
     high = jnp.minimum(jnp.where(jnp.rint(high * ratio) > width, widest, high), height)
     low = jnp.minimum(low, high)
     rows = low + jnp.floor(draws[1] * (high - low + 1))
-    # Rounding may have led out of the range of areas.
+    # After rounding an area may be out of range.
     rows = jnp.where(jnp.rint(rows * ratio) * rows < least, rows + 1, rows)
     rows = jnp.where(jnp.rint(rows * ratio) * rows > most, rows - 1, rows)
     columns = jnp.rint(rows * ratio)
@@ -173,7 +173,7 @@ def sample_distorted_bounding_box_v2(
 
 
 class Sampled(NamedTuple):
-    """What `sample_distorted_bounding_box` gives."""
+    """The result of `sample_distorted_bounding_box`."""
 
     begin: Tensor
     size: Tensor

@@ -1,4 +1,4 @@
-"""Records of comma-separated values as tensors, one per column."""
+"""decode_csv: records of comma-separated values as tensors, one per column."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _cell(field: bytes, dtype: DType, default: list[Any], missing: Sequence[byte
 
 
 def _fields(record: bytes, delimiter: bytes, quotes: bool, wanted: int | None) -> list[bytes]:
-    """The fields of a record. What comes after the first `wanted` ones is not looked at."""
+    """The fields of a record; stops after the first `wanted` ones."""
     if not record:
         return []
     if b"\n" not in record and b"\r" not in record and not (quotes and b'"' in record):

@@ -1,4 +1,4 @@
-"""Reading strings of bytes: raw numbers, compressed data, serialized messages."""
+"""Ops that decode strings of bytes: raw numbers, compressed data, serialized messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The messages of `tf.train.Example`, as on TensorFlow's wires and in its record files.
+"""The messages of `tf.train.Example`, in TensorFlow's format.
 
-TensorBoard ships TensorFlow's other messages but not these. They live in a pool of their own, so that TensorFlow's
-may be loaded in the same process.
+TensorBoard ships TensorFlow's other messages but not these. They are in a separate pool, so that TensorFlow's may be
+loaded in the same process.
 
 >>> Example(features=Features(feature={"x": Feature(float_list=FloatList(value=[1.0]))})).SerializeToString()
 """
@@ -48,7 +48,7 @@ def _messages() -> dict[str, Any]:
                     message.oneof_decl.add(name="kind")
                 added.oneof_index = 0
             if how == "map":
-                # A map is a list of entries on the wire.
+                # A map is encoded as a list of entries.
                 entry = message.nested_type.add(name="".join(p.title() for p in field.split("_")) + "Entry")
                 entry.options.map_entry = True
                 entry.field.add(name="key", number=1, label=_Field.LABEL_OPTIONAL, type=_Field.TYPE_STRING)

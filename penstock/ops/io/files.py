@@ -40,7 +40,7 @@ def read_file(filename: TensorLike, name: str | None = None) -> Tensor:
 
 @op("WriteFile", "string, string ->", host=True, stateful=True, no_gradient=True)
 def write_file(filename: Any, contents: Any) -> None:
-    """Writes a file, whose folder is made where there is none: `tf.write_file("out.txt", contents)`."""
+    """Writes a file, and makes its folder if there is none: `tf.write_file("out.txt", contents)`."""
     path = _path(filename, "WriteFile")
     if np.ndim(contents):
         raise invalid(f"WriteFile: contents must be a scalar, received shape {np.shape(contents)}.")

@@ -31,16 +31,18 @@ def column(values: list[Any], dtype: DType) -> np.ndarray:
 
 
 def message_in(message: Any, serialized: bytes, index: int, name: str) -> Any:
-    """A parsed message; InvalidArgumentError naming the example where the bytes are none."""
+    """A parsed message. Raises InvalidArgumentError, which names the example, if the bytes are invalid."""
     try:
         return message.FromString(serialized)
     except DecodeError as error:
         start = serialized[:64].decode("utf-8", "backslashreplace")
-        raise InvalidArgumentError(f"{who(name, index)}Could not parse example input, value: '{start}'") from error
+        raise InvalidArgumentError(
+            f"{example_label(name, index)}Could not parse example input, value: '{start}'"
+        ) from error
 
 
-def who(name: str, index: int) -> str:
-    """How an error names an example."""
+def example_label(name: str, index: int) -> str:
+    """The name of an example in an error message."""
     return f"Name: {name or '<unknown>'}, Index: {index}. "
 
 
@@ -54,7 +56,7 @@ class Column:
         self.field = _FIELD[dtype]
 
     def values_in(self, feature: Any, name: str, index: int) -> Any:
-        """The values of a Feature, which must be of this type; None if the feature has none of any type."""
+        """The values of a Feature, which must be of this type; None if the feature is empty."""
         values = getattr(feature, self.field).value
         if values:
             return values
@@ -63,14 +65,14 @@ class Column:
             return None
         if kind != self.field:
             raise invalid(
-                f"{who(name, index)}Key: {self.key}.  Data types don't match. Data type: {_TYPE_OF[kind]} but "
-                f"expected type: {self.dtype.name}"
+                f"{example_label(name, index)}Key: {self.key}.  Data types don't match. Data type: {_TYPE_OF[kind]} "
+                f"but expected type: {self.dtype.name}"
             )
         return values
 
 
 class SparseColumn(Column):
-    """Values of any number per example."""
+    """A column with any number of values per example."""
 
     def __init__(self, key: str, dtype: DType) -> None:
         super().__init__(key, dtype)
@@ -78,7 +80,7 @@ class SparseColumn(Column):
         self.sizes: list[int] = []
 
     def add(self, feature: Any, name: str) -> None:
-        """The values of the next example; `feature` is None where it is missing."""
+        """Adds the values of the next example; `feature` is None if it is missing."""
         found = None if feature is None else self.values_in(feature, name, len(self.sizes))
         if found:
             self.values.extend(found)
@@ -97,7 +99,7 @@ class SparseColumn(Column):
 
 
 class DenseColumn(Column):
-    """A tensor of one shape per example; with None as its first dimension, as long as the example says."""
+    """A tensor of one shape per example. If its first dimension is None, examples may differ in length."""
 
     def __init__(self, key: str, dtype: DType, shape: TensorShape, default: np.ndarray) -> None:
         super().__init__(key, dtype)
@@ -109,9 +111,9 @@ class DenseColumn(Column):
         self.count = math.prod(self.inner)
         self.default = default
         self.values: list[Any] = []
-        self.sizes: list[int] = []  # of examples of variable length
+        self.sizes: list[int] = []  # lengths of the examples, if they may differ
         self.rows = 0
-        # Many floats are taken as they lie in the message, not as objects of Python.
+        # Many floats are read directly from the bytes of the message, not as Python objects.
         self.raw = not self.variable and dtype is dt.float32 and self.count >= _MANY
         self.filler = np.asarray(default).reshape(-1).tolist()
         if not self.variable and self.filler and len(self.filler) != self.count:
@@ -120,29 +122,29 @@ class DenseColumn(Column):
             raise invalid(f"dense_defaults: '{key}' is padded by one value, received {len(self.filler)}.")
 
     def add(self, feature: Any, name: str) -> None:
-        """The values of the next example; `feature` is None where it is missing."""
+        """Adds the values of the next example; `feature` is None if it is missing."""
         found = None if feature is None else self.values_in(feature, name, self.rows)
         if self.variable:
             size = len(found or ())
             if self.count == 0 or size % self.count:
                 raise invalid(
-                    f"{who(name, self.rows)}Key: {self.key}.  Number of {self.dtype.name} values is not a multiple of "
-                    f"stride length. values size: {size}, stride: {self.count}"
+                    f"{example_label(name, self.rows)}Key: {self.key}.  Number of {self.dtype.name} values is not a "
+                    f"multiple of stride length. values size: {size}, stride: {self.count}"
                 )
             self.values.extend(found or ())
             self.sizes.append(size)
         elif found is None:
             if not self.filler and self.count:
                 raise invalid(
-                    f"{who(name, self.rows)}Feature: {self.key} (data type: {self.dtype.name}) is required but could "
-                    "not be found."
+                    f"{example_label(name, self.rows)}Feature: {self.key} (data type: {self.dtype.name}) is required "
+                    "but could not be found."
                 )
             self._extend(self.filler)
         else:
             if len(found) != self.count:
                 raise invalid(
-                    f"{who(name, self.rows)}Key: {self.key}.  Number of {self.dtype.name} values != expected.  Values "
-                    f"size: {len(found)} but output shape: {list(self.inner)}"
+                    f"{example_label(name, self.rows)}Key: {self.key}.  Number of {self.dtype.name} values != "
+                    f"expected.  Values size: {len(found)} but output shape: {list(self.inner)}"
                 )
             self._extend(_raw_floats(feature.float_list, self.count) if self.raw else found)
         self.rows += 1
@@ -172,7 +174,7 @@ class DenseColumn(Column):
 
 
 def _raw_floats(message: Any, count: int) -> np.ndarray:
-    """The values of a FloatList: written out, they are packed, and nothing follows them."""
+    """The values of a FloatList, from its serialized form: they are packed, and nothing follows them."""
     packed = message.SerializeToString()
     return np.frombuffer(packed, "<f4", count, len(packed) - 4 * count)
 

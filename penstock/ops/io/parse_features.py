@@ -1,4 +1,4 @@
-"""`tf.parse_example` and its kin: what to find in examples, as a dict of features."""
+"""`tf.parse_example` and similar functions, which take a dict of the features to parse."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class VarLenFeature(NamedTuple):
 
 
 class FixedLenFeature(NamedTuple):
-    """A tensor of a fixed shape, which every example must have if there is no default.
+    """A tensor of a fixed shape; every example must have it unless there is a default.
 
     >>> tf.FixedLenFeature([2], tf.float32)
     """
@@ -59,7 +59,7 @@ class SparseFeature(NamedTuple):
 
 
 class _Params:
-    """Features as the ops want them: lists of keys, types, shapes and defaults."""
+    """Features in the form of the ops' arguments: lists of keys, types, shapes and defaults."""
 
     def __init__(self, features: dict[str, Any] | None, allowed: tuple[type, ...]) -> None:
         self.features = features or {}
@@ -114,7 +114,7 @@ class _Params:
         return [shape for _, shape, _ in self.dense.values()]
 
     def defaults(self) -> list[Tensor]:
-        """One tensor per dense feature: its default, or an empty one where examples must have it."""
+        """One tensor per dense feature: its default, or an empty tensor if examples must have the feature."""
         return [_default(key, *entry) for key, entry in self.dense.items()]
 
     def merged(self, found: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _default(key: str, dtype: DType, shape: TensorShape, value: Any) -> Tensor:
     dims = shape.as_list()
     name = re.sub(r"[^A-Za-z0-9_.\-/]", "_", key)
     if dims and dims[0] is None:
-        # What shorter examples are filled up with.
+        # The value that pads shorter examples.
         if value is None:
             return convert_to_tensor("" if dtype == dt.string else 0, dtype=dtype)
         return reshape(convert_to_tensor(value, dtype=dtype, name=f"padding_{name}"), [])

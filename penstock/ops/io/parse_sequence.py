@@ -18,11 +18,11 @@ from penstock.ops.io.parse_example import (
     DenseColumn,
     SparseColumn,
     column,
+    example_label,
     message_in,
     names_of,
     parts_of,
     sparse_shapes_of,
-    who,
 )
 from penstock.ops.string.forms import invalid, listed
 
@@ -38,10 +38,10 @@ class SparseList(Column):
     def __init__(self, key: str, dtype: DType) -> None:
         super().__init__(key, dtype)
         self.values: list[Any] = []
-        self.sizes: list[list[int]] = []  # of the steps of each example
+        self.sizes: list[list[int]] = []  # sizes of the steps of each example
 
     def add(self, steps: Sequence[Any], name: str) -> None:
-        """The steps of the next example."""
+        """Adds the steps of the next example."""
         sizes = []
         for feature in steps:
             found = self.values_in(feature, name, len(self.sizes)) or ()
@@ -79,8 +79,8 @@ class DenseList(Column):
         self.lengths: list[int] = []
 
     def add(self, steps: Sequence[Any] | None, name: str) -> None:
-        """The steps of the next example; None where it has no such list."""
-        label = who(name, len(self.lengths))
+        """Adds the steps of the next example; None if it has no such list."""
+        label = example_label(name, len(self.lengths))
         if steps is None and not self.may_be_missing:
             raise invalid(
                 f"{label}Feature list '{self.key}' is required but could not be found.  Did you mean to include it in "
@@ -290,7 +290,7 @@ def parse_single_sequence_example_op(
 
 
 def _all(kind: Any, *columns: Any) -> list[Any]:
-    """One column per key; there must be as many types, shapes and defaults."""
+    """One column per key. Raises an error unless there are as many types, shapes and defaults."""
     if len({len(c) for c in columns}) > 1:
         raise invalid(f"There must be as many types, shapes and defaults as the {len(columns[0])} keys.")
     return [kind(*row) for row in zip(*columns, strict=True)]

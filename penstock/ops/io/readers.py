@@ -1,4 +1,4 @@
-"""Readers: records of the files whose names come out of a queue, one after the other."""
+"""Readers: they read the records of files whose names come from a queue, one after the other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Open = Callable[[str], Iterator[Record]]
 
 
 class Reader:
-    """Hands out the records of file after file. Steps take turns."""
+    """Returns the records of one file after another. One step at a time reads."""
 
     kind = "Reader"
 
@@ -40,7 +40,7 @@ class Reader:
         self.completed = 0
 
     def read(self, queue: Any, ctx: Any) -> Record:
-        """The next record; names of files are taken from `queue` as they are needed."""
+        """The next record; takes names of files from `queue` when it needs them."""
         while True:
             with self._lock:
                 record = self._next()
@@ -68,7 +68,7 @@ class Reader:
         return record
 
     def _begin(self, queue: Any, ctx: Any) -> None:
-        # The queue may have to be waited for, which must not keep others from what there is to read.
+        # Outside the lock: a step that waits for the queue must not stop others from reading.
         (name,) = queue.dequeue(1, ctx)[0]
         path = np.asarray(name, object).reshape(-1)[0].decode()
         with self._lock:
@@ -77,13 +77,13 @@ class Reader:
             self._records = opened if waiting is None else _chained(waiting, opened)
 
     def reset(self) -> None:
-        """Forgets the file it is in."""
+        """Forgets the current file and the counts."""
         with self._lock:
             self._records = None
             self.produced = self.completed = 0
 
     def close(self) -> None:
-        """The end, with the session."""
+        """Called when the session ends."""
         self.reset()
 
 
@@ -263,7 +263,7 @@ def reader_reset_v2(reader_handle: Any) -> None:
 
 
 class ReaderBase:
-    """What all readers have in common: `read(queue)` gives the key and the value of the next record.
+    """Base class of readers: `read(queue)` returns the key and the value of the next record.
 
     >>> key, value = tf.TFRecordReader().read(tf.train.string_input_producer(["data.tfrecord"]))
     """
@@ -281,7 +281,7 @@ class ReaderBase:
         return self._supports_serialize
 
     def read(self, queue: Any, name: str | None = None) -> Any:
-        """Key and value of the next record, of files whose names are in `queue`."""
+        """Key and value of the next record; `queue` has the names of the files."""
         return reader_read_v2(self._reader_ref, _queue_of(queue), name=name)
 
     def read_up_to(self, queue: Any, num_records: TensorLike, name: str | None = None) -> Any:
@@ -289,15 +289,15 @@ class ReaderBase:
         return reader_read_up_to_v2(self._reader_ref, _queue_of(queue), num_records, name=name)
 
     def num_records_produced(self, name: str | None = None) -> Tensor:
-        """How many records were read."""
+        """The number of records that were read."""
         return reader_num_records_produced_v2(self._reader_ref, name=name)  # type: ignore[no-any-return]
 
     def num_work_units_completed(self, name: str | None = None) -> Tensor:
-        """How many files were read to their end."""
+        """The number of files that were read to their end."""
         return reader_num_work_units_completed_v2(self._reader_ref, name=name)  # type: ignore[no-any-return]
 
     def reset(self, name: str | None = None) -> Operation:
-        """Begins anew."""
+        """An operation that resets the reader to its initial state."""
         return reader_reset_v2(self._reader_ref, name=name)  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""RecordInput: batches of records of many TFRecord files, in an order that is shuffled anew for each epoch."""
+"""RecordInput: batches of records from many TFRecord files, in a new random order for each epoch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.ops.io.readers import compression_of
 
 
 class _Yielder:
-    """Hands out records for ever; a buffer of them is where they are shuffled."""
+    """Returns records without end, shuffled in a buffer."""
 
     kind = "RecordInput"
 
@@ -38,7 +38,7 @@ class _Yielder:
         return self._least
 
     def size(self) -> int:
-        """How many records are in the buffer now."""
+        """The current number of records in the buffer."""
         return len(self._buffer)
 
     def take(self, count: int) -> list[bytes]:
@@ -113,7 +113,7 @@ class RecordInput:
         compression_type: Any = None,
     ) -> None:
         self._batch_size, self._batches, self._name = batch_size, batches, name
-        # `batches` of `batch_size` each come out of one op.
+        # One op returns `batches` batches of `batch_size` each.
         self._attrs: dict[str, Any] = {
             "file_pattern": file_pattern,
             "file_buffer_size": buffer_size,

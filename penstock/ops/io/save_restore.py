@@ -1,4 +1,4 @@
-"""Saving and restoring: tensors to and from checkpoint files."""
+"""Ops that save tensors to checkpoint files, and restore them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 from penstock.kernel.types import Array
 
-_READ_AT_ONCE = 1 << 20  # bytes: of variables that a save reads at once, if not more
+_READ_AT_ONCE = 1 << 20  # bytes of variables that a save reads at once, or more
 
 
 def _text(value: Any) -> str:
@@ -46,7 +46,7 @@ def _slice(spec: str, name: str) -> tuple[tuple[int, ...], Slice]:
     takes_variables=True,
 )
 def save_v2(prefix: Array, tensor_names: Array, shape_and_slices: Array, tensors: list[Any]) -> None:
-    """Writes tensors as a checkpoint. Variables come as they are, and are read a few at a time."""
+    """Writes tensors as a checkpoint. Variables are passed as objects, and read a few at a time."""
     names = _texts(tensor_names, "names", len(tensors))
     specs = _texts(shape_and_slices, "slices", len(tensors))
     with bundle.BundleWriter(_text(prefix)) as writer:
@@ -59,14 +59,15 @@ def save_v2(prefix: Array, tensor_names: Array, shape_and_slices: Array, tensors
                     writer.add_slice(names[i], shape, part, value)
                 else:
                     writer.add(names[i], value)
-                del value  # updates may use its memory again
+                del value  # so that updates may reuse its memory
 
 
 def _groups(tensors: list[Any]) -> list[list[int]]:
     """Positions of tensors to read at once: a 25th of all bytes, or one tensor.
 
-    What is being saved cannot be updated in place, so a group is how much more memory a step needs meanwhile. Yet a
-    variable that a step updates can be read only when the step is over, so reading one by one could take as many steps.
+    A variable that is being saved cannot be updated in place, so a step needs more memory meanwhile: the size of a
+    group. But a variable that a step updates can be read only when the step is over, so reading the variables one by
+    one could take as many steps.
     """
     sizes = [t.nbytes if isinstance(t, np.ndarray) else t.nbytes() for t in tensors]
     limit = max(_READ_AT_ONCE, sum(sizes) // 25)
@@ -94,7 +95,7 @@ def _restored_shapes(node: Operation) -> list[TensorShape]:
     shape=_restored_shapes,
 )
 def restore_v2(prefix: Array, tensor_names: Array, shape_and_slices: Array, *, dtypes: list[DType]) -> list[Any]:
-    """Reads tensors of a checkpoint; where a slice is asked for, only that."""
+    """Reads tensors, or slices of them, from a checkpoint."""
     names = _texts(tensor_names, "names", len(dtypes))
     specs = _texts(shape_and_slices, "slices", len(dtypes))
     reader = bundle.BundleReader(_text(prefix))
@@ -121,7 +122,7 @@ def merge_v2_checkpoints(
     delete_old_dirs: bool = True,
     allow_missing_files: bool = False,
 ) -> None:
-    """Makes one checkpoint of the shards that several tasks have written."""
+    """Merges the shards that several tasks have written into one checkpoint."""
     prefixes = [s.decode() for s in np.asarray(checkpoint_prefixes, object).reshape(-1)]
     if allow_missing_files:
         prefixes = [prefix for prefix in prefixes if bundle.exists(prefix)]

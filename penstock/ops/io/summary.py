@@ -59,7 +59,7 @@ def histogram_summary(tag: Any, values: Any) -> Any:
 
 
 def _fill_buckets(histogram: Any, limits: np.ndarray, counts: np.ndarray) -> None:
-    """Runs of empty buckets are written as one."""
+    """Fills the histogram's buckets; consecutive empty ones are written as one."""
     i = 0
     while i < len(counts):
         end, count = limits[i], counts[i]
@@ -91,13 +91,13 @@ def merge_summary(inputs: list[Any]) -> Any:
 
 
 def _clean(name: str) -> str:
-    """A name that can be a node's: other characters become '_'."""
+    """A valid node name: other characters become '_'."""
     cleaned = re.sub(r"[^-/\w\.]", "_", name).lstrip("/")
     return cleaned
 
 
 class summary_scope:
-    """The scope of a summary's nodes; it knows the tag, and adds the summary to its collections.
+    """The name scope of a summary's nodes. It has the tag, and adds the summary to its collections.
 
     >>> with summary_scope("loss", "scalar", None, None, [loss]) as scope:
     ...     return scope.add(scalar_summary(scope.tag("tags"), loss, name=scope.name))
@@ -118,12 +118,12 @@ class summary_scope:
         self._scope.__exit__(*error)
 
     def tag(self, node_name: str) -> Tensor:
-        """The tag, as a constant node of that name."""
+        """The tag as a constant node called `name`."""
         tag = self.name.rstrip("/")
         return convert_to_tensor(f"{self._family}/{tag}" if self._family else tag, name=node_name)
 
     def add(self, tensor: Tensor) -> Tensor:
-        """`tensor`, once it is in the collections."""
+        """Adds `tensor` to the collections and returns it."""
         get_default_graph().add_to_collections(self._collections, tensor)
         return tensor
 

@@ -1,1 +1,1 @@
-"""Matrices: products, factors, solutions, norms, diagonals."""
+"""Ops on matrices: products, factors, solutions, norms, diagonals."""

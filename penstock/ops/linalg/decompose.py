@@ -58,12 +58,12 @@ def self_adjoint_eig_v2(input: Array, *, compute_v: bool = True) -> tuple[Array,
 
 @op("SelfAdjointEigGrad", "T, T, T, T -> output: T", shape=lambda op: [op.input_list[1].shape], T=FACTORED)
 def self_adjoint_eig_grad(e: Array, v: Array, e_grad: Array, v_grad: Array) -> Array:
-    """The gradient by the lower triangle of the decomposed matrix."""
+    """The gradient with respect to the lower triangle of the decomposed matrix."""
     if not v.size:
         return v
     values, vectors, de, dv = (widened(x) for x in (e, v, e_grad, v_grad))
     apart = values[..., None, :] - values[..., :, None]
-    # Equal eigenvalues have no eigenvectors of their own to differentiate.
+    # Equal eigenvalues have no unique eigenvectors to differentiate.
     inverse = apart / (apart * apart + 1e-20)
     inverse = jnp.where(np.eye(values.shape[-1], dtype=bool), 0, inverse)
     inner = jnp.where(np.eye(values.shape[-1], dtype=bool), de[..., None, :], inverse * (adjoint(vectors) @ dv))
@@ -123,7 +123,7 @@ def svd_op(input: Array, *, compute_uv: bool = True, full_matrices: bool = False
     if not compute_uv:
         values = jnp.linalg.svd(widened(input), compute_uv=False)
         return values.astype(input.dtype), nothing, nothing
-    # One square case less for the gradient, which jax has for the reduced form only.
+    # jax has a gradient only for the reduced form, which for square matrices is the full one.
     left, values, right = jnp.linalg.svd(widened(input), full_matrices=full_matrices and rows != columns)
     return values.astype(input.dtype), left.astype(input.dtype), adjoint(right).astype(input.dtype)
 
@@ -185,7 +185,7 @@ def qr_op(input: Array, *, full_matrices: bool = False) -> tuple[Array, Array]:
     if rows >= columns:
         q, r = lax.linalg.qr(x, full_matrices=full_matrices and rows > columns)
     else:
-        # The columns that make it square decide q: this way it has a gradient in jax.
+        # The first columns, as a square matrix, determine q: in this form jax has a gradient.
         q, first = lax.linalg.qr(x[..., :rows], full_matrices=False)
         r = jnp.concatenate([first, adjoint(q) @ x[..., rows:]], axis=-1)
     return q.astype(input.dtype), r.astype(input.dtype)
@@ -258,7 +258,7 @@ def _unit_lower(factors: Tensor) -> Tensor:
 
 
 def _permutation(perm: Any, factors: Tensor) -> Tensor:
-    """The matrices that bring rows into the order `perm`."""
+    """The matrices that permute rows to the order `perm`."""
     order = convert_to_tensor(perm, name="perm")
     return selection.one_hot(order, reshaping.shape(factors)[-1], dtype=factors.dtype.base_dtype)  # type: ignore[index]
 
@@ -286,7 +286,7 @@ def expm(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def _each(function: Any, input: Array) -> np.ndarray:
-    """A function of one matrix for each of a batch."""
+    """Applies a function of one matrix to each matrix of a batch."""
     need_square(input)
     matrices = np.asarray(input)
     wide = matrices.astype(np.float32) if matrices.dtype == np.float16 else matrices
@@ -294,7 +294,7 @@ def _each(function: Any, input: Array) -> np.ndarray:
     for place in np.ndindex(matrices.shape[:-2]):
         found = function(wide[place]) if wide[place].size else wide[place]
         if np.iscomplexobj(found) and not np.iscomplexobj(result):
-            # A real matrix whose result is not real has none of its type.
+            # If the result of a real matrix is not real, it is NaN.
             found = np.full_like(wide[place], np.nan)
         result[place] = found
     return result
@@ -322,7 +322,7 @@ def matrix_square_root(input: Array) -> Array:
 
 @op("MatrixSquareRootGrad", "T, T -> output: T", shape=rules.square, T=FACTORED)
 def matrix_square_root_grad(root: Array, grad: Array) -> Array:
-    """X of root^H X + X root^H = grad, written as one system of linear equations."""
+    """The X with root^H X + X root^H = grad, solved as one system of linear equations."""
     if not root.size:
         return root
     r, g = widened(root), widened(grad)
@@ -336,7 +336,7 @@ def matrix_square_root_grad(root: Array, grad: Array) -> Array:
 
 
 def matrix_rank(a: TensorLike, tol: TensorLike = None, validate_args: bool = False, name: str | None = None) -> Tensor:
-    """How many singular values of each matrix are above `tol`."""
+    """The number of singular values of each matrix that are above `tol`."""
     with name_scope(name or "matrix_rank"):
         matrix = convert_to_tensor(a, name="a")
         values = svd(matrix, compute_uv=False)

@@ -27,7 +27,7 @@ DIAGONAL_TYPES = (dt.bfloat16, dt.float16, dt.float32, dt.float64, dt.int32, dt.
 
 
 def _band(k: Array) -> tuple[int, int]:
-    """The lowest and the highest diagonal of `k`: one number or two."""
+    """The lowest and the highest diagonal of `k`, which is one number or two."""
     bounds = [int(v) for v in np.asarray(k).reshape(-1)]
     if len(bounds) not in (1, 2) or bounds[0] > bounds[-1]:
         raise ValueError(f"diag_index must be one number or two in rising order, received {bounds}")
@@ -43,13 +43,13 @@ def _longest(rows: int, cols: int, low: int, high: int) -> int:
 
 
 def _shift(length: int, longest: int, k: int, align: str) -> int:
-    """How far diagonal `k` stands from the left edge of the rows that hold diagonals."""
+    """The offset of diagonal `k` from the left edge in the rows that hold diagonals."""
     side = align.split("_")[0 if k >= 0 else 1]
     return longest - length if side == "RIGHT" else 0
 
 
 def _places(rows: int, cols: int, low: int, high: int, align: str) -> tuple[Array, Array, Array]:
-    """For each element of a matrix: whether it is in the band, which diagonal it is on (from above), and where."""
+    """For each element of a matrix: True if it is in the band, its diagonal (from above), and its place there."""
     longest = _longest(rows, cols, low, high)
     i, j = _indices(rows, cols)
     inside = (j - i >= low) & (j - i <= high)
@@ -70,7 +70,7 @@ def _indices(rows: Any, cols: Any) -> tuple[Array, Array]:
 
 
 def _spread(diagonal: Array, rows: int, cols: int, low: int, high: int, align: str) -> tuple[Array, Array]:
-    """The values of diagonals where they stand in a matrix, and which of its elements they cover."""
+    """A mask of the matrix elements that the diagonals cover, and their values at these places."""
     inside, which, at = _places(rows, cols, low, high, align)
     lines = diagonal if low != high else jnp.expand_dims(diagonal, -2)
     return inside, jnp.asarray(lines)[..., which, at]
@@ -91,7 +91,7 @@ def _diag_shape(op: Operation) -> list[TensorShape]:
 
 
 def _sides(longest: int, low: int, high: int, rows: int, cols: int) -> tuple[int, int]:
-    """The size of the matrix, where -1 asks for the smallest that holds the diagonals."""
+    """The size of the matrix; -1 means the smallest size that holds the diagonals."""
     least_rows, least_cols = longest - min(high, 0), longest + max(low, 0)
     if rows == -1 and cols == -1:
         side = max(least_rows, least_cols)
@@ -110,7 +110,7 @@ def matrix_diag_v3(
 
 
 def _padding(values: Any, padding_value: Any) -> Any:
-    """`padding_value`, for which 0 is as good as False where the values are truth values."""
+    """`padding_value`; for bool values 0 becomes False."""
     return bool(padding_value) if getattr(values, "dtype", None) == dt.bool else padding_value
 
 

@@ -1,4 +1,4 @@
-"""Sums of products by an equation of axis labels."""
+"""einsum: sums of products, given by an equation of axis labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORM = re.compile(rf"{_SIDE}(?:,{_SIDE})*(?:->{_SIDE})?")
 
 
 def _shape(op: Operation) -> list[TensorShape]:
-    """The sizes of the output's labels; what `...` stands for broadcasts."""
+    """Shape rule: the sizes of the output's labels; the axes of `...` broadcast."""
     left, _, output = op.attrs["equation"].partition("->")
     terms = left.split(",")
     if len(terms) != len(op.input_list):
@@ -61,7 +61,7 @@ def _check_rank(rank: int, labels: int, dots: bool) -> None:
 
 
 def _check_diagonals(term: str, dims: tuple[int, ...]) -> None:
-    """Demands that a label that one input has twice stands for one size; jax does not look where it is a symbol."""
+    """Checks that a label that occurs twice in one input has one size; jax does not check symbolic sizes."""
     before, dots, after = term.partition("...")
     sizes = [*zip(before, dims, strict=False), *(zip(after[::-1], dims[::-1], strict=False) if dots else ())]
     known: dict[str, int] = {}
@@ -103,7 +103,7 @@ def einsum(equation: str, *inputs: Any, **kwargs: Any) -> Tensor:
 
 
 def _resolved(equation: str, count: int) -> str:
-    """The equation without blanks and with its output, which is by default each label that occurs once, in order."""
+    """The equation without blanks and with its output; by default that is the labels that occur once, in order."""
     if not isinstance(equation, str):
         raise ValueError(f"einsum: the equation must be a string, received {equation!r}.")
     text = equation.replace(" ", "")
@@ -127,8 +127,8 @@ def _resolved(equation: str, count: int) -> str:
 
 
 def _steps(equation: str, tensors: list[Tensor], optimize: Any) -> list[tuple[tuple[int, ...], str]]:
-    """Which inputs are multiplied in each step (their positions in the list that is left), and by which equation."""
-    # What `...` stands for is one more label for the choice of the order.
+    """For each step the inputs to multiply, as positions in the remaining list, and the equation."""
+    # For the choice of the order, `...` counts as one more label.
     letter = next((c for c in "zyxwvutsrqponmlkjihgfedcba" if c not in equation), "Z")
     terms = equation.partition("->")[0].split(",")
     sizes = []

@@ -168,7 +168,7 @@ def matmul(
         flat = a.shape.rank in (0, 1, 2) and b.shape.rank in (0, 1, 2)
         product: Tensor
         if not flat and not a_is_sparse and not b_is_sparse:
-            # The batched op knows only adjoints: conjugating before makes a transpose of it.
+            # The batched op only has adjoints: conjugating first gives a transpose.
             a, adjoint_a = (casting.conj(a), True) if transpose_a else (a, adjoint_a)
             b, adjoint_b = (casting.conj(b), True) if transpose_b else (b, adjoint_b)
             product = batch_mat_mul_v2(a, b, adj_x=adjoint_a, adj_y=adjoint_b, name=scope)
@@ -262,7 +262,7 @@ def _dot_axes(a: Tensor, axes: Any) -> tuple[Any, Any]:
 
 
 def _as_matrix(t: Tensor, axes: Any, last: bool) -> tuple[Tensor, Any, list[int | None] | None]:
-    """`t` as a matrix of free by summed axes (or the other way round), and the sizes of the free ones."""
+    """`t` as a matrix of free by summed axes (or summed by free), and the sizes of the free ones."""
     rank = t.shape.rank
     if rank is not None and isinstance(axes, (list, tuple)):
         summed = [int(i) % rank if rank else int(i) for i in axes]

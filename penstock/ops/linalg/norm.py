@@ -75,7 +75,7 @@ def _checked(ord: Any, axis: Any, of_matrix: bool) -> Any:
 
 
 def _largest_singular_value(x: Tensor, axes: list[int]) -> Tensor:
-    """The largest singular value of the matrices along two axes, which keep a length of 1."""
+    """The largest singular value of the matrices along two axes; both keep length 1."""
     rank = x.shape.rank
     order: Any
     back: Any

@@ -29,12 +29,12 @@ def split_matrix(shape: TensorShape) -> tuple[TensorShape, int | None, int | Non
 
 
 def join_matrix(batch: TensorShape, *dims: int | None) -> TensorShape:
-    """A batch shape with further dimensions."""
+    """A batch shape followed by further dimensions."""
     return batch if batch.rank is None else TensorShape.of((*batch.as_list(), *dims))
 
 
 def side_of(rows: int | None, columns: int | None) -> int | None:
-    """The one size that both dimensions must have, as far as it is known."""
+    """The common size of both dimensions, or None if it is unknown."""
     if rows is not None and columns is not None and rows != columns:
         raise ValueError(f"Dimensions must be equal, but are {rows} and {columns}")
     return columns if rows is None else rows
@@ -94,14 +94,14 @@ def adjoint(x: Array) -> Array:
 
 
 def need_square(x: Array) -> None:
-    """ValueError unless `x` is (a batch of) square matrices."""
+    """Raises ValueError unless `x` is (a batch of) square matrices."""
     need_matrix(x)
     if x.shape[-1] != x.shape[-2]:
         raise ValueError(f"Input matrix must be square, received {list(x.shape)}")
 
 
 def need_matrix(*arrays: Any) -> None:
-    """ValueError unless each array is (a batch of) matrices."""
+    """Raises ValueError unless each array is (a batch of) matrices."""
     for x in arrays:
         if x.ndim < 2:
             raise ValueError(f"Input must have rank >= 2, received shape {list(x.shape)}")

@@ -34,7 +34,7 @@ def _cholesky_grad(op: Operation, grad: Tensor) -> list[Any]:
 
 @op("Cholesky", "T -> output: T", shape=rules.square, grad=_cholesky_grad, T=FACTORED)
 def cholesky_op(input: Array) -> Array:
-    """Lower triangular L with L L^H = input, of which only the lower triangle is read; NaN where there is none."""
+    """Lower triangular L with L L^H = input; NaN if there is none. Only the lower triangle of the input is read."""
     need_square(input)
     if not input.size:
         return input
@@ -43,7 +43,7 @@ def cholesky_op(input: Array) -> Array:
 
 @op("CholeskyGrad", "T, T -> output: T", shape=rules.square, T=Types(dt.float16, dt.float32, dt.float64, *COMPLEX))
 def cholesky_grad(l: Array, grad: Array) -> Array:  # noqa: E741 (the input's name in TensorFlow)
-    """The gradient by the factored matrix, given that by its factor `l`; symmetric, as the matrix is."""
+    """The gradient for the factored matrix, given that for its factor `l`; it is symmetric, as the matrix is."""
     if not l.size:
         return l
     low, upstream = widened(l), widened(grad)
@@ -258,7 +258,7 @@ def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
 
 @op("MatrixSolveLs", "T, T, double -> output: T", shape=rules.least_squares, T=FACTORED)
 def matrix_solve_ls_op(matrix: Array, rhs: Array, l2_regularizer: Array, *, fast: bool = True) -> Array:
-    """The X of least |matrix X - rhs|^2 + l2 |X|^2, and the smallest such X."""
+    """The X that minimises |matrix X - rhs|^2 + l2 |X|^2, and the smallest such X."""
     need_matrix(matrix, rhs)
     if matrix.shape[:-1] != rhs.shape[:-1]:
         raise ValueError(f"Input matrix and rhs are incompatible: {list(matrix.shape)} and {list(rhs.shape)}")
@@ -281,7 +281,7 @@ def matrix_solve_ls(
 ) -> Tensor:
     """The least-squares solutions of (a batch of) linear equations: `tf.linalg.lstsq(a, b)`.
 
-    The fast way solves the normal equations; the other one is right for matrices without full rank too.
+    The fast way solves the normal equations; the other way also works for matrices without full rank.
     """
     result: Tensor
     if not fast:
@@ -394,7 +394,7 @@ def tridiagonal_solve(
 
 
 def _padded(line: Tensor, main: Tensor, after: bool) -> Tensor:
-    """A diagonal with one element less than the main one gets a zero where it has none."""
+    """Adds a zero to a diagonal that has one element less than the main one."""
     if line.shape.rank is None or main.shape.rank is None or line.shape.as_list()[-1] == main.shape.as_list()[-1]:
         return line
     ends = [[0, 0]] * (main.shape.rank - 1) + [[0, 1] if after else [1, 0]]

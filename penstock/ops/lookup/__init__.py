@@ -1,1 +1,1 @@
-"""Lookup tables: from keys to values, kept between steps."""
+"""Lookup tables: they map keys to values, and keep them between steps."""

@@ -1,4 +1,4 @@
-"""Lookup tables that steps change."""
+"""Lookup tables that steps can change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.ops.lookup.static import LookupInterface
 
 
 class MutableHashTable(LookupInterface):
-    """A table that steps change: `table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)`."""
+    """A table that steps can change: `table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)`."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class MutableHashTable(LookupInterface):
 
     @property
     def default_value(self) -> Tensor:
-        """What keys have that are not in the table."""
+        """The value of keys that are not in the table."""
         return self._default_value
 
     def size(self, name: str | None = None) -> Tensor:
@@ -72,7 +72,7 @@ class MutableHashTable(LookupInterface):
             return count
 
     def lookup(self, keys: TensorLike, name: str | None = None, dynamic_default_values: TensorLike = None) -> Any:
-        """The values of `keys`; `dynamic_default_values` has one for each key that is not there."""
+        """The values of `keys`; `dynamic_default_values` has a value for each missing key."""
         handle, default = self._resource_handle, self._default_value
         with name_scope(name, f"{self.name}_lookup_table_find", (handle, keys, default)):
             if not isinstance(keys, SparseTensor):
@@ -84,7 +84,7 @@ class MutableHashTable(LookupInterface):
         return rebuilt(values)
 
     def insert(self, keys: TensorLike, values: TensorLike, name: str | None = None) -> Operation:
-        """Sets the values of keys: `table.insert(["a"], [1])`."""
+        """An operation that sets the values of keys: `table.insert(["a"], [1])`."""
         handle = self._resource_handle
         with name_scope(name, f"{self.name}_lookup_table_insert", [handle, keys, values]):
             keys = convert_to_tensor(keys, self._key_dtype, name="keys")
@@ -94,7 +94,7 @@ class MutableHashTable(LookupInterface):
         return done
 
     def remove(self, keys: TensorLike, name: str | None = None) -> Operation:
-        """Takes keys out of the table."""
+        """An operation that removes keys from the table."""
         handle = self._resource_handle
         if isinstance(keys, Tensor):
             self._require("keys", keys, self._key_dtype)
@@ -111,7 +111,7 @@ class MutableHashTable(LookupInterface):
 
 
 class _TableSaveable(SaveableObject):
-    """A table as a Saver sees it: its keys and its values, two tensors."""
+    """The form in which a Saver saves a table: two tensors, its keys and its values."""
 
     def __init__(self, table: MutableHashTable) -> None:
         name = table.resource_handle.op.name

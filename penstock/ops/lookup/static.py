@@ -1,4 +1,4 @@
-"""Lookup tables that do not change, and what fills them: `tf.lookup`."""
+"""Lookup tables that do not change, and their initializers: `tf.lookup`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.ops.lookup.table_ops import LINE_NUMBER, WHOLE_LINE
 
 
 class TextFileIndex:
-    """Columns for `TextFileInitializer` that are none: the whole line, and its number."""
+    """Special columns for `TextFileInitializer`: the whole line, and its number."""
 
     WHOLE_LINE = WHOLE_LINE
     LINE_NUMBER = LINE_NUMBER
@@ -29,7 +29,7 @@ class TextFileIndex:
 
 
 class HasKeyAndValueTypes:
-    """Tables and what fills them: keys are of one type and values of another."""
+    """Base class of tables and of what fills them: keys are of one type and values of another."""
 
     def __init__(self, key_dtype: DTypeLike, value_dtype: DTypeLike) -> None:
         self._key_dtype, self._value_dtype = as_dtype(key_dtype), as_dtype(value_dtype)
@@ -44,7 +44,7 @@ class HasKeyAndValueTypes:
 
 
 class LookupInterface(HasKeyAndValueTypes):
-    """What all tables have in common."""
+    """Base class of tables."""
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class LookupInterface(HasKeyAndValueTypes):
         raise NotImplementedError
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many entries the table has: an int64 scalar."""
+        """The number of entries: an int64 scalar."""
         raise NotImplementedError
 
     def lookup(self, keys: TensorLike, name: str | None = None) -> Any:
@@ -63,7 +63,7 @@ class LookupInterface(HasKeyAndValueTypes):
         return self.lookup(keys)
 
     def _keys(self, keys: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
-        """Keys as a dense tensor, and what puts values in the place of the keys, sparse ones too."""
+        """Keys as a dense tensor, and a function that gives values the form of the keys, which may be sparse."""
         if isinstance(keys, SparseTensor):
             dense, rebuilt = keys.values, lambda v: SparseTensor(keys.indices, v, keys.dense_shape)
         else:
@@ -78,11 +78,11 @@ class LookupInterface(HasKeyAndValueTypes):
 
 
 class TableInitializerBase(HasKeyAndValueTypes):
-    """What fills a static table."""
+    """Base class of objects that fill a static table."""
 
     @property
     def _shared_name(self) -> str:
-        """What tables with the same contents share; random where nobody can tell."""
+        """A name that tables with the same contents share; random if the contents are unknown."""
         return f"hash_table_{uuid.uuid4()}"
 
     def initialize(self, table: InitializableLookupTableBase) -> Operation:
@@ -186,7 +186,7 @@ class TextFileInitializer(TableInitializerBase):
 
 
 class TextFileStringTableInitializer(TextFileInitializer):
-    """From line numbers to the strings of a file."""
+    """Fills a table from line numbers to the strings of a file."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class TextFileStringTableInitializer(TextFileInitializer):
 
 
 class TextFileIdTableInitializer(TextFileInitializer):
-    """From the strings of a file to line numbers."""
+    """Fills a table from the strings of a file to line numbers."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class InitializableLookupTableBase(LookupInterface):
 
     @property
     def default_value(self) -> Tensor:
-        """What keys have that are not in the table."""
+        """The value of keys that are not in the table."""
         return self._default_value
 
     @property

@@ -1,4 +1,4 @@
-"""The lookup tables behind `tf.lookup`, and the ops on them: from keys to values, outliving a step."""
+"""The tables of `tf.lookup`, which map keys to values and outlive a step, and the ops on them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from penstock.kernel.waiting import as_handle, behind
 from penstock.ops.string.forms import invalid, listed, parse_number, texts
 
 _SCALAR = TensorShape.of(())
-WHOLE_LINE, LINE_NUMBER = -2, -1  # columns of a text file that are none
+WHOLE_LINE, LINE_NUMBER = -2, -1  # special columns of a text file
 
 
 class Table:
-    """Keys with a value each. A key or value is a number, a string or, for a shape that is not (), a row of them."""
+    """Maps keys to values. A key or value is a number, a string or, if its shape is not (), a row of them."""
 
     kind = "MutableHashTable"
 
@@ -47,11 +47,11 @@ class Table:
         return f"{self.kind} '{self.name}'"
 
     def close(self) -> None:
-        """Gives the entries up, with the session."""
+        """Drops the entries when the session ends."""
         self.entries = {}
 
     def check(self, keys: np.ndarray, key_dtype: DType, value_dtype: DType | None = None) -> None:
-        """Demands that keys and values are of the table's types."""
+        """Raises an error unless keys and values have the table's types."""
         if key_dtype != self.key_dtype:
             raise invalid(f"{self}: Key must be type {self.key_dtype.name} but got {key_dtype.name}")
         if value_dtype is not None and value_dtype != self.value_dtype:
@@ -61,14 +61,14 @@ class Table:
             raise invalid(f"{self}: Expected key shape {list(self.key_shape)}, received {np.shape(keys)}")
 
     def keys_of(self, keys: np.ndarray) -> list[Any]:
-        """A tensor of keys as what the entries are found by."""
+        """A tensor of keys as a list of dict keys."""
         if not self.key_shape:
             return np.asarray(keys).reshape(-1).tolist()
         rows = np.asarray(keys).reshape(-1, int(np.prod(self.key_shape))).tolist()
         return [tuple(row) for row in rows]
 
     def values_of(self, keys: np.ndarray, values: np.ndarray) -> list[Any]:
-        """A tensor of values, one per key, as entries."""
+        """A tensor of values, one per key, as a list of dict values."""
         outer = self.outer(keys)
         if np.shape(values) != (*outer, *self.value_shape):
             raise invalid(
@@ -79,7 +79,7 @@ class Table:
         return list(np.array(values).reshape(-1, *self.value_shape))
 
     def outer(self, keys: np.ndarray) -> tuple[int, ...]:
-        """The shape of a tensor of keys, without that of one key."""
+        """The shape of a tensor of keys without the shape of one key."""
         return np.shape(keys)[: np.ndim(keys) - len(self.key_shape)]
 
     def array(self, values: list[Any], outer: tuple[int, ...], dtype: DType, inner: tuple[int, ...]) -> np.ndarray:
@@ -94,7 +94,7 @@ class Table:
         return np.array(values, dtype.as_numpy_dtype).reshape(outer)
 
     def find(self, keys: np.ndarray, default: np.ndarray) -> np.ndarray:
-        """The values of `keys`; `default`, one for all or one per key, for those that are not there."""
+        """The values of `keys`; missing keys get `default`, which is one value for all or one per key."""
         outer, wanted = self.outer(keys), self.keys_of(keys)
         if np.shape(default) == self.value_shape:
             fallback = np.asarray(default).tolist() if not self.value_shape else default
@@ -119,7 +119,7 @@ class Table:
                 self.entries.update(pairs)
 
     def remove(self, keys: np.ndarray) -> None:
-        """Takes keys out; those that are not there do not matter."""
+        """Removes keys; missing keys are ignored."""
         with self.lock:
             for key in self.keys_of(keys):
                 self.entries.pop(key, None)
@@ -147,12 +147,12 @@ class StaticTable(Table):
         self.initialized = False
 
     def require_initialized(self) -> None:
-        """FailedPreconditionError before the initializer has run."""
+        """Raises FailedPreconditionError if the initializer has not run."""
         if not self.initialized:
             raise FailedPreconditionError(f"Table not initialized: {self}. Run tf.tables_initializer() first.")
 
     def initialize(self, pairs: Iterable[tuple[Any, Any]]) -> None:
-        """Fills the table; once more with the same entries is allowed."""
+        """Fills the table. It may be called again with the same entries."""
         entries: dict[Any, Any] = {}
         for key, value in pairs:
             if entries.setdefault(key, value) != value:
@@ -185,7 +185,7 @@ class StaticTable(Table):
 
 
 class DenseTable(Table):
-    """A table with two keys that it cannot hold."""
+    """A table with two reserved keys that it cannot hold."""
 
     kind = "MutableDenseHashTable"
     forbidden: tuple[Any, ...] = ()

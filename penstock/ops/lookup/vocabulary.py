@@ -1,4 +1,4 @@
-"""Vocabularies: tables between strings and numbers, with buckets for what is not in them."""
+"""Vocabularies: tables between strings and numbers, with buckets for unknown keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.ops.string.forms import as_string, string_to_hash_bucket_fast, str
 
 
 class HasherSpec(NamedTuple):
-    """Which hash gives a key its bucket."""
+    """Names the hash that gives a key its bucket."""
 
     hasher: str
     key: Any
@@ -40,7 +40,7 @@ FastHashSpec = HasherSpec("fasthash", None)
 
 
 class StrongHashSpec(HasherSpec):
-    """A keyed hash, for keys that others choose: `StrongHashSpec([17, 42])`."""
+    """A keyed hash, for keys from untrusted sources: `StrongHashSpec([17, 42])`."""
 
     __slots__ = ()
 
@@ -51,7 +51,7 @@ class StrongHashSpec(HasherSpec):
 
 
 class IdTableWithHashBuckets(LookupInterface):
-    """A table whose missing keys get the numbers after its own, `num_oov_buckets` of them, by hash."""
+    """A table that hashes missing keys to `num_oov_buckets` numbers after its own."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class IdTableWithHashBuckets(LookupInterface):
             return add(known, self._num_oov_buckets, name="add")
 
     def lookup(self, keys: TensorLike, name: str | None = None) -> Any:
-        """The numbers of `keys`: their own, or that of their bucket."""
+        """The numbers of `keys`, or of their buckets."""
         dense, rebuilt = self._keys(keys)
         table = self._table
         if table is not None and table.key_dtype == dt.int64 and dense.dtype.base_dtype != dt.int64:
@@ -162,7 +162,7 @@ def index_table_from_file(
 ) -> LookupInterface:
     """From the lines of a file to their numbers: `tf.contrib.lookup.index_table_from_file("vocab.txt")`.
 
-    What is not in the file gets `default_value`, or one of `num_oov_buckets` numbers after the last.
+    A string that is not in the file gets `default_value`, or one of `num_oov_buckets` numbers after the last.
     """
     if vocabulary_file is None or (isinstance(vocabulary_file, (str, bytes)) and not vocabulary_file):
         raise ValueError(f"vocabulary_file must be given, received {vocabulary_file!r}.")

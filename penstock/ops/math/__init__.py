@@ -1,1 +1,1 @@
-"""Numbers: arithmetic, functions, comparisons, casts, reductions, signals."""
+"""Ops on numbers: arithmetic, functions, comparisons, casts, reductions, signals."""

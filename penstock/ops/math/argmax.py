@@ -1,4 +1,4 @@
-"""Where the largest and the smallest elements along an axis are."""
+"""The indices of the largest and the smallest elements along an axis."""
 
 from __future__ import annotations
 

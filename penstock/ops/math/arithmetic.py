@@ -66,7 +66,7 @@ def mul_no_nan(x: Array, y: Array) -> Array:
 @op("RealDiv", "T, T -> z: T", shape=shapes.broadcast, grad=later, numpy=True, T=NUMBERS)
 def real_div(x: Array, y: Array) -> Array:
     if x.dtype == np.float32 and x.ndim == y.ndim == 0 and xp(x, y) is jnp:
-        # XLA divides by way of the reciprocal, and 41 * (1 / 41) is less than 1. Steps are counted by such quotients.
+        # XLA multiplies by the reciprocal, and 41 * (1 / 41) is less than 1. Programs count steps by such quotients.
         return (x.astype(np.float64) / y.astype(np.float64)).astype(np.float32)
     return x / y
 
@@ -127,7 +127,7 @@ def truncatemod(x: Array, y: Array) -> Array:
 
 
 def _require_nonzero(x: Array, y: Array) -> None:
-    if x.size and not (y.__class__ is np.ndarray and y.all()):  # nothing divided by zero has no remainder
+    if x.size and not (y.__class__ is np.ndarray and y.all()):  # a division by zero leaves remainder 0
         require(xp(y).all(y != 0), "Integer division by zero")
 
 
@@ -195,7 +195,7 @@ def xdivy_op(x: Array, y: Array) -> Array:
 
 @op("AddN", "N*T -> sum: T", shape=shapes.merged, grad=later, numpy=True, T=Types(*NUMBERS, *QUANTIZED, dt.variant))
 def add_n_op(inputs: list[Array]) -> Array:
-    if hasattr(inputs[0], "zeros_like"):  # gradients of a list of tensors that is used more than once
+    if hasattr(inputs[0], "zeros_like"):  # gradients of a TensorList that is used more than once
         return functools.reduce(operator.add, inputs)
     total = inputs[0]
     for array_ in inputs[1:]:

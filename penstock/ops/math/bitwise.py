@@ -1,4 +1,4 @@
-"""Operations on the bits of integers."""
+"""Ops on the bits of integers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def right_shift(x: Array, y: Array) -> Array:
 
 
 def _in_width(shift: Array) -> Array:
-    """Shifts beyond the width of the type are not defined: keep them within it, as TensorFlow does."""
+    """Clips a shift to the width of the type, as TensorFlow does: larger ones are not defined."""
     return jnp.clip(shift, 0, 8 * shift.dtype.itemsize - 1)
 
 

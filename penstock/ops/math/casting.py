@@ -96,7 +96,7 @@ def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tens
 
 
 def real(input: TensorLike, name: str | None = None) -> Tensor:
-    """The real part; real tensors come back as they are."""
+    """The real part; real tensors are returned unchanged."""
     with name_scope(name, "Real", [input]) as scope:
         input = convert_to_tensor(input, name="input")
         if input.dtype.is_complex:
@@ -132,7 +132,7 @@ def angle(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def conj(x: TensorLike, name: str | None = None) -> Tensor:
-    """The complex conjugate; real tensors come back as they are."""
+    """The complex conjugate; real tensors are returned unchanged."""
     if isinstance(x, Tensor) and (x.dtype.is_floating or x.dtype.is_integer):
         return x
     with name_scope(name, "Conj", [x]) as scope:

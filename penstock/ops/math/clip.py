@@ -1,4 +1,4 @@
-"""Clipping values and norms, mostly of gradients."""
+"""Functions that clip values and norms, mostly of gradients."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def clip_by_value(
 
 
 def clip_by_norm(t: TensorLike, clip_norm: TensorLike, axes: TensorLike = None, name: str | None = None) -> Any:
-    """Scaled down, if need be, so that its L2 norm (along `axes`) is at most `clip_norm`."""
+    """`t`, scaled down if necessary so that its L2 norm (along `axes`) is at most `clip_norm`."""
     with name_scope(name, "clip_by_norm", [t, clip_norm]) as scope:
         values = _values(t, "t")
         squares = reduce.reduce_sum(arithmetic.mul(values, values, name="mul"), axes, keepdims=True)
@@ -75,7 +75,7 @@ def global_norm(t_list: TensorLike, name: str | None = None) -> Tensor:
 def clip_by_global_norm(
     t_list: TensorLike, clip_norm: TensorLike, use_norm: TensorLike = None, name: str | None = None
 ) -> tuple[list[Any], Tensor]:
-    """All tensors of a list scaled down together, so that their global norm is at most `clip_norm`; also that norm.
+    """A list of tensors scaled down together so that their global norm is at most `clip_norm`, and that norm.
 
     >>> clipped, norm = tf.clip_by_global_norm(gradients, 5.0)
     """
@@ -86,7 +86,7 @@ def clip_by_global_norm(
         inverse = 1.0 / norm  # type: ignore[operator]
         limit = arithmetic.truediv(make_constant(1.0, norm.dtype.base_dtype), clip_norm)
         factor = clip_norm * arithmetic.minimum(inverse, limit)
-        # norm - norm is NaN where the norm is infinite: then no gradient may pass for a good one.
+        # norm - norm is NaN if the norm is infinite: then all gradients become NaN and the error is visible.
         scale = arithmetic.add(factor, arithmetic.sub(norm, norm, name="sub"), name="add")
         clipped: list[Any] = []
         for i, t in enumerate(tensors):
@@ -101,7 +101,7 @@ def clip_by_global_norm(
 
 
 def clip_by_average_norm(t: TensorLike, clip_norm: TensorLike, name: str | None = None) -> Tensor:
-    """Scaled down, if need be, so that its L2 norm divided by its size is at most `clip_norm`."""
+    """`t`, scaled down if necessary so that its L2 norm divided by its size is at most `clip_norm`."""
     with name_scope(name, "clip_by_average_norm", [t, clip_norm]) as scope:
         t = convert_to_tensor(t, name="t")
         count = casting.cast(reshaping.size(t), dt.float32)

@@ -62,7 +62,7 @@ def logical_not(x: Array) -> Array:
 
 
 def logical_xor(x: TensorLike, y: TensorLike, name: str | None = "LogicalXor") -> Tensor:
-    """Whether exactly one of two truth values holds."""
+    """True where exactly one of two bools is True."""
     either, both = logical_or(x, y), logical_and(x, y)
     tensor: Tensor = logical_and(either, logical_not(both), name=name)
     return tensor

@@ -37,7 +37,7 @@ def _cumulated(function: Any, x: Array, axis: Array, exclusive: bool, reverse: b
         raise ValueError(f"Expected scan axis in the range [{-x.ndim}, {x.ndim}), but got {at}")
     at %= x.ndim
     if exclusive and x.shape[at]:
-        # Shifted by one, so that each element is left out of its own result.
+        # Shifted by one, so that an element is not part of its own result.
         inside = jax.lax.slice_in_dim(x, 1, None, axis=at) if reverse else jax.lax.slice_in_dim(x, 0, -1, axis=at)
         widths = [(0, 0)] * x.ndim
         widths[at] = (0, 1) if reverse else (1, 0)

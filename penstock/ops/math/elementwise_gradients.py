@@ -1,4 +1,4 @@
-"""Gradients of elementwise ops, node for node as TensorFlow builds them, so that names in graphs agree."""
+"""Gradients of elementwise ops, with the same nodes as in TensorFlow, so that names in graphs agree."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Grads = list[Any]
 )
 def broadcast_gradient_args(s0: Array, s1: Array) -> tuple[Array, Array]:
     """The axes along which arrays of the shapes s0 and s1 are repeated when they broadcast."""
-    broadcast_shapes(s0.tolist(), s1.tolist())  # ValueError where they do not
+    broadcast_shapes(s0.tolist(), s1.tolist())  # raises ValueError if they do not broadcast
     rank = max(len(s0), len(s1))
     a, b = ([1] * (rank - len(s)) + s.tolist() for s in (s0, s1))
     first = [i for i in range(rank) if a[i] == 1 and b[i] != 1]
@@ -42,7 +42,7 @@ def broadcast_gradient_args(s0: Array, s1: Array) -> tuple[Array, Array]:
 
 
 def reduction_axes(x: TensorShape, y: TensorShape) -> tuple[list[int], list[int]] | None:
-    """The axes along which each of two broadcast shapes was repeated; None if that depends on unknown sizes."""
+    """The axes along which each of two broadcast shapes was repeated; None if it depends on unknown sizes."""
     if x.rank is None or y.rank is None:
         return None
     rank = max(x.rank, y.rank)
@@ -74,7 +74,7 @@ def unbroadcast(x: Tensor, y: Tensor, x_grad: Any, y_grad: Any) -> Grads:
 
 
 def _summed(grad: Any, axes: Any, shape: Tensor) -> Any:
-    # With keepdims the shape stays known as far as possible, which the reshape then checks.
+    # With keepdims more of the shape stays known, which the reshape then checks.
     return None if grad is None else reshaping.reshape(reduce.reduce_sum(grad, axes, keepdims=True), shape)
 
 
@@ -111,7 +111,7 @@ def mul_no_nan(op: Operation, grad: Any) -> Grads:
 
 
 def _quotient(over: Callable[..., Any]) -> Callable[..., Grads]:
-    """Gradient of x / y, where `over` divides."""
+    """The gradient of x / y; `over` is the op that divides."""
 
     def grads(op: Operation, grad: Any) -> Grads:
         (x, y), cx, cy = op.inputs, casting.conj(op.inputs[0]), casting.conj(op.inputs[1])
@@ -143,7 +143,7 @@ def squared_difference(op: Operation, grad: Any) -> Grads:
 
 
 def _selecting(wins: Callable[..., Any]) -> Callable[..., Grads]:
-    """Gradient of Maximum and Minimum: where they are equal, x gets all of it."""
+    """The gradient of Maximum and Minimum; where x equals y, x gets all of it."""
 
     def grads(op: Operation, grad: Any) -> Grads:
         x, y = op.inputs
@@ -164,7 +164,7 @@ def power(op: Operation, grad: Any) -> Grads:
     cx, cy, cz = (casting.conj(t) for t in (x, y, op.outputs[0]))
     scaled = arithmetic.mul(grad, cy, name="mul")
     x_grad = arithmetic.mul(scaled, arithmetic.pow(cx, arithmetic.sub(cy, 1, name="sub")), name="mul")
-    # The logarithm only where it exists: d/dy 0^y counts as 0, and so it does for negative x.
+    # The logarithm exists only for positive x; elsewhere d/dy x^y counts as 0.
     exists = compare.not_equal(cx, 0) if cx.dtype.is_complex else compare.greater(cx, 0)
     safe = selection.select(exists, cx, creation.ones_like(cx))
     log = selection.select(exists, unary.log(safe), creation.zeros_like(cx))
@@ -225,7 +225,7 @@ def log(op: Operation, grad: Any) -> Grads:
 
 
 def _from_output(slope: Callable[..., Any]) -> Callable[..., Grads]:
-    """Gradient by the op `slope`, which takes the output and its gradient."""
+    """A gradient by the op `slope`, which takes the output and its gradient."""
 
     def grads(op: Operation, grad: Any) -> Grads:
         with control_dependencies([grad]):

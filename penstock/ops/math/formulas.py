@@ -1,4 +1,4 @@
-"""Mathematical functions that are made of others."""
+"""Mathematical functions that are composed of other ops."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether no element is smaller than the one before it: `tf.math.is_non_decreasing([1, 1, 2])`."""
+    """True if no element is smaller than the one before it: `tf.math.is_non_decreasing([1, 1, 2])`."""
     with name_scope(name, "is_non_decreasing", [x]):
         return _holds_between(compare.greater_equal, x)
 
 
 def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether every element is larger than the one before it: `tf.math.is_strictly_increasing([1, 2])`."""
+    """True if every element is larger than the one before it: `tf.math.is_strictly_increasing([1, 2])`."""
     with name_scope(name, "is_strictly_increasing", [x]):
         return _holds_between(compare.greater, x)
 
@@ -90,7 +90,7 @@ def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
 def _holds_between(compared: Any, x: Any) -> Tensor:
     flat = reshape(convert_to_tensor(x, name="x"), [-1])
     last: Any = shape(flat) - 1  # type: ignore[operator]
-    # Of a short tensor both slices are empty, and all of nothing holds.
+    # For a short tensor both slices are empty, and the result is True.
     return reduce.reduce_all(compared(strided_slice(flat, [1], last + 1), strided_slice(flat, [0], last)))
 
 

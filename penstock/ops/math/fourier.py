@@ -89,7 +89,7 @@ def _half_shape(rank: int, inverse: bool) -> Any:
 
 
 def _cropped(input: Array, sizes: list[int]) -> Array:
-    """The part of `input` that a transform of `sizes` sees."""
+    """The part of `input` that a transform of `sizes` uses."""
     for axis, (size, dim) in enumerate(zip(sizes, input.shape[-len(sizes) :], strict=True)):
         if dim < size:
             at = input.ndim - len(sizes) + axis
@@ -167,7 +167,7 @@ def _inferred_length(tensor: Tensor, rank: int, inverse: bool) -> Tensor:
 
 
 def _padded(tensor: Tensor, rank: int, fft_length: Any, inverse: bool) -> Tensor:
-    """`tensor` with zeros behind it where it is shorter than the transform."""
+    """`tensor` padded with zeros at the end if it is shorter than the transform."""
     dims = None if tensor.shape.rank is None else tensor.shape.as_list()
     if dims is not None and 0 in dims:
         return tensor

@@ -1,4 +1,4 @@
-"""Counting: how often numbers occur, histograms and confusion matrices."""
+"""Ops that count how often numbers occur: histograms, confusion matrices and bincount."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def histogram_fixed_width(
     dtype: DTypeLike = _INT32,
     name: str | None = None,
 ) -> Tensor:
-    """How many `values` fall into each of `nbins` equal parts of `value_range`; the outer parts take what lies beyond.
+    """How many `values` fall into each of `nbins` equal parts of `value_range`; the outer parts include values beyond.
 
     >>> tf.histogram_fixed_width([-1.0, 0.0, 1.5], [0.0, 5.0], nbins=5)
     """
@@ -114,7 +114,7 @@ def confusion_matrix(
     name: str | None = None,
     weights: TensorLike = None,
 ) -> Tensor:
-    """How often (or with which sum of weights) each class in a row was predicted as each class in a column.
+    """Counts how often each class (row) was predicted as each class (column), or sums the weights.
 
     >>> tf.confusion_matrix([1, 2, 4], [2, 2, 4])
     """

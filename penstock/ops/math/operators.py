@@ -1,4 +1,4 @@
-"""Python's operators on tensors, and on whatever else stands for a tensor."""
+"""Python's operators on tensors, and on other objects that convert to tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Binary = Callable[..., Any]
 
 
 def _by_type(logical: Binary, bits: Binary) -> Binary:
-    """`&`, `|` and `^` are logic on truth values and bit by bit on integers."""
+    """`&`, `|` and `^`: logical for bools, bitwise for integers."""
 
     def function(x: Any, y: Any, name: str | None = None) -> Any:
         return logical(x, y, name=name) if x.dtype.base_dtype is dt.bool else bits(x, y)
@@ -32,12 +32,12 @@ def _tensor(x: Any) -> Tensor:
 def _forward(operator: str, function: Binary) -> Binary:
     def method(self: Any, other: Any) -> Any:
         if isinstance(other, SparseTensor):
-            return NotImplemented  # it knows what to do with dense tensors
+            return NotImplemented  # SparseTensor has the reflected operators
         with name_scope(None, operator, [self, other]) as scope:
             try:
                 return function(_tensor(self), other, name=scope)
             except (TypeError, ValueError):
-                # The other side may know tensors even if they do not know it.
+                # The other operand may support tensors even if tensors do not support it.
                 reflected = None if isinstance(other, Tensor) else getattr(other, f"__r{operator}__", None)
                 if reflected is None:
                     raise

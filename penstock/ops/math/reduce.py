@@ -39,7 +39,7 @@ def _axes(array_: Array, indices: Array) -> tuple[int, ...]:
     return tuple(axes)
 
 
-# Gradients. `reduced` keeps shape arithmetic that TensorFlow does once per graph, shapes and axes.
+# Gradients. `reduced` caches arithmetic that TensorFlow does once per graph, shapes and axes.
 
 _reduced: WeakKeyDictionary[Graph, dict[Any, tuple[list[int], list[int]]]] = WeakKeyDictionary()
 
@@ -68,7 +68,7 @@ def _sum_grad(op: Operation, grad: Any) -> list[Any]:
 def _static_reduction(shape: TensorShape, axes: tuple[int, ...]) -> tuple[list[int], list[int]]:
     """The shape with 1 along `axes`, and how often each axis was reduced.
 
-    TensorFlow makes nodes for this division, though it needs only their values, once per graph. Names count.
+    TensorFlow makes nodes for this division once per graph, though it needs only their values. They count for names.
     """
     cache = _reduced.setdefault(get_default_graph(), {})
     sizes: tuple[int, ...] = tuple(d or 0 for d in shape.as_list())
@@ -137,7 +137,7 @@ def mean_op(input: Array, reduction_indices: Array, *, keep_dims: bool = False) 
         return jnp.mean(input, axes, keepdims=keep_dims)
     total = jnp.sum(input, axes, dtype=input.dtype, keepdims=keep_dims)
     count = pymath.prod(input.shape[a] for a in axes)
-    return jnp.sign(total) * (jnp.abs(total) // max(count, 1)).astype(input.dtype)  # cut towards zero, as in C
+    return jnp.sign(total) * (jnp.abs(total) // max(count, 1)).astype(input.dtype)  # rounded towards zero, as in C
 
 
 @op(
@@ -245,7 +245,7 @@ def _reduce(
 def _all_axes(x: Any, axis: Any) -> Any:
     if axis is not None:
         return axis
-    # A scalar takes the long way too: that is how TensorFlow names its nodes.
+    # A scalar gets a range too, since TensorFlow's node names need it.
     rank = x.shape.rank if isinstance(x, Tensor) or hasattr(x, "_as_tensor") else None
     return make_constant(np.arange(rank, dtype=np.int32), dt.int32) if rank else ranges.range(0, reshaping.rank(x))
 
@@ -327,7 +327,7 @@ def reduce_all(
     reduction_indices: TensorLike = None,
     keep_dims: Any = None,
 ) -> Tensor:
-    """Whether all elements along `axis` hold: `tf.reduce_all(x > 0)`."""
+    """True if all elements along `axis` are True: `tf.reduce_all(x > 0)`."""
     return _reduce(all_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -339,7 +339,7 @@ def reduce_any(
     reduction_indices: TensorLike = None,
     keep_dims: Any = None,
 ) -> Tensor:
-    """Whether any element along `axis` holds: `tf.reduce_any(x > 0)`."""
+    """True if any element along `axis` is True: `tf.reduce_any(x > 0)`."""
     return _reduce(any_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -408,7 +408,7 @@ def count_nonzero(
     keep_dims: Any = None,
     input: TensorLike = None,
 ) -> Tensor:
-    """How many elements along `axis` are not zero (empty, for strings): `tf.count_nonzero(mask)`."""
+    """The number of elements along `axis` that are not zero (empty, for strings): `tf.count_nonzero(mask)`."""
     keepdims = bool(renamed(keepdims, "keepdims", keep_dims, "keep_dims"))
     x = renamed(input, "input", input_tensor, "input_tensor")
     axis = renamed(axis, "axis", reduction_indices, "reduction_indices")

@@ -1,4 +1,4 @@
-"""Sums, means, products and extremes over segments of rows; IndexedSlices made dense."""
+"""Sums, means, products and extremes over segments of rows; conversion of IndexedSlices to dense tensors."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def segment_extreme_grad(data: Array, segment_ids: Array, extreme: Array, dy: Ar
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _products(shape: tuple[int, ...], ids: Array, factors: Array) -> Array:
-    """The product of each segment; jax has no derivative of it, so here is one, for factors that are not zero."""
+    """The product of each segment. jax has no derivative of it; the one below is for factors that are not zero."""
     return jnp.ones(shape, factors.dtype).at[ids].multiply(factors)
 
 
@@ -113,7 +113,7 @@ def _products_jvp(shape: tuple[int, ...], primals: Any, tangents: Any) -> tuple[
 
 @op("SegmentProdGrad", "T, Tindices, T -> output: T", shape=shapes.unchanged, T=FLOATS, Tindices=INDEX)
 def segment_prod_grad(data: Array, segment_ids: Array, dy: Array) -> Array:
-    """Per element the product of the others of its segment, which is right for zeros too."""
+    """The gradient of a segment's product: per element the product of the others, which is right for zeros too."""
     ids = jnp.asarray(segment_ids)
     present = _column(ids >= 0, data.ndim)
     is_zero = (data == 0) & present
@@ -216,7 +216,7 @@ def unsorted_segment_min(
 
 
 def _counts(data: Tensor, ids: Tensor, count: Tensor) -> Tensor:
-    """How many rows each segment has, at least 1, with as many dimensions as the sums."""
+    """The number of rows of each segment, at least 1, with as many dimensions as the sums."""
     one_each = ones(shape_internal(ids, const_name="shape_as_tensor"), data.dtype.base_dtype)
     each = unsorted_segment_sum(one_each, ids, count)
     extra: Any = rank(data)
@@ -260,10 +260,10 @@ def sorted_shape(op: Operation) -> list[TensorShape]:
 
 
 def check_sorted(ids: np.ndarray) -> int:
-    """The number of segments of rising ids."""
+    """The number of segments. Raises an error unless the ids are sorted."""
     if ids.size and ids[0] < 0:
         raise InvalidArgumentError(f"Segment id {ids[0]} out of range [0, {int(ids[-1]) + 1})")
-    if np.count_nonzero(ids[1:] < ids[:-1]):  # in half the time of any()
+    if np.count_nonzero(ids[1:] < ids[:-1]):  # takes half the time of any()
         raise InvalidArgumentError("segment ids are not increasing")
     return int(ids[-1]) + 1 if ids.size else 0
 
@@ -277,7 +277,7 @@ def _sorted(method: Any, start: Any, data: Array, segment_ids: Array) -> np.ndar
         return sums_of_runs(values, run_ends(ids, count))
     result = np.full((count, *values.shape[1:]), start, values.dtype)
     method.at(result, ids, values)
-    # Segments without rows are zero, whatever the operation starts from (except for products).
+    # Segments without rows are zero for all operations except products.
     if method is not np.multiply:
         result[np.setdiff1d(np.arange(count), ids)] = 0
     return result

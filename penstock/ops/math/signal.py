@@ -68,7 +68,7 @@ def frame(
     axis: int = -1,
     name: str | None = None,
 ) -> Tensor:
-    """Overlapping stretches of `frame_length`, every `frame_step` elements along `axis`, as rows.
+    """Overlapping frames of `frame_length` elements, every `frame_step` elements along `axis`, as rows.
 
     >>> tf.signal.frame(audio, frame_length=400, frame_step=160)
     """
@@ -88,7 +88,7 @@ def frame(
         dims: Any = reshaping.shape(signal)
         size = dims[at]
         if pad_end:
-            # As many frames as there are steps: the last ones are filled up.
+            # As many frames as there are steps; the last ones are padded.
             count: Any = -(-size // step)
             missing = arithmetic.maximum(0, length + step * (count - 1) - size)
             signal = _padded_end(signal, missing, at, pad_value)
@@ -107,7 +107,7 @@ def _padded_end(signal: Tensor, missing: Any, axis: int, value: Any) -> Tensor:
 
 
 def overlap_and_add(signal: TensorLike, frame_step: TensorLike, name: str | None = None) -> Tensor:
-    """The opposite of `frame`: the sum of rows, each `frame_step` further on than the one before.
+    """The opposite of `frame`: the sum of the rows, each shifted by `frame_step` from the one before.
 
     >>> tf.signal.overlap_and_add(frames, 160)
     """
@@ -120,8 +120,8 @@ def overlap_and_add(signal: TensorLike, frame_step: TensorLike, name: str | None
         step = casting.cast(step, dt.int32)
         dims: Any = reshaping.shape(signal)
         outer, count, length = dims[:-2], dims[-2], dims[-1]
-        # Each frame as pieces of a step; piece j of frame i belongs to piece i + j of the sum. Rows of one piece each,
-        # one row too few per piece: that moves every piece on by one row more than the piece before it.
+        # Each frame is split into pieces of one step; piece j of frame i is added to piece i + j of the sum. Reshaping
+        # with one row too few per piece shifts every piece by one row more than the piece before it.
         pieces = -(-length // step)
         flat = reshaping.reshape(signal, joining.concat([[-1], dims[-2:]], 0))
         filled = padding.pad(flat, [[0, 0], [0, pieces], [0, pieces * step - length]])
@@ -185,7 +185,7 @@ def inverse_stft(
     window_fn: Window | None = hann_window,
     name: str | None = None,
 ) -> Tensor:
-    """Signals of their short-time Fourier transforms; see `inverse_stft_window_fn` for exact reconstruction.
+    """Signals from their short-time Fourier transforms; `inverse_stft_window_fn` makes the reconstruction exact.
 
     >>> tf.signal.inverse_stft(spectra, 400, 160, window_fn=tf.signal.inverse_stft_window_fn(160))
     """
@@ -275,7 +275,7 @@ def dct(
             angle = ranges.range(count) * np.pi * 0.5 / count  # type: ignore[operator]
             scale = 2.0 * unary.exp(casting.complex(zero, angle))
             return fourier.irfft(scale * casting.complex(x, zero), [2 * length])[..., :length]  # type: ignore[no-any-return]
-        # Type 4: a type 2 of twice the length, of which every second is wanted.
+        # Type 4 is every second element of a type 2 of twice the length.
         doubled = joining.concat([x, creation.zeros_like(x)], axis=-1)
         result = dct(doubled, type=2)[..., 1 : 2 * length : 2]  # type: ignore[index]
         return result * unary.rsqrt(2.0 * count) if norm == "ortho" else result  # type: ignore[no-any-return]
@@ -304,7 +304,7 @@ def _check_dct(type: int, axis: int, norm: str | None) -> None:
 
 
 def _of_length(x: Any, n: int | None) -> Any:
-    """The last dimension cut or filled up with zeros to `n`."""
+    """`x` with its last dimension cut or padded with zeros to `n`."""
     if n is None:
         return x
     if n < 1:
@@ -378,7 +378,7 @@ def linear_to_mel_weight_matrix(
         )
         zero = convert_to_tensor(0.0, dtype=kind)
         linear: Any = spacing.linspace(zero, rate / 2.0, num_spectrogram_bins)
-        # The lowest bin is left out, and comes back as zeros.
+        # The lowest bin is left out here and added as zeros below.
         bins: Any = reshaping.expand_dims(_mel(linear[1:]), 1)
         edges = frame(spacing.linspace(low, high, num_mel_bins + 2), 3, 1)
         left, centre, right = (reshaping.reshape(t, [1, num_mel_bins]) for t in joining.split(edges, 3, axis=1))

@@ -1,4 +1,4 @@
-"""Special functions: error and gamma functions and their kin."""
+"""Special functions: error, gamma, Bessel and related functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, Array
 from penstock.ops.array.creation import zeros_like
-from penstock.ops.math import elementwise_gradients
+from penstock.ops.math import arithmetic, elementwise_gradients, unary
 
 _WIDE = Types(dt.float32, dt.float64)
 
@@ -48,7 +48,7 @@ def lgamma(x: Array) -> Array:
 
 @op("Digamma", "T -> y: T", shape=shapes.unchanged, T=FLOATS)
 def digamma(x: Array) -> Array:
-    return jnp.where(x == 0, jnp.nan, jax.lax.digamma(x))  # at this pole it depends on jax's version
+    return jnp.where(x == 0, jnp.nan, jax.lax.digamma(x))  # jax's value at this pole depends on its version
 
 
 @op("BesselI0e", "T -> y: T", shape=shapes.unchanged, T=FLOATS)
@@ -172,7 +172,3 @@ def _inside(raw: OpDef, default: str, x: Any, name: str | None) -> Tensor:
     with name_scope(name, default, [x]):
         result: Tensor = raw(x)
         return result
-
-
-# At the end, since it looks things up here.
-from penstock.ops.math import arithmetic, unary  # noqa: E402

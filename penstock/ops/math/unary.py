@@ -46,7 +46,7 @@ def sqrt(x: Array) -> Array:
 
 @op("SqrtGrad", "T, T -> z: T", shape=shapes.unchanged, T=FLOATS_COMPLEX)
 def sqrt_grad(y: Array, dy: Array) -> Array:
-    # What does not count has no gradient, not even where the slope is infinite.
+    # A zero gradient stays zero even where the slope is infinite.
     nowhere = (dy == 0) & ((y == 0) | jnp.isnan(y))
     return jnp.where(nowhere, jnp.zeros((), y.dtype), dy * jnp.asarray(0.5, y.dtype) / y)
 
@@ -70,7 +70,7 @@ def _inverse(x: Array) -> Array:
     if not np.issubdtype(x.dtype, np.integer):
         return jnp.ones((), x.dtype) / x
     require(jnp.all(x != 0), "Integer division by zero")
-    return jnp.where((x == 1) | (x == -1), x, jnp.zeros((), x.dtype))  # 1 / x, cut towards zero
+    return jnp.where((x == 1) | (x == -1), x, jnp.zeros((), x.dtype))  # 1 / x, rounded towards zero
 
 
 @op("Inv", "T -> y: T", shape=shapes.unchanged, grad=later, T=_SIGNED_COMPLEX)

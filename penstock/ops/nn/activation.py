@@ -27,7 +27,7 @@ _SELU_ALPHA = 1.6732632423543772
 
 
 def _flat_second_order(op: Operation, dy: Any) -> list[Any]:
-    """The gradient of a gradient that only switches: `f''` is zero wherever it exists."""
+    """The second-order gradient of piecewise linear activations: `f''` is zero wherever it exists."""
     attrs: dict[str, Any] = {"alpha": op.attrs["alpha"]} if "alpha" in op.attrs else {}
     features = op.input_list[1]
     return [op.op_def(dy, features, **attrs), creation.zeros_like(features)]
@@ -175,7 +175,7 @@ def swish(features: TensorLike, beta: TensorLike = 1.0) -> Tensor:
     passthrough.identity(product)
 
     def gradient(op: Operation, dy: Any, *_: Any) -> list[Any]:
-        # Of the inputs alone: the sigmoid is computed anew rather than kept from the forward pass.
+        # It depends on the inputs alone: the sigmoid is computed again, not kept from the forward pass.
         with control_dependencies([dy]):
             sigmoid: Any = unary.sigmoid(beta * features)
         slope = sigmoid * (1.0 + beta * features * (1.0 - sigmoid))

@@ -18,7 +18,7 @@ from penstock.ops.nn.weights import assert_broadcastable, broadcast_weights, rem
 
 
 class Reduction:
-    """How the weighted losses of a batch become one."""
+    """The ways in which the weighted losses of a batch become one number."""
 
     NONE: ClassVar[str] = "none"
     SUM: ClassVar[str] = "weighted_sum"
@@ -41,7 +41,7 @@ _LOSSES = GraphKeys.LOSSES
 _BY_NONZERO = Reduction.SUM_BY_NONZERO_WEIGHTS
 
 
-# What has been collected.
+# Collected losses.
 
 
 def add_loss(loss: TensorLike, loss_collection: str | None = _LOSSES) -> None:
@@ -126,7 +126,7 @@ def _reduced(weighted: Tensor, losses: Any, by: Any, reduction: str) -> Tensor:
 
 
 def _num_present(losses: Tensor, by: Tensor, per_batch: bool = False) -> Tensor:
-    """How many losses have a weight other than 0, in all or in each row."""
+    """The number of losses with a weight other than 0, in total or per row."""
     with name_scope(None, "num_present", [losses, by]) as scope:
         zero = compare.equal(by, 0.0)
         present = selection.where(zero, creation.zeros_like(by), creation.ones_like(by))
@@ -182,7 +182,7 @@ def mean_pairwise_squared_error(
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
 ) -> Tensor:
-    """How much differences between two entries of a row of `predictions` miss those of `labels`, squared and averaged.
+    """The mean squared error of `predictions` in the differences between two entries of a row.
 
     >>> tf.losses.mean_pairwise_squared_error(labels, predictions)
     """
@@ -241,7 +241,7 @@ def huber_loss(
         labels, predictions = _floats(labels, predictions, "huber_loss")
         distance = unary.abs(arithmetic.subtract(predictions, labels))
         quadratic = arithmetic.minimum(distance, delta)
-        # Written as a sum of both parts: its gradient is right at 0, where that of a choice would be NaN.
+        # Written as a sum of both parts: its gradient is right at 0, where that of a `where` would be NaN.
         linear = arithmetic.subtract(distance, quadratic)
         half = convert_to_tensor(0.5, dtype=quadratic.dtype)
         losses = arithmetic.add(

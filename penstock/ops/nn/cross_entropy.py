@@ -31,7 +31,7 @@ def l2_loss(t: Array) -> Array:
     return jnp.sum(t * t) / 2
 
 
-# Softmax cross-entropy. The forward op gives the gradient of the logits as well, as its second output.
+# Softmax cross-entropy. The second output of the forward op is the gradient of the logits.
 
 
 def _shifted(features: Array) -> tuple[Array, Array]:
@@ -45,7 +45,7 @@ def _is_zero(gradient: Any) -> bool:
 
 
 def _logits_gradient(op: Operation, d_loss: Any, d_backprop: Any) -> Any:
-    """`d_loss` times the backprop output, plus what flows back when that output is itself differentiated."""
+    """`d_loss` times the backprop output, plus the gradient through that output if it is differentiated."""
     result = _times_rows(d_loss, op.outputs[1])
     if not _is_zero(d_backprop):
         softmax = layer_parts.softmax(op.input_list[0])
@@ -183,7 +183,7 @@ def _move_to_end(tensor: Tensor, axis: int, rank: Tensor) -> Tensor:
 
 
 def _as_rows(tensor: Tensor) -> Tensor:
-    """All dimensions but the last one as one."""
+    """Merges all dimensions but the last into one."""
     rank = reshaping.rank(tensor)
     last = slicing.slice(reshaping.shape(tensor), [arithmetic.subtract(rank, 1)], [1])
     rows: Tensor = reshaping.reshape(tensor, joining.concat([[-1], last], 0))
@@ -310,7 +310,7 @@ def log_poisson_loss(
 ) -> Tensor:
     """Minus the log-likelihood of Poisson counts `targets` with log rates `log_input`, elementwise.
 
-    Without `compute_full_loss` the term of the targets alone (Stirling's log of the factorial) is left out.
+    Without `compute_full_loss` the term that depends only on the targets (Stirling's log of the factorial) is left out.
 
     >>> tf.nn.log_poisson_loss(counts, log_rates)
     """

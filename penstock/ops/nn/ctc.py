@@ -1,6 +1,6 @@
-"""Connectionist temporal classification: the loss, and decoders of what it trains.
+"""Connectionist temporal classification: the loss, and decoders for networks that are trained with it.
 
-At each time a network says how likely every class and "blank" are. Many sequences of classes and blanks stand for one
+At each time a network gives the probabilities of all classes and of "blank". Many sequences of these stand for one
 label sequence: classes that repeat count once, and blanks do not count.
 """
 
@@ -61,7 +61,7 @@ def _as_sparse(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 
 def _once(row: Any) -> list[int]:
-    """Without repetitions."""
+    """The row without repetitions."""
     return [int(value) for i, value in enumerate(row) if i == 0 or value != row[i - 1]]
 
 
@@ -98,7 +98,7 @@ def ctc_loss_op(
     ctc_merge_repeated: bool = True,
     ignore_longer_outputs_than_inputs: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The loss, and the gradient of it for the logits; the blank is the last class."""
+    """The loss and its gradient with respect to the logits; the blank is the last class."""
     _check_lengths(inputs, sequence_length, InvalidArgumentError)
     times, batch, classes = inputs.shape
     labels = _labels(labels_indices, labels_values, batch, classes - 1)
@@ -148,7 +148,7 @@ def _labels(indices: np.ndarray, values: np.ndarray, batch: int, blank: int) -> 
 def _forward_backward(
     log_p: np.ndarray, labels: list[list[int]], lengths: np.ndarray, merge: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The loss, and for each time how likely each class was emitted then, given the labels."""
+    """The loss, and for each time the probability that each class was emitted then, given the labels."""
     times, batch, classes = log_p.shape
     states = 2 * max(map(len, labels), default=0) + 1
     path = np.full((batch, states), classes - 1)  # blank, first label, blank, second label, ...
@@ -266,7 +266,7 @@ def ctc_beam_search_decoder_op(
 def _beam_search(log_p: np.ndarray, width: int) -> list[tuple[list[int], float]]:
     """The most likely label sequences with the logs of their probabilities, best first."""
     blank = log_p.shape[1] - 1
-    prefixes: list[tuple[int, int]] = [(-1, -1)]  # each by the one it extends, and its last label
+    prefixes: list[tuple[int, int]] = [(-1, -1)]  # each is (index of the prefix that it extends, last label)
     known = {(-1, -1): 0}
     beams = np.array([0])
     ends_blank, ends_label = np.array([0.0]), np.array([_NEVER])
@@ -277,7 +277,7 @@ def _beam_search(log_p: np.ndarray, width: int) -> list[tuple[list[int], float]]
             stay_blank = total + now[blank]
             stay_label = np.where(last >= 0, ends_label + now[last], _NEVER)
             grown = total[:, None] + now[None, :blank]
-            # A label again is a longer sequence only after a blank.
+            # A repeated label makes a longer sequence only after a blank.
             again = last >= 0
             grown[again, last[again]] = ends_blank[again] + now[last[again]]
             at = {int(p): i for i, p in enumerate(beams)}
@@ -312,10 +312,10 @@ def _beam_search(log_p: np.ndarray, width: int) -> list[tuple[list[int], float]]
 def _best(
     stay: np.ndarray, grown: np.ndarray, total: np.ndarray, longer: dict[tuple[int, int], int], width: int
 ) -> list[tuple[float, int, int]]:
-    """The best of the beams as they are (label -1) and of those that are one label longer, as (score, beam, label).
+    """The best of the unchanged beams (label -1) and of those that are one label longer, as (score, beam, label).
 
-    `longer` names those that are beams themselves already. As in TensorFlow, beams grow in the order of their scores,
-    and one that was pushed out, and comes too late to be reached from the beam that it extends, grows no more.
+    `longer` has the extensions that are beams already. As in TensorFlow, beams grow in the order of their scores. One
+    that was pushed out, and whose score is too low to come back from the beam that it extends, does not grow any more.
     """
     heap = [(float(score), row, -1) for row, score in enumerate(stay)]
     heapq.heapify(heap)
@@ -406,7 +406,7 @@ def ctc_beam_search_decoder(
 ) -> tuple[list[SparseTensor], Tensor]:
     """The `top_paths` most likely label sequences, by beam search, and the logs of their probabilities.
 
-    With `merge_repeated` labels that repeat in a result appear once there.
+    With `merge_repeated`, repeated labels in a result appear once.
 
     >>> [labels], log_probability = tf.nn.ctc_beam_search_decoder(logits, sequence_length, merge_repeated=False)
     """
@@ -420,7 +420,7 @@ def ctc_beam_search_decoder(
 def ctc_beam_search_decoder_v2(
     inputs: TensorLike, sequence_length: TensorLike, beam_width: int = 100, top_paths: int = 1
 ) -> tuple[list[SparseTensor], Tensor]:
-    """`ctc_beam_search_decoder` with labels that repeat kept.
+    """`ctc_beam_search_decoder` that keeps repeated labels.
 
     >>> [labels], log_probability = tf.nn.ctc_beam_search_decoder_v2(logits, sequence_length)
     """

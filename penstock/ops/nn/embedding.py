@@ -1,4 +1,4 @@
-"""Rows of tables that may be split over several tensors or variables, and so over several parameter servers."""
+"""Lookups of rows in tables, which may be split over several tensors or variables and so over parameter servers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def embedding_lookup(
     """Rows `ids` of a table, given as one tensor or variable, a list of shards, or a partitioned variable.
 
     With "mod" row i of n shards lies in shard i % n, with "div" the shards are contiguous. Rows longer than
-    `max_norm` are scaled down to it. Each shard's rows are gathered where the shard lives.
+    `max_norm` are scaled down to it. Each shard's rows are gathered on the device of the shard.
 
     >>> tf.nn.embedding_lookup(embeddings, [3, 1, 4])
     """
@@ -110,7 +110,7 @@ def _lookup_in_shards(
 
 
 def _contiguous(shards: list[Any], flat: Any) -> tuple[Any, Any]:
-    """Shard and row of each id when the table was cut into pieces: the first `extra` pieces have one row more."""
+    """Shard and row of each id if the table has contiguous shards: the first `extra` shards have one row more."""
     kind = flat.dtype.base_dtype
     sizes = [None if s.shape.rank is None else s.shape.as_list()[0] for s in shards]
     known = [size for size in sizes if size is not None]
@@ -135,10 +135,10 @@ def _contiguous(shards: list[Any], flat: Any) -> tuple[Any, Any]:
 
 @op("_DealIds", "T -> y: T, idx: int32, rows: N*T, places: N*int32", host=True, no_gradient=True, T=INDEX)
 def deal_ids(ids: Array, *, N: int, table_rows: int) -> Any:
-    """The distinct ids, the place of each id among them, and for each shard of a table their rows and places.
+    """The distinct ids, the place of each id among them, and for each shard of the table their rows and places.
 
     The distinct ids are in the order of shards and rows, so each shard has consecutive places and rising rows.
-    The table was cut into contiguous shards ("div"); or its row i is in shard i % N ("mod") if `table_rows` is 0.
+    The table has contiguous shards ("div"); or, if `table_rows` is 0, its row i is in shard i % N ("mod").
     """
     wanted = np.asarray(ids)
     kind = wanted.dtype
@@ -147,7 +147,7 @@ def deal_ids(ids: Array, *, N: int, table_rows: int) -> Any:
         each, extra = divmod(table_rows, N)
         first = [i * each + min(i, extra) for i in range(N + 1)]
         key = wanted
-    else:  # as if each shard had so many rows that all fit
+    else:  # large enough for all ids
         row = wanted // N
         low, high = (int(row.min()), int(row.max())) if row.size else (0, 0)
         first = [i * (high - low + 1) for i in range(N + 1)]
@@ -188,7 +188,7 @@ def embedding_lookup_sparse(
     max_norm: float | None = None,
     allow_fast_lookup: bool = False,
 ) -> Tensor:
-    """For each row of the sparse matrix `sp_ids` its rows of the table, combined by "sum", "mean" or "sqrtn".
+    """Combines the table's rows for each row of the sparse matrix `sp_ids` by "sum", "mean" or "sqrtn".
 
     `sp_weights` gives a weight to each id, or is None.
 
@@ -205,7 +205,7 @@ def embedding_lookup_sparse(
         indices: Any = sp_ids.indices
         segments = indices[:, 0]
         if sp_weights is None and len(shards) == 1 and max_norm is None:
-            # The table may be large, and the step needs few of its rows: their gradient stays sparse.
+            # The table may be large and the step may need few of its rows, so their gradient stays sparse.
             return _combined(combiner, shards[0], sp_ids.values, segments, name, sparse_gradient=True)
         ids, positions = selection.unique(sp_ids.values)
         rows = embedding_lookup(shards, ids, partition_strategy, max_norm=max_norm)
@@ -217,7 +217,7 @@ def embedding_lookup_sparse(
 
 @op("SegmentSqrtN", "T, Tindices -> output: T", host=True, grad=passthrough.refuse_gradient, T=FLOATS, Tindices=INDEX)
 def segment_sqrt_n(data: Array, segment_ids: Array) -> Array:
-    """Sums of rows over the square roots of their counts; `penstock.passes.sparse_lookups` puts it in place."""
+    """Sums of rows over the square roots of their counts; `penstock.passes.sparse_lookups` adds this op."""
     return segments._sparse_sum(data, np.arange(len(data)), segment_ids, None, 0.5)
 
 
@@ -264,7 +264,7 @@ def safe_embedding_lookup_sparse(
     max_norm: float | None = None,
     allow_fast_lookup: bool = False,
 ) -> Tensor:
-    """`embedding_lookup_sparse` for ids as they come: rows without a valid id get that of `default_id`, or zeros.
+    """`embedding_lookup_sparse` for unchecked ids: rows without a valid id get that of `default_id`, or zeros.
 
     Negative ids and, unless they are summed, ids of weights that are not positive are left out. All axes of
     `sparse_ids` but the last are rows.

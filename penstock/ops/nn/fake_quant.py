@@ -1,4 +1,4 @@
-"""Fake quantization: floats rounded to what a few bits can tell apart between two bounds, to train as if they were."""
+"""Fake quantization: rounds floats to the values that a few bits can hold, so that training takes it into account."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def fake_quant_with_min_max_vars(
 
 
 def _quantized_between(inputs: Array, low: Array, high: Array, num_bits: int, narrow: bool) -> Array:
-    # A range that nothing has set yet: everything is zero.
+    # The range is not set yet, so everything is zero.
     unset = (low == 0) & (high == 0)
     found = _on_grid(inputs, _nudged(low, jnp.where(unset, np.float32(1), high), num_bits, narrow))
     return jnp.where(unset, np.float32(0), found)
 
 
 def _shared(gradients: Array, inputs: Array, low: Array, high: Array, bits: int, narrow: bool) -> list[Array]:
-    """Who an entry's gradient goes to: the input, the lower or the upper bound."""
+    """Splits the gradient: each entry's goes to the input, to the lower or to the upper bound."""
     unset = (low == 0) & (high == 0)
     grid = _nudged(low, jnp.where(unset, np.float32(1), high), bits, narrow)
     below, above = ~unset & (inputs < grid.low), ~unset & (inputs > grid.high)

@@ -21,7 +21,7 @@ _HALF = Types(dt.float16, dt.bfloat16, dt.float32)
 _STATISTICS = Types(dt.bfloat16, dt.float32)
 _SINGLE = Types(dt.float32)
 _ANY = Types(*NUMBERS, *QUANTIZED)
-# cuDNN refuses less, and TensorFlow keeps to that on every device.
+# cuDNN refuses smaller values, and TensorFlow follows it on every device.
 _LEAST_EPSILON = 1.001e-5
 
 
@@ -80,7 +80,7 @@ def fused_batch_norm_v3(
     data_format: str = "NHWC",
     is_training: bool = True,
 ) -> tuple[Array, ...]:
-    """y; the statistics to keep (their variance unbiased); those used in this step, for the gradient; nothing."""
+    """Returns y, the statistics to keep (variance unbiased), those of this step for the gradient, and an empty one."""
     axis = _channel_axis(data_format, x.ndim)
     others = tuple(i for i in range(x.ndim) if i != axis)
     exact = x.astype(np.float32)
@@ -202,7 +202,7 @@ def fused_batch_norm_grad_grad(
     data_format: str = "NHWC",
     is_training: bool = True,
 ) -> tuple[Array, ...]:
-    """The gradient of the gradient. In training the statistics are functions of `x`, so it flows through them too."""
+    """The gradient of the gradient. In training it flows through the statistics too, since they depend on `x`."""
     axis = _channel_axis(data_format, x.ndim)
     others = tuple(i for i in range(x.ndim) if i != axis)
 

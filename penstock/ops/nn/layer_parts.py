@@ -1,4 +1,4 @@
-"""Layers' elementwise parts: activations, softmax, bias, dropout, and the largest entries of rows."""
+"""Elementwise parts of layers: activations, softmax, bias, dropout, and the largest entries of rows."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _along(compute: OpDef, logits: Any, axis: int | None, name: str | None) -> T
         raise TypeError(f"{compute.name}: axis {axis} asks for an input of known rank; set_shape gives it one.")
     if not -rank <= axis < rank:
         raise ValueError(f"{compute.name}: axis must be in [{-rank}, {rank}) for rank {rank}, received {axis}.")
-    # The op works on the last axis: change places with it, and back.
+    # The op works on the last axis, so the axis is swapped with it before and after.
     at: Any = axis
     first: Any = reshaping.rank(logits)
     if axis < 0:
@@ -223,9 +223,9 @@ def dropout(
     name: str | None = None,
     rate: TensorLike = None,
 ) -> Tensor:
-    """Zeroes each element with probability `rate` (1 - keep_prob) and scales the others up to keep the sum.
+    """Zeroes each element with probability `rate` (1 - keep_prob) and scales the others up to keep the expected sum.
 
-    Elements that `noise_shape` gives one size for are dropped together.
+    Elements along an axis for which `noise_shape` is 1 are dropped together.
 
     >>> tf.nn.dropout(hidden, keep_prob=0.5)
     """
@@ -286,7 +286,7 @@ def _noise_shape(x: Tensor, noise_shape: Any) -> Any:
 
 
 class TopK(NamedTuple):
-    """What `top_k` returns."""
+    """The result of `top_k`."""
 
     values: Any
     indices: Any
@@ -310,7 +310,7 @@ def _top_k_gradient(op: Operation, dy: Tensor, _: Any) -> list[Any]:
 
 @op("TopKGrad", "T, index_type, T -> output: T", shape=shapes.unchanged, T=FLOATS, index_type=_COUNTS)
 def top_k_grad(input: Array, indices: Array, dy: Array) -> Array:
-    """`dy` at the places that `top_k` took its values from, zero elsewhere."""
+    """`dy` at the places of the values that `top_k` returned, zero elsewhere."""
     if not input.shape[-1]:
         raise ValueError(f"a gradient needs at least one column, received shape {input.shape}")
     rows = jnp.zeros((pymath.prod(input.shape[:-1]), input.shape[-1]), input.dtype)
@@ -394,13 +394,13 @@ def in_top_k_v2(predictions: Array, targets: Array, k: Array) -> Array:
     classes = predictions.shape[1]
     inside = (targets >= 0) & (targets < classes)
     chosen = jnp.take_along_axis(predictions, jnp.clip(targets, 0, classes - 1)[:, None], axis=1)
-    # A tie at the border counts as in; a row with infinities or NaN never does.
+    # A tie at the border counts as in the top k; a row with infinities or NaN never does.
     finite = jnp.all(jnp.isfinite(predictions), axis=1)
     return inside & finite & (jnp.sum(predictions > chosen, axis=1) < k)
 
 
 def in_top_k(predictions: TensorLike, targets: TensorLike, k: TensorLike, name: str | None = None) -> Tensor:
-    """For each row of `predictions`, whether its class in `targets` is among the `k` largest.
+    """For each row of `predictions`, True if its class in `targets` is among the `k` largest.
 
     >>> tf.nn.in_top_k(logits, labels, 1)
     """

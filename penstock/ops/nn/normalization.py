@@ -91,7 +91,7 @@ def sufficient_statistics(
     name: str | None = None,
     keepdims: bool | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Any]:
-    """Count, sum, sum of squares (both of `x - shift`), and the shift: what `normalize_moments` takes.
+    """Count, sum, sum of squares (both of `x - shift`), and the shift, as `normalize_moments` takes them.
 
     >>> tf.nn.sufficient_statistics(x, axes=[0])
     """
@@ -117,7 +117,7 @@ def sufficient_statistics(
 def normalize_moments(
     counts: TensorLike, mean_ss: TensorLike, variance_ss: TensorLike, shift: TensorLike, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance from the sums that `sufficient_statistics` gives.
+    """Mean and variance from the sums that `sufficient_statistics` returns.
 
     >>> tf.nn.normalize_moments(*tf.nn.sufficient_statistics(x, axes=[0]))
     """

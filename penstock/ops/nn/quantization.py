@@ -1,4 +1,4 @@
-"""Quantization: numbers of few bits. Training as if numbers had few bits is in `fake_quant`."""
+"""Quantization: numbers of few bits. `fake_quant` has ops to simulate it in training."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _quantize_and_dequantize(
         low, high = jnp.min(x, axis=others, keepdims=True), jnp.max(x, axis=others, keepdims=True)
     last = 2.0 ** (bits - 1) - 1 if signed else 2.0**bits - 1
     first = (-last if narrow else -(2.0 ** (bits - 1))) if signed else (1.0 if narrow else 0.0)
-    # The side that needs the coarser steps decides the scale; 0 stays 0.
+    # The side that needs the larger steps decides the scale; 0 stays 0.
     largest = np.finfo(x.dtype).max
     from_low = jnp.where(first * low > 0, first / low, largest)
     from_high = jnp.where(last * high > 0, last / high, largest)
@@ -165,7 +165,7 @@ def quantize_and_dequantize(
     narrow_range: bool = False,
     axis: int | None = None,
 ) -> Tensor:
-    """`input` rounded to what `num_bits` can tell apart; gradients pass through.
+    """`input` rounded to values that `num_bits` can hold; gradients pass through.
 
     >>> tf.quantization.quantize_and_dequantize(x, -1.0, 1.0, range_given=True)
     """
@@ -212,7 +212,7 @@ def quantize_and_dequantize_v2(
     return result
 
 
-# Quantized types. XLA has none: these run on NumPy arrays.
+# Ops on quantized types. XLA has no such types, so these run on NumPy arrays.
 
 
 def _limits(kind: DType, mode: str, narrow: bool) -> tuple[np.dtype[Any], int, int]:
@@ -258,7 +258,7 @@ def quantize_op(
     low = np.minimum(np.float32(0), np.asarray(min_range, np.float32))
     high = np.asarray(max_range, np.float32)
     require(min_range <= max_range, "max_range must be at least min_range")
-    # A range of no width cannot be divided into steps.
+    # An empty range cannot be divided into steps.
     widest = np.maximum(np.abs(low), np.abs(high)) * np.float32(ensure_minimum_range)
     high = np.maximum(np.float32(0), np.maximum(high, low + np.maximum(np.float32(ensure_minimum_range), widest)))
     inner_low, inner_high = low, high
@@ -340,7 +340,7 @@ def dequantize_op(
 def quantized_concat(
     concat_dim: Any, values: list[Any], input_mins: list[Any], input_maxes: list[Any], *, T: DType
 ) -> Any:
-    """Joined in the widest of their ranges, in which those of another range are quantized anew."""
+    """The inputs joined in the widest of their ranges; inputs of another range are quantized again."""
     low, high = min(float(m) for m in input_mins), max(float(m) for m in input_maxes)
     parts = []
     for value, first, last in zip(values, input_mins, input_maxes, strict=True):
@@ -360,7 +360,7 @@ def quantized_concat(
 
 
 class QuantizedTensor(NamedTuple):
-    """What `quantize` returns."""
+    """The result of `quantize`."""
 
     output: Any
     output_min: Any
@@ -379,7 +379,7 @@ def quantize(
     axis: int | None = None,
     ensure_minimum_range: float = 0.01,
 ) -> QuantizedTensor:
-    """Floats as numbers of type `T`, and the range that these cover.
+    """Floats as numbers of the quantized type `T`, and the range of these numbers.
 
     >>> tf.quantize(x, -1.0, 1.0, tf.qint8).output
     """

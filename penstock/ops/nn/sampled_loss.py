@@ -1,4 +1,4 @@
-"""Losses over a sample of the classes, for vocabularies too large to compute the logits of all."""
+"""Losses over a sample of the classes, for vocabularies that are too large for all logits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def nce_loss(
     partition_strategy: str = "mod",
     name: str | None = "nce_loss",
 ) -> Tensor:
-    """Noise-contrastive estimation: each row's labels against `num_sampled` classes that are wrong, most likely.
+    """Noise-contrastive estimation: each row's labels against `num_sampled` random, most likely wrong, classes.
 
     >>> tf.nn.nce_loss(weights, biases, labels, embedded, num_sampled=64, num_classes=10000)
     """
@@ -92,7 +92,7 @@ def sampled_softmax_loss(
 
 
 def _row_sums(rows: Any) -> Tensor:
-    """As a product with a column of ones, which was faster than a reduction on the devices of the time."""
+    """Row sums by a product with a column of ones, which was faster than a reduction on older devices."""
     shape: Any = reshaping.shape(rows)
     ones = creation.ones(joining.stack([shape[1], 1]), rows.dtype)
     return reshaping.reshape(matmul.matmul(rows, ones), [-1])
@@ -142,7 +142,7 @@ def _sampled_logits(
         sampled_logits += sampled_biases
         if remove_accidental_hits:
             sampled_logits += _ruled_out(labels, sampled, num_true, num_sampled, sampled_logits.dtype)
-        # Q: how often the sampler gives a class.
+        # Q is how often the sampler draws a class.
         true_logits -= _log(true_counts, true_logits)
         sampled_logits -= _log(sampled_counts, sampled_logits)
         logits = joining.concat([true_logits, sampled_logits], 1)
@@ -160,7 +160,7 @@ def _rows(table: Any, ids: Tensor, partition_strategy: str, inputs: Any) -> Tens
 
 
 def _split(rows: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:
-    """Those of the labels, and those of the sample."""
+    """Splits values into those of the labels and those of the sample."""
     first: Any = reshaping.shape(flat)
     head = slicing.slice(rows, [0, 0], joining.stack([first[0], -1]))
     second: Any = reshaping.shape(flat)
@@ -168,7 +168,7 @@ def _split(rows: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _ruled_out(labels: Tensor, sampled: Tensor, num_true: int, num_sampled: int, dtype: Any) -> Tensor:
-    """Minus the largest number wherever the sample has one of the row's labels, else 0."""
+    """The lowest number wherever the sample has one of the row's labels, else 0."""
     rows, positions, weights = compute_accidental_hits(labels, sampled, num_true=num_true)
     pairs = joining.concat(
         [reshaping.reshape(rows, [-1, 1]), reshaping.reshape(casting.cast(positions, dt.int32), [-1, 1])],

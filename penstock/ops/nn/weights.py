@@ -1,4 +1,4 @@
-"""Weights of losses and metrics: what fits the values they weigh."""
+"""Weights of losses and metrics: checks that they fit the values, and broadcasting."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _REFUSED = "Weights must be a scalar, or have the rank of the values and in each
 def assert_broadcastable(weights: Any, values: Any) -> Operation:
     """An operation that fails unless `weights` fit `values`.
 
-    They fit if they are a scalar, or have the same rank and in each dimension the same size or 1. What static shapes
-    tell already raises ValueError at once.
+    They fit if they are a scalar, or have the same rank and in each dimension the same size or 1. If static shapes
+    do not fit, it raises ValueError at once.
 
     >>> with tf.control_dependencies([assert_broadcastable(weights, losses)]): weighted = losses * weights
     """
@@ -47,7 +47,7 @@ def assert_broadcastable(weights: Any, values: Any) -> Operation:
                 return grouping.no_op(name="static_dims_check_success")
         is_scalar = compare.equal(0, weights_rank, name="is_scalar")
         with name_scope("is_valid_shape"):
-            # Compared as far as both go, so that shapes of different length do not clash.
+            # Compared up to the shorter length, so that shapes of different length cause no error.
             common = [arithmetic.minimum(weights_rank, values_rank)]
             ours, theirs = (slicing.slice(s, [0], common) for s in (weights_shape, values_shape))
             fits = reduce.reduce_all(compare.logical_or(compare.equal(ours, 1), compare.equal(ours, theirs)))
@@ -92,9 +92,9 @@ def _last_may_be_one(tensor: Tensor) -> bool:
 def remove_squeezable_dimensions(
     labels: TensorLike, predictions: TensorLike, expected_rank_diff: int = 0, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Drops a last dimension of size 1 from the one that has a rank too many.
+    """Drops the last dimension, of size 1, from the argument whose rank is too large by one.
 
-    `expected_rank_diff` is by how much the rank of `predictions` should exceed that of `labels`.
+    `expected_rank_diff` is the expected rank of `predictions` minus that of `labels`.
 
     >>> labels, logits = remove_squeezable_dimensions(labels, logits, expected_rank_diff=1)
     """
@@ -118,15 +118,15 @@ def remove_squeezable_dimensions(
 
 
 def squeezed_if(condition: Tensor, tensor: Tensor) -> Tensor:
-    """`tensor` without its last dimension, of size 1, where `condition` holds when the graph runs."""
+    """`tensor` without its last dimension, of size 1, if `condition` is true at run time."""
     with name_scope("cond"):
         kept = arithmetic.subtract(reshaping.rank(tensor), casting.cast(condition, dt.int32))
-        # A reshape, since a squeeze in a branch would have to fit even where the branch is not taken.
+        # A reshape, since a squeeze in a branch would have to fit even if the branch is not taken.
         return reshaping.reshape(tensor, slicing.slice(reshaping.shape(tensor), [0], [kept]))
 
 
 def expanded_if(condition: Tensor, tensor: Tensor) -> Tensor:
-    """`tensor` with one more dimension, of size 1, where `condition` holds when the graph runs."""
+    """`tensor` with one more dimension, of size 1, if `condition` is true at run time."""
     with name_scope("cond"):
         ones = creation.fill([casting.cast(condition, dt.int32)], 1)
         return reshaping.reshape(tensor, joining.concat([reshaping.shape(tensor), ones], 0))

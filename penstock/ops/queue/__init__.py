@@ -1,1 +1,1 @@
-"""Values that some steps put in and others wait for: queues, staging areas, accumulators."""
+"""Queues, staging areas and accumulators: some steps put values in, and others wait for them."""

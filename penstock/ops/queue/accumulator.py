@@ -1,4 +1,4 @@
-"""Accumulators: gradients gathered from many steps, given back as one once there are enough of them."""
+"""Accumulators: they collect gradients of many steps, and return their mean or sum once there are enough."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _found(
 
 
 def _pair(op: Operation) -> list[TensorShape]:
-    return [TensorShape.of((2,))]  # as TensorFlow has it, though it is one handle
+    return [TensorShape.of((2,))]  # two elements as in TensorFlow, though it is one handle
 
 
 def _gradient_shape(op: Operation) -> list[TensorShape]:
@@ -195,7 +195,7 @@ def accumulator_set_global_step(handle: Any, new_global_step: np.ndarray) -> Non
 
 
 class ConditionalAccumulatorBase:
-    """What accumulators of dense and of sparse gradients have in common."""
+    """Base class of the accumulators of dense and of sparse gradients."""
 
     _num_accumulated = resource_accumulator_num_accumulated
     _set_global_step = resource_accumulator_set_global_step
@@ -220,7 +220,7 @@ class ConditionalAccumulatorBase:
         return self._dtype
 
     def num_accumulated(self, name: str | None = None) -> Tensor:
-        """How many gradients are in it: an int32 scalar."""
+        """The number of gradients: an int32 scalar."""
         count: Tensor = type(self)._num_accumulated(self._accumulator_ref, name=name or f"{self._name}_NumAccumulated")
         return count
 
@@ -232,7 +232,7 @@ class ConditionalAccumulatorBase:
 
 
 class ConditionalAccumulator(ConditionalAccumulatorBase):
-    """Gathers gradients and gives their mean: `acc.apply_grad(g, step)`, then `acc.take_grad(num_workers)`."""
+    """Collects gradients and returns their mean: `acc.apply_grad(g, step)`, then `acc.take_grad(num_workers)`."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         super().__init__(dtype, shape, handle)
 
     def apply_grad(self, grad: TensorLike, local_step: TensorLike = 0, name: str | None = None) -> Operation:
-        """Adds a gradient, unless `local_step` is behind the accumulator's step."""
+        """Adds a gradient, unless `local_step` is older than the accumulator's step."""
         grad = convert_to_tensor(grad, self._dtype)
         grad.shape.assert_is_compatible_with(self._shape)
         step = casting.cast(convert_to_tensor(local_step), dt.int64)
@@ -257,7 +257,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         return node
 
     def take_grad(self, num_required: TensorLike, name: str | None = None) -> Tensor:
-        """The mean (or sum) of all gradients, once there are `num_required`. The accumulator is empty then."""
+        """The mean (or sum) of all gradients, once there are `num_required`; empties the accumulator."""
         result: Tensor = resource_accumulator_take_gradient(
             self._accumulator_ref, num_required, dtype=self._dtype, name=name
         )
@@ -266,7 +266,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
 
 
 class SparseGradient(NamedTuple):
-    """What `SparseConditionalAccumulator.take_grad` gives."""
+    """The result of `SparseConditionalAccumulator.take_grad`."""
 
     indices: Tensor
     values: Tensor
@@ -274,7 +274,7 @@ class SparseGradient(NamedTuple):
 
 
 class SparseConditionalAccumulator(ConditionalAccumulatorBase):
-    """Gathers gradients that have only some rows, as IndexedSlices; each row is averaged over those that have it."""
+    """Collects IndexedSlices, gradients of some rows; each row is averaged over the gradients that have it."""
 
     _num_accumulated = accumulator_num_accumulated
     _set_global_step = accumulator_set_global_step
@@ -307,7 +307,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         local_step: TensorLike = 0,
         name: str | None = None,
     ) -> Operation:
-        """Adds the rows `grad_values` at `grad_indices`, unless `local_step` is behind the accumulator's step."""
+        """Adds the rows `grad_values` at `grad_indices`, unless `local_step` is older than the accumulator's step."""
         step = casting.cast(convert_to_tensor(local_step), dt.int64)
         indices = casting.cast(grad_indices, dt.int64)
         shape = casting.cast([] if grad_shape is None else grad_shape, dt.int64)

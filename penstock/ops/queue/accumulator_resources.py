@@ -1,4 +1,4 @@
-"""The accumulators behind accumulator ops: sums of dense and of sparse gradients, shared by all steps."""
+"""The accumulators that accumulator ops use: sums of dense and of sparse gradients, shared by all steps."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from penstock.graph.shape import TensorShape
 from penstock.kernel.waiting import Waitable
 from penstock.memory import aligned_empty
 
-_LARGE = 1 << 16  # bytes: a sum of more is put where the update can read it without a copy
+_LARGE = 1 << 16  # bytes: a larger sum is put into aligned memory, which the update reads without a copy
 
 
 class Accumulator(Waitable):
-    """A sum of gradients and how many they are. Gradients older than `global_step` are dropped.
+    """A sum of gradients and their number. Gradients older than `global_step` are dropped.
 
     >>> accumulator.apply(0, gradient); accumulator.take(1, step)
     """
@@ -36,11 +36,11 @@ class Accumulator(Waitable):
         self._usual: Any = None  # the shape of the gradients that were added last
 
     def size(self) -> int:
-        """How many gradients are in it now."""
+        """The current number of gradients."""
         return self.count
 
     def set_global_step(self, step: int) -> None:
-        """Gradients of earlier steps are dropped from now on; those that are in stay."""
+        """Drops gradients of earlier steps from now on; those that were added already stay."""
         with self._held():
             self.global_step = step
 
@@ -54,7 +54,7 @@ class Accumulator(Waitable):
             self._notify()
 
     def take(self, required: int, ctx: Any) -> Any:
-        """All that was gathered, once there are `required` gradients; the next ones belong to the next step."""
+        """Waits for `required` gradients and returns their mean or sum; later gradients belong to the next step."""
         if required < 1:
             raise InvalidArgumentError(f"{self}: num_required must be >= 1, received {required}.")
         with self._held():
@@ -74,7 +74,7 @@ class Accumulator(Waitable):
         elif gradient.shape != self._usual:
             refuse(f"{self} takes gradients of shape {list(self._usual)}, received {list(gradient.shape)}.")
         if self._sum is None:
-            # What nobody may change, as a tensor of another process, is taken as it is.
+            # A read-only gradient, such as a tensor of another process, cannot change, so it is not copied.
             self._sum = gradient.copy() if gradient.flags.writeable else gradient
         elif self._sum.flags.writeable:
             self._sum += gradient
@@ -87,11 +87,10 @@ class Accumulator(Waitable):
 
 
 class SparseAccumulator(Accumulator):
-    """Gradients by row: the mean of a row is over those gradients that have it.
+    """Gradients by row: the mean of a row is over the gradients that have it.
 
-    Rows are told apart as TensorFlow does: a gradient should name its rows in rising order, each once. Rows of one
-    gradient are never added up here, and two gradients meet in a row if both come to it at the same time as they are
-    gone through together, smaller indices first.
+    Rows are matched as in TensorFlow: a gradient should have its rows in rising order, each once. Rows of one gradient
+    are never added up. Two gradients are merged like sorted lists: their rows are added if equal indices meet.
     """
 
     kind = "SparseConditionalAccumulator"
@@ -113,7 +112,7 @@ class SparseAccumulator(Accumulator):
         self._sum = rows, total, counts
 
     def _check(self, indices: np.ndarray, values: np.ndarray, shape: np.ndarray | None) -> None:
-        """InvalidArgumentError where a gradient does not fit."""
+        """Raises InvalidArgumentError if a gradient does not fit."""
         if indices.ndim != 1 or values.ndim == 0 or len(values) != len(indices):
             refuse(
                 f"{self} takes one row per index, received indices of shape {list(indices.shape)} and values of "
@@ -151,7 +150,7 @@ class SparseAccumulator(Accumulator):
 
 
 def _merged(old: np.ndarray, new: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
-    """How many rows two lists of indices have together, and the place in them of each index of both lists."""
+    """The number of rows after two lists of indices are merged, and the place of each index of both lists."""
     if np.all(old[1:] > old[:-1]) and np.all(new[1:] > new[:-1]):
         union = np.union1d(old, new)
         return len(union), np.searchsorted(union, old), np.searchsorted(union, new)
@@ -171,14 +170,14 @@ def _merged(old: np.ndarray, new: np.ndarray) -> tuple[int, np.ndarray, np.ndarr
 
 
 def _begins(shape: TensorShape, dims: Sequence[int | None]) -> bool:
-    """Whether `dims` begin as `shape`; an accumulator may say less of its gradients than they have dimensions."""
+    """True if `shape` is a prefix of `dims`: an accumulator may be declared with fewer dimensions."""
     return shape.rank is None or (shape.rank <= len(dims) and shape.is_compatible_with(dims[: shape.rank]))
 
 
 def _divided(total: np.ndarray, count: Any) -> Any:
     if total.dtype.kind in "iu":
         return (total / count).astype(total.dtype)
-    # What may be written to is ours alone.
+    # A writeable sum belongs to the accumulator alone.
     return np.divide(total, np.asarray(count).astype(total.dtype), out=total if total.flags.writeable else None)
 
 

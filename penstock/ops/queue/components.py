@@ -1,4 +1,4 @@
-"""The components of an element: what queues and staging areas hold, as programs hand it over."""
+"""The components of an element of a queue or staging area, in the forms in which programs pass it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.graph.shape import TensorShape, as_shape
 
 
 class HasComponents:
-    """Elements are lists of tensors, one of each type, or dicts of them where there are names.
+    """Elements are lists of tensors, one of each type, or dicts of them if there are names.
 
     >>> queue = tf.FIFOQueue(10, [tf.float32, tf.int32], names=["x", "y"]); queue.dtypes
     [tf.float32, tf.int32]
@@ -53,7 +53,7 @@ class HasComponents:
         return listed(values)
 
     def _named(self, tensors: list[Tensor]) -> Any:
-        """An element of tensors in the order of the components: a dict where there are names."""
+        """An element of tensors in the order of the components: a dict if there are names."""
         return tensors if self._names is None else dict(zip(self._names, tensors, strict=True))
 
 

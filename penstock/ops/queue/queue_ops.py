@@ -30,7 +30,7 @@ def _found(
     capacity: int,
     **kwargs: Any,
 ) -> np.ndarray:
-    """The handle of the queue that a node stands for, made at its first use."""
+    """The handle of a node's queue, which is made at its first use."""
     found = resource(lambda name: kind(name, dtypes, shapes, capacity, **kwargs))
     if type(found) is not kind or found.dtypes != tuple(dtypes):
         wanted, held = (", ".join(d.name for d in types) for types in (dtypes, getattr(found, "dtypes", ())))
@@ -120,7 +120,7 @@ def queue_enqueue_v2(
 ) -> None:
     queue = behind(handle)
     queue.check(Tcomponents, components, many=False)
-    # A copy, for what was fed may change once the step is over.
+    # A copy, since a fed array may change once the step is over.
     queue.enqueue([tuple(np.array(c) for c in components)], ctx)
 
 
@@ -143,7 +143,7 @@ def queue_enqueue_many_v2(
 
 
 def _element_shapes(op: Operation) -> list[TensorShape]:
-    """The shapes of one element, from the node of the queue where it is at hand."""
+    """The shapes of one element, from the queue's node if it is in this graph."""
     queue = op.input_list[0].op
     known = list(queue.attrs.get("shapes", ()))
     if known and queue.type == "PriorityQueueV2":

@@ -1,7 +1,7 @@
-"""The queues behind queue ops: elements in order, at random, padded, or by priority, shared by all steps.
+"""The queues that queue ops use: elements in order, at random, padded, or by priority, shared by all steps.
 
-Those who enqueue stand in one line and those who dequeue in another, so that each is served in the order in which it
-came; a batch is put in and taken out element by element, and so may be larger than the queue.
+Enqueues wait in one line and dequeues in another, so that each is served in the order in which it came. A batch is put
+in and taken out element by element, so it may be larger than the queue.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Turn:
 
 
 class Queue(Waitable):
-    """First in, first out. Each element is a tuple of arrays, of the types and shapes that the queue was made with.
+    """First in, first out. Each element is a tuple of arrays with the types and shapes of the queue.
 
     >>> queue.enqueue([(np.float32(1.0),)], step); queue.dequeue(1, step)
     [(array(1., dtype=float32),)]
@@ -54,7 +54,7 @@ class Queue(Waitable):
         self._dequeuers: deque[_Turn] = deque()
 
     def size(self) -> int:
-        """How many elements are in it now."""
+        """The current number of elements."""
         return len(self._elements)
 
     def enqueue(self, elements: Sequence[Element], ctx: Any) -> None:
@@ -66,7 +66,7 @@ class Queue(Waitable):
 
             fits = self.capacity < 0 or len(self._elements) + len(elements) <= self.capacity
             if ctx.give_way is not None and not (fits and ready()):
-                raise NeedsThread  # half of them may be in when it has to wait
+                raise NeedsThread  # it may have to wait after it has put in some of them
             for element in elements:
                 self._wait(ready, ctx)
                 if turn.cancelled or self.is_closed:
@@ -75,7 +75,7 @@ class Queue(Waitable):
                 self._notify()
 
     def dequeue(self, count: int, ctx: Any, up_to: bool = False) -> list[Element]:
-        """Takes `count` elements out, or with `up_to` those that a closed queue still has. All or, on error, none."""
+        """Takes `count` elements out, or with `up_to` the last ones of a closed queue. Takes none on error."""
         with self._held():
             if self._available() >= count:
                 if not self._dequeuers and not self._gone:
@@ -88,7 +88,7 @@ class Queue(Waitable):
             return self._dequeue_in_line(count, ctx, up_to)
 
     def _dequeue_in_line(self, count: int, ctx: Any, up_to: bool) -> list[Element]:
-        """Takes elements out one after the other, when it is its turn."""
+        """Waits for its turn, then takes elements out one after the other."""
         taken: list[Element] = []
         with self._in_line(self._dequeuers) as turn:
 
@@ -116,7 +116,7 @@ class Queue(Waitable):
         return taken
 
     def seal(self, cancel_pending_enqueues: bool, ctx: Any) -> None:
-        """No more elements after those that are being put in now, which are waited for or cancelled."""
+        """Closes the queue to new elements. Waits for pending enqueues, or cancels them."""
         with self._held():
             if cancel_pending_enqueues:
                 for pending in self._enqueuers:
@@ -129,7 +129,7 @@ class Queue(Waitable):
                 self.is_closed = True
 
     def check(self, dtypes: Sequence[DType], components: Sequence[np.ndarray], many: bool) -> None:
-        """InvalidArgumentError where components do not fit the queue; with `many` they have a batch dimension."""
+        """Raises InvalidArgumentError if components do not fit the queue; with `many` they have a batch dimension."""
         if tuple(dtypes) != self.dtypes:
             _refuse(f"{self} holds ({_names(self.dtypes)}), received ({_names(dtypes)}).")
         if many and any(c.ndim == 0 for c in components):
@@ -151,7 +151,7 @@ class Queue(Waitable):
         return [np.zeros((0, *dims), d.as_numpy_dtype) for dims, d in zip(empty, self.dtypes, strict=True)]
 
     def require_shapes(self) -> None:
-        """InvalidArgumentError where elements may differ in shape, so that they make no batch."""
+        """Raises InvalidArgumentError if elements may differ in shape, so that they cannot be batched."""
         if len(self.shapes) != len(self.dtypes):
             _refuse(f"{self} was made without shapes: dequeue_many and dequeue_up_to need them.")
 
@@ -184,7 +184,7 @@ class Queue(Waitable):
 
 
 class ShuffledQueue(Queue):
-    """Gives a random one of its elements, and keeps `min_after_dequeue` of them to choose from while it is open."""
+    """Returns a random one of its elements, and keeps `min_after_dequeue` of them to choose from while it is open."""
 
     kind = "RandomShuffleQueue"
 
@@ -221,7 +221,7 @@ class PaddedQueue(Queue):
 
 
 class SortedQueue(Queue):
-    """Gives the element with the smallest first component; of equal ones, the first that came."""
+    """Returns the element with the smallest first component; of equal ones, the first that came."""
 
     kind = "PriorityQueue"
 

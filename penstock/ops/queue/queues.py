@@ -1,4 +1,4 @@
-"""Queues: elements that some steps put in and others take out, in order, at random, padded or by priority."""
+"""Queues: some steps put elements in, others take them out in order, at random, padded or by priority."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from penstock.ops.queue.queue_ops import (
 
 
 class QueueBase(HasComponents):
-    """What all queues have in common. An element is a tuple of tensors, or a dict of them where the queue has names.
+    """Base class of queues. An element is a tuple of tensors, or a dict of them if the queue has names.
 
     >>> queue = tf.FIFOQueue(10, [tf.float32, tf.int32], names=["x", "y"])
     >>> put, taken = queue.enqueue({"x": 1.0, "y": 2}), queue.dequeue()["x"]
@@ -46,7 +46,7 @@ class QueueBase(HasComponents):
 
     @staticmethod
     def from_list(index: Any, queues: Sequence[QueueBase]) -> QueueBase:
-        """The queue at `index` (a tensor) of several that hold the same: `tf.QueueBase.from_list(i, [q0, q1])`."""
+        """The queue at `index` (a tensor) of several with the same types: `tf.QueueBase.from_list(i, [q0, q1])`."""
         if not queues or not isinstance(queues, (list, tuple)) or not all(isinstance(q, QueueBase) for q in queues):
             raise TypeError(f"from_list: queues must be a list of at least one queue, received {queues!r}.")
         first = queues[0]
@@ -107,26 +107,26 @@ class QueueBase(HasComponents):
         return self._batch(outputs, None if count is None else int(count))
 
     def dequeue_up_to(self, n: TensorLike, name: str | None = None) -> Any:
-        """As `dequeue_many`, but gives a smaller batch when the queue is closed and has fewer left."""
+        """As `dequeue_many`, but returns a smaller batch if the queue is closed and has fewer elements left."""
         outputs = queue_dequeue_up_to_v2(
             self._queue_ref, n, component_types=self._dtypes, name=name or f"{self._name}_DequeueUpTo"
         )
         return self._batch(outputs, None)
 
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Operation:
-        """Takes no more elements. Those who wait to enqueue are waited for, or cancelled if so asked."""
+        """Closes the queue to new elements. Waits for pending enqueues, or cancels them if told to."""
         node: Operation = queue_close_v2(
             self._queue_ref, cancel_pending_enqueues=cancel_pending_enqueues, name=name or f"{self._name}_Close"
         )
         return node
 
     def is_closed(self, name: str | None = None) -> Tensor:
-        """Whether the queue is closed: a bool scalar."""
+        """True if the queue is closed: a bool scalar."""
         closed: Tensor = queue_is_closed_v2(self._queue_ref, name=name or f"{self._name}_Is_Closed")
         return closed
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many elements the queue holds: an int32 scalar."""
+        """The number of elements: an int32 scalar."""
         size: Tensor = queue_size_v2(self._queue_ref, name=name or f"{self._name}_Size")
         return size
 
@@ -145,7 +145,7 @@ class QueueBase(HasComponents):
 
 
 class FIFOQueue(QueueBase):
-    """A queue that gives elements in the order in which they came: `tf.FIFOQueue(10, [tf.float32], shapes=[[2]])`."""
+    """A queue that returns elements in the order in which they came: `tf.FIFOQueue(10, [tf.float32], shapes=[[2]])`."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class FIFOQueue(QueueBase):
 
 
 class RandomShuffleQueue(QueueBase):
-    """A queue that gives a random one of its elements: `tf.RandomShuffleQueue(100, 20, tf.float32, seed=1)`.
+    """A queue that returns a random one of its elements: `tf.RandomShuffleQueue(100, 20, tf.float32, seed=1)`.
 
     While it is open, at least `min_after_dequeue` elements stay in it to choose from.
     """
@@ -186,7 +186,7 @@ class RandomShuffleQueue(QueueBase):
         shapes = _shapes(shapes, dtypes)
         seed1, seed2 = get_seed(seed)
         if seed1 is not None and seed is None and shared_name is not None:
-            # Every replica names the same queue, so the seed must not depend on how many ops its graph has.
+            # All replicas share the queue, so the seed must not depend on the number of ops in a graph.
             digest = hashlib.md5(f"{seed1}{shared_name}".encode(), usedforsecurity=False).hexdigest()
             seed2 = int(digest[:8], 16) & 0x7FFFFFFF
         handle = random_shuffle_queue_v2(
@@ -225,7 +225,7 @@ class PaddingFIFOQueue(QueueBase):
 
 
 class PriorityQueue(QueueBase):
-    """A queue that gives the element with the smallest priority: `tf.PriorityQueue(10, [tf.string], [[]])`.
+    """A queue that returns the element with the smallest priority: `tf.PriorityQueue(10, [tf.string], [[]])`.
 
     The priority, an int64 scalar, comes first in each element, before the components that `types` names.
     """

@@ -1,4 +1,4 @@
-"""Staging areas: values put aside by one step for a later one, so that transfers and computation overlap."""
+"""Staging areas: one step stores values for a later step, so that transfers and computation overlap."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def stage_clear(
 
 
 class StagingArea(HasComponents):
-    """Holds values between steps: `put` them aside in one, `get` them in another, oldest first.
+    """Holds values between steps: one step `put`s them, another `get`s them, oldest first.
 
     >>> area = StagingArea([tf.float32]); put = area.put([images]); (images,) = area.get()
     """
@@ -124,23 +124,23 @@ class StagingArea(HasComponents):
         return self._name
 
     def put(self, values: Any, name: str | None = None) -> Any:
-        """The operation that puts values aside."""
+        """The operation that stores values."""
         items = self._in_order(f"StagingArea '{self._name}'", values)
         with name_scope(name, f"{self._name}_put", items) as scope:
             tensors = [convert_to_tensor(v, dtype=d) for v, d in zip(items, self._dtypes, strict=True)]
             return stage(tensors, **self._attrs, name=scope)
 
     def get(self, name: str | None = None) -> Any:
-        """The values that were put aside first."""
+        """The values that were stored first; removes them."""
         tensors = unstage(**self._attrs, name=name or f"{self._name}_get")
         for tensor, known in zip(tensors, self._shapes, strict=True):
             tensor.set_shape(known)
         return self._named(list(tensors))
 
     def size(self, name: str | None = None) -> Any:
-        """How many values are put aside."""
+        """The number of stored elements."""
         return stage_size(**self._attrs, name=name or f"{self._name}_size")
 
     def clear(self, name: str | None = None) -> Any:
-        """The operation that drops what is put aside."""
+        """The operation that drops all stored values."""
         return stage_clear(**self._attrs, name=name or f"{self._name}_clear")

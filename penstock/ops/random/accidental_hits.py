@@ -45,7 +45,7 @@ def compute_accidental_hits_op(
 
 
 class AccidentalHits(NamedTuple):
-    """What `compute_accidental_hits` returns."""
+    """The result of `compute_accidental_hits`."""
 
     indices: Any
     ids: Any
@@ -59,7 +59,7 @@ def compute_accidental_hits(
     seed: int | None = None,
     name: str | None = None,
 ) -> AccidentalHits:
-    """Where sampled candidates are true classes: rows, positions in the sample, and weights that rule them out.
+    """Candidates that are true classes: rows, positions in the sample, and weights that exclude them.
 
     >>> rows, positions, weights = tf.nn.compute_accidental_hits(labels, sampled, num_true=1)
     """

@@ -1,4 +1,4 @@
-"""Samplers of classes: a few candidates stand for all the wrong classes of a large vocabulary."""
+"""Samplers of classes: they choose a few candidates to stand for all wrong classes of a large vocabulary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Probability = Callable[[Array], Array]
 
 
 class Candidates(NamedTuple):
-    """What samplers return: classes, and how often the true and the sampled ones are expected in such a sample."""
+    """The result of a sampler: classes, and the expected counts of the true and the sampled ones in a sample."""
 
     sampled_candidates: Any
     true_expected_count: Any
@@ -57,7 +57,7 @@ def _uniform(key: Array, count: int) -> Array:
 def _drawn(
     draw: Callable[[Array, int], Array], key: Array, count: int, unique: bool, range_max: int
 ) -> tuple[Array, Array]:
-    """`count` classes, and how many draws they took: more than `count` where repetitions were thrown away."""
+    """`count` classes, and the number of draws: more than `count` if repetitions were dropped."""
     if not unique:
         return draw(key, count), jnp.asarray(count)
 
@@ -75,7 +75,7 @@ def _drawn(
         taken = new & (place < count)
         chosen = chosen.at[jnp.where(taken, place, count)].set(batch, mode="drop")
         seen = seen.at[jnp.where(taken, batch, range_max)].set(True, mode="drop")
-        # The round ends with the draw that completes the sample.
+        # The last round ends with the draw that completes the sample.
         used = jnp.where(place[-1] + 1 >= count, jnp.argmax(place + 1 >= count) + 1, count)
         # The first two words of the state are Philox's key: another key is another stream.
         return chosen, seen, jnp.minimum(place[-1] + 1, count), tries + used, key.at[1].add(np.uint32(0x9E3779B9))
@@ -86,7 +86,7 @@ def _drawn(
 
 
 def _expected(p: Any, tries: Any, unique: bool) -> Any:
-    """How often a class of probability `p` is in the sample: once at most if the sample is unique."""
+    """The expected count of a class of probability `p` in the sample: at most 1 if the sample is unique."""
     module = jnp if isinstance(tries, jnp.ndarray) else np
     count = -module.expm1(tries * module.log1p(-p)) if unique else p * tries
     return count.astype(np.float32)
@@ -354,7 +354,7 @@ def learned_unigram_candidate_sampler(
     seed: int | None = None,
     name: str | None = None,
 ) -> Candidates:
-    """Candidates as often as they were true classes in the steps so far.
+    """Candidates drawn as often as they were true classes in the steps so far.
 
     >>> sampled, true_counts, sampled_counts = tf.nn.learned_unigram_candidate_sampler(labels, 1, 64, True, 10000)
     """

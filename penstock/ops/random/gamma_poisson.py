@@ -32,7 +32,7 @@ def _with_parameters(index: int) -> Any:
 
 
 def gamma_gradient(op: Operation, dy: Any) -> list[Any]:
-    """The gradient of a draw by its shape parameter, the last input: the draw at the same quantile moves with it."""
+    """The gradient for the shape parameter, the last input: the draw at the same quantile moves with it."""
     *others, alpha = op.input_list
     sample = op.outputs[0]
     of_each = arithmetic.multiply(random_gamma_grad(alpha, sample), dy)
@@ -41,7 +41,7 @@ def gamma_gradient(op: Operation, dy: Any) -> list[Any]:
 
 @op("RandomGammaGrad", "T, T -> output: T", shape=shapes.broadcast, no_gradient=True, T=Types(dt.float32, dt.float64))
 def random_gamma_grad(alpha: Array, sample: Array) -> Array:
-    """How a draw from a gamma distribution moves with the distribution's shape (Figurnov et al., 2018)."""
+    """The derivative of a draw from a gamma distribution by the distribution's shape (Figurnov et al., 2018)."""
     return jax.lax.random_gamma_grad(*jnp.broadcast_arrays(alpha, sample))
 
 
@@ -78,7 +78,7 @@ _POISSON = (dt.float16, dt.float32, dt.float64, dt.int32, dt.int64)
 def random_poisson_v2(
     shape: Array, rate: Array, *, seed: int = 0, seed2: int = 0, dtype: DType = dt.int64, key: Array
 ) -> Array:
-    # jax draws Poisson numbers from Threefry keys only, of two words.
+    # jax draws Poisson numbers only from Threefry keys, which have two words.
     words = jax.random.wrap_key_data(jnp.asarray(key)[:2] ^ jnp.asarray(key)[2:], impl="threefry2x32")
     return jax.random.poisson(words, rate, sizes(shape) + rate.shape, np.int64).astype(dtype.as_numpy_dtype)
 
@@ -102,7 +102,7 @@ def random_gamma(
         both = reshaping.broadcast_dynamic_shape(reshaping.shape(alpha), reshaping.shape(beta))
         attrs = seeds(seed)
         drawn = random_gamma_op(shape, reshaping.broadcast_to(alpha, both), **attrs)
-        # Zero would be a sample of probability zero, and log(0) is what comes next in most models.
+        # Zero has probability zero, and most models would take its logarithm next.
         result: Tensor = arithmetic.maximum(np.finfo(alpha.dtype.as_numpy_dtype).tiny, drawn / beta)
         return result
 

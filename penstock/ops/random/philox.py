@@ -34,7 +34,7 @@ def philox(key: Array, counters: list[Array]) -> list[Array]:
 
 
 def _blocks(key: Array, counter: Array, steps: Array) -> Array:
-    """The words of the generator's state `steps` calls later: [steps..., 4]."""
+    """The words that the generator returns at each of `steps`: [steps..., 4]."""
     first = jnp.asarray(counter)[0]
     low = first + steps
     high = jnp.asarray(counter)[1] + (low < first).astype(np.uint64)
@@ -52,7 +52,7 @@ def random_wide_bits(key: Array, counter: Array, count: int) -> Array:
 
 
 def _unit(words: Array) -> Array:
-    """float32 in [0, 1) of the low bits of a word."""
+    """float32 in [0, 1) from the low bits of a word."""
     bits = words & np.uint32(0x7FFFFF) | np.uint32(127 << 23)
     return jax.lax.bitcast_convert_type(bits, np.float32) - np.float32(1)
 
@@ -77,14 +77,14 @@ def uniform(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) -> 
 
 
 def _pairs(radius: Array, angle: Array) -> Array:
-    """Two normal numbers of two uniform ones, by Box and Muller: [..., 2]."""
+    """Two normal numbers from two uniform ones, by Box and Muller: [..., 2]."""
     size = jnp.sqrt(-2 * jnp.log(jnp.maximum(radius, radius.dtype.type(1e-7))))
     turn = radius.dtype.type(2 * np.pi) * angle
     return jnp.stack([jnp.sin(turn) * size, jnp.cos(turn) * size], axis=-1)
 
 
 def _of_words(words: Array, wide: bool) -> Array:
-    """Normal numbers of blocks of four words: four of each, or two in double precision."""
+    """Normal numbers from blocks of four words: four per block, or two in double precision."""
     if wide:
         return _pairs(_unit64(words[..., 0], words[..., 1]), _unit64(words[..., 2], words[..., 3]))
     found = _pairs(_unit(words[..., 0::2]), _unit(words[..., 1::2]))
@@ -98,11 +98,11 @@ def normal(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) -> A
     return _of_words(words, wide).reshape(-1)[:count].reshape(dims).astype(dtype.as_numpy_dtype)
 
 
-_TRIED = 6  # blocks of four words: that fewer than four of 24 numbers are good enough has probability 1e-27
+_TRIED = 6  # blocks of four words: the probability that fewer than four of 24 numbers are in range is 1e-27
 
 
 def truncated_normal(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) -> Array:
-    """Each group of numbers has its own stretch of the generator, from which it takes the first within two."""
+    """Truncated normal numbers. Each group takes the first numbers within 2 from its own part of the generator."""
     count, wide = pymath.prod(dims), dtype is dt.float64
     per_group = 2 if wide else 4
     groups = -(-count // per_group)
@@ -117,7 +117,7 @@ def truncated_normal(key: Array, counter: Array, dims: tuple[int, ...], dtype: D
 
 
 def key_and_counter(seed: Array) -> tuple[Array, Array]:
-    """The generator's key and first counter for a seed of two numbers, mixed so that any two seeds will do."""
+    """The generator's key and first counter for a seed of two numbers, mixed so that similar seeds are unrelated."""
     if tuple(seed.shape) != (2,):
         raise ValueError(f"seed must have shape [2], not {list(seed.shape)}")
     wide = jnp.asarray(seed).astype(np.int64).astype(np.uint64)

@@ -1,5 +1,6 @@
-"""Random numbers. A kernel takes `key`, a Philox key and counter: fresh on every run, and the same key gives the same
-numbers on every device.
+"""Random numbers. A kernel takes `key`, a Philox key and counter, which is new on every run.
+
+The same key gives the same numbers on every device.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from penstock.ops.math import arithmetic, reduce
 
 _FLOAT32, _INT64 = dt.float32, dt.int64
 
-# How to make a number in [1, 2) of random bits: unsigned type, bits to drop, and the bits of 1.0.
+# To make a number in [1, 2) from random bits: unsigned type, bits to drop, and the bits of 1.0.
 _ONE_TO_TWO: dict[str, tuple[Any, int, int]] = {
     "float16": (np.uint16, 6, 0x3C00),
     "bfloat16": (np.uint16, 9, 0x3F80),
@@ -42,7 +43,7 @@ _ONE_TO_TWO: dict[str, tuple[Any, int, int]] = {
 
 
 def sizes(shape: Array) -> tuple[int, ...]:
-    """The value of a shape input as numbers that can be a shape."""
+    """The value of a shape input as a tuple of sizes."""
     if shape.ndim != 1:
         raise ValueError(f"shape must be a vector of sizes, received an array of rank {shape.ndim}")
     dims = tuple(map(as_size, shape))
@@ -64,7 +65,7 @@ def _bits(key: Array, dims: tuple[int, ...], width: Any) -> Array:
 
 
 def _uniform(key: Array, dims: tuple[int, ...], dtype: DType) -> Array:
-    """Uniform in [0, 1): every value that the mantissa can hold at 1.0 is equally likely."""
+    """Uniform numbers in [0, 1), equally spaced: as many as the mantissa has between 1 and 2."""
     width, drop, one = _ONE_TO_TWO[dtype.name]
     bits = _bits(key, dims, width) >> width(drop) | width(one)
     kind = dtype.as_numpy_dtype
@@ -196,7 +197,7 @@ def multinomial_op(
     reached = jnp.cumsum(weights, axis=1)
     points = _uniform(key, (rows, samples), exact) * reached[:, -1:]
     found = jax.vmap(lambda ends, at: jnp.searchsorted(ends, at, side="right"))(reached, points)
-    # Rounding may put a point on the very end.
+    # Rounding may give the upper end itself.
     return jnp.minimum(found, classes - 1).astype(output_dtype.as_numpy_dtype)
 
 
@@ -207,7 +208,7 @@ def shape_tensor(shape: Any) -> Tensor:
 
 
 def seeds(seed: int | None) -> dict[str, Any]:
-    """The attrs `seed` and `seed2` of a new random node; 0 and 0 where nobody asked for reproducible numbers."""
+    """The attrs `seed` and `seed2` of a new random node; 0 and 0 if no seed is set."""
     first, second = get_seed(seed)
     return {"seed": first or 0, "seed2": second or 0}
 

@@ -42,7 +42,7 @@ from penstock.ops.random.philox import (
 _FLOAT32, _INT32, _INT64, _UINT64 = dt.float32, dt.int32, dt.int64, dt.uint64
 _WHOLE = Types(dt.int32, dt.int64, dt.uint32, dt.uint64)
 _PHILOX = 1
-_AUTO = 3  # which algorithm: whatever suits the device, which is Philox
+_AUTO = 3  # the algorithm: "automatic", which is Philox
 
 
 # Ops that take a key and a counter
@@ -112,7 +112,7 @@ def stateless_random_uniform_int_v2(
     return (bits % span + low).astype(minval.dtype).reshape(dims)
 
 
-# Ops of TensorFlow 1 that take the seed itself; old graphs have them
+# Ops of TensorFlow 1 that take the seed itself, for old graphs
 
 
 def _seeded(name: str, draw: Any) -> OpDef:
@@ -346,7 +346,7 @@ def stateless_binomial(
     output_dtype: DTypeLike = _INT32,
     name: str | None = None,
 ) -> Tensor:
-    """How many of `counts` tries succeed that do so with `probs`, depending on `seed` alone."""
+    """The number of successes in `counts` tries of probability `probs`, depending on `seed` alone."""
     with name_scope(name, "stateless_random_binomial", [shape, seed, counts, probs]):
         dims = random.shape_tensor(shape)
         probs = convert_to_tensor(probs, dtype_hint=_FLOAT32, name="probs")

@@ -1,1 +1,1 @@
-"""Sparse tensors, and sets as rows of them."""
+"""Ops on sparse tensors, and on sets as their rows."""

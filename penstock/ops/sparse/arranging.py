@@ -1,4 +1,4 @@
-"""The same entries at other indices: reorder, reshape, transpose, concat, split, slice."""
+"""Ops that move entries to other indices: reorder, reshape, transpose, concat, split, slice."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def sparse_reshape(sp_input: Any, shape: ShapeLike, name: str | None = None) -> 
 
 
 def _reshaped_statically(before: TensorShape, wanted: np.ndarray | None) -> list[int] | None:
-    """The new shape if it is known already; ValueError if it cannot be."""
+    """The new shape if it is known; raises ValueError if it is impossible."""
     if wanted is None:
         return None
     sizes = [int(d) for d in wanted]
@@ -225,7 +225,7 @@ def sparse_reset_shape(sp_input: Any, new_shape: ShapeLike = None) -> SparseTens
     return SparseTensor(indices, values, wanted)
 
 
-# Joined and cut
+# Joining and splitting
 
 
 def _concat_shape(op: Operation) -> list[TensorShape]:
@@ -421,7 +421,7 @@ def sparse_slice_grad(
     backprop_val_grad: Array, input_indices: Array, input_start: Array, output_indices: Array
 ) -> Array:
     upstream = np.asarray(backprop_val_grad)
-    padded = np.concatenate([upstream, np.zeros(1, upstream.dtype)])  # place -1: not in the slice
+    padded = np.concatenate([upstream, np.zeros(1, upstream.dtype)])  # place -1 means not in the slice
     return padded[places_of(np.asarray(input_indices), np.asarray(output_indices) + np.asarray(input_start))]
 
 

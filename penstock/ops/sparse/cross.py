@@ -62,7 +62,7 @@ def _mixed(x: int) -> int:
 
 
 def _joined_hash(first: int, second: int) -> int:
-    """One fingerprint of two, in which their order counts."""
+    """One fingerprint made from two; their order matters."""
     result = first ^ _MULTIPLIER
     result ^= _mixed(second * _MULTIPLIER & _MASK) * _MULTIPLIER & _MASK
     result = result * _MULTIPLIER & _MASK
@@ -71,7 +71,7 @@ def _joined_hash(first: int, second: int) -> int:
 
 
 def _hashes(features: list[list[Any]]) -> list[list[list[int]]]:
-    """Integers stand for themselves, strings for their fingerprints."""
+    """The hashes of values: integers themselves, and fingerprints of strings."""
     return [
         [
             [int(h) for h in fingerprint64(row)] if row and isinstance(row[0], bytes) else [v & _MASK for v in row]

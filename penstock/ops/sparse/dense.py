@@ -1,4 +1,4 @@
-"""Sparse and dense tensors together: conversions, products, sums."""
+"""Ops on sparse and dense tensors together: conversions, products, sums."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def sparse_to_dense_op(
     *,
     validate_indices: bool = True,
 ) -> Array:
-    # On the host: the number of entries differs from step to step, and compiled code would be compiled for each.
+    # On the host: the number of entries differs from step to step, and each would need its own compiled code.
     rows, dims, values = np.asarray(sparse_indices), np.asarray(output_shape), np.asarray(sparse_values)
     if rows.ndim > 2 or dims.ndim != 1 or values.ndim > 1 or np.ndim(default_value):
         raise invalid(
@@ -147,7 +147,7 @@ def _product_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [None, reduce.reduce_sum(left * right, 1), None, b_grad]
 
 
-# Entries times columns that are multiplied at once: more would only need more memory.
+# Limit for entries times columns that are multiplied at once: more would only need more memory.
 _AT_ONCE = 1 << 22
 
 
@@ -202,7 +202,7 @@ def _multiplied(to: Array, source: Array, values: Array, b: Array, rows: int) ->
         return add(result, to, source, values)
     pieces = -(-count // piece)
     rest = pieces * piece - count
-    # What fills up the last piece goes to a row that does not exist.
+    # The padding of the last piece goes to a row that does not exist.
     columns = [jnp.pad(to, (0, rest), constant_values=rows), jnp.pad(source, (0, rest)), jnp.pad(values, (0, rest))]
     stacked = [c.reshape(pieces, piece) for c in columns]
     return lax.scan(lambda total, part: (add(total, *part), None), result, stacked)[0]
@@ -260,7 +260,7 @@ def sparse_tensor_dense_add(a_indices: Array, a_values: Array, a_shape: Array, b
 
 
 def _matching(sp_indices: Array, sp_values: Array, sp_shape: Array, dense: Array) -> Array:
-    """For each entry the element of `dense` that broadcasting puts there."""
+    """For each entry the element of `dense` at its place after broadcasting."""
     if sp_indices.ndim != 2 or sp_values.shape != sp_indices.shape[:1]:
         raise ValueError(
             f"Inputs sp_indices should be a matrix and sp_values a vector of its rows, received shapes "
@@ -323,8 +323,8 @@ def _elementwise(name: str, function: Any, sparse: SparseTensor, dense: Any) -> 
         return SparseTensor(sparse.indices, values, sparse.dense_shape)
 
 
-def _truly_over(sparse: SparseTensor, dense: Any) -> SparseTensor:
-    """Division as Python 3 has it: integers are divided as floating-point numbers."""
+def _true_divide(sparse: SparseTensor, dense: Any) -> SparseTensor:
+    """Division as in Python 3: integers are divided as floating-point numbers."""
     with name_scope(None, "truediv", [sparse.indices, sparse.values, sparse.dense_shape, dense]) as scope:
         values = sparse.values
         y = convert_to_tensor(dense, dtype=values.dtype.base_dtype, name="y")
@@ -335,5 +335,5 @@ def _truly_over(sparse: SparseTensor, dense: Any) -> SparseTensor:
         return SparseTensor(sparse.indices, values, sparse.dense_shape)
 
 
-for _operator, _function in (("mul", _times), ("rmul", _times), ("div", _over), ("truediv", _truly_over)):
+for _operator, _function in (("mul", _times), ("rmul", _times), ("div", _over), ("truediv", _true_divide)):
     setattr(SparseTensor, f"__{_operator}__", _function)

@@ -1,4 +1,4 @@
-"""Two sparse tensors together: sums, minima, maxima."""
+"""Elementwise ops on two sparse tensors: sums, minima, maxima."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _two(*arrays: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
 
 
 def _aligned(*arrays: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The indices of either tensor, and the values of both there, zero where one has no entry."""
+    """All indices of both tensors, and the values of each there, zero if it has no entry."""
     a_rows, a_values, b_rows, b_values, dims = _two(*arrays)
     rows, group = grouped_rows(np.concatenate([a_rows, b_rows]))
     left, right = np.zeros(len(rows), a_values.dtype), np.zeros(len(rows), a_values.dtype)
@@ -67,7 +67,7 @@ def sparse_add_op(
 ) -> tuple[Array, Array, Array]:
     rows, left, right, dims = _aligned(a_indices, a_values, a_shape, b_indices, b_values, b_shape)
     total = left + right
-    # What is too small after the addition is no entry.
+    # A sum that is too small is dropped.
     kept = np.abs(total) >= np.asarray(thresh)
     return rows[kept], total[kept], dims
 
@@ -84,7 +84,7 @@ def sparse_add_grad(
     backprop_val_grad: Array, a_indices: Array, b_indices: Array, sum_indices: Array
 ) -> tuple[Array, Array]:
     upstream, table = np.asarray(backprop_val_grad), np.asarray(sum_indices)
-    padded = np.concatenate([upstream, np.zeros(1, upstream.dtype)])  # place -1: the sum was too small to stay
+    padded = np.concatenate([upstream, np.zeros(1, upstream.dtype)])  # place -1 means that the sum was dropped
     return padded[places_of(np.asarray(a_indices), table)], padded[places_of(np.asarray(b_indices), table)]
 
 

@@ -1,4 +1,4 @@
-"""What the ops on sparse tensors share: checks and orders of their indices as NumPy arrays, and shape rules.
+"""Common code of the ops on sparse tensors: checks and orders of indices as NumPy arrays, and shape rules.
 
 A sparse tensor is three arrays: `indices` [n, rank], `values` [n], and `shape` [rank].
 """
@@ -21,7 +21,7 @@ from penstock.kernel.types import Array
 
 
 def as_sparse(value: Any, what: str = "Input") -> SparseTensor:
-    """`value` as a SparseTensor, of a SparseTensorValue too; TypeError for anything else."""
+    """A SparseTensor or SparseTensorValue as a SparseTensor; raises TypeError for anything else."""
     if isinstance(value, SparseTensor):
         return value
     parts = ("indices", "values", "dense_shape")
@@ -43,12 +43,12 @@ def convert_to_tensor_or_sparse_tensor(
 
 
 def invalid(message: str) -> InvalidArgumentError:
-    """The error of a run for which the arrays do not fit."""
+    """The error for arrays that do not fit."""
     return InvalidArgumentError(message)
 
 
 def parts(indices: Array, values: Array, shape: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The arrays of a sparse tensor, their shapes checked against each other."""
+    """The arrays of a sparse tensor, after a check that their shapes fit each other."""
     rows, entries, dims = np.asarray(indices), np.asarray(values), np.asarray(shape)
     if rows.ndim != 2:
         raise invalid(f"Input indices should be a matrix but received shape {list(rows.shape)}")
@@ -70,7 +70,7 @@ def parts(indices: Array, values: Array, shape: Array) -> tuple[np.ndarray, np.n
 
 
 def need_in_bounds(rows: np.ndarray, dims: np.ndarray) -> None:
-    """InvalidArgumentError unless every index lies in a tensor of shape `dims`."""
+    """Raises InvalidArgumentError unless every index lies in a tensor of shape `dims`."""
     bad = ((rows < 0) | (rows >= dims)).any(axis=1)
     if bad.any():
         at = int(np.argmax(bad))
@@ -78,7 +78,7 @@ def need_in_bounds(rows: np.ndarray, dims: np.ndarray) -> None:
 
 
 def need_ordered(rows: np.ndarray) -> None:
-    """InvalidArgumentError unless indices rise from row to row, in row-major order."""
+    """Raises InvalidArgumentError unless indices rise from row to row, in row-major order."""
     steps = np.diff(rows, axis=0)
     if not len(steps):
         return
@@ -100,7 +100,7 @@ def _brief(row: np.ndarray) -> str:
 
 
 def row_major(rows: np.ndarray) -> np.ndarray:
-    """The permutation that brings indices into row-major order; equal ones keep theirs."""
+    """The permutation that sorts indices in row-major order; equal ones keep their order."""
     if not rows.shape[1]:
         return np.arange(len(rows))
     return np.lexsort(rows.T[::-1])
@@ -149,7 +149,7 @@ def spread_indices(flat: np.ndarray, dims: Any) -> np.ndarray:
 
 
 def length_of(tensor: Tensor) -> int | None:
-    """The first dimension of a tensor, as far as it is known."""
+    """The first dimension of a tensor, or None if it is unknown."""
     return tensor.shape.as_list()[0] if tensor.shape.rank else None
 
 

@@ -54,7 +54,7 @@ def _dense_shape(op: Operation) -> list[TensorShape]:
 
 
 def _groups(indices: Array, values: Array, shape: Array, axes: Array) -> tuple[Any, ...]:
-    """Checked entries, the axes that stay, and the sizes of those."""
+    """Checked entries, the axes that are kept, and their sizes."""
     rows, entries, dims = parts(indices, values, shape)
     need_in_bounds(rows, dims)
     kept = _kept_axes(len(dims), axes)
@@ -66,7 +66,7 @@ def _reduced(method: Any, indices: Array, values: Array, shape: Array, axes: Arr
     place = flat_indices(rows[:, kept], sizes)
     result = np.zeros(int(np.prod(sizes)), entries.dtype)
     if method is np.maximum:
-        # Zero is the result of rows without entries only.
+        # Only rows without entries give zero.
         result[place] = as_dtype(entries.dtype).min
     method.at(result, place, entries)
     final = [int(d) if i in kept else 1 for i, d in enumerate(dims)] if keep else sizes.tolist()

@@ -1,4 +1,4 @@
-"""Entries chosen, added and built by rows: retain, fill_empty_rows, mask, merge, indicators."""
+"""Ops that choose, add and build entries by rows: retain, fill_empty_rows, mask, merge, indicators."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def sparse_fill_empty_rows_grad(reverse_index_map: Array, grad_values: Array) ->
 def sparse_fill_empty_rows(
     sp_input: Any, default_value: TensorLike, name: str | None = None
 ) -> tuple[SparseTensor, Tensor]:
-    """Each row without entries gets `default_value` in its first column; also says which rows those were.
+    """Each row without entries gets `default_value` in its first column; also returns which rows were empty.
 
     >>> filled, was_empty = tf.sparse.fill_empty_rows(x, 0)
     """
@@ -129,7 +129,7 @@ def sparse_fill_empty_rows(
 
 
 def sparse_mask(a: TensorLike, mask_indices: TensorLike, name: str | None = None) -> IndexedSlices:
-    """The slices of IndexedSlices but those at `mask_indices`: `tf.sparse.mask(slices, [3])`."""
+    """The slices of IndexedSlices except those at `mask_indices`: `tf.sparse.mask(slices, [3])`."""
     with name_scope(name, "sparse_mask", [a, mask_indices]) as scope:
         indices, places = selection.setdiff1d(a.indices, mask_indices)
         return IndexedSlices(gathering.gather(a.values, places, name=scope), indices, a.dense_shape)

@@ -1,4 +1,4 @@
-"""Sums and means over segments of rows that indices pick first."""
+"""Sums and means over segments of rows that are picked by indices."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _num_segments_shape(op: Operation) -> list[TensorShape]:
 
 
 def _sparse_sum(data: Array, indices: Array, segment_ids: Array, num_segments: Any, power: float) -> np.ndarray:
-    """Sums of picked rows, divided by a power of how many there are."""
+    """Sums of picked rows, divided by a power of their number."""
     values, chosen, ids = np.asarray(data), np.asarray(indices), np.asarray(segment_ids)
     _check_pairs(chosen, ids)
     require_in_range(chosen, values.shape[0])
@@ -50,11 +50,11 @@ def _sparse_sum(data: Array, indices: Array, segment_ids: Array, num_segments: A
 
 
 def _divided(rows: np.ndarray, ends: np.ndarray, power: float) -> np.ndarray:
-    """One row of each segment, divided by a power of how many the segment has."""
+    """One row of each segment, divided by a power of the number of its rows."""
     if not power:
         return rows
     counts = np.maximum(ends[1:] - ends[:-1], 1)
-    # A quotient of short floats is the same, whether computed as one or longer.
+    # Half-precision quotients are the same if they are computed in a longer type.
     divisors = counts.astype(rows.dtype) if power == 1 and rows.dtype.kind == "f" else counts**power
     quotients: np.ndarray = rows / divisors.reshape(-1, *[1] * (rows.ndim - 1))
     return quotients.astype(rows.dtype, copy=False)

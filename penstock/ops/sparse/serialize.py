@@ -80,7 +80,7 @@ def _read(rows: list[bytes], dtype: DType) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 def _stacked(strings: np.ndarray, dtype: DType) -> list[np.ndarray]:
-    """Sparse tensors as one, along new first dimensions: as many as the array of strings has before its last."""
+    """Stacks sparse tensors along new first dimensions: those of the array of strings without its last."""
     outer = strings.shape[:-1]
     parts = [_read(row, dtype) for row in strings.reshape(-1, 3).tolist()]
     if not parts:
@@ -154,7 +154,7 @@ def deserialize_many_sparse(
 def deserialize_sparse(
     serialized_sparse: Any, dtype: Any, rank: int | None = None, name: str | None = None
 ) -> SparseTensor:
-    """The SparseTensor that was serialized, or those of all rows as one."""
+    """The SparseTensor that was serialized, or those of all rows stacked."""
     return _with_rank(deserialize_sparse_op(serialized_sparse, dtype=dtype, name=name), rank)
 
 

@@ -1,4 +1,4 @@
-"""Sets: the last dimension of a tensor holds the members of one set each. Edit distances between sequences."""
+"""Ops on sets, the rows along the last dimension of tensors, and edit distances between sequences."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _refused(message: str) -> InvalidArgumentError:
 
 
 def _groups(indices: np.ndarray, values: np.ndarray, shape: np.ndarray, validate: bool) -> dict[Place, list[Any]]:
-    """The values of each row of a sparse tensor, by the row's place."""
+    """Maps the position of each row of a sparse tensor to its values."""
     if indices.ndim != 2 or len(indices) != len(values) or indices.shape[1] != len(shape):
         raise _refused(
             f"indices of shape {list(indices.shape)}, {len(values)} values and a shape of {len(shape)} sizes do not "
@@ -67,7 +67,7 @@ def _combined(
     b: dict[Place, list[Any]],
     dtype: Any,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The operation on each pair of rows, its members in order, as a sparse tensor."""
+    """The result of the operation on each pair of rows, with sorted members, as a sparse tensor."""
     dims, others = [int(d) for d in outer], [int(d) for d in other]
     if dims != others:
         raise _refused(f"Mismatched group shapes {dims} and {others}")
@@ -173,11 +173,11 @@ def sparse_to_sparse(
     return _combined(set_operation, set1_shape[:-1], set2_shape[:-1], a, b, set1_values.dtype)
 
 
-_LARGEST = 2**28  # elements of a dense result that sizes alone ask for
+_LARGEST = 2**28  # limit for the elements of a dense result whose size the input's shape alone decides
 
 
 def _sized(dims: Iterable[int], what: str) -> tuple[int, ...]:
-    """`dims` as the shape of a new array."""
+    """`dims` as the shape of a new array, after a check of its size."""
     sizes = tuple(int(d) for d in dims)
     count = 1
     for size in sizes:
@@ -230,7 +230,7 @@ def _operate(a: Any, b: Any, operation: str, validate_indices: bool) -> SparseTe
 
 
 def set_size(a: TensorLike, validate_indices: bool = True) -> Tensor:
-    """How many different members each set of a SparseTensor has: `tf.sets.size(tags)`."""
+    """The number of different members of each set of a SparseTensor: `tf.sets.size(tags)`."""
     if not (isinstance(a, SparseTensor) or hasattr(a, "dense_shape")):
         raise TypeError(f"Expected SparseTensor, got {a}.")
     a = SparseTensor.from_value(a)
@@ -251,7 +251,7 @@ def set_union(a: TensorLike, b: TensorLike, validate_indices: bool = True) -> Sp
 
 
 def set_difference(a: TensorLike, b: TensorLike, aminusb: bool = True, validate_indices: bool = True) -> SparseTensor:
-    """The members of sets of `a` that `b` has not, or the other way round without `aminusb`."""
+    """The members of sets of `a` that are not in those of `b`; the reverse if `aminusb` is False."""
     return _operate(a, b, "a-b" if aminusb else "b-a", validate_indices)
 
 
@@ -269,7 +269,7 @@ def _distance_shape(op: Operation) -> list[TensorShape]:
 
 
 def _levenshtein(a: list[Any], b: list[Any]) -> int:
-    """How many insertions, deletions and replacements make `b` of `a`."""
+    """The number of insertions, deletions and replacements that turn `a` into `b`."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         before, row[0] = row[0], i
@@ -311,7 +311,7 @@ def edit_distance_op(
 
 
 def edit_distance(hypothesis: Any, truth: Any, normalize: bool = True, name: str = "edit_distance") -> Tensor:
-    """Levenshtein distances between the sequences of two SparseTensors, by the length of the truth if `normalize`.
+    """Levenshtein distances between the sequences of two SparseTensors, divided by the truth's length if `normalize`.
 
     >>> tf.edit_distance(decoded, labels)
     """

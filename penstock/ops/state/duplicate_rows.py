@@ -1,7 +1,7 @@
-"""Rows of the same index summed without leaving compiled code.
+"""Ops that sum rows of the same index in compiled code.
 
-Optimizers ask for this by Unique and UnsortedSegmentSum, whose results have as many rows as there are distinct indices;
-`penstock.passes.sparse_updates` puts the ops of this file in their place.
+Optimizers do this by Unique and UnsortedSegmentSum, whose results have as many rows as there are distinct indices;
+`penstock.passes.sparse_updates` replaces these by the ops of this file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.row_sums import run_starts, sums_of_runs
 
 @op("SumDuplicateRows", "T, Tindices -> sums: T, rows: Tindices", T=UPDATABLE, Tindices=INDEX, no_gradient=True)
 def sum_duplicate_rows(values: Array, indices: Array) -> Any:
-    """Sums of the rows of each index, and the indices: as many as went in, the ones left over at no row at all."""
+    """Sums of the rows of each index, and the indices. There are as many as inputs; the rest are out of range."""
     values, indices = jnp.asarray(values), jnp.asarray(indices)
     count = indices.shape[0]
     order = jnp.argsort(indices)
@@ -43,9 +43,9 @@ def sum_duplicate_rows(values: Array, indices: Array) -> Any:
     no_gradient=True,
 )
 def sum_duplicate_rows_on_host(values: np.ndarray, indices: np.ndarray) -> Any:
-    """The same for rows that came from elsewhere: only distinct rows are left, and a few at no row at all.
+    """The same for rows from another task: only distinct rows are left, and a few that are out of range.
 
-    Their number is one of few, so that compiled code that takes them is compiled for few shapes.
+    These pad the result to one of few sizes, so that the code that takes it is compiled for few shapes.
     """
     if not indices.size:
         return values, indices
@@ -66,16 +66,16 @@ def sum_duplicate_rows_on_host(values: np.ndarray, indices: np.ndarray) -> Any:
     return sums_of_runs(values, ends, order), rows
 
 
-_sizes: dict[Any, list[int]] = defaultdict(list)  # numbers of rows that were made so far, of one kind each
+_sizes: dict[Any, list[int]] = defaultdict(list)  # sizes that were used so far, per kind
 _sizes_lock = threading.Lock()
 
 
 def _padded(count: int, kind: Any) -> int:
-    """At least `count`: a number that was used before if one is not much larger, else a new one with room to spare.
+    """A size of at least `count`: one that was used before if it is not much larger, else a new one with spare room.
 
-    Batches differ a little from each other. Numbers rounded to fixed steps would differ whenever they lie at a step.
+    Batches differ a little from each other. Sizes rounded to fixed steps would differ whenever they are near a step.
     """
-    room = max(count // 8, 8 * math.isqrt(count))  # small ones differ by more than large ones
+    room = max(count // 8, 8 * math.isqrt(count))  # small sizes vary relatively more than large ones
     with _sizes_lock:
         fitting = [size for size in _sizes[kind] if count <= size <= count + 2 * room]
         if not fitting:

@@ -1,4 +1,4 @@
-"""Changing rows of a variable: ScatterAdd and its kin, for references and for handles.
+"""Ops that change rows of a variable, such as ScatterAdd, for references and for handles.
 
 An index that occurs twice counts twice; where a row is replaced, the last one wins. An index out of range is an error
 that leaves the variable as it was.
@@ -34,7 +34,7 @@ def _replace(rows: Array, at: Array, updates: Array) -> Array:
         return changed
     if at.shape[0] < 2:
         return rows.at[at].set(updates)
-    # XLA does not say which of two equal positions wins: keep only the last of each.
+    # XLA does not define which of two equal positions wins, so only the last of each is kept.
     order = jnp.argsort(at, stable=True)
     ordered = at[order]
     last = jnp.concatenate([ordered[1:] != ordered[:-1], jnp.ones(1, bool)])

@@ -23,7 +23,7 @@ from penstock.ops.array.creation import placeholder
 class SessionTensors:
     """The values that one session keeps in one task.
 
-    A handle is `NODE;NUMBER;DEVICE`. The client puts the name of the node in front, which plays no part here.
+    A handle is `NODE;NUMBER;DEVICE`. The client adds the name of the node in front; it is ignored here.
     """
 
     def __init__(self, device: str) -> None:
@@ -68,7 +68,7 @@ def _text(handle: Any) -> str:
 
 @op("GetSessionHandle", "T -> handle: string", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
 def get_session_handle_op(value: Array, *, resource: Any) -> Any:
-    # A copy: what is fetched, fed or in a variable may be written to after this step.
+    # A copy, since an array that is fetched, fed or in a variable may be changed after this step.
     return np.asarray(resource(SessionTensors, of_session=True).add(np.array(value)).encode(), object)
 
 
@@ -87,7 +87,7 @@ def delete_session_tensor_op(handle: Array, *, resource: Any) -> None:
 
 
 def get_session_handle(data: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor that, when it is run, keeps the value of `data` in the session: its value is a TensorHandle.
+    """A tensor that keeps the value of `data` in the session when it runs; its own value is a TensorHandle.
 
     >>> handle = sess.run(tf.get_session_handle(a * b)); handle.eval()
     """
@@ -99,7 +99,7 @@ def get_session_handle(data: TensorLike, name: str | None = None) -> Tensor:
 
 
 def get_session_tensor(handle: str | bytes, dtype: DTypeLike, name: str | None = None) -> tuple[Tensor, Tensor]:
-    """A placeholder for a handle, and the tensor that is kept under the handle that is fed there.
+    """A placeholder for a handle, and the tensor that is kept under the fed handle.
 
     >>> holder, value = tf.get_session_tensor(handle.handle, tf.float32)
     >>> sess.run(value * 10, {holder: handle.handle})
@@ -110,7 +110,7 @@ def get_session_tensor(handle: str | bytes, dtype: DTypeLike, name: str | None =
 
 
 def delete_session_tensor(handle: str | bytes, name: str | None = None) -> tuple[Tensor, Operation]:
-    """A placeholder for a handle, and the operation that frees the tensor that is kept under it.
+    """A placeholder for a handle, and the operation that frees the tensor under the fed handle.
 
     >>> holder, delete = tf.delete_session_tensor(handle.handle); sess.run(delete, {holder: handle.handle})
     """

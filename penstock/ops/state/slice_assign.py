@@ -14,8 +14,8 @@ from penstock.ops.array.slicing import index_of, slice_of
 def _assigned(variable: Array, begin: Array, end: Array, strides: Array, value: Array, attrs: dict[str, int]) -> Array:
     items, index, _ = index_of(attrs, variable.shape, begin, end, strides)
     dims = iter(zip(variable.shape, index, strict=True))
-    shown: list[int] = []  # the shape of the slice, and of what of it is in the variable
-    kept: list[int] = []
+    shown: list[int] = []  # the shape of the slice
+    kept: list[int] = []  # the same without new axes
     for item in items:
         if item.dim is None:
             shown.append(1)

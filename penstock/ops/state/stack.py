@@ -1,4 +1,4 @@
-"""Stacks: values that a step puts aside and takes back in the opposite order. A stack lives as long as its step."""
+"""Stacks: a step pushes values and pops them in the opposite order. A stack lives as long as its step."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Stack:
 
 
 def _pair(node: Operation) -> list[TensorShape]:
-    return [TensorShape.of((2,))]  # as TensorFlow has it, though it is one handle
+    return [TensorShape.of((2,))]  # two elements as in TensorFlow, though it is one handle
 
 
 @op("StackV2", "int32 -> handle: resource", host=True, stateful=True, no_gradient=True, shape=_pair)
@@ -72,7 +72,7 @@ def stack_v2(max_size: Array, *, elem_type: DType, stack_name: str = "") -> np.n
 
 @op("StackPushV2", "resource, T -> output: T", host=True, stateful=True, grad=refuse_gradient, shape=shapes.same_as(1))
 def stack_push_v2(handle: Any, elem: Array, *, T: DType, swap_memory: bool = False) -> Any:
-    """Puts a value on top of a stack, and gives it."""
+    """Puts a value on top of a stack, and returns it."""
     behind(handle).push(elem, T)
     return elem
 

@@ -181,7 +181,7 @@ def ftrl_v2(
 
 
 def _shrunk(value: Array, l1: Array) -> Array:
-    """`value` moved towards zero by `l1`, and no further."""
+    """`value` moved towards zero by `l1`, but not past it."""
     return jnp.where(l1 > 0, jnp.sign(value) * jnp.maximum(jnp.abs(value) - l1, 0), value)
 
 

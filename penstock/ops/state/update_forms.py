@@ -1,4 +1,4 @@
-"""How an update of variables is declared: one kernel gives its forms for references and handles, whole and by rows.
+"""Declares updates of variables: one kernel makes the forms for references and handles, whole and by rows.
 
 In a signature `V` stands for a variable: a reference in `ApplyX`, a handle in `ResourceApplyX`.
 """
@@ -50,7 +50,7 @@ def update(name: str, signature: str, *, writes: str) -> Callable[[Callable[...,
     return declare
 
 
-# What sparse updates do with the rows that have a gradient, by the name of the op.
+# Maps the names of sparse ops to functions that update the rows that have a gradient.
 _ROW_RULES: dict[str, Callable[..., Any]] = {
     prefix + name: rule
     for prefix in ("", "Resource")
@@ -62,7 +62,7 @@ _ROW_RULES: dict[str, Callable[..., Any]] = {
 
 
 class Rule(NamedTuple):
-    """The forms of a rule: of a whole variable, and of the rows that have a gradient."""
+    """The forms of a rule: for a whole variable, and for the rows that have a gradient."""
 
     dense: Update
     sparse: Update
@@ -90,7 +90,7 @@ def rule(name: str, signature: str, *, writes: str) -> Callable[[Callable[..., A
 
             return _in_turn(indices, state[0].shape[0], change, state)
 
-        # The kernel's own parameters, with the indices after the gradient, which is `grad` here whatever it is there.
+        # The kernel's own parameters, with the indices after the gradient, which is always called `grad` here.
         parameters[gradient] = parameters[gradient].replace(name="grad")
         parameters.insert(gradient + 1, parameters[gradient].replace(name="indices"))
         sparse.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -107,7 +107,7 @@ def rule(name: str, signature: str, *, writes: str) -> Callable[[Callable[..., A
 
 
 def _updated_shape(op: Operation) -> list[TensorShape]:
-    """The variable's shape, which its slots and a dense gradient share; what is neither of them is a scalar."""
+    """Shape rule: the variable, its slots and a dense gradient have one shape; all other inputs are scalars."""
     inputs = {arg.name: tensor for arg, tensor in zip(op.op_def.inputs, op.input_list, strict=True)}
     shape = TensorShape.of(None)
     for name in op.op_def.writes:
@@ -152,9 +152,9 @@ def _distinct_indices() -> Iterator[None]:
 def _in_turn(
     indices: Array, size: int, change: Callable[[tuple[Array, ...], Array], tuple[Array, ...]], state: tuple[Array, ...]
 ) -> tuple[Array, ...]:
-    """Applies sparse rows one after the other where an index occurs more than once, and all at once otherwise.
+    """Applies sparse rows one after the other if an index occurs more than once, and all at once otherwise.
 
-    `change(state, at)` gets the rows to change; in `at`, rows whose turn it is not are out of range.
+    `change(state, at)` gets the rows to change; in `at`, the other rows are out of range.
     """
     state = tuple(jnp.asarray(s) for s in state)
     indices = rows_to_write(jnp.asarray(indices), size)
@@ -191,7 +191,7 @@ def _require_rows(var: Array, grad: Array, indices: Array, *slots: Array) -> Non
 
 @functools.cache
 def with_distinct_indices(op_def: OpDef) -> OpDef:
-    """A sparse update that takes the results of `sum_duplicate_rows`: indices of no row at all change nothing."""
+    """A sparse update that takes the results of `sum_duplicate_rows`: indices out of range change nothing."""
     position = op_def.input_index("indices")
 
     def kernel(*args: Array, **attrs: Any) -> Any:

@@ -1,6 +1,6 @@
 """Variables: the ops that hold, read and change them. A kernel gets values and returns the new ones.
 
-Which rows change is a separate matter (`penstock.ops.state.scatter`).
+Ops that change only some rows are in `penstock.ops.state.scatter`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def variable_v2(*, shape: TensorShape, dtype: DType, container: str = "", shared
 
 @op("Variable", "-> ref: &dtype", stateful=True, shape=shapes.from_attr)
 def variable_v1(*, shape: TensorShape, dtype: DType, container: str = "", shared_name: str = "") -> None:
-    """What VariableV2 was called in old graphs."""
+    """The name of VariableV2 in old graphs."""
 
 
 @op("VarHandleOp", "-> resource: resource", stateful=True, shape=shapes.scalar)
@@ -56,7 +56,7 @@ def var_handle(
 
 
 def handle_shape(handle: Tensor) -> TensorShape:
-    """The shape of the variable behind a handle, as far as it is known; parameters of bodies are followed outwards."""
+    """The known part of the shape of a handle's variable; parameters of bodies are followed outwards."""
     handle = captured_from(handle)
     if handle.op.type == "VarHandleOp":
         shape: TensorShape = handle.op.attrs["shape"]
@@ -91,7 +91,7 @@ def variable_shape_op(input: Array, *, out_type: DType = dt.int32) -> Array:
 
 
 def variable_shape(handle: Tensor, name: str | None = None) -> Any:
-    """The shape of the variable behind a handle as a tensor: a constant where it is known."""
+    """The shape of a handle's variable as a tensor; a constant if it is known."""
     known = handle_shape(handle)
     if known.is_fully_defined():
         return convert_to_tensor(known.as_list(), dtype=dt.int32)
@@ -190,7 +190,7 @@ def resource_gather_nd(resource: Array, indices: Array, *, dtype: DType) -> Arra
 
 
 def merged_shapes(op: Operation) -> list[TensorShape]:
-    """Variable and value have one shape; the message names the dimension that differs."""
+    """The common shape of variable and value. Raises ValueError that names the dimension that differs."""
     a, b = op.input_list[0].shape, op.input_list[1].shape
     if a.rank is not None and b.rank is not None and a.rank != b.rank:
         raise ValueError(f"Shapes must be equal rank, but are {a.rank} and {b.rank}")

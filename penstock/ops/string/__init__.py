@@ -1,1 +1,1 @@
-"""Strings: forms, parts, joins, regular expressions, Unicode, hashes."""
+"""Ops on strings: forms, parts, joins, regular expressions, Unicode, hashes."""

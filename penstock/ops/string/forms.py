@@ -1,4 +1,4 @@
-"""Strings one by one: numbers to text and back, letter case, length, parts, Base64, hash buckets."""
+"""Ops on single strings: numbers to text and back, letter case, length, parts, Base64, hash buckets."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _PARSED = Types(dt.float32, dt.float64, dt.int32, dt.int64, dt.uint32, dt.uint64
 
 
 def invalid(message: str) -> InvalidArgumentError:
-    """What a kernel raises for a bad value; the worker adds the node."""
+    """The error that a kernel raises for a bad value; the worker adds the node."""
     return InvalidArgumentError(message)
 
 
 def texts(values: Sequence[bytes], shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """Strings as a tensor's value: an array of objects."""
+    """Strings as the value of a tensor: an array of objects."""
     array = np.empty(len(values), object)
     array[:] = values
     return array if shape is None else array.reshape(shape)
@@ -43,7 +43,7 @@ def listed(array: Any) -> list[bytes]:
 
 
 def each(function: Callable[[bytes], bytes], array: Any) -> np.ndarray:
-    """`function` of every string."""
+    """Applies `function` to every string."""
     return texts([function(text) for text in listed(array)], np.shape(array))
 
 
@@ -58,14 +58,14 @@ def one_of(attr: str, *allowed: str) -> Callable[[Operation], list[TensorShape]]
 
 
 def require_one_of(op: Operation, attr: str, allowed: Sequence[str]) -> None:
-    """ValueError unless a string attr is one of `allowed`."""
+    """Raises ValueError unless a string attr is one of `allowed`."""
     if op.attrs[attr] not in allowed:
         names = ", ".join(f'"{a}"' for a in allowed)
         raise ValueError(f"Attr '{attr}' of '{op.type}' Op passed string '{op.attrs[attr]}' not in: {names}")
 
 
 def shown(text: bytes) -> str:
-    """A string in an error message: shortened."""
+    """A string, shortened, for an error message."""
     return text[:100].decode("utf-8", "backslashreplace")
 
 
@@ -116,7 +116,7 @@ _INT = re.compile(rb"\s*[-+]?\d+\s*")
 
 
 def parse_number(text: bytes, dtype: DType) -> int | float | None:
-    """The number that `text` says, or None if it says none of this type."""
+    """The number in `text`, or None if it has no number of this type."""
     if dtype.is_floating:
         if _FLOAT.fullmatch(text):
             return float(text)
@@ -141,7 +141,7 @@ def string_to_number_op(string_tensor: Any, *, out_type: DType = dt.float32) -> 
     if None in values:
         text = shown(flat[values.index(None)])
         raise invalid(f"StringToNumberOp could not correctly convert string: {text}")
-    with np.errstate(over="ignore"):  # what is too large for the type is infinite
+    with np.errstate(over="ignore"):  # a number that is too large for the type becomes infinite
         return (
             np.array(values, np.float64 if out_type.is_floating else out_type.as_numpy_dtype)
             .astype(out_type.as_numpy_dtype)
@@ -196,7 +196,7 @@ _UNITS = ("BYTE", "UTF8_CHAR")
 
 
 def char_starts(text: bytes) -> list[int]:
-    """Where the UTF-8 characters of `text` start: all bytes but those that continue a character."""
+    """The starts of the UTF-8 characters of `text`: all bytes except those that continue a character."""
     return [i for i, byte in enumerate(text) if byte & 0xC0 != 0x80]
 
 
@@ -207,7 +207,7 @@ def string_length_op(input: Any, *, unit: str = "BYTE") -> Any:
 
 
 def string_length(input: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
-    """How long strings are, in bytes or UTF-8 characters: `tf.strings.length(["ab"], unit="UTF8_CHAR")`."""
+    """The lengths of strings, in bytes or UTF-8 characters: `tf.strings.length(["ab"], unit="UTF8_CHAR")`."""
     length: Tensor = string_length_op(input, unit=unit, name=name)
     return length
 
@@ -310,7 +310,7 @@ def string_to_hash_bucket_fast(input: Any, *, num_buckets: int) -> Any:
 
 @op("StringToHashBucketStrong", "string -> output: int64", host=True, no_gradient=True, shape=_buckets_shape)
 def string_to_hash_bucket_strong(input: Any, *, num_buckets: int, key: list[int]) -> Any:
-    """As `string_to_hash_bucket_fast`, but who does not know the key of two numbers cannot choose the bucket.
+    """As `string_to_hash_bucket_fast`, but strings for a chosen bucket cannot be found without the secret key.
 
     >>> tf.string_to_hash_bucket_strong(["a", "b"], 100, [17, 42])
     """
@@ -352,7 +352,7 @@ def fingerprint_op(data: Any, method: Any) -> Any:
         hashes = hashing.fingerprint64([row.tobytes() for row in rows])
     elif array.ndim == 1:
         hashes = hashing.fingerprint64(listed(array))
-    else:  # the fingerprints of the strings of a row are hashed once more
+    else:  # the fingerprints of a row's strings are hashed again
         single = hashing.fingerprint64(listed(array)).astype("<u8").reshape(rows.shape)
         hashes = hashing.fingerprint64([row.tobytes() for row in single])
     return hashes.astype("<u8").view(np.uint8).reshape(len(array), 8)

@@ -1,6 +1,6 @@
 """The hashes that turn strings into buckets: FarmHash's Fingerprint64, SipHash-2-4, and a 64-bit Murmur hash.
 
-All strings of one length are hashed at once: NumPy's uint64 arithmetic wraps as the algorithms want it.
+All strings of one length are hashed at once: NumPy's uint64 arithmetic wraps around as the algorithms need.
 
 >>> fingerprint64([b"hello", b"world"])
 array([13009744463427800296, 16436542438370751598], dtype=uint64)

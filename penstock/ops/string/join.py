@@ -1,4 +1,4 @@
-"""Strings put together: joins, joins along axes and by segments, and templates filled with tensors."""
+"""Ops that join strings, elementwise, along axes and by segments, and that fill templates with tensors."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def reduce_join(
                 if count is None
                 else constant(np.arange(count - 1, -1, -1), "int32")
             )
-        # The node has the name of its scope once more: `ReduceJoin/ReduceJoin`.
+        # The node repeats the name of its scope: `ReduceJoin/ReduceJoin`.
         joined: Tensor = reduce_join_op(strings, axis, keep_dims=keep, separator=separator, name="ReduceJoin")
     return joined
 
@@ -178,7 +178,7 @@ def string_format_op(
 def string_format(
     template: str, inputs: Any, placeholder: str = "{}", summarize: int = 3, name: str | None = None
 ) -> Tensor:
-    """`template` with the values of tensors in place of its placeholders; long tensors lose their middle.
+    """`template` with its placeholders replaced by the values of tensors; the middle of long tensors is left out.
 
     >>> tf.strings.format("step {}: {}", (step, loss))
     """

@@ -1,8 +1,8 @@
-"""RE2's regular expressions as Python's: the same meaning, or a ValueError.
+"""Translates RE2's regular expressions to Python's, with the same meaning, or raises ValueError.
 
 RE2 is ASCII in `\\d`, `\\w`, `\\s` and `\\b`, ends `$` at the very end, has `\\pL`, `[[:alpha:]]` and `\\Q..\\E`, and
-lacks lookaround and back references. What matches a character there must not match a byte that is no UTF-8, which is a
-lone surrogate here.
+lacks lookaround and back references. A pattern for a character must not match a byte that is not UTF-8, which is a lone
+surrogate here.
 
 >>> to_python("^[[:digit:]]+$")
 '(?:\\\\A)[0-9]+(?:\\\\Z)'
@@ -20,7 +20,7 @@ from penstock.ops.string.scripts import ranges_of_script
 Ranges = tuple[tuple[int, int], ...]
 
 _LAST = 0x10FFFF
-_MOST = 1000  # repetitions, as in RE2
+_MOST = 1000  # limit for repetitions, as in RE2
 _PERL: dict[str, Ranges] = {
     "d": ((48, 57),),
     "s": ((9, 10), (12, 13), (32, 32)),
@@ -42,7 +42,7 @@ _POSIX: dict[str, Ranges] = {
     "word": _PERL["w"],
     "xdigit": ((48, 57), (65, 70), (97, 102)),
 }
-# In groups, since Python does not repeat them bare.
+# In groups, since Python does not repeat them without.
 _START, _END, _BOUNDARY = r"(?:\A)", r"(?:\Z)", r"(?a:\b)"
 _ESCAPED = {"a": 7, "f": 12, "t": 9, "n": 10, "r": 13, "v": 11}
 _REPEAT = re.compile(r"\{(\d+)(,(\d*))?\}")
@@ -107,8 +107,8 @@ class _Flags:
 
 @dataclass
 class _Group:
-    flags: _Flags  # to restore at its end
-    opened: list[str] = field(default_factory=list)  # `(?i:` within it, which end with the group or at a `|`
+    flags: _Flags  # flags to restore at the group's end
+    opened: list[str] = field(default_factory=list)  # such as `(?i:`, closed at the group's end or at a `|`
 
 
 class _Translator:
@@ -234,7 +234,7 @@ class _Translator:
             self._emit(_char(self._escaped_char()) if ranges is None else _class(ranges), True, 0)
 
     def _escaped_class(self) -> Ranges | None:
-        r"""`\d`, `\pL` and the like at the current place, which moves on; None if there is none."""
+        r"""Reads `\d`, `\pL` and similar at the current place; None if there is none."""
         kind = self.pattern[self.at + 1 : self.at + 2]
         if kind.lower() in _PERL and kind:
             self.at += 2
@@ -250,7 +250,7 @@ class _Translator:
         return complement(ranges) if (kind == "P") != bool(found[1]) else ranges
 
     def _escaped_char(self) -> int:
-        """The character that an escape stands for, at the current place, which moves on."""
+        """Reads an escape at the current place. Returns its character."""
         pattern, at = self.pattern, self.at
         found = re.compile(r"\\(?:x\{([0-9A-Fa-f]{1,6})\}|x([0-9A-Fa-f]{2})|(0[0-7]{0,2}|[1-7][0-7]{1,2}))").match(
             pattern, at
@@ -273,7 +273,7 @@ class _Translator:
         raise ValueError(f"invalid escape sequence: \\{kind}")
 
     def _bracket(self) -> Ranges:
-        """The characters of a class, with the place moved behind it."""
+        """Reads a character class at the current place. Returns its characters."""
         pattern, start = self.pattern, self.at
         self.at += 1
         negated = pattern.startswith("^", self.at)
@@ -318,7 +318,7 @@ class _Translator:
 
 
 def _folded(ranges: Ranges) -> Ranges:
-    """With the other case of each ASCII letter: what `[^a]` excludes under `(?i)`."""
+    """The ranges with the other case of each ASCII letter, for `[^a]` under `(?i)`."""
     more = [
         (code ^ 32, code ^ 32) for low, high in ranges for code in range(low, min(high, 122) + 1) if chr(code).isalpha()
     ]

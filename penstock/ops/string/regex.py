@@ -1,7 +1,6 @@
 """Regular expressions on strings, in RE2's syntax as TensorFlow takes it.
 
-They run on Python's `re`, which tries one way after the other: unlike RE2, nested repetitions such as `(a*)*b` may take
-very long.
+They run on Python's `re`, which backtracks: unlike in RE2, nested repetitions such as `(a*)*b` may take very long.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def _compiled(pattern: bytes) -> re.Pattern[str]:
 
 
 def _text(string: bytes) -> str:
-    # Bytes that are no UTF-8 become lone surrogates, which no translated pattern matches by `.` or `[^x]`.
+    # Bytes that are not UTF-8 become lone surrogates, which `.` and `[^x]` of a translated pattern do not match.
     return string.decode("utf-8", "surrogateescape")
 
 
@@ -42,7 +41,7 @@ def _bytes(text: str) -> bytes:
 def _replaced(strings: Any, pattern: bytes, rewrite: bytes, everywhere: bool) -> np.ndarray:
     regex, template = _compiled(pattern), _text(rewrite)
     if max((int(d) for d in re.findall(r"\\(?:\\|(\d))", template) if d), default=0) > regex.groups:
-        return each(bytes, strings)  # RE2 leaves the strings as they are
+        return each(bytes, strings)  # RE2 does not change the strings then
     return each(lambda string: _bytes(_replace(_text(string), regex, template, everywhere)), strings)
 
 
@@ -55,7 +54,7 @@ def _replace(text: str, regex: re.Pattern[str], template: str, everywhere: bool)
             break
         parts.append(text[start : match.start()])
         if match.end() == match.start() == last_end:
-            # No empty match right after another: one character on.
+            # An empty match directly after another is skipped: go one character further.
             parts.append(text[match.end() : match.end() + 1])
             start = match.end() + 1
             continue
@@ -78,7 +77,7 @@ def _rewritten(match: re.Match[str], template: str) -> str:
         elif piece[1:].isascii() and piece[1:].isdigit():
             parts.append(match.group(int(piece[1:])) or "")
         else:
-            break  # RE2 gives up on the rest of the rewrite
+            break  # RE2 drops the rest of the rewrite
     return "".join(parts)
 
 
@@ -107,7 +106,7 @@ def static_regex_replace(input: Any, *, pattern: str, rewrite: str, replace_glob
 def regex_replace(
     input: TensorLike, pattern: TensorLike, rewrite: TensorLike, replace_global: bool = True, name: str | None = None
 ) -> Tensor:
-    """Strings with `rewrite` in place of what matches `pattern`; `\\\\1` in it stands for the first group.
+    """Strings in which `rewrite` replaces the matches of `pattern`; `\\\\1` in it stands for the first group.
 
     >>> tf.strings.regex_replace(["a1b22"], "[0-9]+", "#")  # ["a#b#"]
     """
@@ -136,7 +135,7 @@ def static_regex_full_match(input: Any, *, pattern: str) -> Any:
 
 
 def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = None) -> Tensor:
-    """Whether all of a string matches: `tf.strings.regex_full_match(["abc", "ab1"], "[a-z]+")`."""
+    """True if all of a string matches: `tf.strings.regex_full_match(["abc", "ab1"], "[a-z]+")`."""
     found: Tensor
     if isinstance(pattern, (str, bytes)):
         found = static_regex_full_match(input, pattern=pattern, name=name)

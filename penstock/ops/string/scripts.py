@@ -1,4 +1,4 @@
-"""Which script a character belongs to, by ICU's numbers: Latin is 25, Greek 14."""
+"""The scripts of characters, by ICU's numbers: Latin is 25, Greek 14."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib import resources
 
 import numpy as np
 
-# Names that patterns use, as far as they are common.
+# Names of common scripts, for patterns.
 _NAMES = {
     "Common": 0,
     "Inherited": 1,
@@ -61,7 +61,7 @@ def _table() -> tuple[np.ndarray, np.ndarray]:
 
 
 def script_of(codes: np.ndarray) -> np.ndarray:
-    """The script of each character, -1 for numbers that are none.
+    """The script of each character, -1 for invalid numbers.
 
     >>> script_of(np.array([65, 0x416]))
     array([25,  8], dtype=int32)
@@ -73,7 +73,7 @@ def script_of(codes: np.ndarray) -> np.ndarray:
 
 
 def ranges_of_script(name: str) -> tuple[tuple[int, int], ...]:
-    """The characters of a script as pairs of first and last; ValueError where the name is none."""
+    """The characters of a script as pairs of first and last; raises ValueError for an unknown name."""
     if name not in _NAMES:
         raise ValueError(f"invalid character class range: unknown script or category {name!r}")
     starts, scripts = _table()

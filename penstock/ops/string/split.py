@@ -1,4 +1,4 @@
-"""Strings taken apart: at delimiters, into bytes, and into n-grams of their parts."""
+"""Ops that split strings at delimiters and into bytes, and that make n-grams."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _at_any(text: bytes, delimiters: bytes, skip_empty: bool) -> list[bytes]:
     if not delimiters:
         return [text[i : i + 1] for i in range(len(text))]
     if len(delimiters) > 1:
-        # Each byte of the delimiter is one.
+        # Each byte of the delimiter is a delimiter.
         text = text.translate(bytes(delimiters[0] if byte in delimiters else byte for byte in range(256)))
     parts = text.split(delimiters[:1])
     return [part for part in parts if part] if skip_empty else parts
@@ -133,7 +133,7 @@ def split(
         if rank in (None, 0, 1):
             return _sparse(string_split_v2_op(strings, separator, maxsplit=maxsplit))
         parts = _sparse(string_split_v2_op(reshape(strings, [-1]), separator, maxsplit=maxsplit))
-        # The row is a place in the flattened strings: back to one number per dimension.
+        # The row is an index into the flattened strings; it becomes one number per dimension.
         outer = shape(strings, out_type=dt.int64)
         places = unravel_rows(parts.indices, outer)
         return SparseTensor(places, parts.values, concat([outer, slice_of(parts.dense_shape, [1], [1])], axis=0))
@@ -147,7 +147,7 @@ def split(
     shape=lambda op: [TensorShape.of((None, None))],
 )
 def unravel_rows(indices: Any, dims: Any) -> Any:
-    """Indices [row, place] with the row of a flattened tensor as one number per dimension of it."""
+    """Indices [row, place] whose row, in a flattened tensor, becomes one number per dimension."""
     places = np.unravel_index(indices[:, 0], tuple(int(d) for d in dims))
     return np.stack([*places, indices[:, 1]], axis=1).astype(np.int64)
 
@@ -169,7 +169,7 @@ def _require_sparse(function: str, result_type: str) -> None:
 
 
 def require_scalar(function: str, strings: Tensor) -> None:
-    """For functions whose result would be ragged for more than one string."""
+    """Raises an error unless there is one string: the result of more would be ragged."""
     if strings.shape.rank != 0:
         raise NotImplementedError(
             f"tf.strings.{function}: input must be one string, received shape {strings.shape}: the result for several "
@@ -223,7 +223,7 @@ def string_n_grams(
             padded = [left] * pad + row + [right] * pad
             found += [glue.join(padded[i : i + width]) for i in range(len(padded) - width + 1)]
         if preserve_short_sequences and len(found) == before and row:
-            # All of a row that is too short for any width.
+            # A row that is too short for any width becomes one n-gram.
             width = min(ngram_widths)
             pad = width - 1 if pad_width < 0 else min(pad_width, width - 1)
             found.append(glue.join([left] * pad + row + [right] * pad))

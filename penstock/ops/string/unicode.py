@@ -1,4 +1,4 @@
-"""Strings as Unicode characters: decoding, encoding, transcoding, splitting, scripts."""
+"""Ops on strings as Unicode characters: decoding, encoding, transcoding, splitting, scripts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _codec(name: str) -> str:
 
 
 def _decoded(text: bytes, encoding: str) -> Iterator[tuple[int, int, bool]]:
-    """Character, offset of its first byte, and whether it is one, for each character of `text`."""
+    """For each character of `text`: the character, the offset of its first byte, and True if it is valid."""
     start = 0
     while start < len(text):
         try:
@@ -69,7 +69,7 @@ def _decoded(text: bytes, encoding: str) -> Iterator[tuple[int, int, bool]]:
 def _chars(
     text: bytes, encoding: str, errors: str, replacement: int, replace_control: bool
 ) -> tuple[list[int], list[int]]:
-    """The characters of `text` and their offsets, with what is malformed treated as `errors` says."""
+    """The characters of `text` and their offsets; malformed ones are handled as `errors` says."""
     chars, offsets = [], []
     for char, offset, valid in _decoded(text, encoding):
         if not valid or (replace_control and char <= 0x1F):
@@ -294,7 +294,7 @@ def unicode_encode(
             outer: Any = []
         else:
             outer = slice_of(dims, [0], [rank - 1])
-            # Rows of no characters would have no steps to count by.
+            # Not a range with steps of `width`, which may be 0.
             splits = multiply(range_of(add(reduce_prod(outer), 1)), width)
         encoded = unicode_encode_op(
             reshape(chars, [-1]),

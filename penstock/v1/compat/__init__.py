@@ -1,4 +1,4 @@
-"""`tf.compat`: bytes and text, and the face itself as `v1`."""
+"""`tf.compat`: bytes and text, and this API itself as `v1`."""
 
 import importlib as _importlib
 import numbers as _numbers
@@ -18,7 +18,7 @@ real_types = (_numbers.Real, _np.integer, _np.floating)
 
 
 def forward_compatible(year: int, month: int, day: int) -> bool:
-    """Whether programs of that date may be written for: always, penstock writes one format only."""
+    """True: penstock writes one format only, so it is compatible with any date."""
     return True
 
 

@@ -1,4 +1,4 @@
-"""What programs use of tf.contrib. Its parts are loaded when they are first used."""
+"""The parts of `tf.contrib` that programs use. Each is loaded at its first use."""
 
 from penstock.face.missing import guard as _guard
 from penstock.face.missing import listing as _listing

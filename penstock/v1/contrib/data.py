@@ -1,4 +1,4 @@
-"""The names under which TensorFlow first had `tf.data` and what is in `tf.data.experimental`."""
+"""The first names of `tf.data` and of functions that are now in `tf.data.experimental`."""
 
 from penstock.data.csv import CsvDataset, make_batched_features_dataset, make_csv_dataset
 from penstock.data.dataset import AUTOTUNE, Dataset

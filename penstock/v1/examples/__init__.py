@@ -1,4 +1,4 @@
-"""What programs import of TensorFlow's tutorials."""
+"""The modules of TensorFlow's tutorials that programs import."""
 
 from penstock.face.missing import guard as _guard
 from penstock.face.missing import listing as _listing

@@ -17,7 +17,7 @@ X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 M = np.arange(6, dtype=np.float32).reshape(2, 3)
 WORDS = np.array([[b"a", b"b"], [b"c", b"d"]], object)
 
-# What is asked of `tf` with x = X, m = M, w = WORDS fed, and the same of NumPy.
+# An expression of `tf` with x = X, m = M, w = WORDS fed, and the same in NumPy.
 VALUES: list[tuple[Any, Any]] = [
     (lambda x, m, w: tf.reshape(x, [-1, 6]), X.reshape(-1, 6)),
     (lambda x, m, w: tf.reshape(x, tf.stack([tf.shape(x)[0], -1])), X.reshape(2, -1)),
@@ -104,7 +104,7 @@ def test_getitem_is_numpy_basic_indexing(index: Any) -> None:
         np.testing.assert_array_equal(constant_value(result), array[index])
 
 
-# A row and a column by a tensor, next to what is known.
+# A row and a column given by a tensor, next to known ones.
 DYNAMIC: list[tuple[Any, Any]] = [
     (lambda x, i: x[i], lambda i: M[i]),
     (lambda x, i: x[i, 1:], lambda i: M[i, 1:]),
@@ -273,7 +273,7 @@ def test_gradient_of_rows_is_indexed_slices() -> None:
 
 
 def test_gradients() -> None:
-    """Each op moves elements about, so the gradient of a weighted sum is the weights moved back."""
+    """Each op moves elements, so the gradient of a weighted sum is the weights moved back."""
     moves = [
         lambda x: tf.transpose(tf.reshape(x, [3, 2])),
         lambda x: tf.concat([x[:, :1], x[:, 1:]], 1),

@@ -1,4 +1,4 @@
-"""py_func: values in, values out, and what its errors become."""
+"""py_func: its arguments, its results, and its errors."""
 
 from __future__ import annotations
 

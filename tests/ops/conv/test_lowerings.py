@@ -16,7 +16,7 @@ from tolerances import assert_near, unit_roundoff
 from penstock.ops.conv import lowerings, pool_lowerings
 from penstock.worker import compiler_options
 
-PLATFORMS = ["cpu", "gpu"]  # "gpu" is XLA's own: it runs on the CPU too, where there is no other device
+PLATFORMS = ["cpu", "gpu"]  # "gpu" is XLA's own, which also runs on the CPU if there is no other device
 
 # Images and kernel with channels last, and settings.
 CONVOLUTIONS = {
@@ -73,7 +73,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pads(sizes: tuple[int, ...], ksize: tuple[int, ...], settings: Settings) -> list[tuple[int, int]]:
-    """TensorFlow's paddings of height and width: what SAME adds unevenly goes to the bottom and the right."""
+    """TensorFlow's paddings of height and width; an odd row or column of SAME is at the bottom or right."""
     if settings["padding"] == "VALID":
         return [(0, 0), (0, 0)]
     if settings["padding"] != "SAME":
@@ -146,7 +146,7 @@ def in_format(x: Any, data_format: str) -> Any:
 
 
 def arrangements(cases: dict[str, Any], *everywhere: str) -> Any:
-    """Each case on the CPU as it is, and those named `everywhere` on each platform and in each format."""
+    """Each case on the CPU, and those named `everywhere` on each platform and in each format."""
     rest = [(p, f) for p, f in itertools.product(PLATFORMS, ["NHWC", "NCHW"]) if (p, f) != ("cpu", "NHWC")]
     values = [(case, "cpu", "NHWC") for case in cases] + [(case, *at) for case in everywhere for at in rest]
     return pytest.mark.parametrize(("case", "platform", "data_format"), values)
@@ -226,7 +226,7 @@ def test_other_types(rng: np.random.Generator, case: str, dtype: str, tolerance:
 @arrangements(POOLS, "3x3 by twos", "explicit")
 def test_pools_and_their_gradients(rng: np.random.Generator, case: str, platform: str, data_format: str) -> None:
     shape, settings = POOLS[case]
-    # No two values are the same: ties have a test of their own.
+    # No two values are equal: another test is about ties.
     x = rng.permutation(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape) / 16
     most, pull_most = jax.vjp(lambda x: pool_reference(x, -jnp.inf, lax.max, settings), x)
     mean, pull_mean = jax.vjp(lambda x: avg_reference(x, settings), x)
@@ -276,7 +276,7 @@ def test_max_pool_of_other_types(rng: np.random.Generator, dtype: str, platform:
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-@pytest.mark.parametrize("size", [2, 9])  # the second has too many taps for anything but XLA's own
+@pytest.mark.parametrize("size", [2, 9])  # the second has too many taps, so XLA's own is used
 def test_nan_and_infinity_never_win(size: int, platform: str) -> None:
     settings: Any = {"ksize": (size, size), "strides": (size, size), "padding": "VALID", "platform": platform}
     x = np.full((3, size, size, 1), np.nan, np.float32)  # the first has nothing but NaN

@@ -1,4 +1,4 @@
-"""Windows over volumes, dilated windows, morphology, and where maxima lie; against loops and against each other."""
+"""Windows over volumes, dilated windows, morphology, and places of maxima; against loops and each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RANDOM = np.random.RandomState(0)
 
 @pytest.fixture(autouse=True)
 def same_numbers() -> None:
-    """Each test gets the same numbers, whichever tests ran before it."""
+    """Each test gets the same numbers, independent of the tests before it."""
     RANDOM.seed(0)
 
 
@@ -31,7 +31,7 @@ def run(build: Any, *arrays: np.ndarray) -> Any:
 
 
 def seen(x: np.ndarray, sizes: tuple[int, ...], strides: tuple[int, ...], padding: str, fill: float) -> np.ndarray:
-    """[batch, windows..., taps, channels]: what each window over NDHWC volumes sees."""
+    """The values under each window over NDHWC volumes: [batch, windows..., taps, channels]."""
     around, counts = [], []
     for size, window, stride in zip(x.shape[1:-1], sizes, strides, strict=True):
         count = -(-size // stride) if padding == "SAME" else (size - window) // stride + 1
@@ -66,7 +66,7 @@ def test_conv3d(padding: str, sizes: tuple[int, ...], strides: tuple[int, ...], 
 
     y, dx, dk = run(build, x.transpose(turn), dy.transpose(turn))
     np.testing.assert_allclose(y.transpose(back), wanted, rtol=1e-4, atol=1e-4)
-    # Linear in both: the gradients are what makes these sums the same.
+    # The op is linear in both arguments: with the right gradients these sums are equal.
     other = normal(*x.shape)
     answer = np.einsum("...tc,tco->...o", seen(other, sizes, strides, padding, 0), kernel.reshape(-1, 3, 2))
     np.testing.assert_allclose((dx.transpose(back) * other).sum(), (answer * dy).sum(), rtol=1e-3, atol=1e-2)
@@ -166,7 +166,7 @@ def test_empty_batches(build: Any) -> None:
 
 
 def test_second_derivatives() -> None:
-    # So far apart that no step makes another value the largest of its window.
+    # So far apart that no difference step changes the maximum of a window.
     x, step = RANDOM.permutation(32).reshape(1, 4, 4, 2).astype(np.float32) / 8, 1e-2
     functions = [
         lambda x: tf.square(tf.nn.fused_batch_norm(x, [1.0, 2.0], [0.5, -0.5])[0]),

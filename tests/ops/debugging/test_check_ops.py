@@ -1,4 +1,4 @@
-"""Assertions fail while the graph is built where they can, and when it runs where they must."""
+"""Assertions fail while the graph is built if the values are known then, else when it runs."""
 
 from __future__ import annotations
 

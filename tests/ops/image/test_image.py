@@ -1,4 +1,4 @@
-"""Images: what the recorded calls of TensorFlow do not show. Numbers in the tables are TensorFlow's."""
+"""Images: tests beyond the recorded calls of TensorFlow. Numbers in the tables are TensorFlow's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def png(width: int, height: int, depth: int, body: bytes, interlaced: int = 0) -
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 def test_png_comes_back_as_it_was(dtype: Any, channels: int) -> None:
     image = RNG.randint(0, np.iinfo(dtype).max + 1, (13, 6, channels)).astype(dtype)
-    image[4:9, :, 0] = np.arange(6)  # some lines are better told by their differences
+    image[4:9, :, 0] = np.arange(6)  # some lines are filtered better by differences
     contents = tf.image.encode_png(image)
     values = run([contents, tf.image.decode_png(contents, dtype=tf.as_dtype(dtype))])
     np.testing.assert_array_equal(values[1], image)
@@ -129,7 +129,7 @@ BLACK = np.zeros((3, 3, 3), np.uint8)
 
 
 def large_jpeg() -> bytes:
-    """A file of a few hundred bytes that says it has 65000 x 65000 pixels."""
+    """A file of a few hundred bytes that claims to have 65000 x 65000 pixels."""
     data = bytearray(JPEG)
     at = data.find(b"\xff\xc0")
     data[at + 5 : at + 9] = struct.pack(">HH", 65000, 65000)

@@ -101,7 +101,7 @@ GRADIENTS = ("cholesky", "inv of adjoint", "slogdet", "upper", "lstsq", "eigh", 
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name: str) -> None:
-    """Along one direction, as differences have it; symmetric for what takes one triangle of a symmetric matrix."""
+    """Compared with differences along one direction, which is symmetric if an op reads one triangle only."""
     function, inputs, _ = VALUES[name]
     direction = np.random.RandomState(1).randn(*inputs[0].shape)
     if name in ("cholesky", "eigh", "sqrtm"):

@@ -1,4 +1,4 @@
-"""Lookup tables: what fills them, what is found, and how they fail."""
+"""Lookup tables: initializers, lookups, and errors."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ U = np.array([-0.9, -0.2, 0.0, 0.4, 0.8], np.float32)
 K, J = np.array([7, -7, 8, 0], np.int32), np.array([2, 2, -3, 5], np.int32)
 B = np.array([[True, False], [True, True]])
 
-# What TensorFlow's function of that name gives, as NumPy says it.
+# The NumPy equivalent of TensorFlow's function of that name.
 VALUES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("add", (X, Y), {}, X + Y),
     ("subtract", (X, Y), {}, X - Y),
@@ -186,7 +186,7 @@ def test_shape_arithmetic_folds() -> None:
         half = (rows * columns // 2 + reduce.reduce_prod(shape) - arithmetic.maximum(rows, 5)) % 7
         assert constant_value(casting.cast(half, dt.int64)) == (24 // 2 + 24 - 5) % 7
         assert constant_value(ranges.range(reduce.reduce_max(shape))).tolist() == list(range(6))
-        assert constant_value(rows // (columns - 6)) is None  # fails when it runs, not before
+        assert constant_value(rows // (columns - 6)) is None  # it fails at run time, not before
 
 
 # Types and names
@@ -286,7 +286,7 @@ def test_nodes_of_gradients(case: str) -> None:
 
 
 EDGES: list[tuple[Any, list[Any], list[Any]]] = [
-    # function, inputs, gradients of the sum: where derivatives do not exist TensorFlow has its own answers
+    # function, inputs, gradients of the sum: TensorFlow defines them where no derivative exists
     (arithmetic.maximum, [[1.0, 2.0], [1.0, 3.0]], [[1, 0], [0, 1]]),
     (arithmetic.minimum, [[1.0, 2.0], [1.0, 3.0]], [[1, 1], [0, 0]]),
     (arithmetic.pow, [[0.0, -2.0, 3.0], [2.0, 2.0, 2.0]], [[0, -4, 6], [0, 0, 9 * np.log(3)]]),

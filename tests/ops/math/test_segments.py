@@ -1,4 +1,4 @@
-"""Sums over segments of picked rows: values, gradients of any order, and what is refused."""
+"""Sums over segments of picked rows: values, gradients of any order, and errors."""
 
 from __future__ import annotations
 

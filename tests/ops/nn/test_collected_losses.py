@@ -1,4 +1,4 @@
-"""What tf.losses collects, and the weights it takes."""
+"""tf.losses: the losses that it collects, and their weights."""
 
 from __future__ import annotations
 

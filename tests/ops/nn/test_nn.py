@@ -26,7 +26,7 @@ RANDOM = np.random.RandomState(0)
 
 @pytest.fixture(autouse=True)
 def same_numbers() -> None:
-    """Each test gets the same numbers, whichever tests ran before it."""
+    """Each test gets the same numbers, independent of the tests before it."""
     RANDOM.seed(0)
 
 
@@ -35,7 +35,7 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def run(build: Callable[..., Any], *arrays: np.ndarray) -> Any:
-    """What `build` gives for placeholders that are fed with `arrays`."""
+    """The value of `build(*placeholders)` with `arrays` fed."""
     with Graph().as_default(), Session() as session:
         inputs = [creation.placeholder(dt.as_dtype(a.dtype), a.shape) for a in arrays]
         return session.run(build(*inputs), dict(zip(inputs, arrays, strict=True)))
@@ -187,7 +187,7 @@ def test_normalisation() -> None:
         fused, _, unbiased = fused_batch_norm.fused_batch_norm(x, scale, offset)
         weights = reshaping.reshape(ranges.range(120.0), [4, 3, 5, 2])
         inputs = [x, scale, offset]
-        # moments() lets no gradient through the mean of the variance, which sums to zero: both forms have one gradient.
+        # moments() stops the gradient through the mean in the variance, which is zero: both forms have one gradient.
         return [
             mean,
             variance,
@@ -231,7 +231,7 @@ def test_top_k() -> None:
 
 
 def windows(x: np.ndarray, size: int, stride: int, dilation: int, padding: Any, fill: float) -> np.ndarray:
-    """[batch, rows, columns, size, size, channels]: what each window of an NHWC image sees."""
+    """The values under each window of an NHWC image: [batch, rows, columns, size, size, channels]."""
     reach = (size - 1) * dilation + 1
     if padding == "SAME":
         total = [max((-(-n // stride) - 1) * stride + reach - n, 0) for n in x.shape[1:3]]
@@ -274,7 +274,7 @@ def test_conv2d_and_its_gradients(padding: Any, stride: int, dilation: int) -> N
     y, (dx, dw) = run(build, x, w, dy)
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(dw, np.einsum("bijhwc,bijo->hwco", seen, dy), rtol=1e-4, atol=1e-4)
-    # The convolution is linear in x: dx is what makes these two sums the same for every image.
+    # The convolution is linear in x: with the right dx these two sums are equal for every image.
     other = normal(*x.shape)
     answer = np.einsum("bijhwc,hwco->bijo", windows(other, 3, stride, dilation, padding, 0), w)
     np.testing.assert_allclose((dx * other).sum(), (answer * dy).sum(), rtol=1e-3, atol=1e-2)
@@ -303,7 +303,7 @@ def test_pooling_and_its_gradients(padding: str, size: int, stride: int, data_fo
     (top, d_top), (mean, d_mean) = run(build, x.transpose(turn), dy.transpose(turn))
     np.testing.assert_allclose(top.transpose(back), largest, rtol=1e-6)
     np.testing.assert_allclose(mean.transpose(back), means, rtol=1e-4, atol=1e-5)
-    # Each gradient goes to the pixels that made the value: all of it arrives.
+    # Each gradient goes to the pixels of its value, and none of it is lost.
     np.testing.assert_allclose((d_top.transpose(back) * x).sum(), (dy * largest).sum(), rtol=1e-3)
     np.testing.assert_allclose((d_mean.transpose(back) * x).sum(), (dy * means).sum(), rtol=1e-3, atol=1e-3)
 

@@ -54,9 +54,9 @@ def test_a_step_that_was_cancelled_takes_nothing_however_late_it_wakes() -> None
 
     thread = threading.Thread(target=take)
     thread.start()
-    while not step.cancelled._callbacks:  # until it waits
+    while not step.cancelled._callbacks:  # until the step waits
         time.sleep(0.001)
-    with accumulator._changed:  # which the one who waits needs to wake
+    with accumulator._changed:  # the waiting step needs this lock to wake
         step.cancelled.is_set = True
         accumulator._changed.notify_all()
         accumulator._add(np.float32(1.0))

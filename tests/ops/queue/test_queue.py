@@ -1,4 +1,4 @@
-"""Queues: what TensorFlow's do, and waiting that ends when it should."""
+"""Queues behave as TensorFlow's, and waiting ends when it should."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_as_tensorflow(row: dict[str, Any]) -> None:
 
 
 def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """Runs a function that blocks; what it gives or raises is in the list once the thread has ended."""
+    """Runs a blocking function in a thread; its result or error is in the list once the thread has ended."""
     results: list[Any] = []
 
     def run() -> None:
@@ -40,7 +40,7 @@ def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
 
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
-    """Released once for every wait that a queue begins."""
+    """A semaphore that is released once for every wait of a queue."""
     begun = threading.Semaphore(0)
     wait = Queue._wait
 

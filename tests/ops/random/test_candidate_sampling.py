@@ -1,4 +1,4 @@
-"""Candidate samplers, and the losses over what they sample."""
+"""Candidate samplers, and the losses over their samples."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_unique_samples_have_no_repetitions(name: str) -> None:
     sampled, true, own = run(samplers(True, 6, 6)[name])
     assert sorted(sampled.tolist()) == list(range(6))
     p = shares(name, 6)
-    # All come from one number of tries: 1 - (1 - p) ** tries.
+    # All have the same number of tries: 1 - (1 - p) ** tries.
     tries = np.log1p(-own.astype(np.float64)) / np.log1p(-p[sampled])
     assert tries.min() >= 5.9
     np.testing.assert_allclose(true, -np.expm1(np.median(tries) * np.log1p(-p[LABELS])), rtol=1e-2)

@@ -1,4 +1,4 @@
-"""Random ops: what the numbers look like, which key gives which numbers, and the nodes that are built."""
+"""Random ops: the distributions, the numbers of a key, and the nodes that are built."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.session import Session
 
 KEY = np.array([1, 2, 3, 4], np.uint32)
 COUNT = 200_001  # odd: the bits come in pairs
-TRUNCATED_STD = 0.8796  # of a normal distribution cut at two standard deviations
+TRUNCATED_STD = 0.8796  # standard deviation of a normal distribution cut at two standard deviations
 
 
 def draw(op: object, shape: object = (COUNT,), key: np.ndarray = KEY, **attrs: object) -> np.ndarray:
@@ -48,7 +48,7 @@ def test_moments(op: object, mean: float, std: float, low: float, high: float, d
     assert exact.max() <= high
     if op is random.random_uniform_op:
         assert exact.max() < 1.0
-    # Neighbours know nothing of each other, nor do the halves that came from the same words.
+    # Neighbours are independent, and so are the halves that came from the same words.
     assert abs(np.corrcoef(exact[:-1], exact[1:])[0, 1]) < 0.01
     half = COUNT // 2
     assert abs(np.corrcoef(exact[:half], exact[half : 2 * half])[0, 1]) < 0.01

@@ -1,4 +1,4 @@
-"""Sparse tensors: as dense ones in NumPy, errors for what does not fit, no memory for what is not there."""
+"""Sparse tensors: values as dense ones in NumPy, errors for bad arguments, no memory for missing entries."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_does_not_fit(name: str) -> None:
 
 
 def test_crossed_features() -> None:
-    """The hashes are TensorFlow's: models that were trained on them go on."""
+    """The hashes are TensorFlow's, so that models that were trained with them still work."""
     with tf.Graph().as_default():
         letters = tf.SparseTensor([[0, 0], [1, 0], [1, 1]], ["a", "b", "c"], [2, 2])
         features = [letters, tf.constant([["x"], ["y"]]), tf.constant([[1, 2], [3, 4]])]
@@ -155,7 +155,7 @@ def test_order_matters_to_dense_tensors() -> None:
 @pytest.mark.parametrize("use_resource", [False, True])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_lookups_train_the_rows_they_use(combiner: str, use_resource: bool) -> None:
-    """The gradient is sparse, and an update takes nothing but the rows."""
+    """The gradient is sparse, and an update touches only its rows."""
     table = np.arange(12, dtype=np.float32).reshape(6, 2)
     with tf.Graph().as_default(), tf.variable_scope("s", use_resource=use_resource):
         embeddings = tf.get_variable("t", initializer=table)
@@ -178,7 +178,7 @@ def test_lookups_train_the_rows_they_use(combiner: str, use_resource: bool) -> N
 
 
 def test_a_lookup_sees_the_table_as_it_was_read() -> None:
-    """An assignment that waits for the read, but not for the lookup, does not change what is looked up."""
+    """An assignment that waits for the read, but not for the lookup, does not change the result of the lookup."""
     with tf.Graph().as_default(), tf.variable_scope("s", use_resource=True):
         table = tf.get_variable("t", initializer=np.ones((3, 2), np.float32))
         ids = tf.sparse_placeholder(tf.int64, [1, 2])

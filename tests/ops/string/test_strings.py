@@ -1,4 +1,4 @@
-"""Strings: edges beyond the golden cases, as TensorFlow has them."""
+"""Strings: edge cases beyond the golden cases, as in TensorFlow."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_hashes_at_every_size_class() -> None:
     assert [int(h) % 1000 for h in hashing.murmur64(texts)] == LEGACY
 
 
-# What TensorFlow gives for the texts above.
+# TensorFlow's results for the texts above.
 FAST = [263, 686, 492, 104, 304, 728, 712, 727, 9, 405, 92, 533, 233, 351]
 STRONG = [606, 506, 820, 381, 500, 444, 200, 217, 311, 512, 110, 883, 135, 739]
 LEGACY = [899, 882, 779, 281, 691, 487, 182, 872, 748, 661, 61, 469, 791, 859]

@@ -1,4 +1,4 @@
-"""What programs use of tf.contrib.learn: its data sets."""
+"""The data sets of `tf.contrib.learn`."""
 
 from penstock.face.missing import guard as _guard
 from penstock.face.missing import listing as _listing

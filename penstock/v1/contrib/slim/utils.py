@@ -1,4 +1,4 @@
-"""Names of what layers give."""
+"""Names for the outputs of layers."""
 
 from penstock.contrib.layers.outputs import (
     append_tensor_alias,

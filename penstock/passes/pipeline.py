@@ -1,0 +1,65 @@
+"""Pipeline: every pass, in the order in which they run.
+
+A pass is a function from one Subgraph to another and changes neither: it returns the one it was given where it has
+nothing to do. In the master `prune` makes the first Subgraph of a graph, and `partition` the parts of the last one. The
+parameters of a pass, such as the devices there are, are bound here.
+
+    prune -> GRAPH -> placement -> PLACED -> over_tasks -> partition -> WORKER -> plan
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+
+from penstock.passes.deal_ids import deal_ids
+from penstock.passes.ir import Subgraph
+from penstock.passes.late_reads import read_late
+from penstock.passes.on_host import kernels_on_host, lists_on_host
+from penstock.passes.optimize import optimize
+from penstock.passes.place import place, put_on
+from penstock.passes.rows_on_host import rows_on_host
+from penstock.passes.sparse_lookups import gather_before_segments
+from penstock.passes.sparse_updates import fuse_sparse_updates, sum_before_sending, take_summed_rows
+from penstock.passes.split import split
+
+Pass = Callable[[Subgraph], Subgraph]
+
+# The master, before it knows the devices.
+GRAPH: tuple[Pass, ...] = (optimize,)
+
+# The master, once all nodes have a device.
+PLACED: tuple[Pass, ...] = (deal_ids,)
+
+# A worker, on its partition and on each body that it runs by itself.
+WORKER: tuple[Pass, ...] = (gather_before_segments, take_summed_rows, fuse_sparse_updates, rows_on_host, read_late)
+
+
+def placement(devices: Sequence[str], soft: bool) -> tuple[Pass, ...]:
+    """The master, once it knows the devices."""
+    return (partial(place, devices=devices, soft=soft),)
+
+
+def over_tasks(devices: Sequence[str], soft: bool, keys: Iterator[int]) -> tuple[Pass, ...]:
+    """The master, then, if there are several tasks; `keys` numbers the Sends."""
+    return (sum_before_sending, partial(split, devices=devices, soft=soft, keys=keys))
+
+
+def body(device: str, placed: Collection[str] = ()) -> tuple[Pass, ...]:
+    """A worker, on a body of a control-flow node on `device`. Nodes on one of the devices in `placed` stay there."""
+    return (partial(put_on, device=device, unless=placed), lists_on_host, *WORKER)
+
+
+def callable_body(device: str, in_numpy: bool) -> tuple[Pass, ...]:
+    """A worker, on a body that a dataset calls, with what NumPy can run on the host or all compiled."""
+    return (partial(put_on, device=device), *((kernels_on_host,) if in_numpy else ()), *WORKER)
+
+
+def applied(passes: Iterable[Pass], subgraph: Subgraph) -> Subgraph:
+    """The subgraph after all passes.
+
+    >>> applied(WORKER, part.subgraph)
+    """
+    for each in passes:
+        subgraph = each(subgraph)
+    return subgraph
