@@ -20,6 +20,7 @@ from penstock.frames import leaves_engine
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.sessions import default_session_context
+from penstock.graph.typing import FeedDict
 from penstock.master.master import Master, Signature
 from penstock.progress import under_way
 from penstock.worker.devices import local_devices
@@ -116,7 +117,13 @@ class BaseSession:
 
     @leaves_engine
     def run(
-        self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None, *, _times: int = 1
+        self,
+        fetches: Any,
+        feed_dict: FeedDict | None = None,
+        options: Any = None,
+        run_metadata: Any = None,
+        *,
+        _times: int = 1,
     ) -> Any:
         """Runs what `fetches` needs and returns their values in the same structure.
 
@@ -222,7 +229,7 @@ class BaseSession:
             self._partial_runs[handle] = run
         return handle
 
-    def partial_run(self, handle: str | None, fetches: Any, feed_dict: Any = None) -> Any:
+    def partial_run(self, handle: str | None, fetches: Any, feed_dict: FeedDict | None = None) -> Any:
         """Runs the next piece of a step: all operations that can run with what was fed so far, each once."""
         self._check_open()
         if handle is None:

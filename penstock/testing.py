@@ -22,6 +22,7 @@ from penstock.graph.dtype import as_dtype
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.operation import Operation
 from penstock.graph.sessions import get_default_session
+from penstock.graph.typing import TensorLike
 from penstock.session import Session
 
 
@@ -69,9 +70,9 @@ def assert_equal_graph_def(actual: Any, expected: Any, checkpoint_v2: bool = Fal
 
 
 def compute_gradient(
-    x: Any,
+    x: TensorLike,
     x_shape: Any,
-    y: Any,
+    y: TensorLike,
     y_shape: Any,
     x_init_value: Any = None,
     delta: float = 1e-3,
@@ -116,9 +117,9 @@ def compute_gradient(
 
 
 def compute_gradient_error(
-    x: Any,
+    x: TensorLike,
     x_shape: Any,
-    y: Any,
+    y: TensorLike,
     y_shape: Any,
     x_init_value: Any = None,
     delta: float = 1e-3,

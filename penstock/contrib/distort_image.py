@@ -10,6 +10,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import creation
 from penstock.ops.array.joining import stack
 from penstock.ops.array.reshaping import reshape
@@ -24,7 +25,7 @@ _YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523,
 
 
 def random_hsv_in_yiq(
-    image: Any,
+    image: TensorLike,
     max_delta_hue: float = 0,
     lower_saturation: float = 1,
     upper_saturation: float = 1,
@@ -55,7 +56,11 @@ def random_hsv_in_yiq(
 
 
 def adjust_hsv_in_yiq(
-    image: Any, delta_hue: Any = 0, scale_saturation: Any = 1, scale_value: Any = 1, name: str | None = None
+    image: TensorLike,
+    delta_hue: TensorLike = 0,
+    scale_saturation: TensorLike = 1,
+    scale_value: TensorLike = 1,
+    name: str | None = None,
 ) -> Tensor:
     """Rotates the hue of `image` (RGB in its last dimension) by `delta_hue` radians and scales the others.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.graph.typing import FeedDict
 from penstock.ops.io import summary
 from penstock.train import evaluation
 from penstock.train.evaluation import checkpoints_iterator, wait_for_new_checkpoint
@@ -43,13 +44,13 @@ def evaluate_once(
     logdir: str | None,
     num_evals: int = 1,
     initial_op: Any = None,
-    initial_op_feed_dict: Any = None,
+    initial_op_feed_dict: FeedDict | None = None,
     eval_op: Any = None,
-    eval_op_feed_dict: Any = None,
+    eval_op_feed_dict: FeedDict | None = None,
     final_op: Any = None,
-    final_op_feed_dict: Any = None,
+    final_op_feed_dict: FeedDict | None = None,
     summary_op: Any = _DEFAULT,
-    summary_op_feed_dict: Any = None,
+    summary_op_feed_dict: FeedDict | None = None,
     variables_to_restore: Any = None,
     session_config: Any = None,
     hooks: Any = None,
@@ -87,14 +88,14 @@ def evaluation_loop(
     logdir: str | None,
     num_evals: int = 1,
     initial_op: Any = None,
-    initial_op_feed_dict: Any = None,
+    initial_op_feed_dict: FeedDict | None = None,
     init_fn: Any = None,
     eval_op: Any = None,
-    eval_op_feed_dict: Any = None,
+    eval_op_feed_dict: FeedDict | None = None,
     final_op: Any = None,
-    final_op_feed_dict: Any = None,
+    final_op_feed_dict: FeedDict | None = None,
     summary_op: Any = _DEFAULT,
-    summary_op_feed_dict: Any = None,
+    summary_op_feed_dict: FeedDict | None = None,
     variables_to_restore: Any = None,
     eval_interval_secs: float = 60,
     max_number_of_evaluations: int | None = None,

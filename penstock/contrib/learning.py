@@ -11,6 +11,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import FeedDict, TensorLike
 from penstock.logging import info
 from penstock.ops.control.grouping import group
 from penstock.ops.math import casting, compare
@@ -28,7 +29,9 @@ from penstock.variables.initialize import (
 _DEFAULT = 0
 
 
-def train_step(sess: Any, train_op: Any, global_step: Any, train_step_kwargs: dict[str, Any]) -> tuple[Any, bool]:
+def train_step(
+    sess: Any, train_op: Any, global_step: TensorLike, train_step_kwargs: dict[str, Any]
+) -> tuple[Any, bool]:
     """Runs one training step; returns the loss, and if training should stop."""
     start = time.time()
     total_loss, step = sess.run([train_op, global_step])
@@ -47,10 +50,10 @@ def train(
     graph: Graph | None = None,
     master: str = "",
     is_chief: bool = True,
-    global_step: Any = None,
+    global_step: TensorLike = None,
     number_of_steps: int | None = None,
     init_op: Any = _DEFAULT,
-    init_feed_dict: Any = None,
+    init_feed_dict: FeedDict | None = None,
     local_init_op: Any = _DEFAULT,
     init_fn: Any = None,
     ready_op: Any = _DEFAULT,

@@ -9,6 +9,7 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import DTypeLike
 from penstock.ops.array.reshaping import reshape
 from penstock.ops.math.arithmetic import add, add_n, divide, multiply
 from penstock.ops.math.casting import cast
@@ -96,7 +97,11 @@ def rnn_decoder(
 
 
 def basic_rnn_seq2seq(
-    encoder_inputs: Sequence[Any], decoder_inputs: Sequence[Any], cell: Any, dtype: Any = "float32", scope: Any = None
+    encoder_inputs: Sequence[Any],
+    decoder_inputs: Sequence[Any],
+    cell: Any,
+    dtype: DTypeLike = "float32",
+    scope: Any = None,
 ) -> Any:
     """An encoder, and a decoder of the same kind that starts with the encoder's last state."""
     with variable_scope(scope or "basic_rnn_seq2seq"):

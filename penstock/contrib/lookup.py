@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.graph import dtype as dt
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.ops.lookup import mutable, vocabulary
 from penstock.ops.lookup.static import (
     HashTable,
@@ -58,9 +59,9 @@ class MutableHashTable(mutable.MutableHashTable):
 
     def __init__(
         self,
-        key_dtype: Any,
-        value_dtype: Any,
-        default_value: Any,
+        key_dtype: DTypeLike,
+        value_dtype: DTypeLike,
+        default_value: TensorLike,
         shared_name: str | None = None,
         name: str = "MutableHashTable",
         checkpoint: bool = True,
@@ -73,9 +74,9 @@ class MutableDenseHashTable(mutable.DenseHashTable):
 
     def __init__(
         self,
-        key_dtype: Any,
-        value_dtype: Any,
-        default_value: Any,
+        key_dtype: DTypeLike,
+        value_dtype: DTypeLike,
+        default_value: TensorLike,
         empty_key: Any,
         deleted_key: Any,
         initial_num_buckets: int | None = None,
@@ -101,14 +102,16 @@ def index_table_from_tensor(
     num_oov_buckets: int = 0,
     default_value: int = -1,
     hasher_spec: HasherSpec = FastHashSpec,
-    dtype: Any = dt.string,
+    dtype: DTypeLike = dt.string,
     name: str | None = None,
 ) -> LookupInterface:
     """Maps the elements of a vector to their indices: `tf.contrib.lookup.index_table_from_tensor(["a", "b"])`."""
     return vocabulary.index_table_from_tensor(mapping, num_oov_buckets, default_value, hasher_spec, dtype, name)
 
 
-def index_to_string_table_from_tensor(mapping: Any, default_value: Any = "UNK", name: str | None = None) -> HashTable:
+def index_to_string_table_from_tensor(
+    mapping: Any, default_value: TensorLike = "UNK", name: str | None = None
+) -> HashTable:
     """Maps indices to the elements of a vector: `tf.contrib.lookup.index_to_string_table_from_tensor(["a", "b"])`."""
     return vocabulary.index_to_string_table_from_tensor(mapping, default_value, name)
 
@@ -138,11 +141,13 @@ def string_to_index_table_from_tensor(
     return index_table_from_tensor(mapping, num_oov_buckets, default_value, hasher_spec, dt.string, name)
 
 
-def string_to_index(tensor: Any, mapping: Any, default_value: int = -1, name: str | None = None) -> Any:
+def string_to_index(tensor: TensorLike, mapping: Any, default_value: int = -1, name: str | None = None) -> Any:
     """The indices of strings in `mapping`: `tf.contrib.lookup.string_to_index(["b"], ["a", "b"])`."""
     return index_table_from_tensor(mapping, default_value=default_value, name=name).lookup(tensor)
 
 
-def index_to_string(tensor: Any, mapping: Any, default_value: Any = "UNK", name: str | None = None) -> Any:
+def index_to_string(
+    tensor: TensorLike, mapping: Any, default_value: TensorLike = "UNK", name: str | None = None
+) -> Any:
     """The strings of `mapping` at some indices: `tf.contrib.lookup.index_to_string([1], ["a", "b"])`."""
     return index_to_string_table_from_tensor(mapping, default_value, name).lookup(tensor)

@@ -8,11 +8,12 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.metrics import cases, means, thresholds
 from penstock.ops.math import arithmetic, casting, compare, reduce
 
 
-def accuracy(predictions: Any, labels: Any, weights: Any = None, name: str | None = None) -> Any:
+def accuracy(predictions: TensorLike, labels: TensorLike, weights: TensorLike = None, name: str | None = None) -> Any:
     """The share of equal elements in this batch."""
     if labels.dtype != predictions.dtype:
         raise ValueError(f"labels and predictions must be of one type, received {labels.dtype}, {predictions.dtype}.")
@@ -26,9 +27,9 @@ def accuracy(predictions: Any, labels: Any, weights: Any = None, name: str | Non
 
 def _predictions_first(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def streaming(
-        predictions: Any,
-        labels: Any,
-        weights: Any = None,
+        predictions: TensorLike,
+        labels: TensorLike,
+        weights: TensorLike = None,
         metrics_collections: Any = None,
         updates_collections: Any = None,
         name: str | None = None,
@@ -68,10 +69,10 @@ streaming_percentage_less = means.percentage_below
 
 
 def streaming_mean_iou(
-    predictions: Any,
-    labels: Any,
+    predictions: TensorLike,
+    labels: TensorLike,
     num_classes: int,
-    weights: Any = None,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,

@@ -18,6 +18,7 @@ from penstock.data_files import load_digits
 from penstock.errors import DataLossError
 from penstock.graph.dtype import as_dtype
 from penstock.graph.graph import get_default_graph
+from penstock.graph.typing import DTypeLike, TensorLike
 
 DEFAULT_SOURCE_URL = "https://storage.googleapis.com/cvdf-datasets/mnist/"  # nothing is downloaded from there
 SIDE = 28
@@ -38,11 +39,11 @@ class DataSet:
 
     def __init__(
         self,
-        images: Any,
-        labels: Any,
+        images: TensorLike,
+        labels: TensorLike,
         fake_data: bool = False,
         one_hot: bool = False,
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
         reshape: bool = True,
         seed: int | None = None,
     ) -> None:
@@ -126,7 +127,7 @@ def read_data_sets(
     train_dir: str,
     fake_data: bool = False,
     one_hot: bool = False,
-    dtype: Any = np.float32,
+    dtype: DTypeLike = np.float32,
     reshape: bool = True,
     validation_size: int = 5000,
     seed: int | None = None,
@@ -173,7 +174,7 @@ def load_mnist(train_dir: str = "MNIST-data") -> Datasets:
     return read_data_sets(train_dir)
 
 
-def dense_to_one_hot(labels_dense: Any, num_classes: int = CLASSES) -> np.ndarray:
+def dense_to_one_hot(labels_dense: TensorLike, num_classes: int = CLASSES) -> np.ndarray:
     """Rows of zeros with a one at the label."""
     rows: np.ndarray = np.eye(num_classes)[np.asarray(labels_dense)]
     return rows

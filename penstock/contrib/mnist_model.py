@@ -8,6 +8,7 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array.creation import zeros
 from penstock.ops.io import summary
 from penstock.ops.linalg.matmul import matmul
@@ -34,7 +35,7 @@ def _layer(name: str, inputs: Any, units: int, activation: Any = None) -> Tensor
         return outputs if activation is None else activation(outputs)
 
 
-def inference(images: Any, hidden1_units: int, hidden2_units: int) -> Tensor:
+def inference(images: TensorLike, hidden1_units: int, hidden2_units: int) -> Tensor:
     """The logits of ten digits for rows of 784 pixels.
 
     >>> logits = mnist.inference(images, 128, 32)
@@ -44,18 +45,18 @@ def inference(images: Any, hidden1_units: int, hidden2_units: int) -> Tensor:
     return _layer("softmax_linear", hidden, NUM_CLASSES)
 
 
-def loss(logits: Any, labels: Any) -> Tensor:
+def loss(logits: TensorLike, labels: TensorLike) -> Tensor:
     """The mean cross-entropy."""
     return sparse_softmax_cross_entropy(labels=cast(labels, dt.int64), logits=logits)
 
 
-def training(loss: Any, learning_rate: Any) -> Any:
+def training(loss: TensorLike, learning_rate: TensorLike) -> Any:
     """The op of a training step, with a summary of the loss and a global step."""
     summary.scalar("loss", loss)
     step = Variable(0, name="global_step", trainable=False)
     return GradientDescentOptimizer(learning_rate).minimize(loss, global_step=step)
 
 
-def evaluation(logits: Any, labels: Any) -> Tensor:
+def evaluation(logits: TensorLike, labels: TensorLike) -> Tensor:
     """The number of examples whose label is the most likely class."""
     return reduce_sum(cast(in_top_k(logits, labels, 1), dt.int32))

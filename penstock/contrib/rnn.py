@@ -9,6 +9,7 @@ from typing import Any
 from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.ops.array.joining import concat
 from penstock.ops.array.reshaping import expand_dims, reshape
 from penstock.ops.array.slicing import slice as slice_of
@@ -61,7 +62,7 @@ class _WrapperCell(RNNCell):
     def output_size(self) -> Any:
         return self._cell.output_size
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+    def zero_state(self, batch_size: TensorLike, dtype: DTypeLike) -> Any:
         """The inner cell's zero state."""
         return self._cell.zero_state(batch_size, dtype)
 
@@ -82,7 +83,7 @@ class EmbeddingWrapper(_WrapperCell):
             )
         self._classes, self._size, self._initializer = embedding_classes, embedding_size, initializer
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: Any) -> Any:
         """One step on the looked up inputs."""
         bound = math.sqrt(3)  # the variance is 1
         start = self._initializer or get_variable_scope().initializer or random_uniform_initializer(-bound, bound)
@@ -100,7 +101,7 @@ class InputProjectionWrapper(_WrapperCell):
         super().__init__(cell, reuse)
         self._num_proj, self._activation = num_proj, activation
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: Any) -> Any:
         """One step on the projected inputs."""
         projected = linear(inputs, self._num_proj, True)
         return self._cell(self._activation(projected) if self._activation else projected, state)
@@ -119,7 +120,7 @@ class OutputProjectionWrapper(_WrapperCell):
     def output_size(self) -> Any:
         return self._output_size
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: Any) -> Any:
         """One step, its output projected."""
         output, new_state = self._cell(inputs, state)
         projected = linear(output, self._output_size, True)
@@ -133,7 +134,7 @@ class HighwayWrapper(CellWrapper):
         super().__init__(cell)
         self._coupled, self._carry_bias = couple_carry_transform_gates, carry_bias_init
 
-    def wrapped(self, inputs: Any, state: Any, step: Any) -> Any:
+    def wrapped(self, inputs: TensorLike, state: Any, step: Any) -> Any:
         """Runs the step and mixes its outputs with the inputs."""
         outputs, new_state = step(inputs, state)
         return nest.map_structure(self._mixed, inputs, outputs), new_state
@@ -182,11 +183,11 @@ class AttentionCellWrapper(_WrapperCell):
     def output_size(self) -> Any:
         return self._size
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+    def zero_state(self, batch_size: TensorLike, dtype: DTypeLike) -> Any:
         """Zeros for cell, attention and history."""
         return RNNCell.zero_state(self, batch_size, dtype)
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: Any) -> Any:
         """One step with attention."""
         if self._state_is_tuple:
             state, attended, history = state
@@ -234,11 +235,11 @@ def _checked_stack(cells_fw: Any, cells_bw: Any, states_fw: Any, states_bw: Any)
 def stack_bidirectional_rnn(
     cells_fw: Any,
     cells_bw: Any,
-    inputs: Any,
+    inputs: TensorLike,
     initial_states_fw: Any = None,
     initial_states_bw: Any = None,
-    dtype: Any = None,
-    sequence_length: Any = None,
+    dtype: DTypeLike | None = None,
+    sequence_length: TensorLike = None,
     scope: Any = None,
 ) -> Any:
     """Several bidirectional layers over a list of inputs; each gets the joined outputs of the previous one."""
@@ -258,11 +259,11 @@ def stack_bidirectional_rnn(
 def stack_bidirectional_dynamic_rnn(
     cells_fw: Any,
     cells_bw: Any,
-    inputs: Any,
+    inputs: TensorLike,
     initial_states_fw: Any = None,
     initial_states_bw: Any = None,
-    dtype: Any = None,
-    sequence_length: Any = None,
+    dtype: DTypeLike | None = None,
+    sequence_length: TensorLike = None,
     parallel_iterations: int | None = None,
     time_major: bool = False,
     scope: Any = None,

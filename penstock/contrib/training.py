@@ -9,6 +9,7 @@ from penstock.contrib.layers.summaries import add_gradients_summaries
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import control_dependencies, get_collection, get_collection_ref, name_scope
+from penstock.graph.typing import TensorLike
 from penstock.logging import warning
 from penstock.ops.array import passthrough
 from penstock.ops.control import grouping
@@ -38,9 +39,9 @@ def clip_gradient_norms_fn(max_norm: float) -> Any:
 
 
 def create_train_op(
-    total_loss: Any,
+    total_loss: TensorLike,
     optimizer: Any,
-    global_step: Any = _USE_GLOBAL_STEP,
+    global_step: TensorLike = _USE_GLOBAL_STEP,
     update_ops: Any = None,
     variables_to_train: Any = None,
     transform_grads_fn: Any = None,
@@ -91,9 +92,9 @@ def create_train_op(
 
 
 def slim_train_op(
-    total_loss: Any,
+    total_loss: TensorLike,
     optimizer: Any,
-    global_step: Any = _USE_GLOBAL_STEP,
+    global_step: TensorLike = _USE_GLOBAL_STEP,
     update_ops: Any = None,
     variables_to_train: Any = None,
     clip_gradient_norm: float = 0,

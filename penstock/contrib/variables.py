@@ -16,6 +16,7 @@ from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import add_to_collection, get_collection
 from penstock.graph.scopes import device as device_scope
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.ops.array.creation import placeholder
 from penstock.ops.control.grouping import group
 from penstock.train.saver import Saver
@@ -27,8 +28,8 @@ from penstock.variables.variable import Variable
 @add_arg_scope
 def variable(
     name: str,
-    shape: Any = None,
-    dtype: Any = None,
+    shape: ShapeLike = None,
+    dtype: DTypeLike | None = None,
     initializer: Any = None,
     regularizer: Any = None,
     trainable: bool = True,
@@ -68,8 +69,8 @@ def variable(
 @add_arg_scope
 def model_variable(
     name: str,
-    shape: Any = None,
-    dtype: Any = dt.float32,
+    shape: ShapeLike = None,
+    dtype: DTypeLike = dt.float32,
     initializer: Any = None,
     regularizer: Any = None,
     trainable: bool = True,
@@ -103,7 +104,7 @@ def model_variable(
 
 
 def local_variable(
-    initial_value: Any, validate_shape: bool = True, name: str | None = None, use_resource: bool | None = None
+    initial_value: TensorLike, validate_shape: bool = True, name: str | None = None, use_resource: bool | None = None
 ) -> Any:
     """A variable of this process: in LOCAL_VARIABLES, not trained, not saved."""
     return Variable(

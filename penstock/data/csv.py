@@ -18,6 +18,7 @@ from penstock.data.transformations import ignore_errors as without_errors
 from penstock.data.transformations import parallel_interleave
 from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
+from penstock.graph.typing import TensorLike
 from penstock.ops.io.decode_csv import decode_csv
 from penstock.ops.io.parse_features import parse_example
 
@@ -37,10 +38,10 @@ class CsvDataset(Dataset):
 
     def __init__(
         self,
-        filenames: Any,
+        filenames: TensorLike,
         record_defaults: Sequence[Any],
         compression_type: Any = None,
-        buffer_size: Any = None,
+        buffer_size: TensorLike = None,
         header: bool = False,
         field_delim: str = ",",
         use_quote_delim: bool = True,
@@ -60,7 +61,7 @@ class CsvDataset(Dataset):
 
 
 def make_csv_dataset(
-    file_pattern: Any,
+    file_pattern: TensorLike,
     batch_size: int,
     column_names: Any = None,
     column_defaults: Any = None,
@@ -177,7 +178,7 @@ def parse_example_dataset(features: dict[str, Any], num_parallel_calls: int = 1)
 
 
 def make_batched_features_dataset(
-    file_pattern: Any,
+    file_pattern: TensorLike,
     batch_size: int,
     features: dict[str, Any],
     reader: Any = TFRecordDataset,

@@ -21,6 +21,7 @@ from penstock.graph.opdef import OpDef
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, device, get_seed, name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import passthrough, reshaping
 from penstock.ops.debugging import assertion
 from penstock.ops.io import files
@@ -194,7 +195,7 @@ class Dataset:
         return Dataset(variant, spec)
 
     @staticmethod
-    def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None = None) -> Dataset:
+    def list_files(file_pattern: TensorLike, shuffle: bool | None = None, seed: int | None = None) -> Dataset:
         """The files that match a pattern, in random order by default: `Dataset.list_files("data/*")`."""
         with name_scope(None, "list_files"):
             pattern = convert_to_tensor(file_pattern, dtype=dt.string, name="file_pattern")
@@ -233,8 +234,8 @@ class Dataset:
     def interleave(
         self,
         map_func: Callable[..., Any],
-        cycle_length: Any = AUTOTUNE,
-        block_length: Any = 1,
+        cycle_length: TensorLike = AUTOTUNE,
+        block_length: TensorLike = 1,
         num_parallel_calls: Any = None,
     ) -> Dataset:
         """Like `flat_map`, but alternates between `cycle_length` datasets: `names.interleave(TFRecordDataset, 4)`."""
@@ -280,7 +281,7 @@ class Dataset:
 
     # Batches
 
-    def batch(self, batch_size: Any, drop_remainder: Any = False) -> Dataset:
+    def batch(self, batch_size: TensorLike, drop_remainder: Any = False) -> Dataset:
         """Joins `batch_size` elements into one; the last batch may be smaller, unless it is dropped."""
         size = as_int64(batch_size, "batch_size")
         drop = convert_to_tensor(drop_remainder, dtype=dt.bool, name="drop_remainder")
@@ -289,7 +290,7 @@ class Dataset:
         return self._made(transform_ops.batch_dataset, size, drop, spec=spec)
 
     def padded_batch(
-        self, batch_size: Any, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: Any = False
+        self, batch_size: TensorLike, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: Any = False
     ) -> Dataset:
         """Batches of elements of different shapes: `lines.padded_batch(32, padded_shapes=[None])`."""
         if padded_shapes is None:
@@ -308,7 +309,9 @@ class Dataset:
         spec = structure.with_shapes(self._spec, lambda s: s if s.rank is None else s[1:])
         return self._made(transform_ops.unbatch_dataset, spec=spec)
 
-    def window(self, size: Any, shift: Any = None, stride: Any = 1, drop_remainder: Any = False) -> Dataset:
+    def window(
+        self, size: TensorLike, shift: TensorLike = None, stride: Any = 1, drop_remainder: Any = False
+    ) -> Dataset:
         """Datasets of `size` elements each: `dataset.window(3, 1).flat_map(lambda w: w.batch(3))`."""
         drop = convert_to_tensor(drop_remainder, dtype=dt.bool, name="drop_remainder")
         length = as_int64(size, "size")
@@ -318,26 +321,28 @@ class Dataset:
 
     # Order and number
 
-    def shuffle(self, buffer_size: Any, seed: Any = None, reshuffle_each_iteration: bool | None = None) -> Dataset:
+    def shuffle(
+        self, buffer_size: TensorLike, seed: Any = None, reshuffle_each_iteration: bool | None = None
+    ) -> Dataset:
         """Elements in random order, each a random one of the next `buffer_size`: `dataset.shuffle(10000, seed=1)`."""
         size = as_int64(buffer_size, "buffer_size")
         first, second = seeds(seed)
         again = reshuffle_each_iteration is None or bool(reshuffle_each_iteration)
         return self._made(transform_ops.shuffle_dataset, size, first, second, reshuffle_each_iteration=again)
 
-    def repeat(self, count: Any = None) -> Dataset:
+    def repeat(self, count: TensorLike = None) -> Dataset:
         """Repeats the elements `count` times, or forever."""
         return self._made(transform_ops.repeat_dataset, as_int64(count, "count", -1))
 
-    def take(self, count: Any) -> Dataset:
+    def take(self, count: TensorLike) -> Dataset:
         """The first `count` elements; -1 for all."""
         return self._made(transform_ops.take_dataset, as_int64(count, "count"))
 
-    def skip(self, count: Any) -> Dataset:
+    def skip(self, count: TensorLike) -> Dataset:
         """All but the first `count` elements."""
         return self._made(transform_ops.skip_dataset, as_int64(count, "count"))
 
-    def shard(self, num_shards: Any, index: Any) -> Dataset:
+    def shard(self, num_shards: TensorLike, index: Any) -> Dataset:
         """Every `num_shards`-th element, starting at `index`: `names.shard(num_workers, worker_index)`."""
         shards, which = as_int64(num_shards, "num_shards"), as_int64(index, "index")
         count, number = constant_value(shards), constant_value(which)
@@ -361,18 +366,18 @@ class Dataset:
         spec = structure.pack(self._spec, common)
         return self._made(transform_ops.concatenate_dataset, dataset._variant_tensor, spec=spec)
 
-    def enumerate(self, start: Any = 0) -> Dataset:
+    def enumerate(self, start: TensorLike = 0) -> Dataset:
         """Each element with its number: `for i, x in enumerate(...)`."""
         return Dataset.zip((Dataset.range(start, np.iinfo(np.int64).max), self))
 
     # Execution
 
-    def cache(self, filename: Any = "") -> Dataset:
+    def cache(self, filename: TensorLike = "") -> Dataset:
         """Keeps the elements of the first iteration, in memory or in a file."""
         path = convert_to_tensor(filename or "", dtype=dt.string, name="filename")
         return self._made(transform_ops.cache_dataset, path)
 
-    def prefetch(self, buffer_size: Any) -> Dataset:
+    def prefetch(self, buffer_size: TensorLike) -> Dataset:
         """Makes elements in advance, in a thread: `dataset.batch(100).prefetch(1)`."""
         return self._made(transform_ops.prefetch_dataset, as_int64(buffer_size, "buffer_size", AUTOTUNE))
 

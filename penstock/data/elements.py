@@ -11,6 +11,7 @@ from penstock.data.dataset import Dataset
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Operation, Tensor
+from penstock.graph.typing import TensorLike
 
 __all__ = [
     "INFINITE_CARDINALITY",
@@ -59,7 +60,7 @@ def from_variant(variant: Tensor, structure: Any) -> Dataset:
 class TFRecordWriter:
     """Writes a dataset of strings to a file: `sess.run(tf.data.experimental.TFRecordWriter(path).write(dataset))`."""
 
-    def __init__(self, filename: Any, compression_type: Any = None) -> None:
+    def __init__(self, filename: TensorLike, compression_type: Any = None) -> None:
         self._filename = convert_to_tensor(filename, dtype=dt.string, name="filename")
         self._compression = convert_to_tensor(compression_type or "", dtype=dt.string, name="compression_type")
 

@@ -12,6 +12,7 @@ from penstock.graph.graph import get_default_graph
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import device, name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 
 GET_NEXT_CALL_WARNING_THRESHOLD = 32
 
@@ -62,7 +63,7 @@ class Iterator:
 
     @staticmethod
     def from_string_handle(
-        string_handle: Any, output_types: Any, output_shapes: Any = None, output_classes: Any = None
+        string_handle: TensorLike, output_types: Any, output_shapes: Any = None, output_classes: Any = None
     ) -> Iterator:
         """The iterator that a string names; the string can be fed: `sess.run(x, {handle: train_handle})`.
 

@@ -12,6 +12,7 @@ from penstock.data.structure import TensorSpec
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
+from penstock.graph.typing import TensorLike
 
 _RECORD = TensorSpec((), dt.string)
 _BUFFER = 256 * 1024
@@ -24,7 +25,7 @@ def _compression(value: Any) -> Tensor:
 class _FileDataset(Dataset):
     """The records of files, one file after the other or several at a time."""
 
-    def __init__(self, filenames: Any, read: Callable[[Tensor], Tensor], num_parallel_reads: Any) -> None:
+    def __init__(self, filenames: TensorLike, read: Callable[[Tensor], Tensor], num_parallel_reads: Any) -> None:
         paths = as_paths(filenames)
         traced = trace(lambda path: Dataset(read(path), _RECORD), type(self).__name__, paths.element_spec)
         attrs = {"f": traced.function, "spec": _RECORD}
@@ -46,7 +47,11 @@ class TFRecordDataset(_FileDataset):
     """The records of TFRecord files, as strings: `tf.data.TFRecordDataset(["a.tfrecord", "b.tfrecord"])`."""
 
     def __init__(
-        self, filenames: Any, compression_type: Any = None, buffer_size: Any = None, num_parallel_reads: Any = None
+        self,
+        filenames: TensorLike,
+        compression_type: Any = None,
+        buffer_size: TensorLike = None,
+        num_parallel_reads: Any = None,
     ) -> None:
         def read(path: Tensor) -> Tensor:
             size = as_int64(buffer_size, "buffer_size", _BUFFER)
@@ -60,7 +65,11 @@ class TextLineDataset(_FileDataset):
     """The lines of text files, as strings: `tf.data.TextLineDataset("data.csv").skip(1)`."""
 
     def __init__(
-        self, filenames: Any, compression_type: Any = None, buffer_size: Any = None, num_parallel_reads: Any = None
+        self,
+        filenames: TensorLike,
+        compression_type: Any = None,
+        buffer_size: TensorLike = None,
+        num_parallel_reads: Any = None,
     ) -> None:
         def read(path: Tensor) -> Tensor:
             size = as_int64(buffer_size, "buffer_size", _BUFFER)
@@ -75,11 +84,11 @@ class FixedLengthRecordDataset(_FileDataset):
 
     def __init__(
         self,
-        filenames: Any,
-        record_bytes: Any,
-        header_bytes: Any = None,
-        footer_bytes: Any = None,
-        buffer_size: Any = None,
+        filenames: TensorLike,
+        record_bytes: TensorLike,
+        header_bytes: TensorLike = None,
+        footer_bytes: TensorLike = None,
+        buffer_size: TensorLike = None,
         compression_type: Any = None,
         num_parallel_reads: Any = None,
     ) -> None:

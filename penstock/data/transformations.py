@@ -15,6 +15,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.ops.array import gathering
 from penstock.ops.array.joining import stack
 from penstock.ops.math import casting, compare, reduce
@@ -22,7 +23,7 @@ from penstock.ops.math import casting, compare, reduce
 Transformation = Callable[[Dataset], Dataset]
 
 
-def shuffle_and_repeat(buffer_size: Any, count: Any = None, seed: Any = None) -> Transformation:
+def shuffle_and_repeat(buffer_size: TensorLike, count: TensorLike = None, seed: Any = None) -> Transformation:
     """`shuffle` and then `repeat`: `dataset.apply(tf.data.experimental.shuffle_and_repeat(10000))`."""
 
     def apply(dataset: Dataset) -> Dataset:
@@ -34,7 +35,7 @@ def shuffle_and_repeat(buffer_size: Any, count: Any = None, seed: Any = None) ->
 
 def map_and_batch(
     map_func: Callable[..., Any],
-    batch_size: Any,
+    batch_size: TensorLike,
     num_parallel_batches: Any = None,
     drop_remainder: Any = False,
     num_parallel_calls: Any = None,
@@ -62,8 +63,8 @@ def map_and_batch_with_legacy_function(*args: Any, **kwargs: Any) -> Transformat
 
 def parallel_interleave(
     map_func: Callable[..., Any],
-    cycle_length: Any,
-    block_length: Any = 1,
+    cycle_length: TensorLike,
+    block_length: TensorLike = 1,
     sloppy: Any = False,
     buffer_output_elements: Any = None,
     prefetch_input_elements: Any = None,
@@ -101,7 +102,7 @@ def unique() -> Transformation:
     return lambda dataset: dataset._made(transform_ops.unique_dataset)
 
 
-def enumerate_dataset(start: Any = 0) -> Transformation:
+def enumerate_dataset(start: TensorLike = 0) -> Transformation:
     """Each element with its number."""
     return lambda dataset: dataset.enumerate(start)
 
@@ -111,12 +112,14 @@ def filter_for_shard(num_shards: Any, shard_index: Any) -> Transformation:
     return lambda dataset: dataset.shard(num_shards, shard_index)
 
 
-def batch_and_drop_remainder(batch_size: Any) -> Transformation:
+def batch_and_drop_remainder(batch_size: TensorLike) -> Transformation:
     """Batches, without a smaller last one."""
     return lambda dataset: dataset.batch(batch_size, drop_remainder=True)
 
 
-def padded_batch_and_drop_remainder(batch_size: Any, padded_shapes: Any, padding_values: Any = None) -> Transformation:
+def padded_batch_and_drop_remainder(
+    batch_size: TensorLike, padded_shapes: Any, padding_values: Any = None
+) -> Transformation:
     """Padded batches, without a smaller last one."""
     return lambda dataset: dataset.padded_batch(batch_size, padded_shapes, padding_values, drop_remainder=True)
 
@@ -126,7 +129,7 @@ def copy_to_device(target_device: str, source_device: str = "/cpu:0") -> Transfo
     return lambda dataset: dataset
 
 
-def prefetch_to_device(device: str, buffer_size: Any = None) -> Transformation:
+def prefetch_to_device(device: str, buffer_size: TensorLike = None) -> Transformation:
     """`prefetch`: data is copied to a device when compiled code needs it."""
     return lambda dataset: dataset.prefetch(buffer_size)
 
@@ -263,7 +266,7 @@ def _to_boundary(shape: Any, boundary: Tensor) -> Any:
 # Sources
 
 
-def Counter(start: Any = 0, step: Any = 1, dtype: Any = dt.int64) -> Dataset:
+def Counter(start: TensorLike = 0, step: Any = 1, dtype: DTypeLike = dt.int64) -> Dataset:
     """Counts without end: `tf.data.experimental.Counter(start=1)`."""
     wanted = dt.as_dtype(dtype)
     limit = np.iinfo(np.int64).max if np.sign(step) >= 0 else np.iinfo(np.int64).min
@@ -305,7 +308,7 @@ def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -
     return Dataset(variant, spec)
 
 
-def sample_from_datasets(datasets: Sequence[Dataset], weights: Any = None, seed: Any = None) -> Dataset:
+def sample_from_datasets(datasets: Sequence[Dataset], weights: TensorLike = None, seed: Any = None) -> Dataset:
     """Takes elements from randomly chosen datasets: `tf.data.experimental.sample_from_datasets([a, b], [0.9, 0.1])`."""
     count = len(datasets)
     chances = np.full(count, 1.0 / count) if weights is None else np.asarray(weights, np.float64)

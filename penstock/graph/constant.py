@@ -11,6 +11,7 @@ from penstock.graph.arrays import MAX_RANK
 from penstock.graph.opdef import grouped
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.typing import TensorLike
 
 MAX_FOLDED_ELEMENTS = 4096
 
@@ -22,7 +23,7 @@ def captured_from(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def constant_value(tensor: Any, partial: bool = False) -> np.ndarray | None:
+def constant_value(tensor: TensorLike, partial: bool = False) -> np.ndarray | None:
     """The value of `tensor` if it follows from constants and static shapes alone, else None.
 
     >>> constant_value(tf.shape(tf.zeros([2, 3])))

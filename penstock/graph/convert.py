@@ -16,6 +16,7 @@ from penstock.graph.opdef import registered
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 
 Conversion = Callable[..., Any]
 _CONVERSIONS: list[tuple[int, Any, Conversion]] = []
@@ -31,8 +32,8 @@ def register_tensor_conversion_function(base_type: Any, conversion_func: Convers
 
 
 def convert_to_tensor(
-    value: Any,
-    dtype: Any = None,
+    value: TensorLike,
+    dtype: DTypeLike | None = None,
     name: str | None = None,
     preferred_dtype: Any = None,
     dtype_hint: Any = None,
@@ -144,7 +145,9 @@ def convert_n_to_tensor(values: Any, dtype: Any = None, name: str | None = None)
     return [convert_to_tensor(v, dtype, f"{name}_{i}" if name else None) for i, v in enumerate(values)]
 
 
-def convert_to_tensor_or_indexed_slices(value: Any, dtype: Any = None, name: str | None = None) -> Any:
+def convert_to_tensor_or_indexed_slices(
+    value: TensorLike, dtype: DTypeLike | None = None, name: str | None = None
+) -> Any:
     """`value` as a Tensor, or as it is when it is IndexedSlices (or None)."""
     return value if isinstance(value, IndexedSlices) else convert_to_tensor(value, dtype, name)
 

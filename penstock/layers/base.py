@@ -19,6 +19,7 @@ from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import add_to_collection, get_collection_ref, name_scope
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.layers.inputs import InputSpec, check_inputs
 from penstock.layers.names import activation_named, initializer_named
 from penstock.ops.array import reshaping
@@ -75,7 +76,7 @@ class Layer:
     input_spec: Any = None
     collects_updates = True  # True if updates go to UPDATE_OPS
 
-    def __init__(self, trainable: bool = True, name: Any = None, dtype: Any = None, **kwargs: Any) -> None:
+    def __init__(self, trainable: bool = True, name: Any = None, dtype: DTypeLike | None = None, **kwargs: Any) -> None:
         self._reuse = kwargs.pop("_reuse", None)
         scope = kwargs.pop("_scope", None)
         self._activity_regularizer = kwargs.pop("activity_regularizer", None)
@@ -171,23 +172,23 @@ class Layer:
 
     # Methods that subclasses write and use.
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: ShapeLike) -> None:
         """Makes the variables; called once, with the shape (or shapes) of the first inputs."""
         self.built = True
 
-    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self, inputs: TensorLike, *args: Any, **kwargs: Any) -> Any:
         """Computes the outputs."""
         return inputs
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: ShapeLike) -> Any:
         """The shape of the outputs for inputs of a given shape."""
         raise NotImplementedError(f"{type(self).__name__} does not say its output shape.")
 
     def add_weight(
         self,
         name: str,
-        shape: Any = None,
-        dtype: Any = None,
+        shape: ShapeLike = None,
+        dtype: DTypeLike | None = None,
         initializer: Any = None,
         regularizer: Callable[[Any], Any] | None = None,
         trainable: bool | None = None,
@@ -242,7 +243,7 @@ class Layer:
         """`add_weight` under its old name."""
         return self.add_weight(*args, **kwargs)
 
-    def add_loss(self, losses: Any, inputs: Any = None) -> None:
+    def add_loss(self, losses: Any, inputs: TensorLike = None) -> None:
         """Adds to the layer's losses and to REGULARIZATION_LOSSES; `inputs` are the inputs they depend on, if any.
 
         >>> self.add_loss(0.01 * tf.reduce_sum(outputs), inputs=inputs)
@@ -252,7 +253,7 @@ class Layer:
         self._losses += [(loss, inputs) for loss in new]
         _collect(new, GraphKeys.REGULARIZATION_LOSSES)
 
-    def add_update(self, updates: Any, inputs: Any = None) -> None:
+    def add_update(self, updates: Any, inputs: TensorLike = None) -> None:
         """Adds ops that belong to a training step, such as those of moving averages; they go to UPDATE_OPS.
 
         >>> self.add_update(tf.assign_add(self.seen, 1), inputs=inputs)
@@ -263,17 +264,17 @@ class Layer:
                 op = found if isinstance(found, Operation) else getattr(found, "op", found)
                 self._updates.append((op, inputs))
 
-    def get_updates_for(self, inputs: Any) -> list[Any]:
+    def get_updates_for(self, inputs: TensorLike) -> list[Any]:
         """The updates that depend on `inputs`; with None those that depend on none."""
         return _depending(self._updates, inputs)
 
-    def get_losses_for(self, inputs: Any) -> list[Any]:
+    def get_losses_for(self, inputs: TensorLike) -> list[Any]:
         """The losses that depend on `inputs`; with None those that depend on none."""
         return _depending(self._losses, inputs)
 
     # Calling.
 
-    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, inputs: TensorLike, *args: Any, **kwargs: Any) -> Any:
         """The layer applied to `inputs`: a tensor, or a structure of tensors."""
         self._set_scope(kwargs.pop("scope", None))
         assert self._scope is not None
@@ -295,7 +296,7 @@ class Layer:
             _collect(self.updates, GraphKeys.UPDATE_OPS)
         return outputs
 
-    def apply(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(self, inputs: TensorLike, *args: Any, **kwargs: Any) -> Any:
         """The same as calling the layer."""
         return self(inputs, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Convolutions over one, two and three axes, and their transposes."""
+"""Convolutions over one, two and three axes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,10 @@ from typing import Any
 
 from penstock.graph.opdef import OpDef, registered
 from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.layers.base import InputSpec, Layer, activation_named, functional
-from penstock.layers.windows import (
-    conv_size,
-    for_all_axes,
-    format_named,
-    layout_of,
-    padding_named,
-    sizes,
-    transposed_size,
-)
-from penstock.ops.array import joining, reshaping
+from penstock.layers.windows import conv_size, for_all_axes, format_named, layout_of, padding_named, sizes
+from penstock.ops.array import reshaping
 from penstock.ops.conv import conv2d as conv
 from penstock.ops.conv import dilated
 from penstock.ops.conv.conv1d import conv1d as conv1d_op
@@ -80,7 +73,7 @@ class Conv(Layer):
         """The axis of the inputs that holds the channels."""
         return 1 if self.data_format == "channels_first" else -1
 
-    def channels_in(self, input_shape: Any) -> int:
+    def channels_in(self, input_shape: ShapeLike) -> int:
         """The number of channels. It must be known, and later inputs must have the same number."""
         channels = as_shape(input_shape).as_list()[self.channel_axis]
         if channels is None:
@@ -90,7 +83,7 @@ class Conv(Layer):
         self.input_spec = InputSpec(ndim=self.rank + 2, axes={self.channel_axis: channels})
         return channels
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: ShapeLike) -> None:
         self.kernel = self._make_kernel("kernel", [*self.kernel_size, self.channels_in(input_shape), self.filters])
         self._make_bias()
         self.built = True
@@ -116,7 +109,7 @@ class Conv(Layer):
                 trainable=True,
             )
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: TensorLike) -> Any:
         layout, padding = layout_of(self.data_format, self.rank), self.padding.upper()
         if self.rank == 3:
             outputs = op_named("Conv3D")(
@@ -164,7 +157,7 @@ class Conv(Layer):
             return [batch, *spatial, self.filters]
         return [batch, self.filters, *spatial]
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         batch, spatial = self._spatial(input_shape)
         windows = zip(spatial, self.kernel_size, self.strides, self.dilation_rate, strict=True)
         return TensorShape(self._shape(batch, [conv_size(n, k, self.padding, s, d) for n, k, s, d in windows]))
@@ -311,140 +304,6 @@ class Conv3D(Conv):
         )
 
 
-class _Transposed(Conv):
-    """The transpose of a convolution: the kernel is [*sizes, filters, channels]."""
-
-    def build(self, input_shape: Any) -> None:
-        self.kernel = self._make_kernel("kernel", [*self.kernel_size, self.filters, self.channels_in(input_shape)])
-        self._make_bias()
-        self.built = True
-
-    def call(self, inputs: Any) -> Any:
-        at_run_time: Any = reshaping.shape(inputs)
-        batch = at_run_time[0]
-        _, static = self._spatial(inputs.shape)
-        first = 1 if self.data_format == "channels_last" else 2
-        spatial = [at_run_time[first + i] if n is None else n for i, n in enumerate(static)]
-        windows = zip(spatial, self.kernel_size, self.strides, strict=True)
-        shape = joining.stack(self._shape(batch, [transposed_size(n, k, self.padding, s) for n, k, s in windows]))
-        layout, padding = layout_of(self.data_format, self.rank), self.padding.upper()
-        outputs: Any
-        if self.rank == 2:
-            strides = for_all_axes(self.strides, self.data_format)
-            outputs = conv.conv2d_transpose(inputs, self.kernel, shape, strides, padding, layout)
-        else:
-            outputs = op_named("Conv3DBackpropInputV2")(
-                shape,
-                self.kernel,
-                inputs,
-                strides=for_all_axes(self.strides, self.data_format),
-                padding=padding,
-                data_format=layout,
-                name="conv3d_transpose",
-            )
-        outputs.set_shape(self.compute_output_shape(inputs.shape))
-        return self.finish(outputs)
-
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
-        batch, spatial = self._spatial(input_shape)
-        windows = zip(spatial, self.kernel_size, self.strides, strict=True)
-        return TensorShape(self._shape(batch, [transposed_size(n, k, self.padding, s) for n, k, s in windows]))
-
-
-class Conv2DTranspose(_Transposed):
-    """The transpose of a Conv2D, which makes images larger: `tf.layers.Conv2DTranspose(32, 5, strides=2)(images)`."""
-
-    def __init__(
-        self,
-        filters: int,
-        kernel_size: Any,
-        strides: Any = (1, 1),
-        padding: str = "valid",
-        data_format: str | None = "channels_last",
-        activation: Any = None,
-        use_bias: bool = True,
-        kernel_initializer: Any = None,
-        bias_initializer: Any = _ZEROS,
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
-        trainable: bool = True,
-        name: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            2,
-            filters,
-            kernel_size,
-            strides,
-            padding,
-            data_format,
-            1,
-            activation,
-            use_bias,
-            kernel_initializer,
-            bias_initializer,
-            kernel_regularizer,
-            bias_regularizer,
-            activity_regularizer,
-            kernel_constraint,
-            bias_constraint,
-            trainable,
-            name,
-            **kwargs,
-        )
-
-
-class Conv3DTranspose(_Transposed):
-    """The transpose of a Conv3D: `tf.layers.Conv3DTranspose(32, 3, strides=2)(volumes)`."""
-
-    def __init__(
-        self,
-        filters: int,
-        kernel_size: Any,
-        strides: Any = (1, 1, 1),
-        padding: str = "valid",
-        data_format: str | None = "channels_last",
-        activation: Any = None,
-        use_bias: bool = True,
-        kernel_initializer: Any = None,
-        bias_initializer: Any = _ZEROS,
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
-        trainable: bool = True,
-        name: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            3,
-            filters,
-            kernel_size,
-            strides,
-            padding,
-            data_format,
-            1,
-            activation,
-            use_bias,
-            kernel_initializer,
-            bias_initializer,
-            kernel_regularizer,
-            bias_regularizer,
-            activity_regularizer,
-            kernel_constraint,
-            bias_constraint,
-            trainable,
-            name,
-            **kwargs,
-        )
-
-
 conv1d = functional(Conv1D)
 conv2d = functional(Conv2D)
 conv3d = functional(Conv3D)
-conv2d_transpose = functional(Conv2DTranspose)
-conv3d_transpose = functional(Conv3DTranspose)

@@ -12,6 +12,7 @@ from penstock.graph.opdef import registered
 from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.layers.base import InputSpec, Layer, activation_named, functional
 from penstock.ops.array import arranging, creation, passthrough, reshaping
 from penstock.ops.control.flow import smart_cond
@@ -53,7 +54,7 @@ class Dense(Layer):
         self.kernel: Any = None
         self.bias: Any = None
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: ShapeLike) -> None:
         if not as_dtype(self.dtype or dt.float32).is_floating and not as_dtype(self.dtype or dt.float32).is_complex:
             raise TypeError(f"Unable to build `Dense` layer with non-floating point dtype {self.dtype}")
         last = as_shape(input_shape).as_list()[-1]
@@ -81,7 +82,7 @@ class Dense(Layer):
             )
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: TensorLike) -> Any:
         outputs: Any
         if isinstance(inputs, SparseTensor):
             product = registered("SparseTensorDenseMatMul")
@@ -97,7 +98,7 @@ class Dense(Layer):
             outputs = layer_parts.bias_add(outputs, self.bias)
         return outputs if self.activation is None else self.activation(outputs)
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         return TensorShape([*as_shape(input_shape).with_rank_at_least(2).as_list()[:-1], self.units])
 
 
@@ -108,12 +109,17 @@ class Dropout(Layer):
     """
 
     def __init__(
-        self, rate: Any = 0.5, noise_shape: Any = None, seed: int | None = None, name: Any = None, **kwargs: Any
+        self,
+        rate: TensorLike = 0.5,
+        noise_shape: ShapeLike = None,
+        seed: int | None = None,
+        name: Any = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
         self.rate, self.noise_shape, self.seed = rate, noise_shape, seed
 
-    def call(self, inputs: Any, training: Any = False) -> Any:
+    def call(self, inputs: TensorLike, training: Any = False) -> Any:
         def dropped() -> Tensor:
             return layer_parts.dropout(inputs, noise_shape=self._noise_shape(inputs), seed=self.seed, rate=self.rate)
 
@@ -125,7 +131,7 @@ class Dropout(Layer):
         sizes: Any = reshaping.shape(inputs)
         return [sizes[i] if size is None else size for i, size in enumerate(self.noise_shape)]
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: ShapeLike) -> Any:
         return input_shape
 
 
@@ -140,7 +146,7 @@ class Flatten(Layer):
         self.data_format = (data_format or "channels_last").lower()
         self.input_spec = InputSpec(min_ndim=1)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: TensorLike) -> Any:
         rank = inputs.shape.rank
         if self.data_format == "channels_first" and rank > 2:
             inputs = arranging.transpose(inputs, [0, *range(2, rank), 1])
@@ -157,7 +163,7 @@ class Flatten(Layer):
         outputs.set_shape(self.compute_output_shape(inputs.shape))
         return outputs
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         shape = as_shape(input_shape)
         if shape.rank is None:
             return TensorShape([None, None])
@@ -169,6 +175,6 @@ dense = functional(Dense)
 dropout = functional(Dropout, inspect.Parameter("training", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False))
 
 
-def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Any:
+def flatten(inputs: TensorLike, name: str | None = None, data_format: str = "channels_last") -> Any:
     """Flattens all axes of `inputs` but the first into one: `tf.layers.flatten(images)`."""
     return Flatten(data_format, name=name, _scope=name).apply(inputs)

@@ -7,6 +7,7 @@ from typing import Any
 from penstock.graph import nest
 from penstock.graph.dtype import as_dtype
 from penstock.graph.shape import as_shape
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 
 
 class InputSpec:
@@ -17,8 +18,8 @@ class InputSpec:
 
     def __init__(
         self,
-        dtype: Any = None,
-        shape: Any = None,
+        dtype: DTypeLike | None = None,
+        shape: ShapeLike = None,
         ndim: int | None = None,
         max_ndim: int | None = None,
         min_ndim: int | None = None,
@@ -34,7 +35,7 @@ class InputSpec:
         given = {key: value for key, value in vars(self).items() if value}
         return f"InputSpec({', '.join(f'{key}={value}' for key, value in given.items())})"
 
-    def check(self, tensor: Any, layer: str, index: int) -> None:
+    def check(self, tensor: TensorLike, layer: str, index: int) -> None:
         """Raises ValueError if `tensor`, input number `index` of the layer called `layer`, does not fit."""
         where = f"Input {index} of layer {layer} is incompatible with the layer"
         shape = tensor.shape

@@ -11,6 +11,7 @@ from penstock.graph.dtype import as_dtype
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.shape import as_shape
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.layers.base import InputSpec, Layer
 from penstock.ops.array import creation, reshaping
 from penstock.ops.control.flow import smart_cond
@@ -80,7 +81,7 @@ class BatchNormalization(Layer):
         self.gamma: Any = None
         self.beta: Any = None
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: ShapeLike) -> None:
         shape = as_shape(input_shape)
         if shape.rank is None:
             raise ValueError(f"Input has undefined rank: {shape} (layer '{self.name}').")
@@ -132,7 +133,7 @@ class BatchNormalization(Layer):
         finally:
             self._scope.set_partitioner(partitioner)
 
-    def call(self, inputs: Any, training: Any = False) -> Any:
+    def call(self, inputs: TensorLike, training: Any = False) -> Any:
         training = False if training is None else training
         return self._call_fused(inputs, training) if self.fused else self._call_plain(inputs, training)
 
@@ -209,7 +210,7 @@ class BatchNormalization(Layer):
         outputs.set_shape(inputs.shape)
         return outputs
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: ShapeLike) -> Any:
         return input_shape
 
 
@@ -230,7 +231,7 @@ def _update_average_if(training: Any, average: Any, value: Any, momentum: float)
 
 
 def batch_normalization(
-    inputs: Any,
+    inputs: TensorLike,
     axis: Any = -1,
     momentum: Any = 0.99,
     epsilon: float = 1e-3,

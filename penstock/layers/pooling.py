@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.layers.base import InputSpec, Layer, functional
 from penstock.layers.convolutional import op_named
 from penstock.layers.windows import conv_size, for_all_axes, format_named, layout_of, padding_named, sizes
@@ -31,7 +32,7 @@ class _Pooling(Layer):
         self.padding, self.data_format = padding_named(padding), format_named(data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: TensorLike) -> Any:
         window, strides = for_all_axes(self.pool_size, self.data_format), for_all_axes(self.strides, self.data_format)
         padding, layout = self.padding.upper(), layout_of(self.data_format, max(self.rank, 2))
         if self.rank == 3:
@@ -48,7 +49,7 @@ class _Pooling(Layer):
         wide = function(reshaping.expand_dims(inputs, axis), window, strides, padding, layout)
         return reshaping.squeeze(wide, [axis])
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         dims = as_shape(input_shape).with_rank(self.rank + 2).as_list()
         first = 1 if self.data_format == "channels_last" else 2
         windows = zip(dims[first : first + self.rank], self.pool_size, self.strides, strict=True)

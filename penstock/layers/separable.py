@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.layers.base import functional
 from penstock.layers.convolutional import Conv
 from penstock.layers.windows import for_all_axes, layout_of
@@ -69,7 +70,7 @@ class _Separable(Conv):
         self.depthwise_kernel: Any = None
         self.pointwise_kernel: Any = None
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: ShapeLike) -> None:
         channels = self.channels_in(input_shape)
         self.depthwise_kernel = self.add_weight(
             "depthwise_kernel",
@@ -90,7 +91,7 @@ class _Separable(Conv):
         self._make_bias()
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: TensorLike) -> Any:
         padding, layout = self.padding.upper(), layout_of(self.data_format, 2)
         if self.rank == 2:
             strides = for_all_axes(self.strides, self.data_format)

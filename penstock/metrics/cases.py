@@ -7,6 +7,7 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies
+from penstock.graph.typing import TensorLike
 from penstock.metrics.means import Metric, collected, fitted, metric_variable
 from penstock.ops.array import passthrough, reshaping, selection
 from penstock.ops.debugging.check_ops import assert_rank_in, assert_type
@@ -54,9 +55,9 @@ def _counted(
 
 
 def true_positives(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -68,9 +69,9 @@ def true_positives(
 
 
 def true_negatives(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -82,9 +83,9 @@ def true_negatives(
 
 
 def false_positives(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -96,9 +97,9 @@ def false_positives(
 
 
 def false_negatives(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -135,9 +136,9 @@ def _share_of_positives(
 
 
 def precision(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -156,9 +157,9 @@ def precision(
 
 
 def recall(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,

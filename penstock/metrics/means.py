@@ -13,6 +13,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import add_to_collections, control_dependencies
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import creation, reshaping, selection
 from penstock.ops.linalg.diag import diag_part
 from penstock.ops.math import arithmetic, casting, compare, reduce, unary
@@ -76,8 +77,8 @@ def fitted(labels: Any, predictions: Any, weights: Any) -> tuple[Tensor, Tensor,
 
 
 def mean(
-    values: Any,
-    weights: Any = None,
+    values: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -105,9 +106,9 @@ def mean(
 
 
 def accuracy(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -124,9 +125,9 @@ def accuracy(
 
 
 def mean_squared_error(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -138,9 +139,9 @@ def mean_squared_error(
 
 
 def mean_absolute_error(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -152,9 +153,9 @@ def mean_absolute_error(
 
 
 def root_mean_squared_error(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -165,10 +166,10 @@ def root_mean_squared_error(
 
 
 def mean_relative_error(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     normalizer: Any,
-    weights: Any = None,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -190,10 +191,10 @@ def mean_relative_error(
 
 
 def mean_cosine_distance(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     dim: int,
-    weights: Any = None,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -211,9 +212,9 @@ def mean_cosine_distance(
 
 
 def percentage_below(
-    values: Any,
-    threshold: Any,
-    weights: Any = None,
+    values: TensorLike,
+    threshold: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -224,8 +225,8 @@ def percentage_below(
 
 
 def mean_tensor(
-    values: Any,
-    weights: Any = None,
+    values: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -254,10 +255,10 @@ def _flat(tensor: Any) -> Any:
 
 
 def mean_per_class_accuracy(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     num_classes: int,
-    weights: Any = None,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -287,10 +288,10 @@ def mean_per_class_accuracy(
 
 
 def mean_iou(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     num_classes: int,
-    weights: Any = None,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,

@@ -13,6 +13,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import TensorLike
 from penstock.metrics.means import Metric, collected, metric_variable
 from penstock.ops.array import creation, gathering, reshaping, selection
 from penstock.ops.control.flow import cond
@@ -108,11 +109,11 @@ def _share_at_k(
 
 
 def recall_at_top_k(
-    labels: Any,
-    predictions_idx: Any,
-    k: Any = None,
+    labels: TensorLike,
+    predictions_idx: TensorLike,
+    k: TensorLike = None,
     class_id: int | None = None,
-    weights: Any = None,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -133,11 +134,11 @@ def recall_at_top_k(
 
 
 def precision_at_top_k(
-    labels: Any,
-    predictions_idx: Any,
-    k: Any = None,
+    labels: TensorLike,
+    predictions_idx: TensorLike,
+    k: TensorLike = None,
     class_id: int | None = None,
-    weights: Any = None,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -158,11 +159,11 @@ def precision_at_top_k(
 
 
 def recall_at_k(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     k: int,
     class_id: int | None = None,
-    weights: Any = None,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -177,11 +178,11 @@ def recall_at_k(
 
 
 def precision_at_k(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     k: int,
     class_id: int | None = None,
-    weights: Any = None,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -198,10 +199,10 @@ def precision_at_k(
 
 
 def average_precision_at_k(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     k: int,
-    weights: Any = None,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -257,11 +258,11 @@ def _average_precision(known: _Classes, top: Any, k: int) -> Tensor:
 
 
 def sparse_precision_at_k(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     k: int,
     class_id: int | None = None,
-    weights: Any = None,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -271,10 +272,10 @@ def sparse_precision_at_k(
 
 
 def sparse_average_precision_at_k(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     k: int,
-    weights: Any = None,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,

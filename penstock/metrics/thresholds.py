@@ -9,6 +9,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies
+from penstock.graph.typing import TensorLike
 from penstock.logging import warning
 from penstock.metrics.means import Metric, collected, fitted, metric_variable
 from penstock.ops.array import arranging, creation, joining, passthrough, reshaping, selection
@@ -96,10 +97,10 @@ def _one_case(
 
 
 def true_positives_at_thresholds(
-    labels: Any,
-    predictions: Any,
-    thresholds: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    thresholds: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -109,10 +110,10 @@ def true_positives_at_thresholds(
 
 
 def true_negatives_at_thresholds(
-    labels: Any,
-    predictions: Any,
-    thresholds: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    thresholds: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -122,10 +123,10 @@ def true_negatives_at_thresholds(
 
 
 def false_positives_at_thresholds(
-    labels: Any,
-    predictions: Any,
-    thresholds: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    thresholds: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -135,10 +136,10 @@ def false_positives_at_thresholds(
 
 
 def false_negatives_at_thresholds(
-    labels: Any,
-    predictions: Any,
-    thresholds: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    thresholds: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -169,10 +170,10 @@ def _share_at_thresholds(
 
 
 def precision_at_thresholds(
-    labels: Any,
-    predictions: Any,
-    thresholds: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    thresholds: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -184,10 +185,10 @@ def precision_at_thresholds(
 
 
 def recall_at_thresholds(
-    labels: Any,
-    predictions: Any,
-    thresholds: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    thresholds: TensorLike,
+    weights: TensorLike = None,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     name: str | None = None,
@@ -202,16 +203,16 @@ _METHODS = ("trapezoidal", "careful_interpolation", "minoring", "majoring")
 
 
 def auc(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = None,
     num_thresholds: int = 200,
     metrics_collections: Any = None,
     updates_collections: Any = None,
     curve: str = "ROC",
     name: str | None = None,
     summation_method: str = "trapezoidal",
-    thresholds: Any = None,
+    thresholds: TensorLike = None,
 ) -> Metric:
     """The area under the curve of true against false positive rate, or of precision against recall (curve="PR").
 
@@ -318,10 +319,10 @@ def _specificity(sensitivity: float, name: str, *, tp: Any, fn: Any, tn: Any, fp
 
 
 def sensitivity_at_specificity(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     specificity: float,
-    weights: Any = None,
+    weights: TensorLike = None,
     num_thresholds: int = 200,
     metrics_collections: Any = None,
     updates_collections: Any = None,
@@ -347,10 +348,10 @@ def sensitivity_at_specificity(
 
 
 def specificity_at_sensitivity(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     sensitivity: float,
-    weights: Any = None,
+    weights: TensorLike = None,
     num_thresholds: int = 200,
     metrics_collections: Any = None,
     updates_collections: Any = None,

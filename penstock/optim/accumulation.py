@@ -10,6 +10,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import colocate_with, control_dependencies, init_scope, name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array.creation import zeros_like
 from penstock.ops.control.flow import cond
 from penstock.ops.control.grouping import group
@@ -40,7 +41,7 @@ class GradientAccumulationOptimizer(Optimizer):
         return self._opt.compute_gradients(*args, **kwargs)
 
     def apply_gradients(
-        self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: str | None = None
+        self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: TensorLike = None, name: str | None = None
     ) -> Operation:
         pairs = [(grad, var) for grad, var in grads_and_vars if grad is not None]
         if not pairs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.graph import dtype as dt
+from penstock.graph.typing import TensorLike
 from penstock.ops.math.casting import cast
 from penstock.ops.state import training
 from penstock.optim.rule import RuleOptimizer, require_positive
@@ -24,8 +25,8 @@ class AdagradDAOptimizer(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        global_step: Any,
+        learning_rate: TensorLike,
+        global_step: TensorLike,
         initial_gradient_squared_accumulator_value: float = 0.1,
         l1_regularization_strength: float = 0.0,
         l2_regularization_strength: float = 0.0,

@@ -11,6 +11,7 @@ from penstock.graph.graph import get_default_graph
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies
+from penstock.graph.typing import TensorLike
 from penstock.ops.control.grouping import group
 from penstock.ops.math.casting import cast
 from penstock.ops.math.unary import sqrt
@@ -28,10 +29,10 @@ class AdamOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-8,
+        learning_rate: TensorLike = 0.001,
+        beta1: TensorLike = 0.9,
+        beta2: TensorLike = 0.999,
+        epsilon: TensorLike = 1e-8,
         use_locking: bool = False,
         name: str = "Adam",
     ) -> None:

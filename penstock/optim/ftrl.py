@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.typing import TensorLike
 from penstock.ops.math.arithmetic import maximum
 from penstock.ops.state import training
 from penstock.optim.rule import RuleOptimizer, require_not_negative
@@ -20,7 +21,7 @@ class FtrlOptimizer(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: TensorLike,
         learning_rate_power: float = -0.5,
         initial_accumulator_value: float = 0.1,
         l1_regularization_strength: float = 0.0,

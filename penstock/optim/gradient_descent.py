@@ -7,6 +7,7 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Tensor
+from penstock.graph.typing import TensorLike
 from penstock.ops.math.casting import cast
 from penstock.ops.state.scatter import SCATTER
 from penstock.ops.state.training import apply_gradient_descent
@@ -19,7 +20,7 @@ class GradientDescentOptimizer(Optimizer):
     >>> train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
     """
 
-    def __init__(self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent") -> None:
+    def __init__(self, learning_rate: TensorLike, use_locking: bool = False, name: str = "GradientDescent") -> None:
         super().__init__(use_locking, name)
         self._learning_rate = learning_rate
         self._learning_rate_tensor: Any = None

@@ -19,6 +19,7 @@ from penstock.graph.keys import GraphKeys
 from penstock.graph.nest import flatten
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies, init_scope, name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import reshaping
 from penstock.ops.array.selection import unique
 from penstock.ops.control.grouping import group, tuple_
@@ -78,14 +79,14 @@ class Optimizer:
 
     def minimize(
         self,
-        loss: Any,
-        global_step: Any = None,
+        loss: TensorLike,
+        global_step: TensorLike = None,
         var_list: Any = None,
         gate_gradients: int = GATE_OP,
         aggregation_method: int | None = None,
         colocate_gradients_with_ops: bool = False,
         name: str | None = None,
-        grad_loss: Any = None,
+        grad_loss: TensorLike = None,
     ) -> Operation:
         """The operation that makes one step towards a smaller `loss`, and raises `global_step` by one if it is given.
 
@@ -108,12 +109,12 @@ class Optimizer:
 
     def compute_gradients(
         self,
-        loss: Any,
+        loss: TensorLike,
         var_list: Any = None,
         gate_gradients: int = GATE_OP,
         aggregation_method: int | None = None,
         colocate_gradients_with_ops: bool = False,
-        grad_loss: Any = None,
+        grad_loss: TensorLike = None,
     ) -> list[tuple[Any, Any]]:
         """Pairs (gradient, variable) for `var_list` or all trainable variables; None where `loss` does not depend.
 
@@ -145,7 +146,7 @@ class Optimizer:
         return grads_and_vars
 
     def apply_gradients(
-        self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: str | None = None
+        self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: TensorLike = None, name: str | None = None
     ) -> Operation:
         """The operation that applies gradients to their variables, then raises `global_step` by one if it is given.
 

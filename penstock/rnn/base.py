@@ -16,6 +16,7 @@ from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.ops.array.creation import zeros
 from penstock.ops.array.indexing import get_item
 from penstock.ops.array.joining import concat
@@ -134,7 +135,7 @@ class RNNCell:
     _outer_scope: VariableScope | None = None
     _graph: Graph | None = None
 
-    def __init__(self, trainable: bool = True, name: Any = None, dtype: Any = None, **kwargs: Any) -> None:
+    def __init__(self, trainable: bool = True, name: Any = None, dtype: DTypeLike | None = None, **kwargs: Any) -> None:
         self.trainable = trainable
         self._reuse = kwargs.pop("_reuse", None)
         self._scope_given = kwargs.pop("_scope", None)
@@ -159,7 +160,7 @@ class RNNCell:
         """Size of the output: an int, a TensorShape, or a structure of them."""
         raise NotImplementedError("Abstract method")
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+    def zero_state(self, batch_size: TensorLike, dtype: DTypeLike) -> Any:
         """A state of zeros.
 
         >>> cell.zero_state(32, tf.float32)
@@ -167,7 +168,9 @@ class RNNCell:
         with name_scope(f"{type(self).__name__}ZeroState", values=[batch_size]):
             return zero_tensors(self.state_size, batch_size, dtype)
 
-    def get_initial_state(self, inputs: Any = None, batch_size: Any = None, dtype: Any = None) -> Any:
+    def get_initial_state(
+        self, inputs: TensorLike = None, batch_size: TensorLike = None, dtype: DTypeLike | None = None
+    ) -> Any:
         """The initial state; batch size and type default to those of `inputs`."""
         if inputs is not None:
             tensor = convert_to_tensor(inputs, name="inputs")
@@ -253,8 +256,8 @@ class RNNCell:
     def add_variable(
         self,
         name: str,
-        shape: Any = None,
-        dtype: Any = None,
+        shape: ShapeLike = None,
+        dtype: DTypeLike | None = None,
         initializer: Any = None,
         regularizer: Any = None,
         trainable: bool | None = None,
@@ -278,17 +281,17 @@ class RNNCell:
 
     add_weight = add_variable
 
-    def build(self, inputs_shape: Any) -> None:
+    def build(self, inputs_shape: ShapeLike) -> None:
         """Makes the variables, given the shape of the inputs."""
         self.built = True
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: Any) -> Any:
         """One step: the output and the new state."""
         raise NotImplementedError("Abstract method")
 
     # Calling
 
-    def __call__(self, inputs: Any, state: Any, scope: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, inputs: TensorLike, state: Any, scope: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Runs one step from `state`; returns the output and the new state."""
         if scope is not None:
             with variable_scope(scope, custom_getter=self._remembered) as given:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.ops.array.arranging import reverse, reverse_sequence
 from penstock.ops.array.joining import concat, split, stack, unstack
 from penstock.ops.linalg.matmul import matmul
@@ -33,7 +34,7 @@ class LSTMBlockCell(LSTMCell):
         forget_bias: float = 1.0,
         cell_clip: float | None = None,
         use_peephole: bool = False,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         reuse: bool | None = None,
         name: str = "lstm_cell",
     ) -> None:
@@ -48,7 +49,7 @@ class LSTMBlockCell(LSTMCell):
             dtype=dtype,
         )
 
-    def build(self, inputs_shape: Any) -> None:
+    def build(self, inputs_shape: ShapeLike) -> None:
         """Makes kernel and bias, and the weights of peepholes where there are any."""
         units = self._num_units
         self._kernel = self.add_variable(KERNEL, shape=[last_dimension(inputs_shape, self.name) + units, 4 * units])
@@ -77,7 +78,7 @@ class GRUBlockCellV2(GRUCell):
             raise ValueError(f"{type(self).__name__}: num_units is required.")
         super().__init__(size, reuse=reuse, name=name)
 
-    def build(self, inputs_shape: Any) -> None:
+    def build(self, inputs_shape: ShapeLike) -> None:
         """Makes kernel and bias of the gates and of the candidate."""
         units = self._num_units
         rows = last_dimension(inputs_shape, self.name) + units
@@ -99,7 +100,12 @@ class FusedRNNCell:
     """Base class of cells that run over all time steps at once: inputs and outputs are [time, batch, size]."""
 
     def __call__(
-        self, inputs: Any, initial_state: Any = None, dtype: Any = None, sequence_length: Any = None, scope: Any = None
+        self,
+        inputs: TensorLike,
+        initial_state: Any = None,
+        dtype: DTypeLike | None = None,
+        sequence_length: TensorLike = None,
+        scope: Any = None,
     ) -> Any:
         """All outputs and the last state."""
         raise NotImplementedError("Abstract method")
@@ -112,7 +118,12 @@ class FusedRNNCellAdaptor(FusedRNNCell):
         self._cell, self._dynamic = cell, use_dynamic_rnn
 
     def __call__(
-        self, inputs: Any, initial_state: Any = None, dtype: Any = None, sequence_length: Any = None, scope: Any = None
+        self,
+        inputs: TensorLike,
+        initial_state: Any = None,
+        dtype: DTypeLike | None = None,
+        sequence_length: TensorLike = None,
+        scope: Any = None,
     ) -> Any:
         """All outputs and the last state."""
         steps = inputs if isinstance(inputs, list) else None
@@ -134,7 +145,12 @@ class TimeReversedFusedRNN(FusedRNNCell):
         self._cell = cell
 
     def __call__(
-        self, inputs: Any, initial_state: Any = None, dtype: Any = None, sequence_length: Any = None, scope: Any = None
+        self,
+        inputs: TensorLike,
+        initial_state: Any = None,
+        dtype: DTypeLike | None = None,
+        sequence_length: TensorLike = None,
+        scope: Any = None,
     ) -> Any:
         """All outputs and the state after the first time step."""
 
@@ -162,7 +178,7 @@ class LSTMBlockFusedCell(LSTMBlockCell):
         cell_clip: float | None = None,
         use_peephole: bool = False,
         reuse: bool | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         name: str = "lstm_fused_cell",
     ) -> None:
         super().__init__(num_units, forget_bias, cell_clip, use_peephole, dtype, reuse, name)
@@ -172,7 +188,12 @@ class LSTMBlockFusedCell(LSTMBlockCell):
         return self._num_units
 
     def __call__(  # type: ignore[override]
-        self, inputs: Any, initial_state: Any = None, dtype: Any = None, sequence_length: Any = None, scope: Any = None
+        self,
+        inputs: TensorLike,
+        initial_state: Any = None,
+        dtype: DTypeLike | None = None,
+        sequence_length: TensorLike = None,
+        scope: Any = None,
     ) -> Any:
         """All outputs and the last state."""
         steps = inputs if isinstance(inputs, list) else None
@@ -227,7 +248,7 @@ class LayerNormBasicLSTMCell(RNNCell):
         layer_norm: bool = True,
         norm_gain: float = 1.0,
         norm_shift: float = 0.0,
-        dropout_keep_prob: Any = 1.0,
+        dropout_keep_prob: TensorLike = 1.0,
         dropout_prob_seed: int | None = None,
         reuse: bool | None = None,
     ) -> None:
@@ -254,7 +275,7 @@ class LayerNormBasicLSTMCell(RNNCell):
             mean, variance = moments(value, [1], keep_dims=True)
             return batch_normalization(value, mean, variance, beta, gamma, 1e-12)
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: Any) -> Any:
         """One step."""
         c, h = state
         joined = concat([inputs, h], 1)

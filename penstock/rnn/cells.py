@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import namedtuple
 from typing import Any
 
+from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.shape import as_shape
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.ops.array.joining import concat, split
 from penstock.ops.array.slicing import slice as slice_of
 from penstock.ops.linalg.matmul import matmul
@@ -68,7 +70,7 @@ class BasicRNNCell(LayerRNNCell):
         activation: Any = None,
         reuse: bool | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(_reuse=reuse, name=name, dtype=dtype, **kwargs)
@@ -83,14 +85,16 @@ class BasicRNNCell(LayerRNNCell):
     def output_size(self) -> Any:
         return self._num_units
 
-    def build(self, inputs_shape: Any) -> None:
+    def build(self, inputs_shape: ShapeLike) -> None:
         """Makes kernel and bias."""
         depth = last_dimension(inputs_shape, self.name)
         self._kernel = self.add_variable(KERNEL, shape=[depth + self._num_units, self._num_units])
-        self._bias = self.add_variable(BIAS, shape=[self._num_units], initializer=zeros_initializer(dtype=self.dtype))
+        self._bias = self.add_variable(
+            BIAS, shape=[self._num_units], initializer=zeros_initializer(dtype=self.dtype or dt.float32)
+        )
         self.built = True
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: Any) -> Any:
         """One step."""
         output = self._activation(linear([inputs, state], self._kernel, self._bias))
         return output, output
@@ -110,7 +114,7 @@ class GRUCell(LayerRNNCell):
         kernel_initializer: Any = None,
         bias_initializer: Any = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(_reuse=reuse, name=name, dtype=dtype, **kwargs)
@@ -126,20 +130,20 @@ class GRUCell(LayerRNNCell):
     def output_size(self) -> Any:
         return self._num_units
 
-    def build(self, inputs_shape: Any) -> None:
+    def build(self, inputs_shape: ShapeLike) -> None:
         """Makes kernel and bias of the gates and of the candidate."""
         rows, units = last_dimension(inputs_shape, self.name) + self._num_units, self._num_units
         given, kernel = self._bias_initializer, self._kernel_initializer
         # The gates start open; otherwise the state would be forgotten in a few steps.
-        ones = constant_initializer(1.0, dtype=self.dtype) if given is None else given
-        zero = zeros_initializer(dtype=self.dtype) if given is None else given
+        ones = constant_initializer(1.0, dtype=self.dtype or dt.float32) if given is None else given
+        zero = zeros_initializer(dtype=self.dtype or dt.float32) if given is None else given
         self._gate_kernel = self.add_variable("gates/kernel", shape=[rows, 2 * units], initializer=kernel)
         self._gate_bias = self.add_variable("gates/bias", shape=[2 * units], initializer=ones)
         self._candidate_kernel = self.add_variable("candidate/kernel", shape=[rows, units], initializer=kernel)
         self._candidate_bias = self.add_variable("candidate/bias", shape=[units], initializer=zero)
         self.built = True
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: Any) -> Any:
         """One step."""
         reset, update = split(sigmoid(linear([inputs, state], self._gate_kernel, self._gate_bias)), 2, 1)
         remembered = multiply(reset, state)
@@ -179,7 +183,7 @@ class BasicLSTMCell(_LSTM):
         activation: Any = None,
         reuse: bool | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(_reuse=reuse, name=name, dtype=dtype, **kwargs)
@@ -195,14 +199,16 @@ class BasicLSTMCell(_LSTM):
     def output_size(self) -> Any:
         return self._num_units
 
-    def build(self, inputs_shape: Any) -> None:
+    def build(self, inputs_shape: ShapeLike) -> None:
         """Makes kernel and bias."""
         rows, columns = last_dimension(inputs_shape, self.name) + self._num_units, 4 * self._num_units
         self._kernel = self.add_variable(KERNEL, shape=[rows, columns])
-        self._bias = self.add_variable(BIAS, shape=[columns], initializer=zeros_initializer(dtype=self.dtype))
+        self._bias = self.add_variable(
+            BIAS, shape=[columns], initializer=zeros_initializer(dtype=self.dtype or dt.float32)
+        )
         self.built = True
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: Any) -> Any:
         """One step."""
         c, h = self._parts(state, self._num_units)
         i, j, f, o = split(linear([inputs, h], self._kernel, self._bias), 4, 1)
@@ -233,7 +239,7 @@ class LSTMCell(_LSTM):
         activation: Any = None,
         reuse: bool | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(_reuse=reuse, name=name, dtype=dtype, **kwargs)
@@ -253,7 +259,7 @@ class LSTMCell(_LSTM):
     def output_size(self) -> Any:
         return self._num_proj or self._num_units
 
-    def build(self, inputs_shape: Any) -> None:
+    def build(self, inputs_shape: ShapeLike) -> None:
         """Makes kernel and bias, and the weights of peepholes and projection where there are any."""
         rows, units = last_dimension(inputs_shape, self.name) + self.output_size, self._num_units
         self._kernel = self.add_variable(
@@ -274,7 +280,7 @@ class LSTMCell(_LSTM):
             )
         self.built = True
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: Any) -> Any:
         """One step."""
         c, h = self._parts(state, self.output_size)
         if as_shape(inputs.shape).as_list()[1] is None:

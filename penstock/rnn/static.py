@@ -9,6 +9,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.ops.array.arranging import reverse_sequence
 from penstock.ops.array.creation import zeros
 from penstock.ops.array.joining import concat, stack, unstack
@@ -20,7 +21,12 @@ from penstock.variables.scope import variable_scope
 
 
 def static_rnn(
-    cell: Any, inputs: Any, initial_state: Any = None, dtype: Any = None, sequence_length: Any = None, scope: Any = None
+    cell: Any,
+    inputs: Any,
+    initial_state: Any = None,
+    dtype: DTypeLike | None = None,
+    sequence_length: TensorLike = None,
+    scope: Any = None,
 ) -> Any:
     """Runs `cell` over a list of inputs; returns the list of outputs and the last state.
 
@@ -61,7 +67,7 @@ def static_rnn(
 
 
 def static_state_saving_rnn(
-    cell: Any, inputs: Any, state_saver: Any, state_name: Any, sequence_length: Any = None, scope: Any = None
+    cell: Any, inputs: Any, state_saver: Any, state_name: Any, sequence_length: TensorLike = None, scope: Any = None
 ) -> Any:
     """`static_rnn` that starts from `state_saver.state(name)` and saves the last state there."""
     state_size = cell.state_size
@@ -97,8 +103,8 @@ def static_bidirectional_rnn(
     inputs: Any,
     initial_state_fw: Any = None,
     initial_state_bw: Any = None,
-    dtype: Any = None,
-    sequence_length: Any = None,
+    dtype: DTypeLike | None = None,
+    sequence_length: TensorLike = None,
     scope: Any = None,
 ) -> Any:
     """One cell forwards and one backwards over a list of inputs; returns joined outputs and both last states.

@@ -12,6 +12,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import device, name_scope
 from penstock.graph.shape import as_shape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.ops.array.joining import concat
 from penstock.ops.array.slicing import slice as slice_of
 from penstock.ops.control.tensor_array import TensorArray
@@ -58,14 +59,14 @@ class MultiRNNCell(RNNCell):
     def output_size(self) -> Any:
         return self._cells[-1].output_size
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+    def zero_state(self, batch_size: TensorLike, dtype: DTypeLike) -> Any:
         """One state of zeros per cell."""
         if not self._state_is_tuple:
             return super().zero_state(batch_size, dtype)
         with name_scope(f"{type(self).__name__}ZeroState", values=[batch_size]):
             return tuple(c.zero_state(batch_size, dtype) for c in self._cells)
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: Any) -> Any:
         """One step of each cell, from the first to the last."""
         if self._state_is_tuple:
             if not nest.is_nested(state) or len(state) != len(self._cells):
@@ -102,16 +103,16 @@ class CellWrapper(RNNCell):
     def output_size(self) -> Any:
         return self._cell.output_size
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+    def zero_state(self, batch_size: TensorLike, dtype: DTypeLike) -> Any:
         """The inner cell's state of zeros."""
         with name_scope(f"{type(self).__name__}ZeroState", values=[batch_size]):
             return self._cell.zero_state(batch_size, dtype)
 
-    def __call__(self, inputs: Any, state: Any, scope: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, inputs: TensorLike, state: Any, scope: Any = None, *args: Any, **kwargs: Any) -> Any:
         self.built = True
         return self.wrapped(inputs, state, lambda i, s: self._cell(i, s, scope=scope) if scope else self._cell(i, s))
 
-    def wrapped(self, inputs: Any, state: Any, step: Callable[[Any, Any], Any]) -> Any:
+    def wrapped(self, inputs: TensorLike, state: Any, step: Callable[[Any, Any], Any]) -> Any:
         """Runs the inner cell's `step` with the changes of this wrapper."""
         return step(inputs, state)
 
@@ -155,12 +156,12 @@ class DropoutWrapper(CellWrapper):
     def __init__(
         self,
         cell: Any,
-        input_keep_prob: Any = 1.0,
-        output_keep_prob: Any = 1.0,
-        state_keep_prob: Any = 1.0,
+        input_keep_prob: TensorLike = 1.0,
+        output_keep_prob: TensorLike = 1.0,
+        state_keep_prob: TensorLike = 1.0,
         variational_recurrent: bool = False,
         input_size: Any = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         seed: int | None = None,
         dropout_state_filter_visitor: Any = None,
         **_: Any,
@@ -223,7 +224,7 @@ class DropoutWrapper(CellWrapper):
 
         return _map_chosen(self._filter if what == "state" else (lambda _: True), values, one)
 
-    def wrapped(self, inputs: Any, state: Any, step: Callable[[Any, Any], Any]) -> Any:
+    def wrapped(self, inputs: TensorLike, state: Any, step: Callable[[Any, Any], Any]) -> Any:
         """The step with dropout before and after it."""
         output, new_state = step(self._dropped("input", inputs), state)
         return self._dropped("output", output), self._dropped("state", new_state)
@@ -247,7 +248,7 @@ class ResidualWrapper(CellWrapper):
         super().__init__(cell)
         self._residual_fn = residual_fn
 
-    def wrapped(self, inputs: Any, state: Any, step: Callable[[Any, Any], Any]) -> Any:
+    def wrapped(self, inputs: TensorLike, state: Any, step: Callable[[Any, Any], Any]) -> Any:
         """The step with the inputs added."""
         outputs, new_state = step(inputs, state)
         return (self._residual_fn or _sum_alike)(inputs, outputs), new_state
@@ -270,12 +271,12 @@ class DeviceWrapper(CellWrapper):
         super().__init__(cell)
         self._device = device
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+    def zero_state(self, batch_size: TensorLike, dtype: DTypeLike) -> Any:
         """The inner cell's state of zeros, on the device."""
         with device(self._device):
             return super().zero_state(batch_size, dtype)
 
-    def wrapped(self, inputs: Any, state: Any, step: Callable[[Any, Any], Any]) -> Any:
+    def wrapped(self, inputs: TensorLike, state: Any, step: Callable[[Any, Any], Any]) -> Any:
         """The step on the device."""
         with device(self._device):
             return step(inputs, state)

@@ -14,6 +14,7 @@ from penstock.graph.dtype import DType
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import device
+from penstock.graph.typing import TensorLike
 from penstock.ops.io import save_restore
 from penstock.train.checkpoint_state import latest_checkpoint
 from penstock.train.saveables import VariableSaveable
@@ -31,7 +32,7 @@ class CheckpointReader:
     >>> reader.get_tensor("w")
     """
 
-    def __init__(self, filename: Any) -> None:
+    def __init__(self, filename: TensorLike) -> None:
         self._reader = BundleReader(_text(filename))
 
     def has_tensor(self, tensor_str: str) -> bool:

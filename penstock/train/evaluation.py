@@ -12,6 +12,7 @@ from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies
+from penstock.graph.typing import FeedDict
 from penstock.ops.array.passthrough import identity
 from penstock.ops.io import summary
 from penstock.summary.writer import FileWriterCache
@@ -119,7 +120,7 @@ class SummaryAtEndHook(SessionRunHook):
         log_dir: str | None = None,
         summary_writer: Any = None,
         summary_op: Any = _ALL_SUMMARIES,
-        feed_dict: Any = None,
+        feed_dict: FeedDict | None = None,
     ) -> None:
         if log_dir is None and summary_writer is None:
             raise ValueError("log_dir and summary_writer cannot both be None.")
@@ -193,9 +194,9 @@ def evaluate_once(
     master: str = "",
     scaffold: Scaffold | None = None,
     eval_ops: Any = None,
-    feed_dict: Any = None,
+    feed_dict: FeedDict | None = None,
     final_ops: Any = None,
-    final_ops_feed_dict: Any = None,
+    final_ops_feed_dict: FeedDict | None = None,
     hooks: Sequence[SessionRunHook] | None = None,
     config: Any = None,
 ) -> Any:
@@ -213,9 +214,9 @@ def evaluate_repeatedly(
     master: str = "",
     scaffold: Scaffold | None = None,
     eval_ops: Any = None,
-    feed_dict: Any = None,
+    feed_dict: FeedDict | None = None,
     final_ops: Any = None,
-    final_ops_feed_dict: Any = None,
+    final_ops_feed_dict: FeedDict | None = None,
     eval_interval_secs: float = 60,
     hooks: Sequence[SessionRunHook] | None = None,
     config: Any = None,

@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock import logging
 from penstock.graph.graph import get_default_graph
+from penstock.graph.typing import FeedDict, TensorLike
 from penstock.train.coordinator import Coordinator
 from penstock.train.hook_timing import NeverTriggerTimer, SecondOrStepTimer, required_global_step, wait_for_step
 from penstock.train.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
@@ -119,7 +120,7 @@ class NanTensorHook(SessionRunHook):
     >>> hook = tf.train.NanTensorHook(loss)
     """
 
-    def __init__(self, loss_tensor: Any, fail_on_nan_loss: bool = True) -> None:
+    def __init__(self, loss_tensor: TensorLike, fail_on_nan_loss: bool = True) -> None:
         self._loss_tensor = loss_tensor
         self._fail_on_nan_loss = fail_on_nan_loss
 
@@ -163,7 +164,7 @@ class FinalOpsHook(SessionRunHook):
     >>> hook = tf.train.FinalOpsHook(accuracy); ...; hook.final_ops_values
     """
 
-    def __init__(self, final_ops: Any, final_ops_feed_dict: Any = None) -> None:
+    def __init__(self, final_ops: Any, final_ops_feed_dict: FeedDict | None = None) -> None:
         self._final_ops = final_ops
         self._final_ops_feed_dict = final_ops_feed_dict
         self._values: Any = None

@@ -11,6 +11,7 @@ from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.ops.array.gathering import gather
 from penstock.ops.array.passthrough import identity
 from penstock.ops.array.ranges import range as range_
@@ -28,7 +29,7 @@ from penstock.variables.updates import count_up_to
 from penstock.variables.variable import Variable
 
 
-def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = None) -> Tensor:
+def limit_epochs(tensor: TensorLike, num_epochs: int | None = None, name: str | None = None) -> Tensor:
     """`tensor` `num_epochs` times, then OutOfRangeError. The count is a local variable.
 
     >>> names = tf.train.limit_epochs(names, num_epochs=2)
@@ -45,8 +46,8 @@ def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = 
 
 
 def input_producer(
-    input_tensor: Any,
-    element_shape: Any = None,
+    input_tensor: TensorLike,
+    element_shape: ShapeLike = None,
     num_epochs: int | None = None,
     shuffle: bool = True,
     seed: int | None = None,
@@ -77,7 +78,7 @@ def input_producer(
 
 
 def string_input_producer(
-    string_tensor: Any,
+    string_tensor: TensorLike,
     num_epochs: int | None = None,
     shuffle: bool = True,
     seed: int | None = None,
@@ -102,7 +103,7 @@ def string_input_producer(
 
 
 def range_input_producer(
-    limit: Any,
+    limit: TensorLike,
     num_epochs: int | None = None,
     shuffle: bool = True,
     seed: int | None = None,
@@ -140,7 +141,7 @@ def slice_input_producer(
         return [gather(tensor, index) for tensor in tensors]
 
 
-def match_filenames_once(pattern: Any, name: str | None = None) -> Variable:
+def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Variable:
     """The files that match a pattern, found once and kept in a local variable.
 
     >>> names = tf.train.match_filenames_once("/data/*.tfrecord")

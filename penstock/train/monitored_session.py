@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.errors import OutOfRangeError
 from penstock.graph.graph import get_default_graph
+from penstock.graph.typing import FeedDict
 from penstock.train.coordinator import Coordinator
 from penstock.train.queue_runner import start_queue_runners
 from penstock.train.recovery import LOST
@@ -93,7 +94,9 @@ class _MonitoredSession:
     def graph(self) -> Any:
         return None if self._coordinated_creator.tf_sess is None else self._coordinated_creator.tf_sess.graph
 
-    def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+    def run(
+        self, fetches: Any, feed_dict: FeedDict | None = None, options: Any = None, run_metadata: Any = None
+    ) -> Any:
         """Runs a step and calls the hooks before and after it."""
         return self._sess.run(fetches, feed_dict=feed_dict, options=options, run_metadata=run_metadata)
 

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
+from penstock.graph.typing import FeedDict
 from penstock.ops.array.creation import constant
 from penstock.ops.array.joining import concat
 from penstock.ops.control.grouping import group
@@ -31,7 +32,7 @@ class Scaffold:
     def __init__(
         self,
         init_op: Any = None,
-        init_feed_dict: Any = None,
+        init_feed_dict: FeedDict | None = None,
         init_fn: Callable[[Scaffold, Any], Any] | None = None,
         ready_op: Any = None,
         ready_for_local_init_op: Any = None,
@@ -39,7 +40,7 @@ class Scaffold:
         summary_op: Any = None,
         saver: Any = None,
         copy_from_scaffold: Scaffold | None = None,
-        local_init_feed_dict: Any = None,
+        local_init_feed_dict: FeedDict | None = None,
     ) -> None:
         if copy_from_scaffold is not None:
             if not isinstance(copy_from_scaffold, Scaffold):

@@ -11,6 +11,7 @@ import numpy as np
 from penstock import logging
 from penstock.errors import DeadlineExceededError, FailedPreconditionError, NotFoundError
 from penstock.graph.graph import Graph, get_default_graph
+from penstock.graph.typing import FeedDict
 from penstock.session import Session
 from penstock.train.checkpoint_state import checkpoint_exists, get_checkpoint_state, latest_checkpoint
 
@@ -33,7 +34,7 @@ class SessionManager:
         graph: Graph | None = None,
         recovery_wait_secs: float = 30,
         local_init_run_options: Any = None,
-        local_init_feed_dict: Any = None,
+        local_init_feed_dict: FeedDict | None = None,
     ) -> None:
         if ready_for_local_init_op is not None and local_init_op is None:
             raise ValueError("If you pass a ready_for_local_init_op you must also pass a local_init_op.")
@@ -56,7 +57,7 @@ class SessionManager:
         wait_for_checkpoint: bool = False,
         max_wait_secs: float = 7200,
         config: Any = None,
-        init_feed_dict: Any = None,
+        init_feed_dict: FeedDict | None = None,
         init_fn: Callable[[Any], Any] | None = None,
     ) -> Session:
         """The session of a chief: restored from the last checkpoint, or initialised."""
@@ -96,7 +97,7 @@ class SessionManager:
         checkpoint_dir: str | None = None,
         checkpoint_filename_with_path: str | None = None,
         config: Any = None,
-        init_feed_dict: Any = None,
+        init_feed_dict: FeedDict | None = None,
         init_fn: Callable[[Any], Any] | None = None,
     ) -> Session:
         """The session of a chief that has lost its cluster. Keeps the model if it is still there.

@@ -15,6 +15,7 @@ from penstock.checkpoint import files
 from penstock.graph import dtype as dt
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.keys import GraphKeys
+from penstock.graph.typing import FeedDict
 from penstock.ops.control.grouping import group
 from penstock.ops.io.summary import merge_all
 from penstock.session import Session
@@ -58,7 +59,7 @@ class Supervisor:
         ready_for_local_init_op: Any = USE_DEFAULT,
         is_chief: bool = True,
         init_op: Any = USE_DEFAULT,
-        init_feed_dict: Any = None,
+        init_feed_dict: FeedDict | None = None,
         local_init_op: Any = USE_DEFAULT,
         logdir: str | None = None,
         summary_op: Any = USE_DEFAULT,

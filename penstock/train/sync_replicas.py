@@ -37,6 +37,7 @@ from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies, device, name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array.creation import fill
 from penstock.ops.control.grouping import group, no_op
 from penstock.ops.queue.accumulator import ConditionalAccumulator, SparseConditionalAccumulator
@@ -108,7 +109,7 @@ class SyncReplicasOptimizer(Optimizer):
         return self._opt.compute_gradients(*args, **kwargs)
 
     def apply_gradients(
-        self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: str | None = None
+        self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: TensorLike = None, name: str | None = None
     ) -> Any:
         """A tensor that adds the gradients to the accumulators and waits for the next token, which is its value.
 

@@ -317,12 +317,11 @@ from penstock.ops.math.unary import (
     tanh,
 )
 from penstock.ops.queue.queues import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
+from penstock.ops.random.gamma_poisson import random_gamma, random_poisson
 from penstock.ops.random.stateful import (
     multinomial,
     random_crop,
-    random_gamma,
     random_normal,
-    random_poisson,
     random_shuffle,
     random_uniform,
     truncated_normal,

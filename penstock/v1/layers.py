@@ -2,18 +2,7 @@
 
 from penstock.face.missing import guard as _guard
 from penstock.layers.base import InputSpec, Layer
-from penstock.layers.convolutional import (
-    Conv1D,
-    Conv2D,
-    Conv2DTranspose,
-    Conv3D,
-    Conv3DTranspose,
-    conv1d,
-    conv2d,
-    conv2d_transpose,
-    conv3d,
-    conv3d_transpose,
-)
+from penstock.layers.convolutional import Conv1D, Conv2D, Conv3D, conv1d, conv2d, conv3d
 from penstock.layers.core import Dense, Dropout, Flatten, dense, dropout, flatten
 from penstock.layers.normalization import BatchNormalization, batch_normalization
 from penstock.layers.pooling import (
@@ -31,5 +20,6 @@ from penstock.layers.pooling import (
     max_pooling3d,
 )
 from penstock.layers.separable import SeparableConv1D, SeparableConv2D, separable_conv1d, separable_conv2d
+from penstock.layers.transposed import Conv2DTranspose, Conv3DTranspose, conv2d_transpose, conv3d_transpose
 
 __getattr__ = _guard(__name__)

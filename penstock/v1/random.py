@@ -2,10 +2,10 @@
 
 from penstock.face.missing import guard as _guard
 from penstock.graph.scopes import get_seed, set_random_seed
+from penstock.ops.random.gamma_poisson import random_gamma as gamma
+from penstock.ops.random.gamma_poisson import random_poisson as poisson
 from penstock.ops.random.stateful import categorical, multinomial, truncated_normal
-from penstock.ops.random.stateful import random_gamma as gamma
 from penstock.ops.random.stateful import random_normal as normal
-from penstock.ops.random.stateful import random_poisson as poisson
 from penstock.ops.random.stateful import random_shuffle as shuffle
 from penstock.ops.random.stateful import random_uniform as uniform
 from penstock.ops.random.stateless import (

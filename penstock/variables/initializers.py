@@ -11,6 +11,8 @@ import numpy as np
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import registered
+from penstock.graph.shape import as_shape
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.ops.array import creation, reshaping
 from penstock.ops.random import stateful as random
 
@@ -20,7 +22,7 @@ class Initializer:
 
     dtype: DType
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike | None = None, partition_info: Any = None) -> Any:
         raise NotImplementedError
 
     def _dtype(self, dtype: Any) -> DType:
@@ -50,20 +52,20 @@ class Zeros(Initializer):
     >>> tf.get_variable("b", [10], initializer=tf.zeros_initializer())
     """
 
-    def __init__(self, dtype: Any = dt.float32) -> None:
+    def __init__(self, dtype: DTypeLike = dt.float32) -> None:
         self.dtype = as_dtype(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike | None = None, partition_info: Any = None) -> Any:
         return creation.zeros(shape, self._dtype(dtype))
 
 
 class Ones(Initializer):
     """Ones."""
 
-    def __init__(self, dtype: Any = dt.float32) -> None:
+    def __init__(self, dtype: DTypeLike = dt.float32) -> None:
         self.dtype = as_dtype(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike | None = None, partition_info: Any = None) -> Any:
         return creation.ones(shape, self._dtype(dtype))
 
 
@@ -73,13 +75,17 @@ class Constant(Initializer):
     >>> tf.constant_initializer(0.1)
     """
 
-    def __init__(self, value: Any = 0, dtype: Any = dt.float32, verify_shape: bool = False) -> None:
+    def __init__(self, value: TensorLike = 0, dtype: DTypeLike = dt.float32, verify_shape: bool = False) -> None:
         if not (np.isscalar(value) or isinstance(value, (list, tuple, np.ndarray))):
             raise TypeError(f"Invalid initial value: expected a number, list or array, received {value!r:.80}.")
         self.value, self.dtype, self._verify_shape = value, as_dtype(dtype), verify_shape
 
     def __call__(
-        self, shape: Any, dtype: Any = None, partition_info: Any = None, verify_shape: bool | None = None
+        self,
+        shape: ShapeLike,
+        dtype: DTypeLike | None = None,
+        partition_info: Any = None,
+        verify_shape: bool | None = None,
     ) -> Any:
         verify = self._verify_shape if verify_shape is None else verify_shape
         return creation.constant(self.value, dtype=self._dtype(dtype), shape=shape, verify_shape=verify)
@@ -88,20 +94,28 @@ class Constant(Initializer):
 class RandomUniform(Initializer):
     """Uniform between `minval` and `maxval`."""
 
-    def __init__(self, minval: Any = 0.0, maxval: Any = None, seed: int | None = None, dtype: Any = dt.float32) -> None:
+    def __init__(
+        self,
+        minval: TensorLike = 0.0,
+        maxval: TensorLike = None,
+        seed: int | None = None,
+        dtype: DTypeLike = dt.float32,
+    ) -> None:
         self.minval, self.maxval, self.seed, self.dtype = minval, maxval, seed, as_dtype(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike | None = None, partition_info: Any = None) -> Any:
         return random.random_uniform(shape, self.minval, self.maxval, self._dtype(dtype), seed=self.seed)
 
 
 class RandomNormal(Initializer):
     """Normal with `mean` and `stddev`."""
 
-    def __init__(self, mean: Any = 0.0, stddev: Any = 1.0, seed: int | None = None, dtype: Any = dt.float32) -> None:
+    def __init__(
+        self, mean: TensorLike = 0.0, stddev: TensorLike = 1.0, seed: int | None = None, dtype: DTypeLike = dt.float32
+    ) -> None:
         self.mean, self.stddev, self.seed, self.dtype = mean, stddev, seed, _float(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike | None = None, partition_info: Any = None) -> Any:
         return random.random_normal(shape, self.mean, self.stddev, self._dtype(dtype), seed=self.seed)
 
 
@@ -111,10 +125,12 @@ class TruncatedNormal(Initializer):
     >>> tf.truncated_normal_initializer(stddev=0.1)
     """
 
-    def __init__(self, mean: Any = 0.0, stddev: Any = 1.0, seed: int | None = None, dtype: Any = dt.float32) -> None:
+    def __init__(
+        self, mean: TensorLike = 0.0, stddev: TensorLike = 1.0, seed: int | None = None, dtype: DTypeLike = dt.float32
+    ) -> None:
         self.mean, self.stddev, self.seed, self.dtype = mean, stddev, seed, _float(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike | None = None, partition_info: Any = None) -> Any:
         return random.truncated_normal(shape, self.mean, self.stddev, self._dtype(dtype), seed=self.seed)
 
 
@@ -126,10 +142,10 @@ def _whole(shape: Any, partition_info: Any) -> list[int]:
 class UniformUnitScaling(Initializer):
     """Uniform, scaled to keep the variance of a layer's input."""
 
-    def __init__(self, factor: float = 1.0, seed: int | None = None, dtype: Any = dt.float32) -> None:
+    def __init__(self, factor: float = 1.0, seed: int | None = None, dtype: DTypeLike = dt.float32) -> None:
         self.factor, self.seed, self.dtype = factor, seed, _float(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike | None = None, partition_info: Any = None) -> Any:
         inputs = max(float(math.prod(_whole(shape, partition_info)[:-1])), 1.0)
         limit = math.sqrt(3 / inputs) * self.factor
         return random.random_uniform(shape, -limit, limit, self._dtype(dtype), seed=self.seed)
@@ -152,7 +168,7 @@ class VarianceScaling(Initializer):
         mode: str = "fan_in",
         distribution: str = "truncated_normal",
         seed: int | None = None,
-        dtype: Any = dt.float32,
+        dtype: DTypeLike = dt.float32,
     ) -> None:
         if scale <= 0.0:
             raise ValueError(f"Argument `scale` must be a positive float. Received: {scale}")
@@ -163,7 +179,7 @@ class VarianceScaling(Initializer):
         self.scale, self.mode, self.distribution = scale, mode, distribution.lower()
         self.seed, self.dtype = seed, _float(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike | None = None, partition_info: Any = None) -> Any:
         fan_in, fan_out = fans(_whole(shape, partition_info))
         fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
         variance = self.scale / max(1.0, fan)
@@ -191,7 +207,7 @@ class _Preset(VarianceScaling):
 
     _scale, _mode, _kind = 1.0, "fan_avg", "uniform"
 
-    def __init__(self, seed: int | None = None, dtype: Any = dt.float32) -> None:
+    def __init__(self, seed: int | None = None, dtype: DTypeLike = dt.float32) -> None:
         super().__init__(self._scale, self._mode, self._kind, seed, dtype)
 
     def get_config(self) -> dict[str, Any]:
@@ -235,11 +251,11 @@ class HeUniform(_Preset):
 class Orthogonal(Initializer):
     """An orthogonal matrix (of the flattened shape, the last axis kept), times `gain`."""
 
-    def __init__(self, gain: float = 1.0, seed: int | None = None, dtype: Any = dt.float32) -> None:
+    def __init__(self, gain: float = 1.0, seed: int | None = None, dtype: DTypeLike = dt.float32) -> None:
         self.gain, self.seed, self.dtype = gain, seed, _float(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
-        dims = [int(d) for d in shape]
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike | None = None, partition_info: Any = None) -> Any:
+        dims = [int(d) for d in as_shape(shape)]
         if len(dims) < 2:
             raise ValueError(f"The tensor to initialize must be at least two-dimensional. Received shape={dims}")
         rows, columns = math.prod(dims[:-1]), dims[-1]
@@ -258,17 +274,18 @@ class Orthogonal(Initializer):
 class Identity(Initializer):
     """The identity matrix times `gain`; for two-dimensional variables only."""
 
-    def __init__(self, gain: float = 1.0, dtype: Any = dt.float32) -> None:
+    def __init__(self, gain: float = 1.0, dtype: DTypeLike = dt.float32) -> None:
         self.gain, self.dtype = gain, _float(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike | None = None, partition_info: Any = None) -> Any:
         whole = _whole(shape, partition_info)
         if len(whole) != 2:
             raise ValueError(f"The tensor to initialize must be two-dimensional. Received shape={whole}")
         kind = self._dtype(dtype)
         matrix = np.eye(*(int(d) for d in whole), dtype=kind.as_numpy_dtype) * kind.as_numpy_dtype(self.gain)
         if partition_info is not None:
-            matrix = matrix[tuple(slice(o, o + n) for o, n in zip(partition_info.var_offset, shape, strict=True))]
+            part = zip(partition_info.var_offset, map(int, as_shape(shape)), strict=True)
+            matrix = matrix[tuple(slice(o, o + n) for o, n in part)]
         return creation.constant(matrix, name="eye")
 
 

@@ -11,6 +11,7 @@ from penstock.graph.graph import get_default_graph
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import colocate_with, control_dependencies, init_scope, name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.control.grouping import group
 from penstock.ops.math.arithmetic import minimum, pow
 from penstock.ops.math.casting import cast
@@ -82,7 +83,11 @@ class ExponentialMovingAverage:
     """
 
     def __init__(
-        self, decay: Any, num_updates: Any = None, zero_debias: bool = False, name: str = "ExponentialMovingAverage"
+        self,
+        decay: TensorLike,
+        num_updates: Any = None,
+        zero_debias: bool = False,
+        name: str = "ExponentialMovingAverage",
     ) -> None:
         self._decay = decay
         self._num_updates = num_updates

@@ -7,12 +7,11 @@ from typing import Any
 
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
-from penstock.graph.opdef import registered
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.ops.array.joining import concat, split
-from penstock.variables.variable import Variable
+from penstock.variables.variable import Variable, identity_of
 
 
 class PartitionedVariable:
@@ -76,20 +75,16 @@ class PartitionedVariable:
 
     def as_tensor(self) -> Tensor:
         """The whole variable as one tensor."""
-        identity = registered("Identity")
-        assert identity is not None
         if len(self._variables) == 1:
             with name_scope(None):
-                tensor: Tensor = identity(self._variables[0], name=self._name)
-                return tensor
+                return identity_of(self._variables[0], name=self._name)
         axes = self._partition_axes()
         if len(axes) > 1:
             raise NotImplementedError(f"Cannot concatenate along more than one dimension: {axes}.")
         with name_scope(self._name + "/ConcatPartitions/"):
             whole = concat(self._variables, axes[0])
         with name_scope(None):
-            tensor = identity(whole, name=self._name)
-            return tensor
+            return identity_of(whole, name=self._name)
 
     _concat = as_tensor
 

@@ -16,6 +16,7 @@ from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.graph import get_default_graph, graph_of
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import DTypeLike, ShapeLike
 from penstock.variables.creation import decide_kind_by
 from penstock.variables.store import variable_store
 
@@ -54,7 +55,7 @@ class VariableScope:
         partitioner: Any = None,
         custom_getter: Callable[..., Any] | None = None,
         name_scope: str = "",
-        dtype: Any = dt.float32,
+        dtype: DTypeLike = dt.float32,
         use_resource: bool | None = None,
         constraint: Any = None,
     ) -> None:
@@ -131,7 +132,7 @@ class VariableScope:
         """Sets the custom getter for this scope."""
         self._custom_getter = custom_getter
 
-    def set_dtype(self, dtype: Any) -> None:
+    def set_dtype(self, dtype: DTypeLike) -> None:
         """Sets the default type for this scope."""
         self._dtype = dtype
 
@@ -292,7 +293,7 @@ class variable_scope:
         partitioner: Any = None,
         custom_getter: Callable[..., Any] | None = None,
         reuse: Any = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         use_resource: bool | None = None,
         constraint: Any = None,
         auxiliary_name_scope: bool = True,
@@ -361,8 +362,8 @@ def variable_op_scope(
 
 def get_variable(
     name: str,
-    shape: Any = None,
-    dtype: Any = None,
+    shape: ShapeLike = None,
+    dtype: DTypeLike | None = None,
     initializer: Any = None,
     regularizer: Any = None,
     trainable: bool | None = None,
@@ -403,8 +404,8 @@ def get_variable(
 
 def get_local_variable(
     name: str,
-    shape: Any = None,
-    dtype: Any = None,
+    shape: ShapeLike = None,
+    dtype: DTypeLike | None = None,
     initializer: Any = None,
     regularizer: Any = None,
     trainable: bool = False,

@@ -7,6 +7,7 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op_of
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import creation, joining, reshaping
 from penstock.ops.math import casting
 from penstock.ops.state import variable_ops
@@ -18,7 +19,11 @@ def _is_ref(ref: Any) -> bool:
 
 
 def assign(
-    ref: Any, value: Any, validate_shape: bool | None = None, use_locking: bool | None = None, name: str | None = None
+    ref: Any,
+    value: TensorLike,
+    validate_shape: bool | None = None,
+    use_locking: bool | None = None,
+    name: str | None = None,
 ) -> Any:
     """Replaces the value of a variable and returns it. `validate_shape=False` lets the shape change.
 
@@ -31,14 +36,14 @@ def assign(
     )
 
 
-def assign_add(ref: Any, value: Any, use_locking: bool | None = None, name: str | None = None) -> Any:
+def assign_add(ref: Any, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Any:
     """Adds to a variable and returns the new value."""
     if not _is_ref(ref):
         return ref.assign_add(value)
     return variable_ops.assign_add(ref, value, use_locking=bool(use_locking), name=name)
 
 
-def assign_sub(ref: Any, value: Any, use_locking: bool | None = None, name: str | None = None) -> Any:
+def assign_sub(ref: Any, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Any:
     """Subtracts from a variable and returns the new value."""
     if not _is_ref(ref):
         return ref.assign_sub(value)
@@ -64,13 +69,15 @@ def _scatter_nd(kind: str, ref: Any, indices: Any, updates: Any, use_locking: bo
     return ref._scatter_nd(kind, indices, updates, name)
 
 
-def scatter_update(ref: Any, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None) -> Any:
+def scatter_update(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
+) -> Any:
     """Replaces rows of a variable: `ref[indices] = updates`."""
     return _scatter("Update", ref, indices, updates, use_locking, name)
 
 
 def batch_scatter_update(
-    ref: Any, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
 ) -> Any:
     """Replaces rows in each batch of a variable: all dimensions of `indices` but the last are batches.
 
@@ -92,46 +99,64 @@ def batch_scatter_update(
         return _scatter_nd("Update", ref, address, updates, use_locking, None)
 
 
-def scatter_add(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_add(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Adds to rows of a variable; an index that occurs twice is added twice."""
     return _scatter("Add", ref, indices, updates, use_locking, name)
 
 
-def scatter_sub(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_sub(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Subtracts from rows of a variable."""
     return _scatter("Sub", ref, indices, updates, use_locking, name)
 
 
-def scatter_mul(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_mul(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Multiplies rows of a variable."""
     return _scatter("Mul", ref, indices, updates, use_locking, name)
 
 
-def scatter_div(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_div(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Divides rows of a variable."""
     return _scatter("Div", ref, indices, updates, use_locking, name)
 
 
-def scatter_min(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_min(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Replaces rows of a variable by the minimum of them and `updates`."""
     return _scatter("Min", ref, indices, updates, use_locking, name)
 
 
-def scatter_max(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_max(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Replaces rows of a variable by the maximum of them and `updates`."""
     return _scatter("Max", ref, indices, updates, use_locking, name)
 
 
-def scatter_nd_update(ref: Any, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None) -> Any:
+def scatter_nd_update(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
+) -> Any:
     """Replaces the slices of a variable that the last axis of `indices` addresses."""
     return _scatter_nd("Update", ref, indices, updates, use_locking, name)
 
 
-def scatter_nd_add(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_nd_add(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Adds to the slices of a variable that the last axis of `indices` addresses."""
     return _scatter_nd("Add", ref, indices, updates, use_locking, name)
 
 
-def scatter_nd_sub(ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_nd_sub(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Subtracts from the slices of a variable that the last axis of `indices` addresses."""
     return _scatter_nd("Sub", ref, indices, updates, use_locking, name)

@@ -14,6 +14,7 @@ from penstock.graph.reference import Reference
 from penstock.graph.scopes import init_scope
 from penstock.graph.sessions import session_for
 from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.typing import FeedValue, TensorLike
 from penstock.ops.control.flow import cond
 from penstock.variables import protos, slices
 from penstock.variables.creation import Kinds, create
@@ -176,7 +177,7 @@ class Variable(metaclass=_VariableType):
             result: Tensor = cond(self.is_initialized(), self.read_value, lambda: self.initial_value)
             return result
 
-    def load(self, value: Any, session: Any = None) -> None:
+    def load(self, value: FeedValue, session: Any = None) -> None:
         """Sets the value in `session` or the default session, without adding an op to the graph."""
         assert self._initializer_op is not None
         session_for(session, self.graph, "load a variable").run(
@@ -185,18 +186,20 @@ class Variable(metaclass=_VariableType):
 
     # Changes
 
-    def assign(self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True) -> Any:
+    def assign(
+        self, value: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
         """Replaces the value. Returns the new value, or the operation with `read_value=False`."""
         raise NotImplementedError
 
     def assign_add(
-        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
         """Adds `delta`."""
         raise NotImplementedError
 
     def assign_sub(
-        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
         """Subtracts `delta`."""
         raise NotImplementedError
@@ -245,15 +248,15 @@ class Variable(metaclass=_VariableType):
         """Replaces rows in each batch: all dimensions of the indices but the last are batches."""
         return batch_scatter_update(self, sparse_delta.indices, sparse_delta.values, use_locking, name)
 
-    def scatter_nd_update(self, indices: Any, updates: Any, name: str | None = None) -> Any:
+    def scatter_nd_update(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Any:
         """Replaces the slices at `indices`."""
         return self._scatter_nd("Update", indices, updates, name)
 
-    def scatter_nd_add(self, indices: Any, updates: Any, name: str | None = None) -> Any:
+    def scatter_nd_add(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Any:
         """Adds to the slices at `indices`."""
         return self._scatter_nd("Add", indices, updates, name)
 
-    def scatter_nd_sub(self, indices: Any, updates: Any, name: str | None = None) -> Any:
+    def scatter_nd_sub(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Any:
         """Subtracts from the slices at `indices`."""
         return self._scatter_nd("Sub", indices, updates, name)
 
@@ -261,11 +264,11 @@ class Variable(metaclass=_VariableType):
         """Increments the variable and returns the value before; OutOfRangeError once it has reached `limit`."""
         raise NotImplementedError
 
-    def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
+    def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
         """The rows at `indices`."""
         raise NotImplementedError
 
-    def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:
+    def gather_nd(self, indices: TensorLike, name: str | None = None) -> Tensor:
         """The slices at `indices`."""
         raise NotImplementedError
 
@@ -350,7 +353,7 @@ def declared_shape(shape: Any, initial_value: Tensor, validate_shape: bool) -> T
     return initial_value.shape if validate_shape else TensorShape(None)
 
 
-def identity_of(tensor: Tensor, name: str | None = None) -> Tensor:
+def identity_of(tensor: TensorLike, name: str | None = None) -> Tensor:
     """A plain Identity node; `tf.identity` does more for tensors that are not dense."""
     identity = registered("Identity")
     assert identity is not None

@@ -13,6 +13,7 @@ from penstock.graph.dtype import DType
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.ops.array import creation, joining, passthrough, reshaping
 from penstock.ops.array.selection import where
 from penstock.ops.debugging.assertion import Assert
@@ -132,7 +133,7 @@ class Distribution:
         """`n` samples, along a new first axis."""
         raise NotImplementedError(f"{type(self).__name__} cannot be sampled.")
 
-    def sample(self, sample_shape: Any = (), seed: int | None = None, name: str = "sample") -> Any:
+    def sample(self, sample_shape: ShapeLike = (), seed: int | None = None, name: str = "sample") -> Any:
         """Random events: `normal.sample([3, 2])` draws a batch for each of 3 x 2 positions."""
         with self._scope(name):
             sizes = convert_to_tensor(sample_shape, dtype=dt.int32, name="sample_shape")
@@ -161,7 +162,7 @@ class Distribution:
         preferred = self.dtype
         return convert_to_tensor(value, name="value", preferred_dtype=preferred)
 
-    def log_prob(self, value: Any, name: str = "log_prob") -> Any:
+    def log_prob(self, value: TensorLike, name: str = "log_prob") -> Any:
         """The logarithm of the density, or of the probability, at `value`."""
         with self._scope(name):
             value = self._value(value)
@@ -169,7 +170,7 @@ class Distribution:
                 return self._log_prob(value)
             return unary.log(self._prob(value))
 
-    def prob(self, value: Any, name: str = "prob") -> Any:
+    def prob(self, value: TensorLike, name: str = "prob") -> Any:
         """The density, or the probability, at `value`."""
         with self._scope(name):
             value = self._value(value)
@@ -177,7 +178,7 @@ class Distribution:
                 return self._prob(value)
             return unary.exp(self._log_prob(value))
 
-    def cdf(self, value: Any, name: str = "cdf") -> Any:
+    def cdf(self, value: TensorLike, name: str = "cdf") -> Any:
         """The probability of values up to `value`."""
         with self._scope(name):
             return self._any_cdf(self._value(value))
@@ -185,13 +186,13 @@ class Distribution:
     def _any_cdf(self, value: Any) -> Any:
         return self._cdf(value) if self._has("_cdf") else unary.exp(self._log_cdf(value))
 
-    def log_cdf(self, value: Any, name: str = "log_cdf") -> Any:
+    def log_cdf(self, value: TensorLike, name: str = "log_cdf") -> Any:
         """The logarithm of the probability of values up to `value`."""
         with self._scope(name):
             value = self._value(value)
             return self._log_cdf(value) if self._has("_log_cdf") else unary.log(self._cdf(value))
 
-    def survival_function(self, value: Any, name: str = "survival_function") -> Any:
+    def survival_function(self, value: TensorLike, name: str = "survival_function") -> Any:
         """The probability of values above `value`."""
         with self._scope(name):
             value = self._value(value)
@@ -199,7 +200,7 @@ class Distribution:
                 return self._survival_function(value)
             return 1.0 - self._any_cdf(value)
 
-    def log_survival_function(self, value: Any, name: str = "log_survival_function") -> Any:
+    def log_survival_function(self, value: TensorLike, name: str = "log_survival_function") -> Any:
         """The logarithm of the probability of values above `value`."""
         with self._scope(name):
             value = self._value(value)
@@ -207,7 +208,7 @@ class Distribution:
                 return self._log_survival_function(value)
             return unary.log1p(-self._any_cdf(value))
 
-    def quantile(self, value: Any, name: str = "quantile") -> Any:
+    def quantile(self, value: TensorLike, name: str = "quantile") -> Any:
         """The value up to which the probability is `value`."""
         with self._scope(name):
             return self._quantile(self._value(value))

@@ -9,6 +9,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import as_dtype
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.ops.array import creation, passthrough
 from penstock.ops.debugging.check_ops import assert_less_equal, assert_non_negative
 from penstock.ops.math import casting, compare, unary
@@ -39,9 +40,9 @@ class Bernoulli(Distribution):
 
     def __init__(
         self,
-        logits: Any = None,
-        probs: Any = None,
-        dtype: Any = dt.int32,
+        logits: TensorLike = None,
+        probs: TensorLike = None,
+        dtype: DTypeLike = dt.int32,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "Bernoulli",

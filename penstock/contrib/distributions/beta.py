@@ -6,10 +6,11 @@ from typing import Any
 
 from penstock.contrib.distributions.base import Distribution, RegisterKL, broadcast_ones, checked, floats, next_seed
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import passthrough
 from penstock.ops.debugging.check_ops import assert_positive
 from penstock.ops.math import compare, special, unary
-from penstock.ops.random import stateful as random
+from penstock.ops.random import gamma_poisson
 
 
 class Beta(Distribution):
@@ -17,8 +18,8 @@ class Beta(Distribution):
 
     def __init__(
         self,
-        concentration1: Any = None,
-        concentration0: Any = None,
+        concentration1: TensorLike = None,
+        concentration0: TensorLike = None,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "Beta",
@@ -50,8 +51,8 @@ class Beta(Distribution):
     def _sample_n(self, n: Any, seed: int | None) -> Any:
         ones = broadcast_ones(self.concentration1, self._total)
         others = broadcast_ones(self.concentration0, self._total)
-        x: Any = random.random_gamma([n], ones, dtype=self.dtype, seed=seed)
-        y: Any = random.random_gamma([n], others, dtype=self.dtype, seed=next_seed(seed, "beta"))
+        x: Any = gamma_poisson.random_gamma([n], ones, dtype=self.dtype, seed=seed)
+        y: Any = gamma_poisson.random_gamma([n], others, dtype=self.dtype, seed=next_seed(seed, "beta"))
         return x / (x + y)
 
     def _log_beta(self) -> Any:

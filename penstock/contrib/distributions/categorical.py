@@ -12,6 +12,7 @@ from penstock.graph.dtype import as_dtype
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.ops.array import arranging, creation, joining, ranges, reshaping, selection
 from penstock.ops.math import argmax, casting, compare, reduce, unary
 from penstock.ops.nn import cross_entropy, layer_parts
@@ -23,9 +24,9 @@ class Categorical(Distribution):
 
     def __init__(
         self,
-        logits: Any = None,
-        probs: Any = None,
-        dtype: Any = dt.int32,
+        logits: TensorLike = None,
+        probs: TensorLike = None,
+        dtype: DTypeLike = dt.int32,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "Categorical",

@@ -11,10 +11,12 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import arranging, creation, joining, passthrough, ranges, reshaping, selection
 from penstock.ops.debugging.check_ops import assert_positive
 from penstock.ops.math import casting, compare, reduce, special, unary
 from penstock.ops.nn import layer_parts
+from penstock.ops.random import gamma_poisson
 from penstock.ops.random import stateful as random
 
 
@@ -62,7 +64,11 @@ class Dirichlet(_Vectors):
     """Random probabilities: `tf.distributions.Dirichlet([1.0, 2.0, 3.0])`."""
 
     def __init__(
-        self, concentration: Any, validate_args: bool = False, allow_nan_stats: bool = True, name: str = "Dirichlet"
+        self,
+        concentration: TensorLike,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "Dirichlet",
     ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[concentration]) as scope:
@@ -82,7 +88,7 @@ class Dirichlet(_Vectors):
         return self._total
 
     def _sample_n(self, n: Any, seed: int | None) -> Any:
-        drawn: Any = random.random_gamma([n], self.concentration, dtype=self.dtype, seed=seed)
+        drawn: Any = gamma_poisson.random_gamma([n], self.concentration, dtype=self.dtype, seed=seed)
         return drawn / reduce.reduce_sum(drawn, -1, keepdims=True)
 
     def _log_prob(self, value: Any) -> Any:
@@ -140,9 +146,9 @@ class Multinomial(_Vectors):
 
     def __init__(
         self,
-        total_count: Any,
-        logits: Any = None,
-        probs: Any = None,
+        total_count: TensorLike,
+        logits: TensorLike = None,
+        probs: TensorLike = None,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "Multinomial",
@@ -191,8 +197,8 @@ class DirichletMultinomial(_Vectors):
 
     def __init__(
         self,
-        total_count: Any,
-        concentration: Any,
+        total_count: TensorLike,
+        concentration: TensorLike,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "DirichletMultinomial",
@@ -220,7 +226,7 @@ class DirichletMultinomial(_Vectors):
         return self._total
 
     def _sample_n(self, n: Any, seed: int | None) -> Any:
-        gammas = random.random_gamma([n], self.concentration, dtype=self.dtype, seed=seed)
+        gammas = gamma_poisson.random_gamma([n], self.concentration, dtype=self.dtype, seed=seed)
         totals = self.total_count * creation.ones_like(gammas[..., 0])  # type: ignore[index]
         drawn = _counts(unary.log(gammas), totals, 1, self.dtype, next_seed(seed, "dirichlet_multinomial"))
         return drawn[0]

@@ -15,9 +15,11 @@ from penstock.contrib.distributions.base import (
     floats,
 )
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import creation, passthrough
 from penstock.ops.debugging.check_ops import assert_positive
 from penstock.ops.math import compare, special, unary
+from penstock.ops.random import gamma_poisson
 from penstock.ops.random import stateful as random
 
 
@@ -26,8 +28,8 @@ class Gamma(Distribution):
 
     def __init__(
         self,
-        concentration: Any,
-        rate: Any,
+        concentration: TensorLike,
+        rate: TensorLike,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "Gamma",
@@ -52,7 +54,7 @@ class Gamma(Distribution):
         return [self._concentration, self._rate]
 
     def _sample_n(self, n: Any, seed: int | None) -> Any:
-        return random.random_gamma([n], self.concentration, self.rate, self.dtype, seed=seed)
+        return gamma_poisson.random_gamma([n], self.concentration, self.rate, self.dtype, seed=seed)
 
     def _log_prob(self, value: Any) -> Any:
         normalization = special.lgamma(self.concentration) - self.concentration * unary.log(self.rate)
@@ -90,7 +92,7 @@ class Exponential(Gamma):
     reparameterization_type = FULLY_REPARAMETERIZED
 
     def __init__(
-        self, rate: Any, validate_args: bool = False, allow_nan_stats: bool = True, name: str = "Exponential"
+        self, rate: TensorLike, validate_args: bool = False, allow_nan_stats: bool = True, name: str = "Exponential"
     ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[rate]) as scope:

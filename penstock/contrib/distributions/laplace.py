@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.contrib.distributions.base import FULLY_REPARAMETERIZED, Distribution, broadcast_ones, checked, floats
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import passthrough, selection
 from penstock.ops.debugging.check_ops import assert_positive
 from penstock.ops.math import compare, unary
@@ -21,7 +22,12 @@ class Laplace(Distribution):
     reparameterization_type = FULLY_REPARAMETERIZED
 
     def __init__(
-        self, loc: Any, scale: Any, validate_args: bool = False, allow_nan_stats: bool = True, name: str = "Laplace"
+        self,
+        loc: TensorLike,
+        scale: TensorLike,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "Laplace",
     ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[loc, scale]) as scope:

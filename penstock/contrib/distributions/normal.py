@@ -15,6 +15,7 @@ from penstock.contrib.distributions.base import (
 )
 from penstock.contrib.distributions.tails import log_ndtr, ndtr
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import passthrough
 from penstock.ops.debugging.check_ops import assert_positive
 from penstock.ops.math import unary
@@ -28,7 +29,12 @@ class Normal(Distribution):
     reparameterization_type = FULLY_REPARAMETERIZED
 
     def __init__(
-        self, loc: Any, scale: Any, validate_args: bool = False, allow_nan_stats: bool = True, name: str = "Normal"
+        self,
+        loc: TensorLike,
+        scale: TensorLike,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "Normal",
     ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[loc, scale]) as scope:

@@ -8,9 +8,11 @@ from typing import Any
 from penstock.contrib.distributions.base import Distribution, broadcast_ones, checked, floats, next_seed
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import creation, passthrough, reshaping, selection
 from penstock.ops.debugging.check_ops import assert_positive
 from penstock.ops.math import compare, special, unary
+from penstock.ops.random import gamma_poisson
 from penstock.ops.random import stateful as random
 
 
@@ -19,9 +21,9 @@ class StudentT(Distribution):
 
     def __init__(
         self,
-        df: Any,
-        loc: Any,
-        scale: Any,
+        df: TensorLike,
+        loc: TensorLike,
+        scale: TensorLike,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "StudentT",
@@ -56,7 +58,7 @@ class StudentT(Distribution):
 
     def _sample_n(self, n: Any, seed: int | None) -> Any:
         normal: Any = random.random_normal(self._drawn_shape(n), dtype=self.dtype, seed=seed)
-        chi: Any = random.random_gamma(
+        chi: Any = gamma_poisson.random_gamma(
             [n], 0.5 * self._all(self.df), 0.5, self.dtype, seed=next_seed(seed, "student_t")
         )
         return normal * unary.rsqrt(chi / self.df) * self.scale + self.loc

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.contrib.distributions.base import FULLY_REPARAMETERIZED, Distribution, checked, floats
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import creation, passthrough, selection
 from penstock.ops.debugging.check_ops import assert_less
 from penstock.ops.math import compare, unary
@@ -20,8 +21,8 @@ class Uniform(Distribution):
 
     def __init__(
         self,
-        low: Any = 0.0,
-        high: Any = 1.0,
+        low: TensorLike = 0.0,
+        high: TensorLike = 1.0,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "Uniform",

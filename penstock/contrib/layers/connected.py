@@ -20,6 +20,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.layers import core
 from penstock.ops.array import gathering, joining, reshaping, selection
 from penstock.ops.math import arithmetic, casting, reduce, unary
@@ -32,7 +33,7 @@ _XAVIER, _ZEROS = xavier_initializer(), Zeros()
 
 @add_arg_scope
 def fully_connected(
-    inputs: Any,
+    inputs: TensorLike,
     num_outputs: Any,
     activation_fn: Any = activation.relu,
     normalizer_fn: Any = None,
@@ -83,9 +84,9 @@ linear = functools.partial(fully_connected, activation_fn=None)
 
 @add_arg_scope
 def dropout(
-    inputs: Any,
-    keep_prob: Any = 0.5,
-    noise_shape: Any = None,
+    inputs: TensorLike,
+    keep_prob: TensorLike = 0.5,
+    noise_shape: ShapeLike = None,
     is_training: Any = True,
     outputs_collections: Any = None,
     scope: Any = None,
@@ -100,7 +101,7 @@ def dropout(
 
 
 @add_arg_scope
-def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> Any:
+def flatten(inputs: TensorLike, outputs_collections: Any = None, scope: Any = None) -> Any:
     """Merges all axes but the first: `tf.contrib.layers.flatten(images)`."""
     with name_scope(scope, "Flatten", [inputs]) as sc:
         inputs = convert_to_tensor(inputs)
@@ -111,7 +112,7 @@ def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> 
 
 @add_arg_scope
 def bias_add(
-    inputs: Any,
+    inputs: TensorLike,
     activation_fn: Any = None,
     initializer: Any = _ZEROS,
     regularizer: Any = None,
@@ -146,10 +147,10 @@ def bias_add(
 
 @add_arg_scope
 def one_hot_encoding(
-    labels: Any,
+    labels: TensorLike,
     num_classes: int,
-    on_value: Any = 1.0,
-    off_value: Any = 0.0,
+    on_value: TensorLike = 1.0,
+    off_value: TensorLike = 0.0,
     outputs_collections: Any = None,
     scope: Any = None,
 ) -> Any:
@@ -163,7 +164,7 @@ def one_hot_encoding(
 
 
 @add_arg_scope
-def softmax(logits: Any, scope: Any = None) -> Any:
+def softmax(logits: TensorLike, scope: Any = None) -> Any:
     """Softmax over the last axis, for any number of axes."""
     with variable_scope(scope, "softmax", [logits]):
         logits = convert_to_tensor(logits)
@@ -175,7 +176,7 @@ def softmax(logits: Any, scope: Any = None) -> Any:
 
 
 @add_arg_scope
-def unit_norm(inputs: Any, dim: int, epsilon: float = 1e-7, scope: Any = None) -> Any:
+def unit_norm(inputs: TensorLike, dim: int, epsilon: float = 1e-7, scope: Any = None) -> Any:
     """Scales the vectors of `inputs` along `dim` to length 1."""
     with variable_scope(scope, "UnitNorm", [inputs]):
         inputs = convert_to_tensor(inputs)
@@ -188,7 +189,7 @@ def unit_norm(inputs: Any, dim: int, epsilon: float = 1e-7, scope: Any = None) -
 
 
 @add_arg_scope
-def maxout(inputs: Any, num_units: int, axis: int = -1, scope: Any = None) -> Any:
+def maxout(inputs: TensorLike, num_units: int, axis: int = -1, scope: Any = None) -> Any:
     """The largest of each group of channels, `num_units` groups in all: `tf.contrib.layers.maxout(net, 64)`."""
     with variable_scope(scope, "MaxOut", [inputs]):
         inputs = convert_to_tensor(inputs)
@@ -209,7 +210,7 @@ def _named(layer: Any, default: str) -> str:
 
 
 @add_arg_scope
-def repeat(inputs: Any, repetitions: int, layer: Any, *args: Any, **kwargs: Any) -> Any:
+def repeat(inputs: TensorLike, repetitions: int, layer: Any, *args: Any, **kwargs: Any) -> Any:
     """Applies the same layer several times, in scopes called `scope_1`, `scope_2` and so on.
 
     >>> net = slim.repeat(net, 3, slim.conv2d, 256, [3, 3], scope="conv3")
@@ -224,7 +225,7 @@ def repeat(inputs: Any, repetitions: int, layer: Any, *args: Any, **kwargs: Any)
 
 
 @add_arg_scope
-def stack(inputs: Any, layer: Any, stack_args: Any, **kwargs: Any) -> Any:
+def stack(inputs: TensorLike, layer: Any, stack_args: Any, **kwargs: Any) -> Any:
     """Applies a layer several times with different arguments, in scopes called `scope_1`, `scope_2` and so on.
 
     >>> net = slim.stack(net, slim.fully_connected, [32, 64, 128], scope="fc")
@@ -241,7 +242,9 @@ def stack(inputs: Any, layer: Any, stack_args: Any, **kwargs: Any) -> Any:
         return outputs
 
 
-def embedding_lookup_unique(params: Any, ids: Any, partition_strategy: str = "mod", name: str | None = None) -> Any:
+def embedding_lookup_unique(
+    params: TensorLike, ids: TensorLike, partition_strategy: str = "mod", name: str | None = None
+) -> Any:
     """`embedding_lookup` that looks up each id once."""
     with name_scope(name, "EmbeddingLookupUnique", [params, ids]):
         ids = convert_to_tensor(ids)
@@ -256,7 +259,7 @@ def embedding_lookup_unique(params: Any, ids: Any, partition_strategy: str = "mo
 
 
 def embed_sequence(
-    ids: Any,
+    ids: TensorLike,
     vocab_size: int | None = None,
     embed_dim: int | None = None,
     unique: bool = False,

@@ -19,7 +19,8 @@ from penstock.contrib.layers.outputs import (
 from penstock.contrib.variables import model_variable
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.scopes import name_scope
-from penstock.layers import convolutional, pooling, separable
+from penstock.graph.typing import TensorLike
+from penstock.layers import convolutional, pooling, separable, transposed
 from penstock.layers.windows import for_all_axes, sizes
 from penstock.ops.conv import depthwise
 from penstock.ops.nn import activation, layer_parts
@@ -58,7 +59,7 @@ def _variant(
 
 @add_arg_scope
 def convolution(
-    inputs: Any,
+    inputs: TensorLike,
     num_outputs: int,
     kernel_size: Any,
     stride: Any = 1,
@@ -158,7 +159,7 @@ def _transposed(
     getter = variable_getter(bias="biases", kernel="weights")
     with variable_scope(scope, f"Conv{conv_dims}d_transpose", [inputs], reuse=reuse, custom_getter=getter) as sc:
         inputs = convert_to_tensor(inputs)
-        kind: Any = convolutional.Conv2DTranspose if conv_dims == 2 else convolutional.Conv3DTranspose
+        kind: Any = transposed.Conv2DTranspose if conv_dims == 2 else transposed.Conv3DTranspose
         layer = kind(
             num_outputs,
             kernel_size,
@@ -200,7 +201,7 @@ convolution3d_transpose = _variant(
 
 @add_arg_scope
 def separable_convolution2d(
-    inputs: Any,
+    inputs: TensorLike,
     num_outputs: int | None,
     kernel_size: Any,
     depth_multiplier: int = 1,

@@ -8,13 +8,18 @@ from typing import Any
 
 from penstock.graph import dtype as dt
 from penstock.graph.dtype import as_dtype
+from penstock.graph.typing import DTypeLike
 from penstock.ops.random.stateful import random_uniform, truncated_normal
 
 Initializer = Callable[..., Any]
 
 
 def variance_scaling_initializer(
-    factor: float = 2.0, mode: str = "FAN_IN", uniform: bool = False, seed: int | None = None, dtype: Any = dt.float32
+    factor: float = 2.0,
+    mode: str = "FAN_IN",
+    uniform: bool = False,
+    seed: int | None = None,
+    dtype: DTypeLike = dt.float32,
 ) -> Initializer:
     """Random numbers of variance `factor` over the number of inputs (FAN_IN), outputs or the mean of both (FAN_AVG).
 
@@ -42,7 +47,7 @@ def variance_scaling_initializer(
     return initializer
 
 
-def xavier_initializer(uniform: bool = True, seed: int | None = None, dtype: Any = dt.float32) -> Initializer:
+def xavier_initializer(uniform: bool = True, seed: int | None = None, dtype: DTypeLike = dt.float32) -> Initializer:
     """Keeps the scale of gradients about the same in all layers (Glorot and Bengio).
 
     >>> tf.get_variable("w", [784, 10], initializer=tf.contrib.layers.xavier_initializer())

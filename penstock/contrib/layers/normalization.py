@@ -17,6 +17,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import add_to_collections, control_dependencies
+from penstock.graph.typing import TensorLike
 from penstock.layers.normalization import BatchNormalization
 from penstock.ops.array import joining, passthrough, reshaping
 from penstock.ops.nn import normalization
@@ -32,7 +33,7 @@ class _Uncollected(BatchNormalization):
 
 @add_arg_scope
 def batch_norm(
-    inputs: Any,
+    inputs: TensorLike,
     decay: float = 0.999,
     center: bool = True,
     scale: bool = False,
@@ -136,7 +137,7 @@ def _parameters(
 
 @add_arg_scope
 def layer_norm(
-    inputs: Any,
+    inputs: TensorLike,
     center: bool = True,
     scale: bool = True,
     activation_fn: Any = None,
@@ -173,7 +174,7 @@ def layer_norm(
 
 @add_arg_scope
 def group_norm(
-    inputs: Any,
+    inputs: TensorLike,
     groups: int = 32,
     channels_axis: int = -1,
     reduction_axes: Any = (-3, -2),
@@ -224,7 +225,7 @@ def group_norm(
 
 @add_arg_scope
 def instance_norm(
-    inputs: Any,
+    inputs: TensorLike,
     center: bool = True,
     scale: bool = True,
     epsilon: float = 1e-6,

@@ -12,6 +12,7 @@ from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import get_collection
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import creation, reshaping
 from penstock.ops.control import grouping
 from penstock.ops.debugging.check_ops import assert_rank
@@ -44,9 +45,9 @@ OPTIMIZER_SUMMARIES = ["learning_rate", "loss", "gradients", "gradient_norm", "g
 
 
 def optimize_loss(
-    loss: Any,
-    global_step: Any,
-    learning_rate: Any,
+    loss: TensorLike,
+    global_step: TensorLike,
+    learning_rate: TensorLike,
     optimizer: Any,
     gradient_noise_scale: float | None = None,
     gradient_multipliers: Any = None,
@@ -201,7 +202,7 @@ def adaptive_clipping_fn(
     std_factor: float = 2.0,
     decay: float = 0.95,
     static_max_norm: float | None = None,
-    global_step: Any = None,
+    global_step: TensorLike = None,
     report_summary: bool = False,
     epsilon: float = 1e-8,
     name: str | None = None,

@@ -9,6 +9,7 @@ from typing import Any
 from penstock.contrib.variables import model_variable
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import add_to_collections, get_collection, get_collection_ref
+from penstock.graph.typing import TensorLike
 from penstock.variables.partitioned import PartitionedVariable
 
 _ALIASES = ("__tensor_aliases",)  # not a string, so that users do not see it among the collections
@@ -30,7 +31,7 @@ def collect_named_outputs(collections: Any, alias: str, outputs: Any) -> Any:
     return outputs
 
 
-def append_tensor_alias(tensor: Any, alias: str) -> Any:
+def append_tensor_alias(tensor: TensorLike, alias: str) -> Any:
     """Gives a tensor one more name, for `convert_collection_to_dict`."""
     alias = alias.removesuffix("/")
     names = _aliases().setdefault(tensor, [])
@@ -39,7 +40,7 @@ def append_tensor_alias(tensor: Any, alias: str) -> Any:
     return tensor
 
 
-def get_tensor_aliases(tensor: Any) -> list[str]:
+def get_tensor_aliases(tensor: TensorLike) -> list[str]:
     """The names that layers gave a tensor, or else its own."""
     return _aliases().get(tensor) or [tensor.name.removesuffix(":0")]
 

@@ -10,6 +10,7 @@ from penstock.graph.graph import get_default_graph
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
 from penstock.graph.scopes import get_collection
+from penstock.graph.typing import TensorLike
 from penstock.ops.io import summary
 from penstock.ops.math import compare
 from penstock.ops.math.clip import global_norm
@@ -24,7 +25,7 @@ def _tag(tensor: Any, tag: str | None = None) -> str:
     return given.removeprefix(f"{scope}/") if scope else given
 
 
-def summarize_tensor(tensor: Any, tag: str | None = None) -> Any:
+def summarize_tensor(tensor: TensorLike, tag: str | None = None) -> Any:
     """A scalar summary of a scalar, a histogram of anything else."""
     if tensor.shape.rank == 0:
         return summary.scalar(_tag(tensor, tag), tensor)

@@ -11,6 +11,7 @@ from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.ops.array.creation import ones_like, zeros
 from penstock.ops.array.reshaping import expand_dims, squeeze
 from penstock.ops.array.selection import one_hot, sequence_mask, where
@@ -29,7 +30,7 @@ from penstock.variables.initializers import constant_initializer, ones_initializ
 from penstock.variables.scope import get_variable, variable_scope
 
 
-def hardmax(logits: Any, name: str | None = None) -> Tensor:
+def hardmax(logits: TensorLike, name: str | None = None) -> Tensor:
     """One at the largest logit of each row, zero elsewhere."""
     with name_scope(name, "Hardmax", [logits]):
         logits = convert_to_tensor(logits, name="logits")
@@ -37,7 +38,7 @@ def hardmax(logits: Any, name: str | None = None) -> Tensor:
         return one_hot(argmax(logits, -1), depth, dtype=logits.dtype)
 
 
-def safe_cumprod(x: Any, *args: Any, **kwargs: Any) -> Tensor:
+def safe_cumprod(x: TensorLike, *args: Any, **kwargs: Any) -> Tensor:
     """The cumulative product of numbers in [0, 1], computed from their logarithms."""
     with name_scope(None, "SafeCumprod", [x]):
         x = convert_to_tensor(x, name="x")
@@ -70,8 +71,8 @@ class AttentionMechanism:
 
     def __init__(
         self,
-        memory: Any,
-        memory_sequence_length: Any,
+        memory: TensorLike,
+        memory_sequence_length: TensorLike,
         probability_fn: Callable[[Any], Any] | None,
         query_layer: Any,
         memory_layer: Any,
@@ -105,11 +106,11 @@ class AttentionMechanism:
     def state_size(self) -> Any:
         return self.alignments_size
 
-    def initial_alignments(self, batch_size: Any, dtype: Any) -> Any:
+    def initial_alignments(self, batch_size: TensorLike, dtype: DTypeLike) -> Any:
         """Zeros."""
         return zeros(with_batch(batch_size, self.alignments_size), dtype)
 
-    def initial_state(self, batch_size: Any, dtype: Any) -> Any:
+    def initial_state(self, batch_size: TensorLike, dtype: DTypeLike) -> Any:
         """The initial state: no alignments."""
         return self.initial_alignments(batch_size, dtype)
 
@@ -119,7 +120,7 @@ class AttentionMechanism:
             score = where(mask, score, multiply(ones_like(score), convert_to_tensor(self._mask_value, score.dtype)))
         return self._probability_fn(score)
 
-    def __call__(self, query: Any, state: Any) -> Any:
+    def __call__(self, query: TensorLike, state: Any) -> Any:
         """The alignments for a query, and the next state."""
         raise NotImplementedError("Abstract method")
 
@@ -133,12 +134,12 @@ class LuongAttention(AttentionMechanism):
     def __init__(
         self,
         num_units: int,
-        memory: Any,
-        memory_sequence_length: Any = None,
+        memory: TensorLike,
+        memory_sequence_length: TensorLike = None,
         scale: bool = False,
         probability_fn: Callable[[Any], Any] | None = None,
         score_mask_value: Any = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         custom_key_value_fn: Callable[..., Any] | None = None,
         name: str = "LuongAttention",
     ) -> None:
@@ -148,7 +149,7 @@ class LuongAttention(AttentionMechanism):
             self.keys, self.values = custom_key_value_fn(self.keys, self.values)
         self._num_units, self._scale = num_units, scale
 
-    def __call__(self, query: Any, state: Any) -> Any:
+    def __call__(self, query: TensorLike, state: Any) -> Any:
         """The alignments for a query, and the next state."""
         with variable_scope(None, "luong_attention", [query]):
             depth, units = query.shape.as_list()[-1], self.keys.shape.as_list()[-1]
@@ -174,12 +175,12 @@ class BahdanauAttention(AttentionMechanism):
     def __init__(
         self,
         num_units: int,
-        memory: Any,
-        memory_sequence_length: Any = None,
+        memory: TensorLike,
+        memory_sequence_length: TensorLike = None,
         normalize: bool = False,
         probability_fn: Callable[[Any], Any] | None = None,
         score_mask_value: Any = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         custom_key_value_fn: Callable[..., Any] | None = None,
         name: str = "BahdanauAttention",
     ) -> None:
@@ -192,7 +193,7 @@ class BahdanauAttention(AttentionMechanism):
             self.keys, self.values = custom_key_value_fn(self.keys, self.values)
         self._num_units, self._normalize = num_units, normalize
 
-    def __call__(self, query: Any, state: Any) -> Any:
+    def __call__(self, query: TensorLike, state: Any) -> Any:
         """The alignments for a query, and the next state."""
         with variable_scope(None, "bahdanau_attention", [query]):
             processed = expand_dims(self.query_layer(query), 1)

@@ -13,6 +13,7 @@ from penstock.graph.constant import constant_value
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.ops.array.creation import zeros
 from penstock.ops.array.joining import concat
 from penstock.ops.array.passthrough import identity
@@ -75,7 +76,7 @@ class AttentionWrapper(RNNCell):
         name: str | None = None,
         attention_layer: Any = None,
         attention_fn: Callable[..., Any] | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         assert_like_rnncell("cell", cell)
@@ -132,7 +133,7 @@ class AttentionWrapper(RNNCell):
             alignment_history=self._item_or_tuple([s if self._history else () for s in sizes]),
         )
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+    def zero_state(self, batch_size: TensorLike, dtype: DTypeLike) -> Any:
         """The state before the first step."""
         with name_scope(f"{type(self).__name__}ZeroState", values=[batch_size]):
             if self._initial_cell_state is not None:
@@ -175,7 +176,7 @@ class AttentionWrapper(RNNCell):
         known = static_shape(batch_size, mechanism.alignments_size)
         return TensorArray(dtype, size=0, dynamic_size=True, element_shape=known)
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: Any) -> Any:
         """One step of the cell, and attention with its output."""
         if not isinstance(state, AttentionWrapperState):
             raise TypeError(f"Expected state to be instance of AttentionWrapperState. Received type {type(state)}.")

@@ -15,6 +15,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.ops.array.creation import fill, zeros
 from penstock.ops.array.gathering import batch_gather
 from penstock.ops.array.indexing import get_item
@@ -55,7 +56,7 @@ class FinalBeamSearchDecoderOutput(
     __slots__ = ()
 
 
-def tile_batch(t: Any, multiplier: int, name: str | None = None) -> Any:
+def tile_batch(t: TensorLike, multiplier: int, name: str | None = None) -> Any:
     """Repeats each row `multiplier` times, in all tensors of a structure.
 
     >>> tf.contrib.seq2seq.tile_batch(encoder_state, beam_width)
@@ -77,7 +78,11 @@ def tile_batch(t: Any, multiplier: int, name: str | None = None) -> Any:
 
 
 def gather_tree(
-    step_ids: Any, parent_ids: Any, max_sequence_lengths: Any, end_token: Any, name: str | None = None
+    step_ids: TensorLike,
+    parent_ids: TensorLike,
+    max_sequence_lengths: TensorLike,
+    end_token: TensorLike,
+    name: str | None = None,
 ) -> Tensor:
     """The ids of whole beams from those of the steps, all [time, batch, beam]."""
     result: Tensor = gather_tree_op(step_ids, parent_ids, max_sequence_lengths, end_token, name=name)
@@ -93,9 +98,9 @@ class BeamSearchDecoder(Decoder):
     def __init__(
         self,
         cell: Any,
-        embedding: Any,
-        start_tokens: Any,
-        end_token: Any,
+        embedding: TensorLike,
+        start_tokens: TensorLike,
+        end_token: TensorLike,
         initial_state: Any,
         beam_width: int,
         output_layer: Any = None,
@@ -177,7 +182,7 @@ class BeamSearchDecoder(Decoder):
         state = BeamSearchDecoderState(self._initial_cell_state, chances, finished, lengths, ())
         return finished, self._start_inputs, state
 
-    def step(self, time: Any, inputs: Any, state: Any, name: str | None = None) -> Any:
+    def step(self, time: TensorLike, inputs: TensorLike, state: Any, name: str | None = None) -> Any:
         """Runs one step of the cell in all beams, and selects the best continuations."""
         with name_scope(name, "BeamSearchDecoderStep", [time]):
             cell_state = nest.map_structure(self._merged, state.cell_state)
@@ -232,7 +237,7 @@ class BeamSearchDecoder(Decoder):
             return chances
         return divide(chances, pow(divide(add(cast(lengths, chances.dtype), 5.0), 6.0), self._penalty))
 
-    def finalize(self, outputs: Any, final_state: Any, sequence_lengths: Any) -> Any:
+    def finalize(self, outputs: Any, final_state: Any, sequence_lengths: TensorLike) -> Any:
         """The ids of whole beams."""
         longest = cast(reduce_max(final_state.lengths, axis=1), dt.int32)
         ids = gather_tree(outputs.predicted_ids, outputs.parent_ids, longest, self._end_token)

@@ -12,6 +12,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.ops.array.creation import constant, fill, zeros, zeros_like
 from penstock.ops.array.indexing import get_item
 from penstock.ops.array.reshaping import shape
@@ -52,10 +53,10 @@ class Decoder(ABC):
         """Returns a mask of finished rows, the first inputs and the first state."""
 
     @abstractmethod
-    def step(self, time: Any, inputs: Any, state: Any, name: str | None = None) -> Any:
+    def step(self, time: TensorLike, inputs: TensorLike, state: Any, name: str | None = None) -> Any:
         """Returns outputs, the next state, the next inputs, and a mask of finished rows."""
 
-    def finalize(self, outputs: Any, final_state: Any, sequence_lengths: Any) -> Any:
+    def finalize(self, outputs: Any, final_state: Any, sequence_lengths: TensorLike) -> Any:
         """Converts the outputs of all steps and the last state to the form that the caller gets."""
         raise NotImplementedError
 
@@ -107,7 +108,7 @@ class BasicDecoder(Decoder):
         """The helper's finished rows and inputs, and the initial state."""
         return (*self._helper.initialize(), self._initial_state)
 
-    def step(self, time: Any, inputs: Any, state: Any, name: str | None = None) -> Any:
+    def step(self, time: TensorLike, inputs: TensorLike, state: Any, name: str | None = None) -> Any:
         """Runs one step of the cell, and asks the helper for samples and next inputs."""
         with name_scope(name, "BasicDecoderStep", [time, *nest.flatten(inputs)]):
             outputs, state = self._cell(inputs, state)
@@ -136,7 +137,7 @@ def dynamic_decode(
     decoder: Any,
     output_time_major: bool = False,
     impute_finished: bool = False,
-    maximum_iterations: Any = None,
+    maximum_iterations: TensorLike = None,
     parallel_iterations: int = 32,
     swap_memory: bool = False,
     scope: Any = None,

@@ -12,6 +12,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.ops.array.creation import fill, zeros_like
 from penstock.ops.array.indexing import get_item
 from penstock.ops.array.joining import concat
@@ -53,11 +54,13 @@ class Helper(ABC):
         """Returns a mask of rows that are finished before the first step, and its inputs."""
 
     @abstractmethod
-    def sample(self, time: Any, outputs: Any, state: Any, name: str | None = None) -> Any:
+    def sample(self, time: TensorLike, outputs: Any, state: Any, name: str | None = None) -> Any:
         """Samples from the outputs of a step."""
 
     @abstractmethod
-    def next_inputs(self, time: Any, outputs: Any, state: Any, sample_ids: Any, name: str | None = None) -> Any:
+    def next_inputs(
+        self, time: TensorLike, outputs: Any, state: Any, sample_ids: TensorLike, name: str | None = None
+    ) -> Any:
         """Returns a mask of finished rows, the inputs of the next step, and its state."""
 
 
@@ -69,8 +72,8 @@ class CustomHelper(Helper):
         initialize_fn: Callable[[], Any],
         sample_fn: Callable[..., Any],
         next_inputs_fn: Callable[..., Any],
-        sample_ids_shape: Any = None,
-        sample_ids_dtype: Any = None,
+        sample_ids_shape: ShapeLike = None,
+        sample_ids_dtype: DTypeLike | None = None,
     ) -> None:
         self._initialize_fn, self._sample_fn, self._next_inputs_fn = initialize_fn, sample_fn, next_inputs_fn
         self._batch_size: Any = None
@@ -98,11 +101,13 @@ class CustomHelper(Helper):
             self._batch_size = size(finished)
         return finished, inputs
 
-    def sample(self, time: Any, outputs: Any, state: Any, name: str | None = None) -> Any:
+    def sample(self, time: TensorLike, outputs: Any, state: Any, name: str | None = None) -> Any:
         """Calls the second function."""
         return self._sample_fn(time=time, outputs=outputs, state=state)
 
-    def next_inputs(self, time: Any, outputs: Any, state: Any, sample_ids: Any, name: str | None = None) -> Any:
+    def next_inputs(
+        self, time: TensorLike, outputs: Any, state: Any, sample_ids: TensorLike, name: str | None = None
+    ) -> Any:
         """Calls the third function."""
         return self._next_inputs_fn(time=time, outputs=outputs, state=state, sample_ids=sample_ids)
 
@@ -113,7 +118,9 @@ class TrainingHelper(Helper):
     >>> tf.contrib.seq2seq.TrainingHelper(embedded_targets, lengths)
     """
 
-    def __init__(self, inputs: Any, sequence_length: Any, time_major: bool = False, name: str | None = None) -> None:
+    def __init__(
+        self, inputs: TensorLike, sequence_length: TensorLike, time_major: bool = False, name: str | None = None
+    ) -> None:
         with name_scope(name, "TrainingHelper", [*nest.flatten(inputs), sequence_length]):
             inputs = nest.map_structure(convert_to_tensor, inputs)
             self._inputs = inputs
@@ -160,12 +167,14 @@ class TrainingHelper(Helper):
         with name_scope(name, "TrainingHelperInitialize"):
             return equal(0, self._sequence_length), self._read(0)
 
-    def sample(self, time: Any, outputs: Any, state: Any, name: str | None = None) -> Any:
+    def sample(self, time: TensorLike, outputs: Any, state: Any, name: str | None = None) -> Any:
         """The most likely class."""
         with name_scope(name, "TrainingHelperSample", [time, outputs]):
             return cast(argmax(outputs, axis=-1), dt.int32)
 
-    def next_inputs(self, time: Any, outputs: Any, state: Any, sample_ids: Any, name: str | None = None) -> Any:
+    def next_inputs(
+        self, time: TensorLike, outputs: Any, state: Any, sample_ids: TensorLike, name: str | None = None
+    ) -> Any:
         """The inputs of the next time step."""
         with name_scope(name, "TrainingHelperNextInputs", [time, outputs]):
             later = add(time, 1)
@@ -196,10 +205,10 @@ class ScheduledEmbeddingTrainingHelper(TrainingHelper):
 
     def __init__(
         self,
-        inputs: Any,
-        sequence_length: Any,
-        embedding: Any,
-        sampling_probability: Any,
+        inputs: TensorLike,
+        sequence_length: TensorLike,
+        embedding: TensorLike,
+        sampling_probability: TensorLike,
         time_major: bool = False,
         seed: int | None = None,
         scheduling_seed: int | None = None,
@@ -214,14 +223,16 @@ class ScheduledEmbeddingTrainingHelper(TrainingHelper):
         self._seed, self._scheduling_seed = seed, scheduling_seed
         super().__init__(inputs, sequence_length, time_major, name)
 
-    def sample(self, time: Any, outputs: Any, state: Any, name: str | None = None) -> Any:
+    def sample(self, time: TensorLike, outputs: Any, state: Any, name: str | None = None) -> Any:
         """Ids drawn from the outputs, or -1 where the true input is fed."""
         with name_scope(name, "ScheduledEmbeddingTrainingHelperSample", [time, outputs, state]):
             ids = _drawn_ids(categorical(outputs, 1, seed=self._seed))
             chosen = _drawn(self._probability, ids, self._scheduling_seed)
             return where(chosen, ids, fill(shape(ids), -1))
 
-    def next_inputs(self, time: Any, outputs: Any, state: Any, sample_ids: Any, name: str | None = None) -> Any:
+    def next_inputs(
+        self, time: TensorLike, outputs: Any, state: Any, sample_ids: TensorLike, name: str | None = None
+    ) -> Any:
         """The next inputs; in rows with a sample they are its embedding."""
         finished, base, state = super().next_inputs(time, outputs, state, sample_ids, name)
         sampled = self._lookup(maximum(sample_ids, 0))
@@ -233,9 +244,9 @@ class ScheduledOutputTrainingHelper(TrainingHelper):
 
     def __init__(
         self,
-        inputs: Any,
-        sequence_length: Any,
-        sampling_probability: Any,
+        inputs: TensorLike,
+        sequence_length: TensorLike,
+        sampling_probability: TensorLike,
         time_major: bool = False,
         seed: int | None = None,
         next_inputs_fn: Callable[[Any], Any] | None = None,
@@ -263,12 +274,14 @@ class ScheduledOutputTrainingHelper(TrainingHelper):
         finished, inputs = super().initialize(name)
         return finished, self._with_auxiliary(inputs, 0)
 
-    def sample(self, time: Any, outputs: Any, state: Any, name: str | None = None) -> Any:
+    def sample(self, time: TensorLike, outputs: Any, state: Any, name: str | None = None) -> Any:
         """Tells if each row is fed its own output."""
         rows = zeros_like(self._sequence_length, dtype=dt.float32)
         return _drawn(self._probability, rows, self._seed)
 
-    def next_inputs(self, time: Any, outputs: Any, state: Any, sample_ids: Any, name: str | None = None) -> Any:
+    def next_inputs(
+        self, time: TensorLike, outputs: Any, state: Any, sample_ids: TensorLike, name: str | None = None
+    ) -> Any:
         """The next inputs, or the outputs in sampled rows."""
         finished, base, state = super().next_inputs(time, outputs, state, sample_ids, name)
         own = self._function(outputs) if self._function else outputs
@@ -281,7 +294,7 @@ class GreedyEmbeddingHelper(Helper):
     >>> tf.contrib.seq2seq.GreedyEmbeddingHelper(table, start_tokens=tf.fill([32], GO), end_token=EOS)
     """
 
-    def __init__(self, embedding: Any, start_tokens: Any, end_token: Any) -> None:
+    def __init__(self, embedding: TensorLike, start_tokens: TensorLike, end_token: TensorLike) -> None:
         self._lookup = lookup(embedding)
         self._start_tokens = convert_to_tensor(start_tokens, dtype=dt.int32, name="start_tokens")
         self._end_token = convert_to_tensor(end_token, dtype=dt.int32, name="end_token")
@@ -308,13 +321,15 @@ class GreedyEmbeddingHelper(Helper):
         """No row is finished; the inputs are the start tokens."""
         return fill(shape(self._start_tokens), False), self._start_inputs
 
-    def sample(self, time: Any, outputs: Any, state: Any, name: str | None = None) -> Any:
+    def sample(self, time: TensorLike, outputs: Any, state: Any, name: str | None = None) -> Any:
         """The most likely class."""
         if not isinstance(outputs, Tensor):
             raise TypeError(f"Expected outputs to be a single Tensor, got: {type(outputs)}")
         return argmax(outputs, axis=-1, output_type=dt.int32)
 
-    def next_inputs(self, time: Any, outputs: Any, state: Any, sample_ids: Any, name: str | None = None) -> Any:
+    def next_inputs(
+        self, time: TensorLike, outputs: Any, state: Any, sample_ids: TensorLike, name: str | None = None
+    ) -> Any:
         """The embedding of the samples."""
         return equal(sample_ids, self._end_token), self._lookup(sample_ids), state
 
@@ -324,16 +339,16 @@ class SampleEmbeddingHelper(GreedyEmbeddingHelper):
 
     def __init__(
         self,
-        embedding: Any,
-        start_tokens: Any,
-        end_token: Any,
-        softmax_temperature: Any = None,
+        embedding: TensorLike,
+        start_tokens: TensorLike,
+        end_token: TensorLike,
+        softmax_temperature: TensorLike = None,
         seed: int | None = None,
     ) -> None:
         super().__init__(embedding, start_tokens, end_token)
         self._temperature, self._seed = softmax_temperature, seed
 
-    def sample(self, time: Any, outputs: Any, state: Any, name: str | None = None) -> Any:
+    def sample(self, time: TensorLike, outputs: Any, state: Any, name: str | None = None) -> Any:
         """A class drawn per row."""
         if not isinstance(outputs, Tensor):
             raise TypeError(f"Expected outputs to be a single Tensor, got: {type(outputs)}")
@@ -347,8 +362,8 @@ class InferenceHelper(Helper):
     def __init__(
         self,
         sample_fn: Callable[[Any], Any],
-        sample_shape: Any,
-        sample_dtype: Any,
+        sample_shape: ShapeLike,
+        sample_dtype: DTypeLike,
         start_inputs: Any,
         end_fn: Callable[[Any], Any],
         next_inputs_fn: Callable[[Any], Any] | None = None,
@@ -374,11 +389,13 @@ class InferenceHelper(Helper):
         """No row is finished; the inputs are the given ones."""
         return fill([self._batch_size], False), self._start_inputs
 
-    def sample(self, time: Any, outputs: Any, state: Any, name: str | None = None) -> Any:
+    def sample(self, time: TensorLike, outputs: Any, state: Any, name: str | None = None) -> Any:
         """Calls the sampling function."""
         return self._sample_fn(outputs)
 
-    def next_inputs(self, time: Any, outputs: Any, state: Any, sample_ids: Any, name: str | None = None) -> Any:
+    def next_inputs(
+        self, time: TensorLike, outputs: Any, state: Any, sample_ids: TensorLike, name: str | None = None
+    ) -> Any:
         """The samples, or the result of the function on them."""
         following = sample_ids if self._next_inputs_fn is None else self._next_inputs_fn(sample_ids)
         return self._end_fn(sample_ids), following, state

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array.indexing import get_item
 from penstock.ops.array.reshaping import reshape, shape
 from penstock.ops.math.arithmetic import div_no_nan, multiply
@@ -18,9 +19,9 @@ from penstock.rnn.base import size_at
 
 
 def sequence_loss(
-    logits: Any,
-    targets: Any,
-    weights: Any,
+    logits: TensorLike,
+    targets: TensorLike,
+    weights: TensorLike,
     average_across_timesteps: bool = True,
     average_across_batch: bool = True,
     sum_over_timesteps: bool = False,

@@ -13,6 +13,7 @@ from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.shapes import merge, require_rank
 from penstock.kernel.types import INDEX, INDEX32, INDEX64, Array, xp
@@ -81,7 +82,7 @@ def conjugate_transpose(x: Array, perm: Array) -> Array:
     return xp(x).transpose(xp(x).conj(x), perm.tolist())
 
 
-def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool = False) -> Tensor:
+def transpose(a: TensorLike, perm: TensorLike = None, name: str = "transpose", conjugate: bool = False) -> Tensor:
     """The dimensions in the order `perm`, by default reversed: `tf.transpose(x, [1, 0, 2])`."""
     with name_scope(name, "transpose", [a]) as scope:
         tensor = convert_to_tensor(a, name="a")
@@ -96,7 +97,7 @@ def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool
         return result
 
 
-def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = False) -> Tensor:
+def matrix_transpose(a: TensorLike, name: str = "matrix_transpose", conjugate: bool = False) -> Tensor:
     """The last two dimensions exchanged."""
     with name_scope(name, "matrix_transpose", [a]):
         tensor = convert_to_tensor(a, name="a")
@@ -111,7 +112,7 @@ def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = F
         return transpose(tensor, perm, conjugate=conjugate)
 
 
-def adjoint(matrix: Any, name: str | None = None) -> Tensor:
+def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
     """The last two dimensions exchanged and every element conjugated."""
     with name_scope(name, "adjoint", [matrix]):
         return matrix_transpose(convert_to_tensor(matrix, name="matrix"), conjugate=True)
@@ -130,7 +131,7 @@ def reverse_v2(tensor: Array, axis: Array) -> Array:
     return xp(tensor).flip(tensor, tuple({int(a) % tensor.ndim for a in axis.reshape(-1)}))
 
 
-def reverse(tensor: Any, axis: Any, name: str | None = None) -> Tensor:
+def reverse(tensor: TensorLike, axis: TensorLike, name: str | None = None) -> Tensor:
     """The elements in opposite order along the axes in `axis`: `tf.reverse(x, [0])`."""
     result: Tensor = reverse_v2(tensor, axis, name=name)
     return result
@@ -174,8 +175,8 @@ def reverse_sequence_op(input: Array, seq_lengths: Array, *, seq_dim: int, batch
 
 
 def reverse_sequence(
-    input: Any,
-    seq_lengths: Any,
+    input: TensorLike,
+    seq_lengths: TensorLike,
     seq_axis: Any = None,
     batch_axis: Any = None,
     name: str | None = None,
@@ -210,7 +211,7 @@ def roll_op(input: Array, shift: Array, axis: Array) -> Array:
     return xp(input).roll(input, *map(tuple, pairs))
 
 
-def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
+def roll(input: TensorLike, shift: TensorLike, axis: TensorLike, name: str | None = None) -> Tensor:
     """The elements shifted cyclically by `shift` along `axis`: `tf.roll(x, 1, 0)`."""
     result: Tensor = roll_op(input, shift, axis, name=name)
     return result

@@ -17,6 +17,7 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import Dimension, TensorShape, as_shape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel import shapes
 from penstock.kernel.shapes import merge, require_rank
@@ -34,7 +35,11 @@ def const(*, value: np.ndarray, dtype: DType) -> Array:
 
 
 def constant(
-    value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False
+    value: TensorLike,
+    dtype: DTypeLike | None = None,
+    shape: ShapeLike = None,
+    name: str = "Const",
+    verify_shape: bool = False,
 ) -> Tensor:
     """A tensor with a fixed value; the last value is repeated if there are too few, unless `verify_shape`.
 
@@ -56,7 +61,7 @@ def placeholder_op(*, dtype: DType, shape: TensorShape = TensorShape(None)) -> N
     """A tensor that must be fed; it has no kernel."""
 
 
-def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
+def placeholder(dtype: DTypeLike, shape: ShapeLike = None, name: str | None = None) -> Tensor:
     """A tensor that must be fed.
 
     >>> x = tf.placeholder(tf.float32, [None, 784])
@@ -76,7 +81,7 @@ def placeholder_with_default_op(input: Array, *, shape: TensorShape) -> Array:
     return input
 
 
-def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
+def placeholder_with_default(input: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """A tensor that may be fed, and is `input` otherwise.
 
     >>> rate = tf.placeholder_with_default(0.1, [])
@@ -85,7 +90,7 @@ def placeholder_with_default(input: Any, shape: Any, name: str | None = None) ->
     return tensor
 
 
-def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> SparseTensor:
+def sparse_placeholder(dtype: DTypeLike, shape: ShapeLike = None, name: str | None = None) -> SparseTensor:
     """A SparseTensor that must be fed with a SparseTensorValue or (indices, values, dense_shape).
 
     >>> x = tf.sparse_placeholder(tf.float32, shape=[None, 100])
@@ -131,18 +136,18 @@ def fill_op(dims: Array, value: Array) -> Array:
     return module.full(size, value[()] if module is np else value, value.dtype)
 
 
-def fill(dims: Any, value: Any, name: str | None = None) -> Tensor:
+def fill(dims: ShapeLike, value: TensorLike, name: str | None = None) -> Tensor:
     """A tensor of shape `dims` filled with a scalar: `tf.fill([2, 3], 9.0)`."""
     tensor: Tensor = fill_op(dims, value, name=name)
     return tensor
 
 
-def zeros(shape: Any, dtype: Any = dt.float32, name: str | None = None) -> Tensor:
+def zeros(shape: ShapeLike, dtype: DTypeLike = dt.float32, name: str | None = None) -> Tensor:
     """A tensor of zeros (False, empty strings): `tf.zeros([10])`."""
     return _filled(shape, dtype, name, "zeros", {"bool": False, "string": b""}, 0)
 
 
-def ones(shape: Any, dtype: Any = dt.float32, name: str | None = None) -> Tensor:
+def ones(shape: ShapeLike, dtype: DTypeLike = dt.float32, name: str | None = None) -> Tensor:
     """A tensor of ones (True): `tf.ones([2, 2])`."""
     return _filled(shape, dtype, name, "ones", {"bool": True}, 1)
 
@@ -181,7 +186,9 @@ def ones_like_op(x: Array) -> Array:
     return array_module(x.size, x).ones_like(x)
 
 
-def zeros_like(tensor: Any, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
+def zeros_like(
+    tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
+) -> Tensor:
     """Zeros of the shape (and type) of `tensor`."""
     with name_scope(name, "zeros_like", [tensor]) as scope:
         source = convert_to_tensor(tensor, name="tensor")
@@ -194,7 +201,9 @@ def zeros_like(tensor: Any, dtype: Any = None, name: str | None = None, optimize
         return result
 
 
-def ones_like(tensor: Any, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
+def ones_like(
+    tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
+) -> Tensor:
     """Ones of the shape (and type) of `tensor`."""
     with name_scope(name, "ones_like", [tensor]) as scope:
         source = convert_to_tensor(tensor, name="tensor")

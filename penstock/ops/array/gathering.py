@@ -21,6 +21,7 @@ from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.jaxprs.symbols import as_size, is_symbol
 from penstock.kernel import shapes
 from penstock.kernel.shapes import brief, merge
@@ -118,11 +119,11 @@ def gather_v1(params: Array, indices: Array, *, validate_indices: bool = True) -
 
 
 def gather(
-    params: Any,
-    indices: Any,
+    params: TensorLike,
+    indices: TensorLike,
     validate_indices: Any = None,
     name: str | None = None,
-    axis: Any = None,
+    axis: TensorLike = None,
     batch_dims: int = 0,
 ) -> Tensor:
     """The slices of `params` at `indices` along `axis`: `tf.gather(embeddings, ids)`."""
@@ -188,7 +189,7 @@ def gather_nd_op(params: Array, indices: Array, *, bad_indices_policy: str = "")
 
 
 def gather_nd(
-    params: Any, indices: Any, name: str | None = None, batch_dims: int = 0, bad_indices_policy: str = ""
+    params: TensorLike, indices: TensorLike, name: str | None = None, batch_dims: int = 0, bad_indices_policy: str = ""
 ) -> Tensor:
     """The elements (or slices) of `params` whose positions are the last dimension of `indices`.
 
@@ -244,7 +245,7 @@ def _ones(count: Tensor, kind: DType) -> Tensor:
     return ones(count, dtype=kind)
 
 
-def batch_gather(params: Any, indices: Any, name: str | None = None) -> Tensor:
+def batch_gather(params: TensorLike, indices: TensorLike, name: str | None = None) -> Tensor:
     """`gather` in each batch: all dimensions of `indices` but the last are batches."""
     with name_scope(name, "BatchGather", [params, indices]):
         positions: Any = convert_to_tensor(indices, name="indices")
@@ -305,7 +306,7 @@ def scatter_nd_op(indices: Array, updates: Array, shape: Array, *, bad_indices_p
     return place.max(updates, mode="drop") if updates.dtype == bool else place.add(updates, mode="drop")
 
 
-def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) -> Tensor:
+def scatter_nd(indices: TensorLike, updates: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """Zeros of `shape` with `updates` added at `indices`: `tf.scatter_nd([[4], [3]], [9, 10], [8])`."""
     result: Tensor = scatter_nd_op(indices, updates, shape, name=name)
     return result

@@ -16,6 +16,7 @@ from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import Dimension, TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import merge, require_rank
 from penstock.kernel.types import INDEX32, INDEX64, Array, array_module, xp
@@ -106,7 +107,7 @@ def concat_v2(values: list[Array], axis: Array) -> Array:
     return xp(*values).concatenate(values, axis=place)
 
 
-def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
+def concat(values: TensorLike, axis: TensorLike, name: str = "concat") -> Tensor:
     """Tensors one after another along `axis`: `tf.concat([x, y], 1)`."""
     parts = values if isinstance(values, (list, tuple)) else [values]
     if len(parts) == 1:
@@ -150,7 +151,7 @@ def pack(values: list[Array], *, axis: int = 0) -> Array:
     return result
 
 
-def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
+def stack(values: TensorLike, axis: int = 0, name: str = "stack") -> Tensor:
     """Tensors of rank R as one of rank R + 1: `tf.stack([x, y], axis=1)`."""
     if axis == 0:
         try:
@@ -177,7 +178,7 @@ def _full(wanted: TensorShape) -> TensorShape:
     return wanted
 
 
-def parallel_stack(values: Any, name: str = "parallel_stack") -> Tensor:
+def parallel_stack(values: TensorLike, name: str = "parallel_stack") -> Tensor:
     """`stack` along the first axis of tensors whose shapes are all known."""
     with name_scope(name):
         first = convert_to_tensor(values[0]).shape
@@ -213,7 +214,7 @@ def unpack(value: Array, *, num: int, axis: int = 0) -> list[Array]:
     return [moved[i, ...] for i in range(num)]
 
 
-def unstack(value: Any, num: int | None = None, axis: int = 0, name: str = "unstack") -> list[Tensor]:
+def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str = "unstack") -> list[Tensor]:
     """The slices along `axis` as a list: `a, b = tf.unstack(x)`."""
     if num is None:
         tensor = value = convert_to_tensor(value)
@@ -314,7 +315,7 @@ def split_v(value: Array, size_splits: Array, split_dim: Array, *, num_split: in
 
 
 def split(
-    value: Any, num_or_size_splits: Any, axis: Any = 0, num: int | None = None, name: str = "split"
+    value: TensorLike, num_or_size_splits: TensorLike, axis: TensorLike = 0, num: int | None = None, name: str = "split"
 ) -> list[Tensor]:
     """A number of equal parts, or parts of given sizes: `a, b = tf.split(x, [1, -1], axis=1)`."""
     result: list[Tensor]
@@ -331,7 +332,7 @@ def split(
     return result
 
 
-# Tile and pad
+# Tile
 
 
 def _tile_shape(op: Operation) -> list[TensorShape]:
@@ -355,7 +356,7 @@ def tile_op(input: Array, multiples: Array) -> Array:
     return array_module(input.size * math.prod(times), input).tile(input, times)
 
 
-def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
+def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> Tensor:
     """`input` repeated in every dimension: `tf.tile(x, [2, 1])`."""
     result: Tensor = tile_op(input, multiples, name=name)
     return result

@@ -10,6 +10,7 @@ from penstock.graph.constant import constant_value
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel.shapes import merge, require_rank
 from penstock.kernel.types import INDEX32, Array, xp
 from penstock.ops.array.joining import stack
@@ -89,7 +90,11 @@ def mirror_pad(input: Array, paddings: Array, *, mode: str) -> Array:
 
 
 def pad(
-    tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = None, constant_values: Any = 0
+    tensor: TensorLike,
+    paddings: TensorLike,
+    mode: str = "CONSTANT",
+    name: str | None = None,
+    constant_values: TensorLike = 0,
 ) -> Tensor:
     """`tensor` padded before and after in every dimension: `tf.pad(x, [[1, 1], [0, 2]])`."""
     kind = mode.upper()

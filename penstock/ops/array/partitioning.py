@@ -11,13 +11,12 @@ from penstock.graph.constant import constant_value
 from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel.shapes import merge
 from penstock.kernel.types import Array
 from penstock.memory import aligned_empty
 from penstock.ops.array.gathering import gather
 from penstock.ops.array.reshaping import reshape, shape
-
-# Partition and stitch
 
 
 def _partition_shape(op: Operation) -> list[TensorShape]:
@@ -57,7 +56,9 @@ def dynamic_partition_op(data: Array, partitions: Array, *, num_partitions: int)
     return [values[chosen == i] for i in range(num_partitions)]
 
 
-def dynamic_partition(data: Any, partitions: Any, num_partitions: int, name: str | None = None) -> list[Tensor]:
+def dynamic_partition(
+    data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None
+) -> list[Tensor]:
     """Distributes `data`: element i goes to output `partitions[i]`."""
     result: list[Tensor] = dynamic_partition_op(data, partitions, num_partitions=num_partitions, name=name)
     return result

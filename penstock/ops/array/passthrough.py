@@ -15,6 +15,7 @@ from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.shapes import brief, merge
 from penstock.kernel.types import FLOATS, Array, xp
@@ -27,7 +28,7 @@ def identity_op(input: Array) -> Array:
     return input
 
 
-def identity(input: Any, name: str | None = None) -> Tensor:
+def identity(input: TensorLike, name: str | None = None) -> Tensor:
     """The same values as a new tensor, which can have its own name, device or control dependencies."""
     tensor: Tensor = identity_op(input, name=name)
     return tensor
@@ -49,7 +50,7 @@ def stop_gradient_op(input: Array) -> Array:
     return input
 
 
-def stop_gradient(input: Any, name: str | None = None) -> Tensor:
+def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
     """The same values, but a constant to `tf.gradients`."""
     tensor: Tensor = stop_gradient_op(input, name=name)
     return tensor
@@ -95,14 +96,18 @@ def check_numerics_op(tensor: Array, *, message: str) -> Array:
     return tensor
 
 
-def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
+def check_numerics(tensor: TensorLike, message: str, name: str | None = None) -> Tensor:
     """Returns `tensor`; fails with InvalidArgumentError at run time if it holds a NaN or an infinity."""
     result: Tensor = check_numerics_op(tensor, message=message, name=name)
     return result
 
 
 def verify_tensor_all_finite(
-    t: Any = None, msg: str | None = None, name: str | None = None, x: Any = None, message: str | None = None
+    t: TensorLike = None,
+    msg: str | None = None,
+    name: str | None = None,
+    x: TensorLike = None,
+    message: str | None = None,
 ) -> Tensor:
     """`t` after a check that all its values are finite."""
     value = t if x is None else x
@@ -145,7 +150,7 @@ def ensure_shape_op(input: Array, *, shape: TensorShape) -> Array:
     return input
 
 
-def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
+def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """Returns `x`; checks its shape against `shape` while building and at run time."""
     tensor: Tensor = ensure_shape_op(x, shape=as_shape(shape), name=name)
     return tensor

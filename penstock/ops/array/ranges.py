@@ -15,6 +15,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.jaxprs.symbols import as_number, as_size, has_symbols, is_symbol
 from penstock.kernel.types import FLOATS, INDEX32, INTS, Array
 from penstock.ops.math import casting
@@ -78,7 +79,13 @@ def linspace_op(start: Array, stop: Array, num: Array) -> Array:
     return jnp.linspace(start, stop, int(num), dtype=start.dtype)
 
 
-def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str | None = "range") -> Tensor:
+def range(
+    start: TensorLike,
+    limit: TensorLike = None,
+    delta: TensorLike = 1,
+    dtype: DTypeLike | None = None,
+    name: str | None = "range",
+) -> Tensor:
     """start, start + delta, ... below `limit`; `tf.range(3)` is [0, 1, 2]."""
     if limit is None:
         start, limit = 0, start

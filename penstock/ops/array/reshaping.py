@@ -16,6 +16,7 @@ from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, broadcast_shape
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.jaxprs.symbols import as_size, broadcast_shapes, sizes
 from penstock.kernel import shapes
 from penstock.kernel.shapes import brief, require_rank
@@ -49,7 +50,7 @@ def rank_op(input: Array) -> Array:
     return np.array(len(input.shape), np.int32)
 
 
-def shape(input: Any, name: str | None = None, out_type: Any = dt.int32) -> Tensor:
+def shape(input: TensorLike, name: str | None = None, out_type: DTypeLike = dt.int32) -> Tensor:
     """The shape of a tensor as an integer vector; a constant if it is known.
 
     >>> batch = tf.shape(x)[0]
@@ -92,13 +93,13 @@ def concat_offset(concat_dim: Array, shape: list[Array]) -> list[Array]:
     return offsets
 
 
-def shape_n(input: Any, out_type: Any = dt.int32, name: str | None = None) -> list[Tensor]:
+def shape_n(input: TensorLike, out_type: DTypeLike = dt.int32, name: str | None = None) -> list[Tensor]:
     """The shapes of several tensors: `a, b = tf.shape_n([x, y])`."""
     result: list[Tensor] = shape_n_op(input, out_type=as_dtype(out_type), name=name)
     return result
 
 
-def size(input: Any, name: str | None = None, out_type: Any = dt.int32) -> Tensor:
+def size(input: TensorLike, name: str | None = None, out_type: DTypeLike = dt.int32) -> Tensor:
     """The number of elements; a constant if it is known."""
     with name_scope(name, "Size", [input]) as scope:
         if hasattr(input, "dense_shape"):
@@ -113,7 +114,7 @@ def size(input: Any, name: str | None = None, out_type: Any = dt.int32) -> Tenso
         return result
 
 
-def rank(input: Any, name: str | None = None) -> Tensor:
+def rank(input: TensorLike, name: str | None = None) -> Tensor:
     """The number of dimensions; a constant if it is known."""
     with name_scope(name, "Rank", [input]) as scope:
         if hasattr(input, "dense_shape"):
@@ -185,7 +186,7 @@ def reshape_op(tensor: Array, shape: Array) -> Array:
     return tensor.reshape(dims)
 
 
-def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
+def reshape(tensor: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """The same elements in another shape; one size may be -1: `tf.reshape(x, [-1, 784])`."""
     result: Tensor = reshape_op(tensor, shape, name=name)
     return result
@@ -216,7 +217,7 @@ def expand_dims_op(input: Array, dim: Array) -> Array:
     return xp(input).expand_dims(input, int(dim.reshape(())))
 
 
-def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any = None) -> Tensor:
+def expand_dims(input: TensorLike, axis: TensorLike = None, name: str | None = None, dim: TensorLike = None) -> Tensor:
     """A dimension of size 1 inserted at `axis`: `tf.expand_dims(x, -1)`."""
     if (axis is None) == (dim is None):
         raise ValueError("expand_dims: exactly one of `axis` and its old name `dim` must be given.")
@@ -247,7 +248,7 @@ def squeeze_op(input: Array, *, squeeze_dims: list[int] = []) -> Array:  # noqa:
     return input.reshape(_squeezed(list(input.shape), tuple(squeeze_dims)))
 
 
-def squeeze(input: Any, axis: Any = None, name: str | None = None, squeeze_dims: Any = None) -> Tensor:
+def squeeze(input: TensorLike, axis: TensorLike = None, name: str | None = None, squeeze_dims: Any = None) -> Tensor:
     """Without the dimensions of size 1, or without those in `axis`: `tf.squeeze(x, [1])`."""
     if axis is not None and squeeze_dims is not None:
         raise ValueError("squeeze: give only one of `axis` and its old name `squeeze_dims`.")
@@ -272,7 +273,7 @@ def broadcast_to_op(input: Array, shape: Array) -> Array:
     return array_module(math.prod(dims), input).broadcast_to(input, dims)
 
 
-def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Tensor:
+def broadcast_to(input: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """`input` repeated to `shape` by the rules of broadcasting: `tf.broadcast_to(row, [10, 3])`."""
     result: Tensor = broadcast_to_op(input, shape, name=name)
     return result
@@ -301,7 +302,7 @@ def _longer(op: Operation) -> TensorShape:
     return TensorShape.of((None if a is None or b is None else max(a, b),))
 
 
-def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> Tensor:
+def broadcast_dynamic_shape(shape_x: ShapeLike, shape_y: ShapeLike) -> Tensor:
     """The shape that two shapes, given as integer vectors, broadcast to."""
     result: Tensor = broadcast_args(shape_x, shape_y)
     return result

@@ -15,6 +15,7 @@ from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.jaxprs.symbols import as_size, is_symbol
 from penstock.kernel import shapes
 from penstock.kernel.shapes import merge, require_rank
@@ -86,7 +87,7 @@ def select_v2(condition: Array, t: Array, e: Array) -> Array:
     return xp(condition, t, e).where(condition, t, e)
 
 
-def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
+def where(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None) -> Tensor:
     """Elements of `x` where `condition` holds, else of `y`; without them, the positions where it holds.
 
     >>> tf.where(mask, x, tf.zeros_like(x))
@@ -94,7 +95,7 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     return _where(condition, x, y, name, select)
 
 
-def where_v2(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
+def where_v2(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None) -> Tensor:
     """`where`, with `condition`, `x` and `y` broadcast against each other."""
     return _where(condition, x, y, name, select_v2)
 
@@ -110,7 +111,7 @@ def _where(condition: Any, x: Any, y: Any, name: str | None, choose: Any) -> Ten
     return result
 
 
-def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any = None) -> Tensor:
+def boolean_mask(tensor: TensorLike, mask: TensorLike, name: str = "boolean_mask", axis: TensorLike = None) -> Tensor:
     """The elements (or slices) of `tensor` where `mask` holds: `tf.boolean_mask(x, x[:, 0] > 0)`."""
     with name_scope(name, "boolean_mask", [tensor, mask]):
         values = convert_to_tensor(tensor, name="tensor")
@@ -178,12 +179,12 @@ def one_hot_op(indices: Array, depth: Array, on_value: Array, off_value: Array, 
 
 
 def one_hot(
-    indices: Any,
-    depth: Any,
-    on_value: Any = None,
-    off_value: Any = None,
+    indices: TensorLike,
+    depth: TensorLike,
+    on_value: TensorLike = None,
+    off_value: TensorLike = None,
     axis: int | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
     """`on_value` at each index along a new axis of size `depth`, else `off_value`: `tf.one_hot(labels, 10)`."""
@@ -211,7 +212,9 @@ def _number(value: int, kind: DType) -> Any:
     return bool(value) if kind is dt.bool else value
 
 
-def sequence_mask(lengths: Any, maxlen: Any = None, dtype: Any = dt.bool, name: str | None = None) -> Tensor:
+def sequence_mask(
+    lengths: TensorLike, maxlen: TensorLike = None, dtype: DTypeLike = dt.bool, name: str | None = None
+) -> Tensor:
     """True for the first `lengths` positions of each row: `tf.sequence_mask([1, 3], 5)`."""
     with name_scope(name, "SequenceMask", [lengths, maxlen]):
         counts = convert_to_tensor(lengths)
@@ -300,7 +303,7 @@ def unique_op(x: Array, *, out_idx: DType = dt.int32) -> Any:
     return _distinct(np.asarray(x), out_idx.as_numpy_dtype)
 
 
-def unique(x: Any, out_idx: Any = dt.int32, name: str | None = None) -> Unique:
+def unique(x: TensorLike, out_idx: DTypeLike = dt.int32, name: str | None = None) -> Unique:
     """The distinct values of a vector: `y, idx = tf.unique(x)` gives `x == tf.gather(y, idx)`."""
     return Unique(*unique_op(x, out_idx=as_dtype(out_idx), name=name))
 
@@ -320,7 +323,7 @@ def unique_with_counts_op(x: Array, *, out_idx: DType = dt.int32) -> Any:
     return values, places, np.bincount(places, minlength=len(values)).astype(kind)
 
 
-def unique_with_counts(x: Any, out_idx: Any = dt.int32, name: str | None = None) -> UniqueWithCounts:
+def unique_with_counts(x: TensorLike, out_idx: DTypeLike = dt.int32, name: str | None = None) -> UniqueWithCounts:
     """The distinct values of a vector and how often each occurs."""
     return UniqueWithCounts(*unique_with_counts_op(x, out_idx=as_dtype(out_idx), name=name))
 
@@ -340,7 +343,7 @@ def list_diff(x: Array, y: Array, *, out_idx: DType = dt.int32) -> Any:
     return np.asarray(x)[kept], kept
 
 
-def setdiff1d(x: Any, y: Any, index_dtype: Any = dt.int32, name: str | None = None) -> ListDiff:
+def setdiff1d(x: TensorLike, y: TensorLike, index_dtype: DTypeLike = dt.int32, name: str | None = None) -> ListDiff:
     """The values of `x` that are not in `y`, in their order."""
     return ListDiff(*list_diff(x, y, out_idx=as_dtype(index_dtype), name=name))
 
@@ -348,7 +351,7 @@ def setdiff1d(x: Any, y: Any, index_dtype: Any = dt.int32, name: str | None = No
 listdiff = setdiff1d
 
 
-def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None = None) -> Tensor:
+def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
     """Each element (or slice along `axis`) `repeats` times: `tf.repeat([1, 2], [2, 3])`."""
     if axis is None:
         input, axis = reshape(input, [-1]), 0

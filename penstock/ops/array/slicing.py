@@ -19,6 +19,7 @@ from penstock.graph.constant import constant_value, constant_value_as_shape
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.jaxprs.symbols import as_number, as_size, is_symbol
 from penstock.kernel.shapes import merge, require_rank
 from penstock.kernel.types import INDEX, INDEX16, Array
@@ -78,7 +79,7 @@ def _dynamic_slice(input: Array, begin: Array, size: Array) -> Array:
     return lax.dynamic_slice(input, [begin[i] for i in range(len(limits))], size.tolist())
 
 
-def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor:
+def slice(input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | None = None) -> Tensor:
     """`size` elements from `begin` on, per dimension; -1 means all that remain: `tf.slice(x, [0, 1], [-1, 2])`."""
     result: Tensor = slice_op(input_, begin, size, name=name)
     return result
@@ -335,9 +336,9 @@ class SlicedVariable(Tensor):
 
 
 def strided_slice(
-    input_: Any,
-    begin: Any,
-    end: Any,
+    input_: TensorLike,
+    begin: TensorLike,
+    end: TensorLike,
     strides: Any = None,
     begin_mask: int = 0,
     end_mask: int = 0,

@@ -16,6 +16,7 @@ from penstock.graph.opdef import OpDef, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.kernel.shapes import merge
 from penstock.kernel.types import INDEX32, REALS, Array
 from penstock.ops.array import arranging, gathering, ranges, reshaping
@@ -28,7 +29,7 @@ _INT32 = dt.int32
 # Sorting, by the largest entries (TopKV2)
 
 
-def sort(values: Any, axis: Any = -1, direction: str = "ASCENDING", name: str | None = None) -> Tensor:
+def sort(values: TensorLike, axis: TensorLike = -1, direction: str = "ASCENDING", name: str | None = None) -> Tensor:
     """`values` sorted along `axis`.
 
     >>> tf.sort([3.0, 1.0, 2.0])
@@ -38,7 +39,11 @@ def sort(values: Any, axis: Any = -1, direction: str = "ASCENDING", name: str | 
 
 
 def argsort(
-    values: Any, axis: Any = -1, direction: str = "ASCENDING", stable: bool = False, name: str | None = None
+    values: TensorLike,
+    axis: TensorLike = -1,
+    direction: str = "ASCENDING",
+    stable: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """The indices that sort `values` along `axis`; equal entries keep their order.
 
@@ -129,7 +134,11 @@ upper_bound = _bound("UpperBound", "right")
 
 
 def searchsorted(
-    sorted_sequence: Any, values: Any, side: str = "left", out_type: Any = _INT32, name: str | None = None
+    sorted_sequence: TensorLike,
+    values: TensorLike,
+    side: str = "left",
+    out_type: DTypeLike = _INT32,
+    name: str | None = None,
 ) -> Tensor:
     """Where to insert `values` into each row of `sorted_sequence` so that it stays sorted.
 

@@ -8,12 +8,13 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import creation, joining, reshaping, selection, slicing
 from penstock.ops.array.ranges import range
 from penstock.ops.math import arithmetic, casting, compare
 
 
-def linspace(start: Any, stop: Any, num: Any, name: str | None = None, axis: int = 0) -> Tensor:
+def linspace(start: TensorLike, stop: TensorLike, num: TensorLike, name: str | None = None, axis: int = 0) -> Tensor:
     """`num` values evenly from `start` to `stop`, both included, along a new `axis`: `tf.linspace(0.0, 1.0, 5)`."""
     with name_scope(name, "linspace", [start, stop]):
         start = convert_to_tensor(start, name="start")

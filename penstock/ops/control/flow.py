@@ -19,13 +19,14 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import TensorLike
 from penstock.ops.control.tensor_array import COMPOSITE, flat_tensors, like_structure
 from penstock.ops.debugging.assertion import Assert
 from penstock.ops.engine.if_while import if_op, while_op
 
 
 def cond(
-    pred: Any,
+    pred: TensorLike,
     true_fn: Callable[[], Any] | None = None,
     false_fn: Callable[[], Any] | None = None,
     strict: bool = False,
@@ -116,7 +117,7 @@ def _unwrapped(structure: Any, tensors: list[Tensor], strict: bool) -> Any:
     return result
 
 
-def smart_cond(pred: Any, true_fn: Any = None, false_fn: Any = None, name: str | None = None) -> Any:
+def smart_cond(pred: TensorLike, true_fn: Any = None, false_fn: Any = None, name: str | None = None) -> Any:
     """As `cond`, but chooses the branch at once if `pred` is known while the graph is built."""
     value = pred if isinstance(pred, (bool, int)) else constant_value(pred) if isinstance(pred, Tensor) else None
     if value is not None:
@@ -182,7 +183,7 @@ def while_loop(
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str | None = None,
-    maximum_iterations: Any = None,
+    maximum_iterations: TensorLike = None,
     return_same_structure: bool = False,
 ) -> Any:
     """Repeats `body` while `cond` holds.

@@ -13,6 +13,7 @@ from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import DTypeLike
 from penstock.ops.control.flow import while_loop
 from penstock.ops.control.tensor_array import TensorArray
 from penstock.ops.sparse.serialize import (
@@ -76,7 +77,7 @@ def _stacked(structure: Any, arrays: Any, elements: list[Tensor]) -> Any:
 def map_fn(
     fn: Callable[..., Any],
     elems: Any,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     parallel_iterations: int | None = None,
     back_prop: bool = True,
     swap_memory: bool = False,

@@ -7,11 +7,12 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.control.flow import case
 from penstock.ops.math import compare
 
 
-def switch_case(branch_index: Any, branch_fns: Any, default: Any = None, name: str | None = None) -> Any:
+def switch_case(branch_index: TensorLike, branch_fns: Any, default: Any = None, name: str | None = None) -> Any:
     """The result of `branch_fns[branch_index]`; if there is none, of `default`, or else of the last branch.
 
     >>> tf.switch_case(kind, [lambda: a, lambda: b], default=lambda: c)

@@ -16,6 +16,7 @@ from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.ops.control import tensor_list as lists
 
 
@@ -50,15 +51,15 @@ class TensorArray:
 
     def __init__(
         self,
-        dtype: Any,
-        size: Any = None,
+        dtype: DTypeLike,
+        size: TensorLike = None,
         dynamic_size: bool | None = None,
         clear_after_read: bool | None = None,
         tensor_array_name: str | None = None,
         handle: Any = None,
         flow: Any = None,
         infer_shape: bool = True,
-        element_shape: Any = None,
+        element_shape: ShapeLike = None,
         colocate_with_first_write_call: bool = True,
         name: str | None = None,
     ) -> None:
@@ -125,7 +126,7 @@ class TensorArray:
         """A TensorArray with the same contents."""
         return self.with_flow(_op("Identity")(self._flow))
 
-    def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
+    def write(self, index: Any, value: TensorLike, name: str | None = None) -> TensorArray:
         """A TensorArray with `value` at `index`."""
         with name_scope(name, "TensorArrayWrite", [self._flow, index, value]):
             value = convert_to_tensor(value, preferred_dtype=self._dtype, name="value")
@@ -157,7 +158,7 @@ class TensorArray:
             tensor.set_shape(TensorShape.of((self._size,)).concatenate(self._element_shape))
         return tensor
 
-    def gather(self, indices: Any, name: str | None = None) -> Tensor:
+    def gather(self, indices: TensorLike, name: str | None = None) -> Tensor:
         """The tensors at `indices` as one."""
         tensor: Tensor = lists.tensor_list_gather(
             self._flow, indices, self._shape_tensor(), element_dtype=self._dtype, name=name or "TensorArrayGatherV3"
@@ -175,21 +176,21 @@ class TensorArray:
                 tensor.set_shape(TensorShape.of((self._size * first, *tensor.shape.as_list()[1:])))
             return tensor  # type: ignore[no-any-return]
 
-    def unstack(self, value: Any, name: str | None = None) -> TensorArray:
+    def unstack(self, value: TensorLike, name: str | None = None) -> TensorArray:
         """A TensorArray of the rows of `value`."""
         with name_scope(name, "TensorArrayUnstack", [self._flow, value]):
             value = convert_to_tensor(value, preferred_dtype=self._dtype, name="value")
             self._learn(TensorShape.of(value.shape._dims[1:] if value.shape._dims is not None else None))
             return self.with_flow(lists.tensor_list_from_tensor(value, self._shape_tensor()))
 
-    def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
+    def scatter(self, indices: TensorLike, value: TensorLike, name: str | None = None) -> TensorArray:
         """A TensorArray with the rows of `value` at `indices`."""
         with name_scope(name, "TensorArrayScatter", [self._flow, value, indices]):
             value = convert_to_tensor(value, preferred_dtype=self._dtype, name="value")
             self._learn(TensorShape.of(value.shape._dims[1:] if value.shape._dims is not None else None))
             return self.with_flow(lists.tensor_list_scatter(self._flow, value, indices))
 
-    def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
+    def split(self, value: TensorLike, lengths: TensorLike, name: str | None = None) -> TensorArray:
         """A TensorArray of consecutive pieces of `value`, of the given lengths."""
         with name_scope(name, "TensorArraySplit", [self._flow, value, lengths]):
             value = convert_to_tensor(value, preferred_dtype=self._dtype, name="value")

@@ -15,6 +15,7 @@ from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import merge
 from penstock.kernel.types import INDEX32, Array
@@ -141,7 +142,11 @@ def batch_to_space_nd(input: Array, block_shape: Array, crops: Array) -> Array:
 
 
 def space_to_batch(
-    input: Any, paddings: Any, block_size: int | None = None, name: str | None = None, block_shape: Any = None
+    input: TensorLike,
+    paddings: TensorLike,
+    block_size: int | None = None,
+    name: str | None = None,
+    block_shape: TensorLike = None,
 ) -> Tensor:
     """`space_to_batch_nd` of images in square blocks: `tf.space_to_batch(x, [[0, 0], [0, 0]], 2)`."""
     result: Tensor = space_to_batch_nd(input, _blocks(block_size, block_shape), paddings, name=name)
@@ -151,7 +156,11 @@ def space_to_batch(
 
 
 def batch_to_space(
-    input: Any, crops: Any, block_size: int | None = None, name: str | None = None, block_shape: Any = None
+    input: TensorLike,
+    crops: TensorLike,
+    block_size: int | None = None,
+    name: str | None = None,
+    block_shape: TensorLike = None,
 ) -> Tensor:
     """`batch_to_space_nd` of images in square blocks: `tf.batch_to_space(x, [[0, 0], [0, 0]], 2)`."""
     result: Tensor = batch_to_space_nd(input, _blocks(block_size, block_shape), crops, name=name)
@@ -169,7 +178,7 @@ def _blocks(block_size: int | None, block_shape: Any) -> Any:
 
 
 def required_space_to_batch_paddings(
-    input_shape: Any, block_shape: Any, base_paddings: Any = None, name: str | None = None
+    input_shape: ShapeLike, block_shape: TensorLike, base_paddings: TensorLike = None, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """Paddings that make `input_shape` divisible by `block_shape`, and the crops that undo what they added.
 

@@ -13,6 +13,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel.shapes import require_rank
 from penstock.kernel.types import NUMBERS, REALS, Array
 
@@ -86,13 +87,13 @@ def depth_to_space_op(input: Array, *, block_size: int, data_format: str = "NHWC
     return x if data_format == "NHWC" else jnp.moveaxis(x, -1, 1)
 
 
-def space_to_depth(input: Any, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
+def space_to_depth(input: TensorLike, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
     """Blocks of `block_size` x `block_size` pixels as one pixel with all their channels: `tf.space_to_depth(x, 2)`."""
     result: Tensor = space_to_depth_op(input, block_size=block_size, data_format=data_format, name=name)
     return result
 
 
-def depth_to_space(input: Any, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
+def depth_to_space(input: TensorLike, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
     """The channels of one pixel as a block of `block_size` x `block_size` pixels: `tf.depth_to_space(x, 2)`."""
     result: Tensor = depth_to_space_op(input, block_size=block_size, data_format=data_format, name=name)
     return result
@@ -163,8 +164,8 @@ def extract_image_patches_op(
 
 
 def extract_image_patches(
-    images: Any,
-    ksizes: Any = None,
+    images: TensorLike,
+    ksizes: TensorLike = None,
     strides: Any = None,
     rates: Any = None,
     padding: str | None = None,
@@ -188,7 +189,9 @@ def extract_volume_patches_op(input: Array, *, ksizes: list[int], strides: list[
     return _patches(input, ksizes, strides, [1] * len(ksizes), padding)
 
 
-def extract_volume_patches(input: Any, ksizes: Any, strides: Any, padding: str, name: str | None = None) -> Tensor:
+def extract_volume_patches(
+    input: TensorLike, ksizes: TensorLike, strides: Any, padding: str, name: str | None = None
+) -> Tensor:
     """`extract_image_patches` of volumes: [batch, depth, height, width, channels]."""
     result: Tensor = extract_volume_patches_op(input, ksizes=ksizes, strides=strides, padding=padding, name=name)
     return result

@@ -6,20 +6,21 @@ from typing import Any
 
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.ops.array import joining, reshaping
 from penstock.ops.conv.conv2d import conv2d, conv2d_backprop_input, per_dimension
 from penstock.ops.math.reduce import renamed
 
 
 def conv1d(
-    value: Any = None,
-    filters: Any = None,
+    value: TensorLike = None,
+    filters: TensorLike = None,
     stride: Any = None,
     padding: Any = None,
     use_cudnn_on_gpu: bool | None = None,
     data_format: str | None = None,
     name: str | None = None,
-    input: Any = None,
+    input: TensorLike = None,
     dilations: Any = None,
 ) -> Tensor:
     """Slides `filters` [width, in, out] along sequences.
@@ -57,9 +58,9 @@ def conv1d_under(
 
 
 def conv1d_transpose(
-    input: Any,
-    filters: Any,
-    output_shape: Any,
+    input: TensorLike,
+    filters: TensorLike,
+    output_shape: ShapeLike,
     strides: Any,
     padding: Any = "SAME",
     data_format: str = "NWC",

@@ -12,6 +12,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import FLOATS, Array, platform
@@ -300,15 +301,15 @@ def padding_attrs(padding: Any) -> dict[str, Any]:
 
 
 def conv2d(
-    input: Any,
-    filter: Any = None,
+    input: TensorLike,
+    filter: TensorLike = None,
     strides: Any = None,
     padding: Any = None,
     use_cudnn_on_gpu: bool = True,
     data_format: str = "NHWC",
     dilations: Any = (1, 1, 1, 1),
     name: str | None = None,
-    filters: Any = None,
+    filters: TensorLike = None,
 ) -> Tensor:
     """Slides `filter` [height, width, in, out] over images.
 
@@ -331,16 +332,16 @@ def conv2d(
 
 
 def conv2d_backprop_input(
-    input_sizes: Any,
-    filter: Any = None,
-    out_backprop: Any = None,
+    input_sizes: ShapeLike,
+    filter: TensorLike = None,
+    out_backprop: TensorLike = None,
     strides: Any = None,
     padding: Any = None,
     use_cudnn_on_gpu: bool = True,
     data_format: str = "NHWC",
     dilations: Any = (1, 1, 1, 1),
     name: str | None = None,
-    filters: Any = None,
+    filters: TensorLike = None,
 ) -> Tensor:
     """The gradient of a convolution with respect to its images, which have shape `input_sizes`.
 
@@ -362,9 +363,9 @@ def conv2d_backprop_input(
 
 
 def conv2d_backprop_filter(
-    input: Any,
-    filter_sizes: Any,
-    out_backprop: Any,
+    input: TensorLike,
+    filter_sizes: ShapeLike,
+    out_backprop: TensorLike,
     strides: Any,
     padding: Any,
     use_cudnn_on_gpu: bool = True,
@@ -391,15 +392,15 @@ def conv2d_backprop_filter(
 
 
 def conv2d_transpose(
-    value: Any = None,
-    filter: Any = None,
-    output_shape: Any = None,
+    value: TensorLike = None,
+    filter: TensorLike = None,
+    output_shape: ShapeLike = None,
     strides: Any = None,
     padding: Any = "SAME",
     data_format: str = "NHWC",
     name: str | None = None,
-    input: Any = None,
-    filters: Any = None,
+    input: TensorLike = None,
+    filters: TensorLike = None,
     dilations: Any = None,
 ) -> Tensor:
     """The transpose of conv2d; `filter` is [height, width, out, in].

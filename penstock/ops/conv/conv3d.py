@@ -9,9 +9,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from penstock.graph import dtype as dt
+from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import same_as
 from penstock.kernel.types import FLOATS, INDEX32, Array, platform
@@ -212,14 +214,14 @@ def conv3d_backprop_filter_op(
 
 
 def conv3d(
-    input: Any,
-    filter: Any = None,
+    input: TensorLike,
+    filter: TensorLike = None,
     strides: Any = None,
     padding: Any = None,
     data_format: str = "NDHWC",
     dilations: Any = (1, 1, 1, 1, 1),
     name: str | None = None,
-    filters: Any = None,
+    filters: TensorLike = None,
 ) -> Tensor:
     """Slides `filter` [depth, height, width, in, out] over volumes.
 
@@ -239,15 +241,15 @@ def conv3d(
 
 
 def conv3d_transpose(
-    value: Any,
-    filter: Any = None,
-    output_shape: Any = None,
+    value: TensorLike,
+    filter: TensorLike = None,
+    output_shape: ShapeLike = None,
     strides: Any = None,
     padding: Any = "SAME",
     data_format: str = "NDHWC",
     name: str | None = None,
-    input: Any = None,
-    filters: Any = None,
+    input: TensorLike = None,
+    filters: TensorLike = None,
     dilations: Any = None,
 ) -> Tensor:
     """The transpose of conv3d; `filter` is [depth, height, width, out, in].
@@ -272,9 +274,9 @@ def conv3d_transpose(
 
 
 def conv3d_backprop_filter(
-    input: Any,
-    filter_sizes: Any,
-    out_backprop: Any,
+    input: TensorLike,
+    filter_sizes: ShapeLike,
+    out_backprop: TensorLike,
     strides: Any,
     padding: Any,
     data_format: str = "NDHWC",
@@ -299,9 +301,9 @@ def conv3d_backprop_filter(
 
 
 def conv_transpose(
-    input: Any,
-    filters: Any,
-    output_shape: Any,
+    input: TensorLike,
+    filters: TensorLike,
+    output_shape: ShapeLike,
     strides: Any,
     padding: Any = "SAME",
     data_format: str | None = None,
@@ -313,9 +315,12 @@ def conv_transpose(
     >>> tf.nn.conv_transpose(x, weights, output_shape=[8, 28, 28, 1], strides=2)
     """
     with name_scope(name, "conv_transpose", [input, filters, output_shape]) as name:
-        rank = len(output_shape) if isinstance(output_shape, (list, tuple)) else output_shape.shape.as_list()[0]
-        found: Any = {3: conv1d_transpose, 4: conv2d_transpose, 5: conv3d_transpose}.get(rank)
-        if found is None:
+        if isinstance(output_shape, (list, tuple)):
+            rank: int | None = len(output_shape)
+        else:
+            rank = convert_to_tensor(output_shape).shape.as_list()[0]
+        found: Any = {3: conv1d_transpose, 4: conv2d_transpose, 5: conv3d_transpose}.get(rank or 0)
+        if rank is None or found is None:
             raise ValueError(f"conv_transpose: output_shape must have 3, 4 or 5 entries, received {output_shape}.")
         layout = data_format or ("NWC", "NHWC", "NDHWC")[rank - 3]
         result: Tensor = found(

@@ -11,6 +11,7 @@ from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import require_rank
 from penstock.kernel.types import FLOATS, Array
@@ -146,8 +147,8 @@ def depthwise_conv2d_native_backprop_filter_op(
 
 
 def depthwise_conv2d_native(
-    input: Any,
-    filter: Any,
+    input: TensorLike,
+    filter: TensorLike,
     strides: Any,
     padding: Any,
     data_format: str = "NHWC",
@@ -171,9 +172,9 @@ def depthwise_conv2d_native(
 
 
 def depthwise_conv2d_native_backprop_input(
-    input_sizes: Any,
-    filter: Any,
-    out_backprop: Any,
+    input_sizes: ShapeLike,
+    filter: TensorLike,
+    out_backprop: TensorLike,
     strides: Any,
     padding: Any,
     data_format: str = "NHWC",
@@ -198,9 +199,9 @@ def depthwise_conv2d_native_backprop_input(
 
 
 def depthwise_conv2d_native_backprop_filter(
-    input: Any,
-    filter_sizes: Any,
-    out_backprop: Any,
+    input: TensorLike,
+    filter_sizes: ShapeLike,
+    out_backprop: TensorLike,
     strides: Any,
     padding: Any,
     data_format: str = "NHWC",
@@ -225,8 +226,8 @@ def depthwise_conv2d_native_backprop_filter(
 
 
 def depthwise_conv2d(
-    input: Any,
-    filter: Any,
+    input: TensorLike,
+    filter: TensorLike,
     strides: Any,
     padding: Any,
     rate: Any = None,
@@ -261,9 +262,9 @@ def _dilated(
 
 
 def separable_conv2d(
-    input: Any,
-    depthwise_filter: Any,
-    pointwise_filter: Any,
+    input: TensorLike,
+    depthwise_filter: TensorLike,
+    pointwise_filter: TensorLike,
     strides: Any,
     padding: Any,
     rate: Any = None,

@@ -12,6 +12,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import int32
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.ops.array import joining, reshaping
 from penstock.ops.conv.batch_space import batch_to_space_nd, required_space_to_batch_paddings, space_to_batch_nd
 from penstock.ops.conv.conv1d import conv1d_under
@@ -21,11 +22,11 @@ from penstock.ops.math.reduce import renamed
 
 
 def with_space_to_batch(
-    input: Any,
+    input: TensorLike,
     dilation_rate: Any,
     padding: str,
     op: Callable[[Tensor, int, str], Tensor],
-    filter_shape: Any = None,
+    filter_shape: ShapeLike = None,
     spatial_dims: Sequence[int] | None = None,
     data_format: str | None = None,
 ) -> Tensor:
@@ -109,14 +110,14 @@ def _adjusted(values: Any, fill: int, axes: list[int]) -> Any:
 
 
 def convolution(
-    input: Any,
-    filter: Any,
+    input: TensorLike,
+    filter: TensorLike,
     padding: Any,
     strides: Any = None,
     dilation_rate: Any = None,
     name: str | None = None,
     data_format: str | None = None,
-    filters: Any = None,
+    filters: TensorLike = None,
     dilations: Any = None,
 ) -> Tensor:
     """A convolution over one, two or three spatial dimensions, by the rank of the filter.
@@ -173,7 +174,7 @@ def _convolution_of(
     return (one, two, three)[count - 1]
 
 
-def atrous_conv2d(value: Any, filters: Any, rate: int, padding: Any, name: str | None = None) -> Tensor:
+def atrous_conv2d(value: TensorLike, filters: TensorLike, rate: int, padding: Any, name: str | None = None) -> Tensor:
     """A convolution whose filter has `rate - 1` holes between its values.
 
     >>> tf.nn.atrous_conv2d(images, weights, rate=2, padding="SAME")
@@ -182,7 +183,7 @@ def atrous_conv2d(value: Any, filters: Any, rate: int, padding: Any, name: str |
 
 
 def atrous_conv2d_transpose(
-    value: Any, filters: Any, output_shape: Any, rate: int, padding: str, name: str | None = None
+    value: TensorLike, filters: TensorLike, output_shape: ShapeLike, rate: int, padding: str, name: str | None = None
 ) -> Tensor:
     """The transpose of `atrous_conv2d`; `filters` is [height, width, out, in].
 

@@ -13,6 +13,7 @@ from penstock.graph.opdef import OpDef, Types, op
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import get_seed
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel.shapes import from_value, require_rank, same_as
 from penstock.ops.array import reshaping
 
@@ -177,7 +178,7 @@ def _pooled(
 
 
 def fractional_max_pool(
-    value: Any,
+    value: TensorLike,
     pooling_ratio: Any,
     pseudo_random: bool = False,
     overlapping: bool = False,
@@ -196,7 +197,7 @@ def fractional_max_pool(
 
 
 def fractional_avg_pool(
-    value: Any,
+    value: TensorLike,
     pooling_ratio: Any,
     pseudo_random: bool = False,
     overlapping: bool = False,

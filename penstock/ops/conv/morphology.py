@@ -14,6 +14,7 @@ from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import REALS, Array
 from penstock.ops.array import arranging
@@ -120,13 +121,13 @@ def dilation2d_backprop_filter(
 
 
 def dilation2d(
-    input: Any,
-    filter: Any = None,
+    input: TensorLike,
+    filter: TensorLike = None,
     strides: Any = None,
     rates: Any = None,
     padding: Any = None,
     name: str | None = None,
-    filters: Any = None,
+    filters: TensorLike = None,
     dilations: Any = None,
 ) -> Tensor:
     """The largest value of pixel plus `filter` [height, width, channels] in each window.
@@ -138,7 +139,9 @@ def dilation2d(
     return result
 
 
-def erosion2d(value: Any, kernel: Any, strides: Any, rates: Any, padding: Any, name: str | None = None) -> Tensor:
+def erosion2d(
+    value: TensorLike, kernel: TensorLike, strides: Any, rates: Any, padding: Any, name: str | None = None
+) -> Tensor:
     """The smallest value of pixel minus `kernel` [height, width, channels] in each window.
 
     >>> tf.nn.erosion2d(images, element, strides=[1, 1, 1, 1], rates=[1, 1, 1, 1], padding="SAME")

@@ -13,6 +13,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import FLOATS, REALS, Array
@@ -242,13 +243,13 @@ def avg_pool_grad(
 
 
 def max_pool(
-    value: Any,
+    value: TensorLike,
     ksize: Any,
     strides: Any,
     padding: Any,
     data_format: str = "NHWC",
     name: str | None = None,
-    input: Any = None,
+    input: TensorLike = None,
 ) -> Tensor:
     """The largest value of each window.
 
@@ -269,13 +270,13 @@ def max_pool(
 
 
 def avg_pool(
-    value: Any,
+    value: TensorLike,
     ksize: Any,
     strides: Any,
     padding: Any,
     data_format: str = "NHWC",
     name: str | None = None,
-    input: Any = None,
+    input: TensorLike = None,
 ) -> Tensor:
     """The mean of each window; the padding of "SAME" does not count.
 
@@ -296,7 +297,7 @@ def avg_pool(
 
 
 def max_pool_v2(
-    input: Any, ksize: Any, strides: Any, padding: Any, data_format: str | None = None, name: str | None = None
+    input: TensorLike, ksize: Any, strides: Any, padding: Any, data_format: str | None = None, name: str | None = None
 ) -> Tensor:
     """The largest value of each window of sequences, images or volumes, by the rank of the input.
 
@@ -311,7 +312,7 @@ def max_pool_v2(
 
 
 def avg_pool_v2(
-    input: Any, ksize: Any, strides: Any, padding: Any, data_format: str | None = None, name: str | None = None
+    input: TensorLike, ksize: Any, strides: Any, padding: Any, data_format: str | None = None, name: str | None = None
 ) -> Tensor:
     """The mean of each window of sequences, images or volumes, by the rank of the input.
 
@@ -334,7 +335,7 @@ def _spatial_count(input: Any, data_format: str | None) -> int:
 
 
 def max_pool2d(
-    input: Any, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: str | None = None
+    input: TensorLike, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: str | None = None
 ) -> Tensor:
     """The largest value of each window of images.
 
@@ -347,7 +348,7 @@ avg_pool2d = avg_pool
 
 
 def max_pool1d(
-    input: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NWC", name: str | None = None
+    input: TensorLike, ksize: Any, strides: Any, padding: str, data_format: str = "NWC", name: str | None = None
 ) -> Tensor:
     """The largest value of each window of sequences.
 
@@ -357,7 +358,7 @@ def max_pool1d(
 
 
 def avg_pool1d(
-    input: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NWC", name: str | None = None
+    input: TensorLike, ksize: Any, strides: Any, padding: str, data_format: str = "NWC", name: str | None = None
 ) -> Tensor:
     """The mean of each window of sequences.
 
@@ -380,7 +381,7 @@ def _pool1d(
 
 
 def pool(
-    input: Any,
+    input: TensorLike,
     window_shape: Any,
     pooling_type: str,
     padding: Any,

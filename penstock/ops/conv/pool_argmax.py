@@ -12,6 +12,7 @@ from penstock.graph.dtype import DType
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.kernel.shapes import require_rank, same_as
 from penstock.kernel.types import INDEX, INDEX64, REALS, Array
 from penstock.ops.conv import pool_lowerings
@@ -112,14 +113,14 @@ def max_pool_grad_grad_with_argmax(
 
 
 def max_pool_with_argmax(
-    input: Any,
+    input: TensorLike,
     ksize: Any,
     strides: Any,
     padding: Any,
     data_format: str = "NHWC",
-    Targmax: Any = None,
+    Targmax: DTypeLike | None = None,
     name: str | None = None,
-    output_dtype: Any = None,
+    output_dtype: DTypeLike | None = None,
     include_batch_in_index: bool = False,
 ) -> MaxPoolWithArgmax:
     """The largest value of each window, and its place as an index into the flat image (or batch of images).

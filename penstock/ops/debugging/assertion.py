@@ -12,6 +12,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.debugging.tensor_text import summary
 
 
@@ -22,7 +23,7 @@ def assert_op(condition: Any, data: list[Any], *, summarize: int = 3) -> None:
         raise InvalidArgumentError(f"assertion failed: {shown}")
 
 
-def Assert(condition: Any, data: Any, summarize: int | None = None, name: str | None = None) -> Operation:
+def Assert(condition: TensorLike, data: Any, summarize: int | None = None, name: str | None = None) -> Operation:
     """An operation that fails with InvalidArgumentError, showing `data`, unless `condition` holds.
 
     >>> with tf.control_dependencies([tf.Assert(tf.reduce_all(x > 0), [x])]): y = tf.log(x)

@@ -16,6 +16,7 @@ from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.ops.array import reshaping
 from penstock.ops.control import grouping
 from penstock.ops.debugging.assertion import Assert
@@ -59,8 +60,8 @@ def _pairwise(name: str, sign: str, compared: Any, scopes: int = 1) -> Check:
     default_name = name
 
     def check(
-        x: Any,
-        y: Any,
+        x: TensorLike,
+        y: TensorLike,
         data: Any = None,
         summarize: int | None = None,
         message: str | None = None,
@@ -82,7 +83,11 @@ def _about_zero(name: str, sign: str, compared: Any, inner_name: str, zero_first
     default_name = name
 
     def check(
-        x: Any, data: Any = None, summarize: int | None = None, message: str | None = None, name: str | None = None
+        x: TensorLike,
+        data: Any = None,
+        summarize: int | None = None,
+        message: str | None = None,
+        name: str | None = None,
     ) -> Operation:
         with name_scope(name, default_name, [x, *(data or ())]):
             x = convert_to_tensor(x, name="x")
@@ -119,10 +124,10 @@ assert_non_positive = _about_zero("assert_non_positive", "<=", compare.less_equa
 
 
 def assert_near(
-    x: Any,
-    y: Any,
-    rtol: Any = None,
-    atol: Any = None,
+    x: TensorLike,
+    y: TensorLike,
+    rtol: TensorLike = None,
+    atol: TensorLike = None,
     data: Any = None,
     summarize: int | None = None,
     message: str | None = None,
@@ -202,8 +207,8 @@ def _name_of(tensor: Any) -> str:
 
 
 def assert_rank(
-    x: Any,
-    rank: Any,
+    x: TensorLike,
+    rank: TensorLike,
     data: Any = None,
     summarize: int | None = None,
     message: str | None = None,
@@ -225,8 +230,8 @@ def assert_rank(
 
 
 def assert_rank_at_least(
-    x: Any,
-    rank: Any,
+    x: TensorLike,
+    rank: TensorLike,
     data: Any = None,
     summarize: int | None = None,
     message: str | None = None,
@@ -248,7 +253,7 @@ def assert_rank_at_least(
 
 
 def assert_rank_in(
-    x: Any,
+    x: TensorLike,
     ranks: Any,
     data: Any = None,
     summarize: int | None = None,
@@ -280,7 +285,9 @@ def assert_rank_in(
 # Types, and what is always known statically.
 
 
-def assert_type(tensor: Any, tf_type: Any, message: str | None = None, name: str | None = None) -> Operation:
+def assert_type(
+    tensor: TensorLike, tf_type: DTypeLike, message: str | None = None, name: str | None = None
+) -> Operation:
     """Raises TypeError unless `tensor` has type `tf_type`: `tf.assert_type(x, tf.float32)`."""
     wanted = as_dtype(tf_type)
     with name_scope(name, "assert_type", [tensor]):
@@ -292,7 +299,7 @@ def assert_type(tensor: Any, tf_type: Any, message: str | None = None, name: str
         return grouping.no_op(name="statically_determined_correct_type")
 
 
-def assert_integer(x: Any, message: str | None = None, name: str | None = None) -> Operation:
+def assert_integer(x: TensorLike, message: str | None = None, name: str | None = None) -> Operation:
     """Raises TypeError unless `x` has an integer type: `tf.assert_integer(ids)`."""
     with name_scope(name, "assert_integer", [x]):
         x = convert_to_tensor(x, name="x")
@@ -302,7 +309,7 @@ def assert_integer(x: Any, message: str | None = None, name: str | None = None) 
         return grouping.no_op(name="statically_determined_was_integer")
 
 
-def assert_scalar(tensor: Any, name: str | None = None, message: str | None = None) -> Tensor:
+def assert_scalar(tensor: TensorLike, name: str | None = None, message: str | None = None) -> Tensor:
     """`tensor`; raises ValueError unless it is known to be a scalar: `tf.assert_scalar(rate)`."""
     with name_scope(name, "assert_scalar", [tensor]):
         tensor = convert_to_tensor(tensor)
@@ -322,7 +329,7 @@ def assert_proper_iterable(values: Any) -> None:
         raise TypeError(f"Expected argument values to be iterable, received {type(values).__name__}.")
 
 
-def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> DType:
+def assert_same_float_dtype(tensors: Any = None, dtype: DTypeLike | None = None) -> DType:
     """The one floating type of all `tensors` (float32 without any); ValueError unless they agree.
 
     >>> tf.debugging.assert_same_float_dtype([x, y])
@@ -340,12 +347,12 @@ def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> DType:
     return wanted
 
 
-def is_tensor(x: Any) -> bool:
+def is_tensor(x: TensorLike) -> bool:
     """True if `x` is a tensor, a sparse one, or a variable: `tf.is_tensor(tf.constant(1))`."""
     return isinstance(x, (Tensor, SparseTensor, IndexedSlices)) or hasattr(x, "_as_tensor")
 
 
-def is_numeric_tensor(tensor: Any) -> bool:
+def is_numeric_tensor(tensor: TensorLike) -> bool:
     """True if `tensor` is a Tensor of numbers (not strings, truth values or handles)."""
     if not isinstance(tensor, Tensor):
         return False

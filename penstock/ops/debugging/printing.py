@@ -16,6 +16,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.ops.debugging.tensor_text import summary
 from penstock.ops.string.join import string_format_op
@@ -171,7 +172,7 @@ def _mark_for(inputs: Any) -> str:
 
 
 def Print(
-    input_: Any,
+    input_: TensorLike,
     data: Any,
     message: str | None = None,
     first_n: int | None = None,

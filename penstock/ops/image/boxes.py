@@ -17,6 +17,7 @@ from penstock.graph.dtype import DType
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import Array
 from penstock.ops.array import reshaping
@@ -183,14 +184,14 @@ def crop_and_resize_grad_boxes(
 
 
 def crop_and_resize(
-    image: Any,
-    boxes: Any,
-    box_ind: Any = None,
-    crop_size: Any = None,
+    image: TensorLike,
+    boxes: TensorLike,
+    box_ind: TensorLike = None,
+    crop_size: TensorLike = None,
     method: str = "bilinear",
     extrapolation_value: float = 0,
     name: str | None = None,
-    box_indices: Any = None,
+    box_indices: TensorLike = None,
 ) -> Tensor:
     """A crop of size `crop_size` for each box [y1, x1, y2, x2], in fractions of the image that `box_ind` names.
 
@@ -323,9 +324,9 @@ def extract_glimpse_v2(
 
 
 def extract_glimpse(
-    input: Any,
-    size: Any,
-    offsets: Any,
+    input: TensorLike,
+    size: TensorLike,
+    offsets: TensorLike,
     centered: bool = True,
     normalized: bool = True,
     uniform_noise: bool = True,
@@ -341,7 +342,9 @@ def extract_glimpse(
     return tensor
 
 
-def extract_patches(images: Any, sizes: Any, strides: Any, rates: Any, padding: Any, name: str | None = None) -> Tensor:
+def extract_patches(
+    images: TensorLike, sizes: Any, strides: Any, rates: Any, padding: Any, name: str | None = None
+) -> Tensor:
     """`tf.extract_image_patches` with TensorFlow's newer names: windows of the images, each as one row of channels.
 
     >>> tf.image.extract_patches(images, [1, 3, 3, 1], [1, 2, 2, 1], [1, 1, 1, 1], "VALID")
@@ -427,7 +430,9 @@ def draw_bounding_boxes_v2(images: Array, boxes: Array, colors: Array) -> Array:
     return _drawn(images, boxes, colors)
 
 
-def draw_bounding_boxes(images: Any, boxes: Any, name: str | None = None, colors: Any = None) -> Tensor:
+def draw_bounding_boxes(
+    images: TensorLike, boxes: TensorLike, name: str | None = None, colors: TensorLike = None
+) -> Tensor:
     """The images with the outlines of boxes [y1, x1, y2, x2], in fractions of their height and width.
 
     >>> tf.image.draw_bounding_boxes(images, [[[0.1, 0.2, 0.5, 0.9]]])

@@ -16,6 +16,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.kernel import shapes
 from penstock.ops.image import file_formats, png
 from penstock.ops.image.color import convert_image_dtype
@@ -240,9 +241,9 @@ def extract_jpeg_shape(contents: Any, *, output_type: DType = _INT32) -> np.ndar
 
 
 def decode_image(
-    contents: Any,
+    contents: TensorLike,
     channels: int | None = None,
-    dtype: Any = _UINT8,
+    dtype: DTypeLike = _UINT8,
     name: str | None = None,
     expand_animations: bool = True,
 ) -> Tensor:
@@ -263,7 +264,7 @@ def decode_image(
         return image
 
 
-def is_jpeg(contents: Any, name: str | None = None) -> Tensor:
+def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
     """True if the contents of a file look like JPEG.
 
     >>> tf.image.is_jpeg(tf.read_file("photo.jpg"))
@@ -303,7 +304,7 @@ def encode_png_op(image: np.ndarray, *, compression: int = -1) -> np.ndarray:
     return string_forms.texts(files, image.shape[:-3])
 
 
-def encode_png(image: Any, compression: int = -1, name: str | None = None) -> Tensor:
+def encode_png(image: TensorLike, compression: int = -1, name: str | None = None) -> Tensor:
     """An image of uint8 or uint16 as a PNG file; `compression` is 0 (fast) to 9 (small), -1 for in between.
 
     >>> tf.image.encode_png(image)
@@ -372,7 +373,9 @@ def encode_jpeg_variable_quality(images: np.ndarray, quality: Any) -> np.ndarray
     return _jpeg(images, "EncodeJpegVariableQuality", int(quality))
 
 
-def adjust_jpeg_quality(image: Any, jpeg_quality: Any, dct_method: str = "", name: str | None = None) -> Tensor:
+def adjust_jpeg_quality(
+    image: TensorLike, jpeg_quality: TensorLike, dct_method: str = "", name: str | None = None
+) -> Tensor:
     """The image after it is written as JPEG of that quality and read again.
 
     >>> tf.image.adjust_jpeg_quality(image, 75)
@@ -388,7 +391,9 @@ def adjust_jpeg_quality(image: Any, jpeg_quality: Any, dct_method: str = "", nam
         return convert_image_dtype(image, given, saturate=True)
 
 
-def random_jpeg_quality(image: Any, min_jpeg_quality: int, max_jpeg_quality: int, seed: int | None = None) -> Tensor:
+def random_jpeg_quality(
+    image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: int | None = None
+) -> Tensor:
     """`adjust_jpeg_quality` with a random quality in [min_jpeg_quality, max_jpeg_quality).
 
     >>> tf.image.random_jpeg_quality(image, 75, 95)

@@ -15,6 +15,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.kernel.types import Array
 from penstock.ops.array import passthrough, reshaping
 from penstock.ops.array.passthrough import refuse_gradient
@@ -145,7 +146,7 @@ def adjust_saturation_op(images: Array, scale: Array) -> Array:
 # The types of pixels.
 
 
-def convert_image_dtype(image: Any, dtype: Any, saturate: bool = False, name: str | None = None) -> Tensor:
+def convert_image_dtype(image: TensorLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None) -> Tensor:
     """Pixels of another type: floats in [0, 1] become integers from 0 to the largest, and vice versa.
 
     >>> tf.image.convert_image_dtype(image, tf.float32)
@@ -180,7 +181,7 @@ def _floating(image: Tensor) -> Tensor:
     return image if image.dtype.base_dtype in (dt.float16, dt.float32) else convert_image_dtype(image, dt.float32)
 
 
-def per_image_standardization(image: Any) -> Tensor:
+def per_image_standardization(image: TensorLike) -> Tensor:
     """Each image with mean 0 and standard deviation 1 (at least 1 / sqrt(pixels), so that a blank image stays 0).
 
     >>> tf.image.per_image_standardization(image)
@@ -200,7 +201,7 @@ def per_image_standardization(image: Any) -> Tensor:
 # Adjustments.
 
 
-def adjust_brightness(image: Any, delta: Any) -> Tensor:
+def adjust_brightness(image: TensorLike, delta: TensorLike) -> Tensor:
     """`delta` added to all pixels, in the scale of [0, 1].
 
     >>> tf.image.adjust_brightness(image, 0.1)
@@ -212,7 +213,7 @@ def adjust_brightness(image: Any, delta: Any) -> Tensor:
         return convert_image_dtype(adjusted, image.dtype, saturate=True)
 
 
-def adjust_contrast(images: Any, contrast_factor: Any) -> Tensor:
+def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
     """Each channel of each image stretched around its mean: `(x - mean) * contrast_factor + mean`.
 
     >>> tf.image.adjust_contrast(image, 1.5)
@@ -223,7 +224,7 @@ def adjust_contrast(images: Any, contrast_factor: Any) -> Tensor:
         return convert_image_dtype(adjusted, images.dtype, saturate=True)
 
 
-def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Tensor:
+def adjust_gamma(image: TensorLike, gamma: TensorLike = 1, gain: TensorLike = 1) -> Tensor:
     """`gain * x ** gamma` for all pixels.
 
     >>> tf.image.adjust_gamma(image, gamma=0.5)
@@ -240,7 +241,7 @@ def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Tensor:
         return convert_image_dtype(gain * pixels**gamma, image.dtype, saturate=True)
 
 
-def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Tensor:
+def adjust_hue(image: TensorLike, delta: TensorLike, name: str | None = None) -> Tensor:
     """The hue of all pixels moved by `delta` in [-1, 1]; 1 is once around the circle.
 
     >>> tf.image.adjust_hue(image, 0.1)
@@ -250,7 +251,7 @@ def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Tensor:
         return convert_image_dtype(adjust_hue_op(_floating(image), delta), image.dtype)
 
 
-def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = None) -> Tensor:
+def adjust_saturation(image: TensorLike, saturation_factor: TensorLike, name: str | None = None) -> Tensor:
     """The saturation of all pixels times `saturation_factor`.
 
     >>> tf.image.adjust_saturation(image, 0.5)
@@ -260,7 +261,7 @@ def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = Non
         return convert_image_dtype(adjust_saturation_op(_floating(image), saturation_factor), image.dtype)
 
 
-def random_brightness(image: Any, max_delta: float, seed: int | None = None) -> Tensor:
+def random_brightness(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
     """`adjust_brightness` by a random amount in [-max_delta, max_delta).
 
     >>> tf.image.random_brightness(image, max_delta=0.2)
@@ -277,7 +278,7 @@ def _require_range(lower: float, upper: float) -> None:
         raise ValueError(f"lower must be non-negative, received {lower}.")
 
 
-def random_contrast(image: Any, lower: float, upper: float, seed: int | None = None) -> Tensor:
+def random_contrast(image: TensorLike, lower: float, upper: float, seed: int | None = None) -> Tensor:
     """`adjust_contrast` by a random factor in [lower, upper).
 
     >>> tf.image.random_contrast(image, 0.5, 1.5)
@@ -286,7 +287,7 @@ def random_contrast(image: Any, lower: float, upper: float, seed: int | None = N
     return adjust_contrast(image, random.random_uniform([], lower, upper, seed=seed))
 
 
-def random_hue(image: Any, max_delta: float, seed: int | None = None) -> Tensor:
+def random_hue(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
     """`adjust_hue` by a random amount in [-max_delta, max_delta), at most 0.5.
 
     >>> tf.image.random_hue(image, 0.1)
@@ -297,7 +298,7 @@ def random_hue(image: Any, max_delta: float, seed: int | None = None) -> Tensor:
     return adjust_hue(image, random.random_uniform([], -max_delta, max_delta, seed=seed))
 
 
-def random_saturation(image: Any, lower: float, upper: float, seed: int | None = None) -> Tensor:
+def random_saturation(image: TensorLike, lower: float, upper: float, seed: int | None = None) -> Tensor:
     """`adjust_saturation` by a random factor in [lower, upper).
 
     >>> tf.image.random_saturation(image, 0.5, 1.5)
@@ -309,7 +310,7 @@ def random_saturation(image: Any, lower: float, upper: float, seed: int | None =
 # Colour spaces.
 
 
-def rgb_to_grayscale(images: Any, name: str | None = None) -> Tensor:
+def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
     """Colour images as images of one channel, the luminance.
 
     >>> tf.image.rgb_to_grayscale(image)
@@ -337,7 +338,7 @@ def _mixed(images: Any, matrix: Any) -> Tensor:
     return matmul.tensordot(images, kernel, axes=[[rank - 1], [0]])
 
 
-def rgb_to_yiq(images: Any) -> Tensor:
+def rgb_to_yiq(images: TensorLike) -> Tensor:
     """Red, green and blue as luma and the two chroma components of NTSC.
 
     >>> tf.image.rgb_to_yiq(image)
@@ -345,7 +346,7 @@ def rgb_to_yiq(images: Any) -> Tensor:
     return _mixed(images, _YIQ)
 
 
-def yiq_to_rgb(images: Any) -> Tensor:
+def yiq_to_rgb(images: TensorLike) -> Tensor:
     """The reverse of `rgb_to_yiq`.
 
     >>> tf.image.yiq_to_rgb(image)
@@ -353,7 +354,7 @@ def yiq_to_rgb(images: Any) -> Tensor:
     return _mixed(images, _FROM_YIQ)
 
 
-def rgb_to_yuv(images: Any) -> Tensor:
+def rgb_to_yuv(images: TensorLike) -> Tensor:
     """Red, green and blue as luma and the two chroma components of PAL.
 
     >>> tf.image.rgb_to_yuv(image)
@@ -361,7 +362,7 @@ def rgb_to_yuv(images: Any) -> Tensor:
     return _mixed(images, _YUV)
 
 
-def yuv_to_rgb(images: Any) -> Tensor:
+def yuv_to_rgb(images: TensorLike) -> Tensor:
     """The reverse of `rgb_to_yuv`.
 
     >>> tf.image.yuv_to_rgb(image)

@@ -13,6 +13,7 @@ from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.ops.array.passthrough import refuse_gradient
 from penstock.ops.image.nms import LOWEST, checked_size, checked_threshold, invalid, overlap_of, select_boxes
@@ -91,12 +92,12 @@ class Combined(NamedTuple):
 
 
 def combined_non_max_suppression(
-    boxes: Any,
-    scores: Any,
-    max_output_size_per_class: Any,
-    max_total_size: Any,
-    iou_threshold: Any = 0.5,
-    score_threshold: Any = LOWEST,
+    boxes: TensorLike,
+    scores: TensorLike,
+    max_output_size_per_class: TensorLike,
+    max_total_size: TensorLike,
+    iou_threshold: TensorLike = 0.5,
+    score_threshold: TensorLike = LOWEST,
     pad_per_class: bool = False,
     clip_boxes: bool = True,
     name: str | None = None,

@@ -10,6 +10,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import arranging, creation, joining, padding, reshaping, slicing
 from penstock.ops.control import flow, grouping
 from penstock.ops.debugging import check_ops
@@ -130,7 +131,7 @@ def _flip(image: Any, axis: int, scope: str) -> Tensor:
         )
 
 
-def flip_left_right(image: Any) -> Tensor:
+def flip_left_right(image: TensorLike) -> Tensor:
     """The image, or each image of a batch, mirrored: left becomes right.
 
     >>> tf.image.flip_left_right(image)
@@ -138,7 +139,7 @@ def flip_left_right(image: Any) -> Tensor:
     return _flip(image, 1, "flip_left_right")
 
 
-def flip_up_down(image: Any) -> Tensor:
+def flip_up_down(image: TensorLike) -> Tensor:
     """The image, or each image of a batch, upside down.
 
     >>> tf.image.flip_up_down(image)
@@ -167,7 +168,7 @@ def _random_flip(image: Any, axis: int, seed: int | None, scope: str) -> Tensor:
         return _by_rank(image, rank3, rank4)
 
 
-def random_flip_left_right(image: Any, seed: int | None = None) -> Tensor:
+def random_flip_left_right(image: TensorLike, seed: int | None = None) -> Tensor:
     """`flip_left_right` of each image with probability 1/2.
 
     >>> tf.image.random_flip_left_right(image)
@@ -175,7 +176,7 @@ def random_flip_left_right(image: Any, seed: int | None = None) -> Tensor:
     return _random_flip(image, 1, seed, "random_flip_left_right")
 
 
-def random_flip_up_down(image: Any, seed: int | None = None) -> Tensor:
+def random_flip_up_down(image: TensorLike, seed: int | None = None) -> Tensor:
     """`flip_up_down` of each image with probability 1/2.
 
     >>> tf.image.random_flip_up_down(image)
@@ -183,7 +184,7 @@ def random_flip_up_down(image: Any, seed: int | None = None) -> Tensor:
     return _random_flip(image, 0, seed, "random_flip_up_down")
 
 
-def rot90(image: Any, k: Any = 1, name: str | None = None) -> Tensor:
+def rot90(image: TensorLike, k: TensorLike = 1, name: str | None = None) -> Tensor:
     """The image, or each image of a batch, turned counter-clockwise by `k` times 90 degrees.
 
     >>> tf.image.rot90(image, k=2)
@@ -215,7 +216,7 @@ def _turned(image: Tensor, k: Tensor, rows: int, scope: str) -> Tensor:
     return result
 
 
-def transpose(image: Any, name: str | None = None) -> Tensor:
+def transpose(image: TensorLike, name: str | None = None) -> Tensor:
     """The image, or each image of a batch, with rows and columns exchanged.
 
     >>> tf.image.transpose(image)
@@ -233,7 +234,7 @@ def transpose(image: Any, name: str | None = None) -> Tensor:
 # Crops and pads.
 
 
-def central_crop(image: Any, central_fraction: Any) -> Tensor:
+def central_crop(image: TensorLike, central_fraction: TensorLike) -> Tensor:
     """The middle of an image, or of each image of a batch: `central_fraction` of its height and width.
 
     >>> tf.image.central_crop(image, 0.875)
@@ -276,7 +277,11 @@ def _crop_start(size: Any, fraction: Any, known: Any) -> Any:
 
 
 def pad_to_bounding_box(
-    image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
+    image: TensorLike,
+    offset_height: TensorLike,
+    offset_width: TensorLike,
+    target_height: TensorLike,
+    target_width: TensorLike,
 ) -> Tensor:
     """The image at (offset_height, offset_width) of a black one of the target's size.
 
@@ -301,7 +306,11 @@ def pad_to_bounding_box(
 
 
 def crop_to_bounding_box(
-    image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
+    image: TensorLike,
+    offset_height: TensorLike,
+    offset_width: TensorLike,
+    target_height: TensorLike,
+    target_width: TensorLike,
 ) -> Tensor:
     """The part of the image of the target's size whose top left corner is (offset_height, offset_width).
 
@@ -326,7 +335,7 @@ def crop_to_bounding_box(
         return cropped if is_batch else reshaping.squeeze(cropped, axis=[0])
 
 
-def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: Any) -> Tensor:
+def resize_image_with_crop_or_pad(image: TensorLike, target_height: TensorLike, target_width: TensorLike) -> Tensor:
     """The image cut to the target's size around its middle, or padded with black where it is smaller.
 
     >>> tf.image.resize_image_with_crop_or_pad(image, 24, 24)
@@ -358,9 +367,9 @@ def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: 
 
 
 def resize_image_with_pad(
-    image: Any,
-    target_height: Any,
-    target_width: Any,
+    image: TensorLike,
+    target_height: TensorLike,
+    target_width: TensorLike,
     method: Any = resize.ResizeMethodV1.BILINEAR,
     align_corners: bool = False,
 ) -> Tensor:
@@ -390,7 +399,7 @@ def resize_image_with_pad(
         return padded if is_batch else reshaping.squeeze(padded, axis=[0])
 
 
-def grayscale_to_rgb(images: Any, name: str | None = None) -> Tensor:
+def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
     """Images of one channel as images of three equal ones.
 
     >>> tf.image.grayscale_to_rgb(image)

@@ -11,6 +11,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import creation, joining, padding, passthrough, ranges, reshaping
 from penstock.ops.control import flow
 from penstock.ops.conv import depthwise, pool
@@ -23,7 +24,7 @@ from penstock.ops.nn import activation, layer_parts
 _WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 
 
-def image_gradients(image: Any) -> tuple[Tensor, Tensor]:
+def image_gradients(image: TensorLike) -> tuple[Tensor, Tensor]:
     """Differences of neighbouring pixels, down and to the right; 0 in the last row and column.
 
     >>> dy, dx = tf.image.image_gradients(images)
@@ -41,7 +42,7 @@ def image_gradients(image: Any) -> tuple[Tensor, Tensor]:
     return dy, dx
 
 
-def sobel_edges(image: Any) -> Tensor:
+def sobel_edges(image: TensorLike) -> Tensor:
     """Sobel's edge detection; a new last dimension has the vertical and the horizontal differences.
 
     >>> tf.image.sobel_edges(images)
@@ -59,7 +60,7 @@ def sobel_edges(image: Any) -> Tensor:
     return edges
 
 
-def total_variation(images: Any, name: str | None = None) -> Tensor:
+def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
     """The sum of the absolute differences of neighbouring pixels, for each image.
 
     >>> tf.image.total_variation(images)
@@ -99,7 +100,7 @@ def _comparable(first: Tensor, second: Tensor) -> tuple[Any, Any, list[Operation
     return shape1, shape2, [enough, Assert(same, [shape1, shape2], summarize=10)]
 
 
-def psnr(a: Any, b: Any, max_val: Any, name: str | None = None) -> Tensor:
+def psnr(a: TensorLike, b: TensorLike, max_val: TensorLike, name: str | None = None) -> Tensor:
     """The peak signal-to-noise ratio of two images, in decibels; `max_val` is the largest value that a pixel may have.
 
     >>> tf.image.psnr(image, noisy, max_val=255)
@@ -178,9 +179,9 @@ def _prepared(img1: Any, img2: Any, max_val: Any) -> tuple[list[Any], Any, list[
 
 
 def ssim(
-    img1: Any,
-    img2: Any,
-    max_val: Any,
+    img1: TensorLike,
+    img2: TensorLike,
+    max_val: TensorLike,
     filter_size: int = 11,
     filter_sigma: float = 1.5,
     k1: float = 0.01,
@@ -197,9 +198,9 @@ def ssim(
 
 
 def ssim_multiscale(
-    img1: Any,
-    img2: Any,
-    max_val: Any,
+    img1: TensorLike,
+    img2: TensorLike,
+    max_val: TensorLike,
     power_factors: Sequence[float] = _WEIGHTS,
     filter_size: int = 11,
     filter_sigma: float = 1.5,

@@ -12,6 +12,7 @@ from penstock.graph.dtype import DType
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.ops.string.forms import invalid, listed, parse_number, shown, texts
 
@@ -136,7 +137,7 @@ def _quoted(record: bytes, at: int, mark: int) -> tuple[bytes, int]:
 
 
 def decode_csv(
-    records: Any,
+    records: TensorLike,
     record_defaults: Any,
     field_delim: str = ",",
     use_quote_delim: bool = True,

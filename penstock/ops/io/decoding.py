@@ -17,6 +17,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
 from penstock.graph.tensor_proto import array_from_proto
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import COMPLEX, FLOATS
 from penstock.ops.io.example_proto import Example
@@ -51,11 +52,11 @@ def decode_raw_op(bytes: Any, *, out_type: DType, little_endian: bool = True) ->
 
 
 def decode_raw(
-    input_bytes: Any = None,
-    out_type: Any = None,
+    input_bytes: TensorLike = None,
+    out_type: DTypeLike | None = None,
     little_endian: bool = True,
     name: str | None = None,
-    bytes: Any = None,
+    bytes: TensorLike = None,
 ) -> Tensor:
     """The bytes of strings of one length as numbers, along a new last dimension.
 
@@ -111,7 +112,7 @@ def decode_json_example_op(json_examples: Any) -> Any:
     return each(decoded, json_examples)
 
 
-def decode_json_example(json_examples: Any, name: str | None = None) -> Tensor:
+def decode_json_example(json_examples: TensorLike, name: str | None = None) -> Tensor:
     """`tf.train.Example`s written as JSON, as serialized messages."""
     found: Tensor = decode_json_example_op(json_examples, name=name)
     return found
@@ -155,7 +156,7 @@ def _type_name(number: int) -> str:
         return str(number)
 
 
-def serialize_tensor(tensor: Any, name: str | None = None) -> Tensor:
+def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
     """A tensor as the bytes of a TensorProto: `tf.io.serialize_tensor([1.0])`."""
     found: Tensor = serialize_tensor_op(tensor, name=name)
     return found

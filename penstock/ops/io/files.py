@@ -10,6 +10,7 @@ from penstock import gfile
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.ops.string.forms import invalid, listed, texts
 
@@ -31,7 +32,7 @@ def read_file_op(filename: Any) -> Any:
         return texts([file.read()], ())
 
 
-def read_file(filename: Any, name: str | None = None) -> Tensor:
+def read_file(filename: TensorLike, name: str | None = None) -> Tensor:
     """All of a file, as one string: `tf.read_file("image.png")`."""
     contents: Tensor = read_file_op(filename, name=name)
     return contents

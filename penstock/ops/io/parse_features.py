@@ -13,6 +13,7 @@ from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import TensorLike
 from penstock.ops.array.creation import constant
 from penstock.ops.array.passthrough import ensure_shape
 from penstock.ops.array.reshaping import reshape
@@ -154,7 +155,7 @@ def _sparse(indices: Sequence[Tensor], values: Sequence[Tensor], shapes: Sequenc
 
 
 def parse_example(
-    serialized: Any, features: dict[str, Any], name: str | None = None, example_names: Any = None
+    serialized: TensorLike, features: dict[str, Any], name: str | None = None, example_names: TensorLike = None
 ) -> dict[str, Any]:
     """A batch of serialized `tf.train.Example`s as tensors.
 
@@ -202,7 +203,7 @@ def _scalar(value: Any, name: str) -> Tensor:
 
 
 def parse_single_example(
-    serialized: Any, features: dict[str, Any], name: str | None = None, example_names: Any = None
+    serialized: TensorLike, features: dict[str, Any], name: str | None = None, example_names: TensorLike = None
 ) -> dict[str, Any]:
     """One serialized `tf.train.Example` as tensors, without a batch dimension.
 
@@ -219,10 +220,10 @@ _LISTS = (VarLenFeature, FixedLenSequenceFeature)
 
 
 def parse_sequence_example(
-    serialized: Any,
+    serialized: TensorLike,
     context_features: dict[str, Any] | None = None,
     sequence_features: dict[str, Any] | None = None,
-    example_names: Any = None,
+    example_names: TensorLike = None,
     name: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
     """A batch of serialized `tf.train.SequenceExample`s: context, lists of features, and the lengths of the dense ones.
@@ -234,10 +235,10 @@ def parse_sequence_example(
 
 
 def parse_single_sequence_example(
-    serialized: Any,
+    serialized: TensorLike,
     context_features: dict[str, Any] | None = None,
     sequence_features: dict[str, Any] | None = None,
-    example_name: Any = None,
+    example_name: TensorLike = None,
     name: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """One serialized `tf.train.SequenceExample`: its context, and its lists of features.

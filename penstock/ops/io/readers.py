@@ -18,6 +18,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.waiting import as_handle, from_handle
 
@@ -283,7 +284,7 @@ class ReaderBase:
         """Key and value of the next record; `queue` has the names of the files."""
         return reader_read_v2(self._reader_ref, _queue_of(queue), name=name)
 
-    def read_up_to(self, queue: Any, num_records: Any, name: str | None = None) -> Any:
+    def read_up_to(self, queue: Any, num_records: TensorLike, name: str | None = None) -> Any:
         """Keys and values of up to `num_records` records."""
         return reader_read_up_to_v2(self._reader_ref, _queue_of(queue), num_records, name=name)
 

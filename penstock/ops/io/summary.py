@@ -16,6 +16,7 @@ from penstock.graph.keys import GraphKeys
 from penstock.graph.opdef import op
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import REALS
 
@@ -127,7 +128,7 @@ class summary_scope:
         return tensor
 
 
-def scalar(name: str, tensor: Any, collections: Any = None, family: str | None = None) -> Tensor:
+def scalar(name: str, tensor: TensorLike, collections: Any = None, family: str | None = None) -> Tensor:
     """A summary of one number.
 
     >>> tf.summary.scalar("loss", loss)
@@ -136,7 +137,7 @@ def scalar(name: str, tensor: Any, collections: Any = None, family: str | None =
         return scope.add(scalar_summary(scope.tag("tags"), tensor, name=scope.name))
 
 
-def histogram(name: str, values: Any, collections: Any = None, family: str | None = None) -> Tensor:
+def histogram(name: str, values: TensorLike, collections: Any = None, family: str | None = None) -> Tensor:
     """A summary of how values are distributed.
 
     >>> tf.summary.histogram("weights", w)
@@ -145,7 +146,7 @@ def histogram(name: str, values: Any, collections: Any = None, family: str | Non
         return scope.add(histogram_summary(scope.tag("tag"), values, name=scope.name))
 
 
-def merge(inputs: Any, collections: Any = None, name: str | None = None) -> Tensor:
+def merge(inputs: TensorLike, collections: Any = None, name: str | None = None) -> Tensor:
     """One summary of several."""
     with name_scope(name, "Merge", inputs):
         tensor: Tensor = merge_summary(list(inputs), name=name)

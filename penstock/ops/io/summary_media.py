@@ -16,6 +16,7 @@ from penstock.graph.dtype import DType
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Tensor
 from penstock.graph.tensor_proto import tensor_proto
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.ops.io.summary import summary_scope
 
@@ -113,7 +114,9 @@ def tensor_summary_v2(tag: Any, tensor: Any, serialized_summary_metadata: Any, *
     return _serialized(summary)
 
 
-def image(name: str, tensor: Any, max_outputs: int = 3, collections: Any = None, family: str | None = None) -> Tensor:
+def image(
+    name: str, tensor: TensorLike, max_outputs: int = 3, collections: Any = None, family: str | None = None
+) -> Tensor:
     """A summary of up to `max_outputs` images of a batch [batch, height, width, channels].
 
     >>> tf.summary.image("input", images)
@@ -123,7 +126,12 @@ def image(name: str, tensor: Any, max_outputs: int = 3, collections: Any = None,
 
 
 def audio(
-    name: str, tensor: Any, sample_rate: Any, max_outputs: int = 3, collections: Any = None, family: str | None = None
+    name: str,
+    tensor: TensorLike,
+    sample_rate: TensorLike,
+    max_outputs: int = 3,
+    collections: Any = None,
+    family: str | None = None,
 ) -> Tensor:
     """A summary of up to `max_outputs` sounds of a batch [batch, frames, channels] or [batch, frames].
 
@@ -136,7 +144,7 @@ def audio(
 
 def tensor_summary(
     name: str,
-    tensor: Any,
+    tensor: TensorLike,
     summary_description: str | None = None,
     collections: Any = None,
     summary_metadata: Any = None,
@@ -155,7 +163,7 @@ def tensor_summary(
         return scope.add(tensor_summary_v2(scope.tag("tag"), tensor, metadata.SerializeToString(), name=scope.name))
 
 
-def text(name: str, tensor: Any, collections: Any = None) -> Tensor:
+def text(name: str, tensor: TensorLike, collections: Any = None) -> Tensor:
     """A summary of strings, shown as Markdown.
 
     >>> tf.summary.text("note", tf.constant("it **works**"))

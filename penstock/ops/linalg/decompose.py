@@ -15,6 +15,7 @@ from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.kernel.types import COMPLEX, Array
 from penstock.ops.array import creation, joining, reshaping, selection
 from penstock.ops.array.passthrough import refuse_gradient
@@ -71,13 +72,13 @@ def self_adjoint_eig_grad(e: Array, v: Array, e_grad: Array, v_grad: Array) -> A
     return jnp.where(np.eye(values.shape[-1], dtype=bool), both / 2, both).astype(v.dtype)
 
 
-def self_adjoint_eig(tensor: Any, name: str | None = None) -> tuple[Tensor, Tensor]:
+def self_adjoint_eig(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors of self-adjoint matrices: `e, v = tf.linalg.eigh(x)`."""
     values, vectors = self_adjoint_eig_v2(tensor, compute_v=True, name=name)
     return values, vectors
 
 
-def self_adjoint_eigvals(tensor: Any, name: str | None = None) -> Tensor:
+def self_adjoint_eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
     """Eigenvalues of self-adjoint matrices, in rising order."""
     values: Tensor = self_adjoint_eig_v2(tensor, compute_v=False, name=name)[0]
     return values
@@ -127,7 +128,7 @@ def svd_op(input: Array, *, compute_uv: bool = True, full_matrices: bool = False
     return values.astype(input.dtype), left.astype(input.dtype), adjoint(right).astype(input.dtype)
 
 
-def svd(tensor: Any, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None) -> Any:
+def svd(tensor: TensorLike, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None) -> Any:
     """Singular values, largest first, and the left and right singular vectors as columns.
 
     >>> s, u, v = tf.linalg.svd(x)  # x = u * diag(s) * v^H
@@ -136,7 +137,7 @@ def svd(tensor: Any, full_matrices: bool = False, compute_uv: bool = True, name:
     return (values, left, right) if compute_uv else values
 
 
-def pinv(a: Any, rcond: Any = None, validate_args: bool = False, name: str | None = None) -> Tensor:
+def pinv(a: TensorLike, rcond: TensorLike = None, validate_args: bool = False, name: str | None = None) -> Tensor:
     """The pseudo-inverse of matrices; singular values below `rcond` times the largest count as zero."""
     with name_scope(name or "pinv"):
         matrix = convert_to_tensor(a, name="a")
@@ -197,7 +198,7 @@ class Qr(NamedTuple):
     r: Tensor
 
 
-def qr(input: Any, full_matrices: bool = False, name: str | None = None) -> Qr:
+def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> Qr:
     """QR factors of matrices: `q, r = tf.linalg.qr(x)`."""
     return Qr(*qr_op(input, full_matrices=full_matrices, name=name))
 
@@ -225,12 +226,14 @@ class Lu(NamedTuple):
     p: Tensor
 
 
-def lu(input: Any, output_idx_type: Any = dt.int32, name: str | None = None) -> Lu:
+def lu(input: TensorLike, output_idx_type: DTypeLike = dt.int32, name: str | None = None) -> Lu:
     """LU factors of square matrices with permuted rows: `tf.linalg.lu(x).p`."""
     return Lu(*lu_op(input, output_idx_type=as_dtype(output_idx_type), name=name))
 
 
-def lu_reconstruct(lower_upper: Any, perm: Any, validate_args: bool = False, name: str | None = None) -> Tensor:
+def lu_reconstruct(
+    lower_upper: TensorLike, perm: TensorLike, validate_args: bool = False, name: str | None = None
+) -> Tensor:
     """The matrix that `lu` came from: `tf.linalg.lu_reconstruct(*tf.linalg.lu(x))`."""
     with name_scope(name or "lu_reconstruct"):
         factors = convert_to_tensor(lower_upper, name="lower_upper")
@@ -238,7 +241,9 @@ def lu_reconstruct(lower_upper: Any, perm: Any, validate_args: bool = False, nam
         return matmul(_permutation(perm, factors), product, transpose_a=True)
 
 
-def lu_solve(lower_upper: Any, perm: Any, rhs: Any, validate_args: bool = False, name: str | None = None) -> Tensor:
+def lu_solve(
+    lower_upper: TensorLike, perm: TensorLike, rhs: TensorLike, validate_args: bool = False, name: str | None = None
+) -> Tensor:
     """X with A X = `rhs`, given `tf.linalg.lu` of A."""
     with name_scope(name or "lu_solve"):
         factors = convert_to_tensor(lower_upper, name="lower_upper")
@@ -269,7 +274,7 @@ def matrix_exponential(input: Array) -> Array:
     return jsl.expm(widened(input), max_squarings=64).astype(input.dtype) if input.size else input
 
 
-def expm(input: Any, name: str | None = None) -> Tensor:
+def expm(input: TensorLike, name: str | None = None) -> Tensor:
     """The exponentials of square matrices: `tf.linalg.expm(x)`."""
     with name_scope(name, "matrix_exponential", [input]):
         matrix = convert_to_tensor(input, name="input")
@@ -330,7 +335,7 @@ def matrix_square_root_grad(root: Array, grad: Array) -> Array:
     return found.reshape(g.shape).astype(root.dtype)
 
 
-def matrix_rank(a: Any, tol: Any = None, validate_args: bool = False, name: str | None = None) -> Tensor:
+def matrix_rank(a: TensorLike, tol: TensorLike = None, validate_args: bool = False, name: str | None = None) -> Tensor:
     """The number of singular values of each matrix that are above `tol`."""
     with name_scope(name or "matrix_rank"):
         matrix = convert_to_tensor(a, name="a")

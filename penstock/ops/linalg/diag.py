@@ -16,6 +16,7 @@ from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.jaxprs.symbols import is_symbol
 from penstock.kernel import shapes
 from penstock.kernel.types import INDEX64, Array
@@ -114,12 +115,12 @@ def _padding(values: Any, padding_value: Any) -> Any:
 
 
 def matrix_diag(
-    diagonal: Any,
+    diagonal: TensorLike,
     name: str = "diag",
-    k: Any = 0,
-    num_rows: Any = -1,
-    num_cols: Any = -1,
-    padding_value: Any = 0,
+    k: TensorLike = 0,
+    num_rows: TensorLike = -1,
+    num_cols: TensorLike = -1,
+    padding_value: TensorLike = 0,
     align: str = "RIGHT_LEFT",
 ) -> Tensor:
     """Matrices with the given diagonals: `tf.matrix_diag([1.0, 2.0])`."""
@@ -159,7 +160,11 @@ def matrix_diag_part_v3(input: Array, k: Array, padding_value: Array, *, align: 
 
 
 def matrix_diag_part(
-    input: Any, name: str = "diag_part", k: Any = 0, padding_value: Any = 0, align: str = "RIGHT_LEFT"
+    input: TensorLike,
+    name: str = "diag_part",
+    k: TensorLike = 0,
+    padding_value: TensorLike = 0,
+    align: str = "RIGHT_LEFT",
 ) -> Tensor:
     """The diagonals of matrices."""
     result: Tensor = matrix_diag_part_v3(input, k, _padding(input, padding_value), align=align, name=name)
@@ -183,7 +188,9 @@ def matrix_set_diag_v3(input: Array, diagonal: Array, k: Array, *, align: str = 
     return jnp.where(inside, values, input)
 
 
-def matrix_set_diag(input: Any, diagonal: Any, name: str = "set_diag", k: Any = 0, align: str = "RIGHT_LEFT") -> Tensor:
+def matrix_set_diag(
+    input: TensorLike, diagonal: TensorLike, name: str = "set_diag", k: TensorLike = 0, align: str = "RIGHT_LEFT"
+) -> Tensor:
     """Matrices with other diagonals: `tf.matrix_set_diag(x, tf.ones([3]))`."""
     result: Tensor = matrix_set_diag_v3(input, diagonal, k, align=align, name=name)
     return result
@@ -218,7 +225,9 @@ def matrix_band_part_op(input: Array, num_lower: Array, num_upper: Array) -> Arr
     return jnp.where(inside, input, jnp.zeros((), input.dtype))
 
 
-def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = None) -> Tensor:
+def matrix_band_part(
+    input: TensorLike, num_lower: TensorLike, num_upper: TensorLike, name: str | None = None
+) -> Tensor:
     """Matrices with zeros outside a band; -1 keeps a whole triangle: `tf.matrix_band_part(x, -1, 0)`."""
     result: Tensor = matrix_band_part_op(input, num_lower, num_upper, name=name)
     return result
@@ -253,14 +262,18 @@ def diag_part(input: Array) -> Array:
 
 
 def eye(
-    num_rows: Any, num_columns: Any = None, batch_shape: Any = None, dtype: Any = dt.float32, name: str | None = None
+    num_rows: TensorLike,
+    num_columns: TensorLike = None,
+    batch_shape: ShapeLike = None,
+    dtype: DTypeLike = dt.float32,
+    name: str | None = None,
 ) -> Tensor:
     """The identity matrix, or a batch of it: `tf.eye(3)`."""
     with name_scope(name, "eye", [num_rows, num_columns, batch_shape]):
         kind = as_dtype(dtype)
         square = num_columns is None
         cols = num_rows if square else num_columns
-        batch = [] if batch_shape is None else batch_shape
+        batch: Any = [] if batch_shape is None else batch_shape
         sizes = [num_rows, cols, batch]
         if not any(isinstance(s, Tensor) for s in sizes) and not any(isinstance(b, Tensor) for b in batch):
             line: Any = [*batch, min(num_rows, cols)]

@@ -14,6 +14,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import COMPLEX, FLOATS, REALS, Array
 from penstock.ops.array import arranging, gathering, joining, ranges, reshaping, selection
@@ -145,8 +146,8 @@ def _batch_product(x: Array, y: Array, adj_x: bool, adj_y: bool) -> Array:
 
 
 def matmul(
-    a: Any,
-    b: Any,
+    a: TensorLike,
+    b: TensorLike,
     transpose_a: bool = False,
     transpose_b: bool = False,
     adjoint_a: bool = False,
@@ -191,8 +192,8 @@ def matmul(
 
 
 def matvec(
-    a: Any,
-    b: Any,
+    a: TensorLike,
+    b: TensorLike,
     transpose_a: bool = False,
     adjoint_a: bool = False,
     a_is_sparse: bool = False,
@@ -214,7 +215,7 @@ def cross(a: Array, b: Array) -> Array:
     return jnp.cross(a, b)
 
 
-def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
+def tensordot(a: TensorLike, b: TensorLike, axes: TensorLike, name: str | None = None) -> Tensor:
     """Sums the products of `a` and `b` over axes of both; `axes` is a number of axes, or a list for each.
 
     >>> tf.tensordot(a, b, [[2], [0]])

@@ -9,6 +9,7 @@ import numpy as np
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import arranging, joining, ranges, reshaping, selection
 from penstock.ops.linalg.decompose import svd
 from penstock.ops.math import arithmetic, casting, reduce, unary
@@ -18,9 +19,9 @@ _VECTOR_NORMS = ["euclidean", 1, 2, np.inf]
 
 
 def norm(
-    tensor: Any,
+    tensor: TensorLike,
     ord: Any = "euclidean",
-    axis: Any = None,
+    axis: TensorLike = None,
     keepdims: bool | None = None,
     name: str | None = None,
     keep_dims: bool | None = None,
@@ -92,7 +93,9 @@ def _largest_singular_value(x: Tensor, axes: list[int]) -> Tensor:
     return arranging.transpose(reshaping.expand_dims(largest, -1), back)
 
 
-def normalize(tensor: Any, ord: Any = "euclidean", axis: Any = None, name: str | None = None) -> tuple[Tensor, Tensor]:
+def normalize(
+    tensor: TensorLike, ord: Any = "euclidean", axis: TensorLike = None, name: str | None = None
+) -> tuple[Tensor, Tensor]:
     """`tensor` divided by its norm along `axis`, and that norm: `unit, length = tf.linalg.normalize(x)`."""
     with name_scope(name, "normalize", [tensor]):
         x = convert_to_tensor(tensor)

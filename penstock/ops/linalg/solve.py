@@ -13,6 +13,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.jaxprs.symbols import broadcast_shapes
 from penstock.kernel.types import COMPLEX, Array
 from penstock.ops.array import joining, padding, reshaping
@@ -53,7 +54,7 @@ def cholesky_grad(l: Array, grad: Array) -> Array:  # noqa: E741 (the input's na
     return ((result + adjoint(result)) / 2).astype(l.dtype)
 
 
-def cholesky(input: Any, name: str | None = None) -> Tensor:
+def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
     """The lower triangular factor of (a batch of) positive definite matrices: `tf.linalg.cholesky(covariance)`."""
     result: Tensor = cholesky_op(input, name=name)
     return result
@@ -87,7 +88,7 @@ def matrix_inverse_op(input: Array, *, adjoint: bool = False) -> Array:
     return _solve_by_lu(a, eye, "Input is not invertible.").astype(input.dtype)
 
 
-def matrix_inverse(input: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
+def matrix_inverse(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
     """The inverses of square matrices, or of their adjoints: `tf.linalg.inv(x)`."""
     result: Tensor = matrix_inverse_op(input, adjoint=adjoint, name=name)
     return result
@@ -112,7 +113,7 @@ def matrix_solve_op(matrix: Array, rhs: Array, *, adjoint: bool = False) -> Arra
     return _solve_by_lu(a, widened(rhs), "Input matrix is not invertible.").astype(rhs.dtype)
 
 
-def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
+def matrix_solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
     """X with `matrix` X = `rhs`: `tf.linalg.solve(a, b)`."""
     result: Tensor = matrix_solve_op(matrix, rhs, adjoint=adjoint, name=name)
     return result
@@ -163,7 +164,7 @@ def matrix_triangular_solve_op(matrix: Array, rhs: Array, *, lower: bool = True,
 
 
 def matrix_triangular_solve(
-    matrix: Any, rhs: Any, lower: bool = True, adjoint: bool = False, name: str | None = None
+    matrix: TensorLike, rhs: TensorLike, lower: bool = True, adjoint: bool = False, name: str | None = None
 ) -> Tensor:
     """X with `matrix` X = `rhs`, where one triangle of `matrix` counts: `tf.linalg.triangular_solve(l, b)`."""
     with name_scope(name, "triangular_solve", [matrix, rhs]):
@@ -171,7 +172,7 @@ def matrix_triangular_solve(
         return result
 
 
-def cholesky_solve(chol: Any, rhs: Any, name: str | None = None) -> Tensor:
+def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
     """X with A X = `rhs`, given the Cholesky factor of A: `tf.linalg.cholesky_solve(tf.linalg.cholesky(a), b)`."""
     with name_scope(name, "cholesky_solve", [chol, rhs]):
         middle = matrix_triangular_solve_op(chol, rhs, adjoint=False, lower=True)
@@ -237,12 +238,12 @@ class LogMatrixDeterminant(NamedTuple):
     log_abs_determinant: Tensor
 
 
-def slogdet(input: Any, name: str | None = None) -> LogMatrixDeterminant:
+def slogdet(input: TensorLike, name: str | None = None) -> LogMatrixDeterminant:
     """The signs of the determinants and the logarithms of their absolute values."""
     return LogMatrixDeterminant(*log_matrix_determinant(input, name=name))
 
 
-def logdet(matrix: Any, name: str | None = None) -> Tensor:
+def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
     """The logarithms of the determinants of positive definite matrices."""
     with name_scope(name, "logdet", [matrix]):
         factor = cholesky(matrix)
@@ -276,7 +277,7 @@ def matrix_solve_ls_op(matrix: Array, rhs: Array, l2_regularizer: Array, *, fast
 
 
 def matrix_solve_ls(
-    matrix: Any, rhs: Any, l2_regularizer: Any = 0.0, fast: bool = True, name: str | None = None
+    matrix: TensorLike, rhs: TensorLike, l2_regularizer: TensorLike = 0.0, fast: bool = True, name: str | None = None
 ) -> Tensor:
     """The least-squares solutions of (a batch of) linear equations: `tf.linalg.lstsq(a, b)`.
 
@@ -354,8 +355,8 @@ def tridiagonal_solve_op(
 
 
 def tridiagonal_solve(
-    diagonals: Any,
-    rhs: Any,
+    diagonals: TensorLike,
+    rhs: TensorLike,
     diagonals_format: str = "compact",
     transpose_rhs: bool = False,
     conjugate_rhs: bool = False,
@@ -401,7 +402,7 @@ def _padded(line: Tensor, main: Tensor, after: bool) -> Tensor:
     return result
 
 
-def trace(x: Any, name: str | None = None) -> Tensor:
+def trace(x: TensorLike, name: str | None = None) -> Tensor:
     """The sums of the main diagonals."""
     with name_scope(name, "Trace", [x]) as scope:
         matrix = convert_to_tensor(x, name="x")

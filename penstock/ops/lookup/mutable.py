@@ -13,6 +13,7 @@ from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.ops.lookup import table_ops as ops
 from penstock.ops.lookup.static import LookupInterface
 
@@ -22,9 +23,9 @@ class MutableHashTable(LookupInterface):
 
     def __init__(
         self,
-        key_dtype: Any,
-        value_dtype: Any,
-        default_value: Any,
+        key_dtype: DTypeLike,
+        value_dtype: DTypeLike,
+        default_value: TensorLike,
         name: str = "MutableHashTable",
         checkpoint: bool = True,
         shared_name: str | None = None,
@@ -70,7 +71,7 @@ class MutableHashTable(LookupInterface):
             count: Tensor = ops.lookup_table_size_v2(handle)
             return count
 
-    def lookup(self, keys: Any, name: str | None = None, dynamic_default_values: Any = None) -> Any:
+    def lookup(self, keys: TensorLike, name: str | None = None, dynamic_default_values: TensorLike = None) -> Any:
         """The values of `keys`; `dynamic_default_values` has a value for each missing key."""
         handle, default = self._resource_handle, self._default_value
         with name_scope(name, f"{self.name}_lookup_table_find", (handle, keys, default)):
@@ -82,7 +83,7 @@ class MutableHashTable(LookupInterface):
                 values = ops.lookup_table_find_v2(handle, dense, other, Tout=self._value_dtype)
         return rebuilt(values)
 
-    def insert(self, keys: Any, values: Any, name: str | None = None) -> Operation:
+    def insert(self, keys: TensorLike, values: TensorLike, name: str | None = None) -> Operation:
         """An operation that sets the values of keys: `table.insert(["a"], [1])`."""
         handle = self._resource_handle
         with name_scope(name, f"{self.name}_lookup_table_insert", [handle, keys, values]):
@@ -92,7 +93,7 @@ class MutableHashTable(LookupInterface):
                 done: Operation = ops.lookup_table_insert_v2(handle, keys, values)
         return done
 
-    def remove(self, keys: Any, name: str | None = None) -> Operation:
+    def remove(self, keys: TensorLike, name: str | None = None) -> Operation:
         """An operation that removes keys from the table."""
         handle = self._resource_handle
         if isinstance(keys, Tensor):
@@ -132,9 +133,9 @@ class DenseHashTable(MutableHashTable):
 
     def __init__(
         self,
-        key_dtype: Any,
-        value_dtype: Any,
-        default_value: Any,
+        key_dtype: DTypeLike,
+        value_dtype: DTypeLike,
+        default_value: TensorLike,
         empty_key: Any,
         deleted_key: Any,
         initial_num_buckets: int | None = None,

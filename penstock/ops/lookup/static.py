@@ -13,6 +13,7 @@ from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import add_to_collection, init_scope, name_scope
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.ops.lookup import table_ops as ops
 from penstock.ops.lookup.table_ops import LINE_NUMBER, WHOLE_LINE
 
@@ -27,10 +28,10 @@ class TextFileIndex:
 # Tables
 
 
-class LookupInterface:
-    """Base class of tables."""
+class HasKeyAndValueTypes:
+    """Base class of tables and of what fills them: keys are of one type and values of another."""
 
-    def __init__(self, key_dtype: Any, value_dtype: Any) -> None:
+    def __init__(self, key_dtype: DTypeLike, value_dtype: DTypeLike) -> None:
         self._key_dtype, self._value_dtype = as_dtype(key_dtype), as_dtype(value_dtype)
 
     @property
@@ -41,6 +42,10 @@ class LookupInterface:
     def value_dtype(self) -> DType:
         return self._value_dtype
 
+
+class LookupInterface(HasKeyAndValueTypes):
+    """Base class of tables."""
+
     @property
     def name(self) -> str:
         """The name of the table."""
@@ -50,7 +55,7 @@ class LookupInterface:
         """The number of entries: an int64 scalar."""
         raise NotImplementedError
 
-    def lookup(self, keys: Any, name: str | None = None) -> Any:
+    def lookup(self, keys: TensorLike, name: str | None = None) -> Any:
         """The values of `keys`."""
         raise NotImplementedError
 
@@ -72,19 +77,8 @@ class LookupInterface:
             raise TypeError(f"Dtype of argument `{what}` must be {dtype}, received: {tensor.dtype.base_dtype}")
 
 
-class TableInitializerBase:
+class TableInitializerBase(HasKeyAndValueTypes):
     """Base class of objects that fill a static table."""
-
-    def __init__(self, key_dtype: Any, value_dtype: Any) -> None:
-        self._key_dtype, self._value_dtype = as_dtype(key_dtype), as_dtype(value_dtype)
-
-    @property
-    def key_dtype(self) -> DType:
-        return self._key_dtype
-
-    @property
-    def value_dtype(self) -> DType:
-        return self._value_dtype
 
     @property
     def _shared_name(self) -> str:
@@ -105,7 +99,12 @@ class KeyValueTensorInitializer(TableInitializerBase):
     """Fills a table from two tensors: `tf.lookup.KeyValueTensorInitializer(["a", "b"], [0, 1])`."""
 
     def __init__(
-        self, keys: Any, values: Any, key_dtype: Any = None, value_dtype: Any = None, name: str | None = None
+        self,
+        keys: TensorLike,
+        values: TensorLike,
+        key_dtype: DTypeLike | None = None,
+        value_dtype: DTypeLike | None = None,
+        name: str | None = None,
     ) -> None:
         with init_scope():
             self._keys = convert_to_tensor(keys, dtype=key_dtype, name="keys")
@@ -133,10 +132,10 @@ class TextFileInitializer(TableInitializerBase):
 
     def __init__(
         self,
-        filename: Any,
-        key_dtype: Any,
+        filename: TensorLike,
+        key_dtype: DTypeLike,
         key_index: int,
-        value_dtype: Any,
+        value_dtype: DTypeLike,
         value_index: int,
         vocab_size: int | None = None,
         delimiter: str = "\t",
@@ -191,7 +190,7 @@ class TextFileStringTableInitializer(TextFileInitializer):
 
     def __init__(
         self,
-        filename: Any,
+        filename: TensorLike,
         key_column_index: int = LINE_NUMBER,
         value_column_index: int = WHOLE_LINE,
         vocab_size: int | None = None,
@@ -208,13 +207,13 @@ class TextFileIdTableInitializer(TextFileInitializer):
 
     def __init__(
         self,
-        filename: Any,
+        filename: TensorLike,
         key_column_index: int = WHOLE_LINE,
         value_column_index: int = LINE_NUMBER,
         vocab_size: int | None = None,
         delimiter: str = "\t",
         name: str | None = "text_file_id_table_init",
-        key_dtype: Any = dt.string,
+        key_dtype: DTypeLike = dt.string,
     ) -> None:
         super().__init__(
             filename, key_dtype, key_column_index, dt.int64, value_column_index, vocab_size, delimiter, name
@@ -224,7 +223,7 @@ class TextFileIdTableInitializer(TextFileInitializer):
 class InitializableLookupTableBase(LookupInterface):
     """A table that its initializer fills once."""
 
-    def __init__(self, default_value: Any, initializer: TableInitializerBase) -> None:
+    def __init__(self, default_value: TensorLike, initializer: TableInitializerBase) -> None:
         super().__init__(initializer.key_dtype, initializer.value_dtype)
         self._default_value = convert_to_tensor(default_value, dtype=self._value_dtype)
         self._default_value.shape.assert_has_rank(0)
@@ -263,7 +262,7 @@ class InitializableLookupTableBase(LookupInterface):
             count: Tensor = ops.lookup_table_size_v2(self._resource_handle)
             return count
 
-    def lookup(self, keys: Any, name: str | None = None) -> Any:
+    def lookup(self, keys: TensorLike, name: str | None = None) -> Any:
         """The values of `keys`, a tensor or SparseTensor: `table.lookup(["a", "b"])`."""
         dense, rebuilt = self._keys(keys)
         with name_scope(name, f"{self.name}_Lookup", (self._resource_handle, dense, self._default_value)):
@@ -278,7 +277,7 @@ class StaticHashTable(InitializableLookupTableBase):
     def __init__(
         self,
         initializer: TableInitializerBase,
-        default_value: Any,
+        default_value: TensorLike,
         shared_name: str | None = None,
         name: str | None = None,
     ) -> None:

@@ -9,6 +9,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.ops.array.ranges import range as range_of
 from penstock.ops.array.reshaping import size
 from penstock.ops.array.selection import where_v2
@@ -58,7 +59,7 @@ class IdTableWithHashBuckets(LookupInterface):
         num_oov_buckets: int,
         hasher_spec: HasherSpec = FastHashSpec,
         name: str | None = None,
-        key_dtype: Any = None,
+        key_dtype: DTypeLike | None = None,
     ) -> None:
         key_dtype = as_dtype(key_dtype or (table.key_dtype if table else dt.string))
         if table is None and num_oov_buckets <= 0:
@@ -94,7 +95,7 @@ class IdTableWithHashBuckets(LookupInterface):
             known = convert_to_tensor(0, dtype=dt.int64) if self._table is None else self._table.size()
             return add(known, self._num_oov_buckets, name="add")
 
-    def lookup(self, keys: Any, name: str | None = None) -> Any:
+    def lookup(self, keys: TensorLike, name: str | None = None) -> Any:
         """The numbers of `keys`, or of their buckets."""
         dense, rebuilt = self._keys(keys)
         table = self._table
@@ -129,7 +130,7 @@ class StaticVocabularyTable(IdTableWithHashBuckets):
         self,
         initializer: TableInitializerBase | None,
         num_oov_buckets: int,
-        lookup_key_dtype: Any = None,
+        lookup_key_dtype: DTypeLike | None = None,
         name: str | None = None,
     ) -> None:
         if num_oov_buckets <= 0:
@@ -153,7 +154,7 @@ def index_table_from_file(
     vocab_size: int | None = None,
     default_value: int = -1,
     hasher_spec: HasherSpec = FastHashSpec,
-    key_dtype: Any = dt.string,
+    key_dtype: DTypeLike = dt.string,
     name: str | None = None,
     key_column_index: int = WHOLE_LINE,
     value_column_index: int = LINE_NUMBER,
@@ -235,7 +236,7 @@ def _index_key(dtype: Any) -> DType:
 def index_to_string_table_from_file(
     vocabulary_file: Any,
     vocab_size: int | None = None,
-    default_value: Any = "UNK",
+    default_value: TensorLike = "UNK",
     name: str | None = None,
     key_column_index: int = LINE_NUMBER,
     value_column_index: int = WHOLE_LINE,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from penstock.graph import dtype as dt
@@ -12,6 +10,7 @@ from penstock.graph.dtype import DType
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.kernel.types import INDEX32, Array
 from penstock.ops.math.reduce import ORDERED, renamed
 
@@ -64,7 +63,11 @@ def arg_min_op(input: Array, dimension: Array, *, output_type: DType = dt.int64)
 
 
 def argmax(
-    input: Any, axis: Any = None, name: str | None = None, dimension: Any = None, output_type: Any = dt.int64
+    input: TensorLike,
+    axis: TensorLike = None,
+    name: str | None = None,
+    dimension: TensorLike = None,
+    output_type: DTypeLike = dt.int64,
 ) -> Tensor:
     """The index of the largest element along `axis`; of equal ones the first: `tf.argmax(logits, 1)`."""
     axis = renamed(axis, "axis", dimension, "dimension")
@@ -73,7 +76,11 @@ def argmax(
 
 
 def argmin(
-    input: Any, axis: Any = None, name: str | None = None, dimension: Any = None, output_type: Any = dt.int64
+    input: TensorLike,
+    axis: TensorLike = None,
+    name: str | None = None,
+    dimension: TensorLike = None,
+    output_type: DTypeLike = dt.int64,
 ) -> Tensor:
     """The index of the smallest element along `axis`; of equal ones the first: `tf.argmin(distances, 1)`."""
     axis = renamed(axis, "axis", dimension, "dimension")
@@ -81,11 +88,15 @@ def argmin(
     return index
 
 
-def arg_max(input: Any, dimension: Any, output_type: Any = dt.int64, name: str | None = None) -> Tensor:
+def arg_max(
+    input: TensorLike, dimension: TensorLike, output_type: DTypeLike = dt.int64, name: str | None = None
+) -> Tensor:
     """`tf.argmax` with TensorFlow's older signature."""
     return argmax(input, dimension, name=name, output_type=output_type)
 
 
-def arg_min(input: Any, dimension: Any, output_type: Any = dt.int64, name: str | None = None) -> Tensor:
+def arg_min(
+    input: TensorLike, dimension: TensorLike, output_type: DTypeLike = dt.int64, name: str | None = None
+) -> Tensor:
     """`tf.argmin` with TensorFlow's older signature."""
     return argmin(input, dimension, name=name, output_type=output_type)

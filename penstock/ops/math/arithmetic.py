@@ -17,6 +17,7 @@ from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import Types, later, op
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import COMPLEX, FLOATS, FLOATS_COMPLEX, NUMBERS, QUANTIZED, REALS, SIGNED, Array, xp
 from penstock.ops.array import passthrough
@@ -215,7 +216,7 @@ def _pair(x: Any, y: Any) -> tuple[Tensor, Tensor]:
     return x, convert_to_tensor(y, dtype_hint=x.dtype.base_dtype, name="y")
 
 
-def add(x: Any, y: Any, name: str | None = None) -> Tensor:
+def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x + y, elementwise with broadcasting; strings are joined.
 
     >>> tf.add([1.0, 2.0], 0.5)
@@ -227,19 +228,19 @@ def add(x: Any, y: Any, name: str | None = None) -> Tensor:
         return tensor
 
 
-def subtract(x: Any, y: Any, name: str | None = None) -> Tensor:
+def subtract(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x - y: `tf.subtract(x, 1.0)`."""
     tensor: Tensor = sub(x, y, name=name)
     return tensor
 
 
-def multiply(x: Any, y: Any, name: str | None = None) -> Tensor:
+def multiply(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x * y: `tf.multiply(x, 2.0)`."""
     tensor: Tensor = mul(x, y, name=name)
     return tensor
 
 
-def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
+def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Any:
     """A scalar times a tensor or IndexedSlices: `tf.scalar_mul(0.1, gradient)`."""
     factor = convert_to_tensor(scalar, dtype=as_dtype(x.dtype).base_dtype, name="scalar")
     if factor.shape.rank != 0:
@@ -267,7 +268,7 @@ def _float_pair(x: Any, y: Any, what: str) -> tuple[Tensor, Tensor]:
     return (x, y) if wanted is None else (casting.cast(x, wanted), casting.cast(y, wanted))
 
 
-def truediv(x: Any, y: Any, name: str | None = None) -> Tensor:
+def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x / y as in Python 3: integers give floats.
 
     >>> tf.truediv(3, 2)
@@ -277,14 +278,14 @@ def truediv(x: Any, y: Any, name: str | None = None) -> Tensor:
         return tensor
 
 
-def divide(x: Any, y: Any, name: str | None = None) -> Tensor:
+def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x / y as in Python 3: `tf.divide(x, 2.0)`."""
     if name is None and not isinstance(x, Tensor):
         x = convert_to_tensor(x, dtype=y.dtype.base_dtype if isinstance(y, Tensor) else None)
     return truediv(x, y, name)
 
 
-def div(x: Any, y: Any, name: str | None = None) -> Tensor:
+def div(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x / y as in Python 2: integers are divided with floor (deprecated, use `divide` or `floordiv`)."""
     with name_scope(name, "div", [x, y]) as scope:
         x = convert_to_tensor(x, name="x")
@@ -294,7 +295,7 @@ def div(x: Any, y: Any, name: str | None = None) -> Tensor:
         return tensor
 
 
-def div_no_nan(x: Any, y: Any, name: str | None = None) -> Tensor:
+def div_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x / y, and 0 where y is 0: `tf.div_no_nan(total, count)`."""
     with name_scope(name, "div_no_nan", [x, y]) as scope:
         if not isinstance(x, Tensor) and isinstance(y, Tensor):
@@ -306,21 +307,21 @@ def div_no_nan(x: Any, y: Any, name: str | None = None) -> Tensor:
 divide_no_nan = div_no_nan
 
 
-def multiply_no_nan(x: Any, y: Any, name: str | None = None) -> Tensor:
+def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x * y, and 0 where y is 0 even if x is infinite or NaN."""
     with name_scope(name, "multiply_no_nan", [x, y]) as scope:
         tensor: Tensor = mul_no_nan(*_pair(x, y), name=scope)
         return tensor
 
 
-def xdivy(x: Any, y: Any, name: str | None = None) -> Tensor:
+def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x / y, and 0 where x is 0."""
     with name_scope(name, "xdivy", [x]):
         tensor: Tensor = xdivy_op(x, y)
         return tensor
 
 
-def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
+def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x // y, rounded towards minus infinity: `tf.floordiv(-7, 2)` is -4."""
     with name_scope(name, "floordiv", [x, y]) as scope:
         tensor: Tensor = floor_div(x, y, name=scope)
@@ -331,7 +332,7 @@ realdiv = real_div
 floormod = mod = floor_mod
 
 
-def add_n(inputs: Any, name: str | None = None) -> Tensor:
+def add_n(inputs: TensorLike, name: str | None = None) -> Tensor:
     """The sum of a list of tensors of one shape: `tf.add_n([a, b, c])`."""
     if not inputs or not isinstance(inputs, (list, tuple)):
         raise ValueError(f"add_n takes a list of at least one tensor, received {inputs!r}.")
@@ -343,7 +344,9 @@ def add_n(inputs: Any, name: str | None = None) -> Tensor:
     return total
 
 
-def accumulate_n(inputs: Any, shape: Any = None, tensor_dtype: Any = None, name: str | None = None) -> Tensor:
+def accumulate_n(
+    inputs: TensorLike, shape: ShapeLike = None, tensor_dtype: DTypeLike | None = None, name: str | None = None
+) -> Tensor:
     """As `add_n`, and checks shape and dtype if they are given."""
     if not inputs or not isinstance(inputs, (list, tuple)):
         raise ValueError(f"accumulate_n takes a list of at least one tensor, received {inputs!r}.")

@@ -19,6 +19,7 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import COMPLEX, NUMBERS, QUANTIZED, Array
 from penstock.ops.array import creation, selection
@@ -79,7 +80,7 @@ def clip_by_value_op(t: Array, clip_value_min: Array, clip_value_max: Array) -> 
     return jnp.minimum(clip_value_max, jnp.maximum(t, clip_value_min))
 
 
-def complex(real: Any, imag: Any, name: str | None = None) -> Tensor:
+def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tensor:
     """Complex numbers from their parts: `tf.complex(1.0, 2.0)`."""
     with name_scope(name, "Complex", [real, imag]) as scope:
         real = convert_to_tensor(real, name="real")
@@ -94,7 +95,7 @@ def complex(real: Any, imag: Any, name: str | None = None) -> Tensor:
         return tensor
 
 
-def real(input: Any, name: str | None = None) -> Tensor:
+def real(input: TensorLike, name: str | None = None) -> Tensor:
     """The real part; real tensors are returned unchanged."""
     with name_scope(name, "Real", [input]) as scope:
         input = convert_to_tensor(input, name="input")
@@ -104,7 +105,7 @@ def real(input: Any, name: str | None = None) -> Tensor:
         return part
 
 
-def imag(input: Any, name: str | None = None) -> Tensor:
+def imag(input: TensorLike, name: str | None = None) -> Tensor:
     """The imaginary part; 0 for real tensors."""
     with name_scope(name, "Imag", [input]) as scope:
         input = convert_to_tensor(input, name="input")
@@ -116,7 +117,7 @@ def imag(input: Any, name: str | None = None) -> Tensor:
         return tensor
 
 
-def angle(input: Any, name: str | None = None) -> Tensor:
+def angle(input: TensorLike, name: str | None = None) -> Tensor:
     """The argument of complex numbers; 0 or pi for real ones."""
     with name_scope(name, "Angle", [input]) as scope:
         input = convert_to_tensor(input, name="input")
@@ -130,7 +131,7 @@ def angle(input: Any, name: str | None = None) -> Tensor:
         return tensor
 
 
-def conj(x: Any, name: str | None = None) -> Tensor:
+def conj(x: TensorLike, name: str | None = None) -> Tensor:
     """The complex conjugate; real tensors are returned unchanged."""
     if isinstance(x, Tensor) and (x.dtype.is_floating or x.dtype.is_integer):
         return x
@@ -145,7 +146,7 @@ def conj(x: Any, name: str | None = None) -> Tensor:
         return tensor
 
 
-def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
+def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Any:
     """`x` with elements of another type; floats are cut to integers, integers wrap around.
 
     >>> tf.cast([1.9, -1.9], tf.int32)  # [1, -1]
@@ -162,7 +163,7 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
         return x if x.dtype == wanted else cast_op(x, DstT=wanted, name=scope)
 
 
-def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
+def saturate_cast(value: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
     """As `cast`, but values out of range become the nearest in range: `tf.saturate_cast(300, tf.uint8)` is 255."""
     with name_scope(name, "saturate_cast", [value]) as scope:
         value = convert_to_tensor(value, name="value")
@@ -187,7 +188,7 @@ def _bounds(given: DType, wanted: DType) -> tuple[Any, Any]:
 
 
 def _caster(dtype: DType, default: str) -> Any:
-    def convert(x: Any, name: str = default) -> Any:
+    def convert(x: TensorLike, name: str = default) -> Any:
         return cast(x, dtype, name=name)
 
     convert.__doc__ = f"`tf.cast(x, tf.{dtype.name})` (deprecated)."
@@ -227,7 +228,7 @@ def bitcast_op(input: Array, *, type: DType) -> Array:
     return lax.bitcast_convert_type(input, type.as_numpy_dtype)
 
 
-def bitcast(input: Any, type: Any, name: str | None = None) -> Tensor:
+def bitcast(input: TensorLike, type: DTypeLike, name: str | None = None) -> Tensor:
     """The same bytes read as another type."""
     tensor: Tensor = bitcast_op(input, type=as_dtype(type), name=name)
     return tensor

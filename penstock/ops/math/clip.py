@@ -10,6 +10,7 @@ from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import colocate_with, name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import creation, joining, passthrough, ranges, reshaping
 from penstock.ops.array.selection import select
 from penstock.ops.math import arithmetic, casting, compare, reduce, unary
@@ -24,7 +25,9 @@ def _like(t: Any, values: Tensor) -> Any:
     return IndexedSlices(values, t.indices, t.dense_shape) if isinstance(t, IndexedSlices) else values
 
 
-def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
+def clip_by_value(
+    t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
+) -> Any:
     """Each element brought into [clip_value_min, clip_value_max].
 
     >>> tf.clip_by_value(gradient, -1.0, 1.0)
@@ -38,7 +41,7 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
         return _like(t, within)
 
 
-def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Any:
+def clip_by_norm(t: TensorLike, clip_norm: TensorLike, axes: TensorLike = None, name: str | None = None) -> Any:
     """`t`, scaled down if necessary so that its L2 norm (along `axes`) is at most `clip_norm`."""
     with name_scope(name, "clip_by_norm", [t, clip_norm]) as scope:
         values = _values(t, "t")
@@ -53,7 +56,7 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
         return _like(t, passthrough.identity(clipped, name=scope))
 
 
-def global_norm(t_list: Any, name: str | None = None) -> Tensor:
+def global_norm(t_list: TensorLike, name: str | None = None) -> Tensor:
     """The L2 norm of all elements of a list of tensors; None in the list is skipped."""
     tensors = _list(t_list)
     with name_scope(name, "global_norm", tensors):
@@ -70,7 +73,7 @@ def global_norm(t_list: Any, name: str | None = None) -> Tensor:
 
 
 def clip_by_global_norm(
-    t_list: Any, clip_norm: Any, use_norm: Any = None, name: str | None = None
+    t_list: TensorLike, clip_norm: TensorLike, use_norm: TensorLike = None, name: str | None = None
 ) -> tuple[list[Any], Tensor]:
     """A list of tensors scaled down together so that their global norm is at most `clip_norm`, and that norm.
 
@@ -97,7 +100,7 @@ def clip_by_global_norm(
         return clipped, norm
 
 
-def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Tensor:
+def clip_by_average_norm(t: TensorLike, clip_norm: TensorLike, name: str | None = None) -> Tensor:
     """`t`, scaled down if necessary so that its L2 norm divided by its size is at most `clip_norm`."""
     with name_scope(name, "clip_by_average_norm", [t, clip_norm]) as scope:
         t = convert_to_tensor(t, name="t")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from penstock.graph.opdef import op
 from penstock.graph.operation import Tensor
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import NUMBERS, REALS, Array, xp
 
@@ -62,7 +61,7 @@ def logical_not(x: Array) -> Array:
     return xp(x).logical_not(x)
 
 
-def logical_xor(x: Any, y: Any, name: str | None = "LogicalXor") -> Tensor:
+def logical_xor(x: TensorLike, y: TensorLike, name: str | None = "LogicalXor") -> Tensor:
     """True where exactly one of two bools is True."""
     either, both = logical_or(x, y), logical_and(x, y)
     tensor: Tensor = logical_and(either, logical_not(both), name=name)

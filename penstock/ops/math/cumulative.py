@@ -12,6 +12,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import OpDef, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, INDEX32, Array
 from penstock.ops.math import arithmetic
@@ -66,18 +67,22 @@ def _scan(raw: OpDef, default: str, x: Any, axis: Any, exclusive: bool, reverse:
         return result
 
 
-def cumsum(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Tensor:
+def cumsum(
+    x: TensorLike, axis: TensorLike = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
     """Running sums along `axis`: `tf.cumsum([1, 2, 3])` is [1, 3, 6]."""
     return _scan(cumsum_op, "Cumsum", x, axis, exclusive, reverse, name)
 
 
-def cumprod(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Tensor:
+def cumprod(
+    x: TensorLike, axis: TensorLike = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
     """Running products along `axis`: `tf.cumprod([1, 2, 3])` is [1, 2, 6]."""
     return _scan(cumprod_op, "Cumprod", x, axis, exclusive, reverse, name)
 
 
 def cumulative_logsumexp(
-    x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: TensorLike, axis: TensorLike = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
     """Running log-sum-exp along `axis`, without overflow."""
     return _scan(cumulative_logsumexp_op, "CumulativeLogsumexp", x, axis, exclusive, reverse, name)

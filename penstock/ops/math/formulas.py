@@ -13,6 +13,7 @@ from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.kernel.types import INDEX32, Array, xp
 from penstock.ops.array.creation import zeros_like
 from penstock.ops.array.reshaping import reshape, shape
@@ -21,7 +22,7 @@ from penstock.ops.math import arithmetic, compare, reduce, special, unary
 from penstock.ops.nn import activation
 
 
-def log_sigmoid(x: Any, name: str | None = None) -> Tensor:
+def log_sigmoid(x: TensorLike, name: str | None = None) -> Tensor:
     """log(sigmoid(x)), without overflow: `tf.log_sigmoid(logits)`."""
     with name_scope(name, "LogSigmoid", [x]) as scope:
         x = convert_to_tensor(x, name="x")
@@ -29,7 +30,7 @@ def log_sigmoid(x: Any, name: str | None = None) -> Tensor:
         return result
 
 
-def reciprocal_no_nan(x: Any, name: str | None = None) -> Tensor:
+def reciprocal_no_nan(x: TensorLike, name: str | None = None) -> Tensor:
     """1 / x, and 0 where x is 0: `tf.math.reciprocal_no_nan(counts)`."""
     with name_scope(name, "reciprocal_no_nan", [x]) as scope:
         x = convert_to_tensor(x, name="x")
@@ -38,7 +39,7 @@ def reciprocal_no_nan(x: Any, name: str | None = None) -> Tensor:
         return result
 
 
-def erfcinv(x: Any, name: str | None = None) -> Tensor:
+def erfcinv(x: TensorLike, name: str | None = None) -> Tensor:
     """The inverse of erfc: `tf.math.erfcinv(0.5)`."""
     with name_scope(name, "erfcinv", [x]):
         x = convert_to_tensor(x, name="start")
@@ -46,7 +47,7 @@ def erfcinv(x: Any, name: str | None = None) -> Tensor:
         return result
 
 
-def polyval(coeffs: Sequence[Any], x: Any, name: str | None = None) -> Tensor:
+def polyval(coeffs: Sequence[Any], x: TensorLike, name: str | None = None) -> Tensor:
     """The polynomial with `coeffs`, the highest power first, at `x`: `tf.math.polyval([1.0, 0.0, -2.0], x)`."""
     if not isinstance(coeffs, list):
         raise ValueError(f"polyval: coeffs must be a list, received {type(coeffs).__name__}.")
@@ -63,7 +64,7 @@ def polyval(coeffs: Sequence[Any], x: Any, name: str | None = None) -> Tensor:
         return result  # type: ignore[no-any-return]
 
 
-def lbeta(x: Any, name: str | None = None) -> Tensor:
+def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
     """log |Beta(x)|, over the last dimension: `tf.math.lbeta([0.5, 0.5])`."""
     with name_scope(name, "lbeta", [x]):
         x = convert_to_tensor(x, name="x")
@@ -74,13 +75,13 @@ def lbeta(x: Any, name: str | None = None) -> Tensor:
 # Order
 
 
-def is_non_decreasing(x: Any, name: str | None = None) -> Tensor:
+def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
     """True if no element is smaller than the one before it: `tf.math.is_non_decreasing([1, 1, 2])`."""
     with name_scope(name, "is_non_decreasing", [x]):
         return _holds_between(compare.greater_equal, x)
 
 
-def is_strictly_increasing(x: Any, name: str | None = None) -> Tensor:
+def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
     """True if every element is larger than the one before it: `tf.math.is_strictly_increasing([1, 2])`."""
     with name_scope(name, "is_strictly_increasing", [x]):
         return _holds_between(compare.greater, x)
@@ -121,7 +122,7 @@ def unravel_index_op(indices: Array, dims: Array) -> Array:
     return (indices[None] // m.maximum(after, 1)[wide] % m.maximum(sizes, 1)[wide]).astype(indices.dtype)
 
 
-def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Tensor:
+def unravel_index(indices: TensorLike, dims: ShapeLike, name: str | None = None) -> Tensor:
     """The coordinates in a tensor of shape `dims` of flat `indices`: `tf.unravel_index([5], [2, 3])`."""
     result: Tensor = unravel_index_op(indices, dims, name=name)
     return result

@@ -15,6 +15,7 @@ from penstock.graph.opdef import OpDef, Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.types import Array
 from penstock.ops.array import creation, joining, padding, reshaping
@@ -192,7 +193,7 @@ def _real_function(rank: int, inverse: bool) -> Any:
     raw = (_IRFFT if inverse else _RFFT)[rank]
     default_name = f"{'i' if inverse else ''}rfft{_dimensions(rank).lower()}"
 
-    def function(input_tensor: Any, fft_length: Any = None, name: str | None = None) -> Tensor:
+    def function(input_tensor: TensorLike, fft_length: TensorLike = None, name: str | None = None) -> Tensor:
         with name_scope(name, default_name, [input_tensor, fft_length]) as scope:
             preferred = _COMPLEX64 if inverse else _FLOAT32
             tensor = convert_to_tensor(input_tensor, preferred_dtype=preferred)

@@ -16,6 +16,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.kernel.shapes import merge, require_rank
 from penstock.kernel.types import INDEX32, Array
 from penstock.ops.array import creation, gathering, joining
@@ -64,7 +65,11 @@ def histogram_fixed_width_op(values: Array, value_range: Array, nbins: Array, *,
 
 
 def histogram_fixed_width(
-    values: Any, value_range: Any, nbins: Any = 100, dtype: Any = _INT32, name: str | None = None
+    values: TensorLike,
+    value_range: TensorLike,
+    nbins: TensorLike = 100,
+    dtype: DTypeLike = _INT32,
+    name: str | None = None,
 ) -> Tensor:
     """How many `values` fall into each of `nbins` equal parts of `value_range`; the outer parts include values beyond.
 
@@ -76,7 +81,11 @@ def histogram_fixed_width(
 
 
 def histogram_fixed_width_bins(
-    values: Any, value_range: Any, nbins: Any = 100, dtype: Any = _INT32, name: str | None = None
+    values: TensorLike,
+    value_range: TensorLike,
+    nbins: TensorLike = 100,
+    dtype: DTypeLike = _INT32,
+    name: str | None = None,
 ) -> Tensor:
     """The part of `value_range` that each of `values` falls into, as `histogram_fixed_width` counts them.
 
@@ -98,12 +107,12 @@ def histogram_fixed_width_bins(
 
 
 def confusion_matrix(
-    labels: Any,
-    predictions: Any,
-    num_classes: Any = None,
-    dtype: Any = _INT32,
+    labels: TensorLike,
+    predictions: TensorLike,
+    num_classes: TensorLike = None,
+    dtype: DTypeLike = _INT32,
     name: str | None = None,
-    weights: Any = None,
+    weights: TensorLike = None,
 ) -> Tensor:
     """Counts how often each class (row) was predicted as each class (column), or sums the weights.
 
@@ -165,11 +174,11 @@ def _known(tensor: Tensor) -> int | None:
 
 
 def bincount(
-    arr: Any,
-    weights: Any = None,
-    minlength: Any = None,
-    maxlength: Any = None,
-    dtype: Any = dt.int32,
+    arr: TensorLike,
+    weights: TensorLike = None,
+    minlength: TensorLike = None,
+    maxlength: TensorLike = None,
+    dtype: DTypeLike = dt.int32,
     name: str | None = None,
 ) -> Tensor:
     """How often each number from 0 up occurs, or the sum of its weights: `tf.bincount([0, 2, 2])` is [1, 0, 2]."""

@@ -18,6 +18,7 @@ from penstock.graph.opdef import OpDef, Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import INDEX32, NUMBERS, QUANTIZED, REALS, Array, xp
 from penstock.ops.array import creation, gathering, joining, partitioning, passthrough, ranges, reshaping, selection
@@ -256,11 +257,11 @@ def _maybe_scalar(result: Tensor, axis: Any, keepdims: bool) -> Tensor:
 
 
 def reduce_sum(
-    input_tensor: Any,
-    axis: Any = None,
+    input_tensor: TensorLike,
+    axis: TensorLike = None,
     keepdims: Any = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike = None,
     keep_dims: Any = None,
 ) -> Tensor:
     """The sum along `axis` (a number, a list, a tensor; None for all).
@@ -271,11 +272,11 @@ def reduce_sum(
 
 
 def reduce_mean(
-    input_tensor: Any,
-    axis: Any = None,
+    input_tensor: TensorLike,
+    axis: TensorLike = None,
     keepdims: Any = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike = None,
     keep_dims: Any = None,
 ) -> Tensor:
     """The mean along `axis`: `tf.reduce_mean(losses)`."""
@@ -283,11 +284,11 @@ def reduce_mean(
 
 
 def reduce_prod(
-    input_tensor: Any,
-    axis: Any = None,
+    input_tensor: TensorLike,
+    axis: TensorLike = None,
     keepdims: Any = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike = None,
     keep_dims: Any = None,
 ) -> Tensor:
     """The product along `axis`: `tf.reduce_prod(tf.shape(x))`."""
@@ -295,11 +296,11 @@ def reduce_prod(
 
 
 def reduce_max(
-    input_tensor: Any,
-    axis: Any = None,
+    input_tensor: TensorLike,
+    axis: TensorLike = None,
     keepdims: Any = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike = None,
     keep_dims: Any = None,
 ) -> Tensor:
     """The largest element along `axis`: `tf.reduce_max(x, axis=0)`."""
@@ -307,11 +308,11 @@ def reduce_max(
 
 
 def reduce_min(
-    input_tensor: Any,
-    axis: Any = None,
+    input_tensor: TensorLike,
+    axis: TensorLike = None,
     keepdims: Any = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike = None,
     keep_dims: Any = None,
 ) -> Tensor:
     """The smallest element along `axis`: `tf.reduce_min(x, axis=0)`."""
@@ -319,11 +320,11 @@ def reduce_min(
 
 
 def reduce_all(
-    input_tensor: Any,
-    axis: Any = None,
+    input_tensor: TensorLike,
+    axis: TensorLike = None,
     keepdims: Any = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike = None,
     keep_dims: Any = None,
 ) -> Tensor:
     """True if all elements along `axis` are True: `tf.reduce_all(x > 0)`."""
@@ -331,11 +332,11 @@ def reduce_all(
 
 
 def reduce_any(
-    input_tensor: Any,
-    axis: Any = None,
+    input_tensor: TensorLike,
+    axis: TensorLike = None,
     keepdims: Any = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike = None,
     keep_dims: Any = None,
 ) -> Tensor:
     """True if any element along `axis` is True: `tf.reduce_any(x > 0)`."""
@@ -343,18 +344,18 @@ def reduce_any(
 
 
 def reduce_euclidean_norm(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: TensorLike = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """The L2 norm along `axis`: `tf.math.reduce_euclidean_norm([3.0, 4.0])` is 5."""
     return _reduce(euclidean_norm_op, input_tensor, axis, bool(keepdims), name, None, None)
 
 
 def reduce_logsumexp(
-    input_tensor: Any,
-    axis: Any = None,
+    input_tensor: TensorLike,
+    axis: TensorLike = None,
     keepdims: Any = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike = None,
     keep_dims: Any = None,
 ) -> Tensor:
     """log(sum(exp(x))) along `axis`, without overflow: `tf.reduce_logsumexp(logits, axis=1)`."""
@@ -371,7 +372,9 @@ def reduce_logsumexp(
         return _maybe_scalar(arithmetic.add(result, shift, name=scope), axis, keepdims)
 
 
-def reduce_variance(input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+def reduce_variance(
+    input_tensor: TensorLike, axis: TensorLike = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """The variance along `axis`: `tf.math.reduce_variance(x, axis=0)`."""
     with name_scope(name or "reduce_variance"):
         x = convert_to_tensor(input_tensor)
@@ -386,7 +389,9 @@ def reduce_variance(input_tensor: Any, axis: Any = None, keepdims: bool = False,
         return reduce_mean(squares, axis, keepdims=keepdims)
 
 
-def reduce_std(input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+def reduce_std(
+    input_tensor: TensorLike, axis: TensorLike = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """The standard deviation along `axis`: `tf.math.reduce_std(x, axis=0)`."""
     with name_scope(name or "reduce_std"):
         deviation: Tensor = unary.sqrt(reduce_variance(input_tensor, axis, keepdims))
@@ -394,14 +399,14 @@ def reduce_std(input_tensor: Any, axis: Any = None, keepdims: bool = False, name
 
 
 def count_nonzero(
-    input_tensor: Any = None,
-    axis: Any = None,
+    input_tensor: TensorLike = None,
+    axis: TensorLike = None,
     keepdims: Any = None,
-    dtype: Any = dt.int64,
+    dtype: DTypeLike = dt.int64,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike = None,
     keep_dims: Any = None,
-    input: Any = None,
+    input: TensorLike = None,
 ) -> Tensor:
     """The number of elements along `axis` that are not zero (empty, for strings): `tf.count_nonzero(mask)`."""
     keepdims = bool(renamed(keepdims, "keepdims", keep_dims, "keep_dims"))

@@ -22,6 +22,7 @@ from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel import shapes
 from penstock.kernel.shapes import merge, require_rank
@@ -182,25 +183,33 @@ def unsorted_segment_min_op(data: Array, segment_ids: Array, num_segments: Array
     return _unsorted("min", data, segment_ids, num_segments)
 
 
-def unsorted_segment_sum(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Tensor:
+def unsorted_segment_sum(
+    data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
+) -> Tensor:
     """Row i of the result is the sum of the rows of `data` whose id is i."""
     result: Tensor = unsorted_segment_sum_op(data, segment_ids, num_segments, name=name)
     return result
 
 
-def unsorted_segment_prod(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Tensor:
+def unsorted_segment_prod(
+    data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
+) -> Tensor:
     """The products of the rows of each segment, 1 where a segment is empty."""
     result: Tensor = unsorted_segment_prod_op(data, segment_ids, num_segments, name=name)
     return result
 
 
-def unsorted_segment_max(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Tensor:
+def unsorted_segment_max(
+    data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
+) -> Tensor:
     """The largest values of each segment, the lowest possible where it is empty."""
     result: Tensor = unsorted_segment_max_op(data, segment_ids, num_segments, name=name)
     return result
 
 
-def unsorted_segment_min(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Tensor:
+def unsorted_segment_min(
+    data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
+) -> Tensor:
     """The smallest values of each segment, the highest possible where it is empty."""
     result: Tensor = unsorted_segment_min_op(data, segment_ids, num_segments, name=name)
     return result
@@ -218,7 +227,9 @@ def _counts(data: Tensor, ids: Tensor, count: Tensor) -> Tensor:
     return result
 
 
-def unsorted_segment_mean(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Tensor:
+def unsorted_segment_mean(
+    data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
+) -> Tensor:
     """The means of the rows of each segment, 0 where it is empty."""
     with name_scope(name, "UnsortedSegmentMean"):
         values, ids, count = (convert_to_tensor(v) for v in (data, segment_ids, num_segments))
@@ -227,7 +238,9 @@ def unsorted_segment_mean(data: Any, segment_ids: Any, num_segments: Any, name: 
         return result
 
 
-def unsorted_segment_sqrt_n(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Tensor:
+def unsorted_segment_sqrt_n(
+    data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
+) -> Tensor:
     """The sums of the rows of each segment divided by the square roots of their counts."""
     with name_scope(name, "UnsortedSegmentSqrtN"):
         values, ids, count = (convert_to_tensor(v) for v in (data, segment_ids, num_segments))

@@ -14,6 +14,7 @@ from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import as_dtype
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.ops.array import arranging, creation, gathering, joining, padding, ranges, reshaping, selection, spacing
 from penstock.ops.math import arithmetic, casting, compare, fourier, reduce, unary
 
@@ -22,12 +23,16 @@ _FLOAT32 = dt.float32
 # Windows
 
 
-def hann_window(window_length: Any, periodic: Any = True, dtype: Any = _FLOAT32, name: str | None = None) -> Tensor:
+def hann_window(
+    window_length: TensorLike, periodic: Any = True, dtype: DTypeLike = _FLOAT32, name: str | None = None
+) -> Tensor:
     """A Hann window, which is 0 at its ends: `tf.signal.hann_window(512)`."""
     return _raised_cosine(name, "hann_window", window_length, periodic, dtype, 0.5, 0.5)
 
 
-def hamming_window(window_length: Any, periodic: Any = True, dtype: Any = _FLOAT32, name: str | None = None) -> Tensor:
+def hamming_window(
+    window_length: TensorLike, periodic: Any = True, dtype: DTypeLike = _FLOAT32, name: str | None = None
+) -> Tensor:
     """A Hamming window: `tf.signal.hamming_window(512)`."""
     return _raised_cosine(name, "hamming_window", window_length, periodic, dtype, 0.54, 0.46)
 
@@ -55,11 +60,11 @@ def _raised_cosine(
 
 
 def frame(
-    signal: Any,
-    frame_length: Any,
-    frame_step: Any,
+    signal: TensorLike,
+    frame_length: TensorLike,
+    frame_step: TensorLike,
     pad_end: bool = False,
-    pad_value: Any = 0,
+    pad_value: TensorLike = 0,
     axis: int = -1,
     name: str | None = None,
 ) -> Tensor:
@@ -101,7 +106,7 @@ def _padded_end(signal: Tensor, missing: Any, axis: int, value: Any) -> Tensor:
     return padding.pad(signal, joining.stack([creation.zeros_like(after), after], axis=1), constant_values=value)
 
 
-def overlap_and_add(signal: Any, frame_step: Any, name: str | None = None) -> Tensor:
+def overlap_and_add(signal: TensorLike, frame_step: TensorLike, name: str | None = None) -> Tensor:
     """The opposite of `frame`: the sum of the rows, each shifted by `frame_step` from the one before.
 
     >>> tf.signal.overlap_and_add(frames, 160)
@@ -134,10 +139,10 @@ Window = Callable[..., Any]
 
 
 def stft(
-    signals: Any,
-    frame_length: Any,
-    frame_step: Any,
-    fft_length: Any = None,
+    signals: TensorLike,
+    frame_length: TensorLike,
+    frame_step: TensorLike,
+    fft_length: TensorLike = None,
     window_fn: Window | None = hann_window,
     pad_end: bool = False,
     name: str | None = None,
@@ -173,10 +178,10 @@ def _enclosing_power_of_two(value: Tensor) -> Tensor:
 
 
 def inverse_stft(
-    stfts: Any,
-    frame_length: Any,
-    frame_step: Any,
-    fft_length: Any = None,
+    stfts: TensorLike,
+    frame_length: TensorLike,
+    frame_step: TensorLike,
+    fft_length: TensorLike = None,
     window_fn: Window | None = hann_window,
     name: str | None = None,
 ) -> Tensor:
@@ -202,7 +207,9 @@ def inverse_stft(
         return overlap_and_add(real, frame_step)
 
 
-def inverse_stft_window_fn(frame_step: Any, forward_window_fn: Window = hann_window, name: str | None = None) -> Window:
+def inverse_stft_window_fn(
+    frame_step: TensorLike, forward_window_fn: Window = hann_window, name: str | None = None
+) -> Window:
     """The window for `inverse_stft` that undoes a `stft` with `forward_window_fn` exactly."""
 
     def window(frame_length: Any, dtype: Any) -> Tensor:
@@ -225,7 +232,12 @@ def inverse_stft_window_fn(frame_step: Any, forward_window_fn: Window = hann_win
 
 
 def dct(
-    input: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+    input: TensorLike,
+    type: int = 2,
+    n: int | None = None,
+    axis: int = -1,
+    norm: str | None = None,
+    name: str | None = None,
 ) -> Tensor:
     """The discrete cosine transform of type 1 to 4 along the last dimension: `tf.signal.dct(x, norm="ortho")`."""
     _check_dct(type, axis, norm)
@@ -270,7 +282,12 @@ def dct(
 
 
 def idct(
-    input: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+    input: TensorLike,
+    type: int = 2,
+    n: int | None = None,
+    axis: int = -1,
+    norm: str | None = None,
+    name: str | None = None,
 ) -> Tensor:
     """The inverse of `dct`, up to a factor without `norm`: `tf.signal.idct(spectrum, norm="ortho")`."""
     _check_dct(type, axis, norm)
@@ -305,12 +322,12 @@ def _of_length(x: Any, n: int | None) -> Any:
 # Shifts of spectra
 
 
-def fftshift(x: Any, axes: Any = None, name: str | None = None) -> Tensor:
+def fftshift(x: TensorLike, axes: TensorLike = None, name: str | None = None) -> Tensor:
     """Moves frequency 0 to the middle: `tf.signal.fftshift(spectrum)`."""
     return _shifted("fftshift", x, axes, name, 1)
 
 
-def ifftshift(x: Any, axes: Any = None, name: str | None = None) -> Tensor:
+def ifftshift(x: TensorLike, axes: TensorLike = None, name: str | None = None) -> Tensor:
     """The opposite of `fftshift`."""
     return _shifted("ifftshift", x, axes, name, -1)
 
@@ -336,11 +353,11 @@ def _shifted(default_name: str, x: Any, axes: Any, name: str | None, sign: int) 
 
 def linear_to_mel_weight_matrix(
     num_mel_bins: int = 20,
-    num_spectrogram_bins: Any = 129,
-    sample_rate: Any = 8000,
+    num_spectrogram_bins: TensorLike = 129,
+    sample_rate: TensorLike = 8000,
     lower_edge_hertz: float = 125.0,
     upper_edge_hertz: float = 3800.0,
-    dtype: Any = _FLOAT32,
+    dtype: DTypeLike = _FLOAT32,
     name: str | None = None,
 ) -> Tensor:
     """A matrix that turns spectrograms into mel spectrograms: `tf.tensordot(spectrograms, matrix, 1)`."""
@@ -376,7 +393,7 @@ def _mel(frequencies: Any) -> Any:
         return 1127.0 * unary.log(1.0 + frequencies / 700.0)
 
 
-def mfccs_from_log_mel_spectrograms(log_mel_spectrograms: Any, name: str | None = None) -> Tensor:
+def mfccs_from_log_mel_spectrograms(log_mel_spectrograms: TensorLike, name: str | None = None) -> Tensor:
     """Mel-frequency cepstral coefficients: a scaled cosine transform of log mel spectrograms."""
     with name_scope(name, "mfccs_from_log_mel_spectrograms", [log_mel_spectrograms]):
         logs = convert_to_tensor(log_mel_spectrograms)

@@ -12,6 +12,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.opdef import OpDef, Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, Array
 from penstock.ops.array.creation import zeros_like
@@ -137,32 +138,32 @@ def betainc(a: Array, b: Array, x: Array) -> Array:
     return scipy.betainc(a, b, x)
 
 
-def erfinv(x: Any, name: str | None = None) -> Tensor:
+def erfinv(x: TensorLike, name: str | None = None) -> Tensor:
     """The inverse of erf: `tf.math.erfinv(0.5)`."""
     return _inside(erfinv_op, "erfinv", x, name)
 
 
-def ndtri(x: Any, name: str | None = None) -> Tensor:
+def ndtri(x: TensorLike, name: str | None = None) -> Tensor:
     """The quantile function of the standard normal distribution: `tf.math.ndtri(0.975)`."""
     return _inside(ndtri_op, "ndtri", x, name)
 
 
-def bessel_i0e(x: Any, name: str | None = None) -> Tensor:
+def bessel_i0e(x: TensorLike, name: str | None = None) -> Tensor:
     """exp(-|x|) times the modified Bessel function of order 0."""
     return _inside(bessel_i0e_op, "bessel_i0e", x, name)
 
 
-def bessel_i1e(x: Any, name: str | None = None) -> Tensor:
+def bessel_i1e(x: TensorLike, name: str | None = None) -> Tensor:
     """exp(-|x|) times the modified Bessel function of order 1."""
     return _inside(bessel_i1e_op, "bessel_i1e", x, name)
 
 
-def bessel_i0(x: Any, name: str | None = None) -> Tensor:
+def bessel_i0(x: TensorLike, name: str | None = None) -> Tensor:
     """The modified Bessel function of order 0."""
     return _inside(bessel_i0_op, "bessel_i0", x, name)
 
 
-def bessel_i1(x: Any, name: str | None = None) -> Tensor:
+def bessel_i1(x: TensorLike, name: str | None = None) -> Tensor:
     """The modified Bessel function of order 1."""
     return _inside(bessel_i1_op, "bessel_i1", x, name)
 

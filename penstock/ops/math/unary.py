@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +11,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import Types, later, op
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import COMPLEX, FLOATS, FLOATS_COMPLEX, NUMBERS, SIGNED, Array, xp
 from penstock.ops.math import casting
@@ -214,7 +213,7 @@ def is_finite(x: Array) -> Array:
     return xp(x).isfinite(x)
 
 
-def abs(x: Any, name: str | None = None) -> Tensor:
+def abs(x: TensorLike, name: str | None = None) -> Tensor:
     """The absolute value; of complex numbers the modulus: `tf.abs(-1.5)`."""
     with name_scope(name, "Abs", [x]) as scope:
         x = convert_to_tensor(x, name="x")
@@ -226,7 +225,7 @@ def abs(x: Any, name: str | None = None) -> Tensor:
         return tensor
 
 
-def round(x: Any, name: str | None = None) -> Tensor:
+def round(x: TensorLike, name: str | None = None) -> Tensor:
     """To the nearest integer, halves to the even one: `tf.round(2.5)` is 2."""
     x = convert_to_tensor(x, name="x")
     rounded: Tensor = x if x.dtype.is_integer else round_op(x, name=name)

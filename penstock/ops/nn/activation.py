@@ -14,6 +14,7 @@ from penstock.graph.graph import get_default_graph
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, REALS, Array
 from penstock.ops.array import creation, joining, passthrough, selection
@@ -135,7 +136,7 @@ def softsign(features: Array) -> Array:
     return features / (1 + jnp.abs(features))
 
 
-def leaky_relu(features: Any, alpha: Any = 0.2, name: str | None = None) -> Tensor:
+def leaky_relu(features: TensorLike, alpha: TensorLike = 0.2, name: str | None = None) -> Tensor:
     """max(features, alpha * features).
 
     >>> tf.nn.leaky_relu(x, alpha=0.1)
@@ -151,7 +152,7 @@ def leaky_relu(features: Any, alpha: Any = 0.2, name: str | None = None) -> Tens
         return result
 
 
-def crelu(features: Any, name: str | None = None, axis: int = -1) -> Tensor:
+def crelu(features: TensorLike, name: str | None = None, axis: int = -1) -> Tensor:
     """relu of `features` and of their negative, side by side: twice as many channels.
 
     >>> tf.nn.crelu(x)
@@ -163,7 +164,7 @@ def crelu(features: Any, name: str | None = None, axis: int = -1) -> Tensor:
         return result
 
 
-def swish(features: Any, beta: Any = 1.0) -> Tensor:
+def swish(features: TensorLike, beta: TensorLike = 1.0) -> Tensor:
     """features * sigmoid(beta * features).
 
     >>> tf.nn.swish(x)

@@ -9,6 +9,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import add_to_collection, control_dependencies, get_collection, name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import creation, passthrough, ranges, reshaping, selection
 from penstock.ops.math import arithmetic, casting, compare, operators, reduce, unary  # noqa: F401
 from penstock.ops.nn import activation
@@ -43,7 +44,7 @@ _BY_NONZERO = Reduction.SUM_BY_NONZERO_WEIGHTS
 # Collected losses.
 
 
-def add_loss(loss: Any, loss_collection: str | None = _LOSSES) -> None:
+def add_loss(loss: TensorLike, loss_collection: str | None = _LOSSES) -> None:
     """Collects a loss of your own, for `get_total_loss`.
 
     >>> tf.losses.add_loss(tf.reduce_mean(penalty))
@@ -86,7 +87,7 @@ def get_total_loss(
 
 def compute_weighted_loss(
     losses: Any,
-    weights: Any = 1.0,
+    weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
@@ -159,9 +160,9 @@ def _same_shape(labels: Tensor, predictions: Tensor, what: str) -> None:
 
 
 def mean_squared_error(
-    labels: Any,
-    predictions: Any,
-    weights: Any = 1.0,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
@@ -175,7 +176,11 @@ def mean_squared_error(
 
 
 def mean_pairwise_squared_error(
-    labels: Any, predictions: Any, weights: Any = 1.0, scope: str | None = None, loss_collection: str | None = _LOSSES
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = _LOSSES,
 ) -> Tensor:
     """The mean squared error of `predictions` in the differences between two entries of a row.
 
@@ -206,9 +211,9 @@ def mean_pairwise_squared_error(
 
 
 def absolute_difference(
-    labels: Any,
-    predictions: Any,
-    weights: Any = 1.0,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
@@ -222,9 +227,9 @@ def absolute_difference(
 
 
 def huber_loss(
-    labels: Any,
-    predictions: Any,
-    weights: Any = 1.0,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = 1.0,
     delta: float = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
@@ -248,9 +253,9 @@ def huber_loss(
 
 
 def log_loss(
-    labels: Any,
-    predictions: Any,
-    weights: Any = 1.0,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = 1.0,
     epsilon: float = 1e-7,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
@@ -269,9 +274,9 @@ def log_loss(
 
 
 def hinge_loss(
-    labels: Any,
-    logits: Any,
-    weights: Any = 1.0,
+    labels: TensorLike,
+    logits: TensorLike,
+    weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
@@ -287,10 +292,10 @@ def hinge_loss(
 
 
 def cosine_distance(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     axis: int | None = None,
-    weights: Any = 1.0,
+    weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
@@ -311,9 +316,9 @@ def cosine_distance(
 
 
 def sigmoid_cross_entropy(
-    multi_class_labels: Any,
-    logits: Any,
-    weights: Any = 1.0,
+    multi_class_labels: TensorLike,
+    logits: TensorLike,
+    weights: TensorLike = 1.0,
     label_smoothing: float = 0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
@@ -335,9 +340,9 @@ def sigmoid_cross_entropy(
 
 
 def softmax_cross_entropy(
-    onehot_labels: Any,
-    logits: Any,
-    weights: Any = 1.0,
+    onehot_labels: TensorLike,
+    logits: TensorLike,
+    weights: TensorLike = 1.0,
     label_smoothing: float = 0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
@@ -363,9 +368,9 @@ def softmax_cross_entropy(
 
 
 def sparse_softmax_cross_entropy(
-    labels: Any,
-    logits: Any,
-    weights: Any = 1.0,
+    labels: TensorLike,
+    logits: TensorLike,
+    weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,

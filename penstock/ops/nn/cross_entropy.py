@@ -14,6 +14,7 @@ from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.jaxprs.symbols import broadcast_shapes
 from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, INDEX64, Array, platform
@@ -122,7 +123,11 @@ def _require_labels(labels: Array, classes: int) -> None:
 
 
 def softmax_cross_entropy_with_logits(
-    labels: Any = None, logits: Any = None, dim: int = -1, name: str | None = None, axis: int | None = None
+    labels: TensorLike = None,
+    logits: TensorLike = None,
+    dim: int = -1,
+    name: str | None = None,
+    axis: int | None = None,
 ) -> Tensor:
     """Cross-entropy of `softmax(logits)` against label probabilities; no gradient reaches the labels.
 
@@ -136,7 +141,7 @@ def softmax_cross_entropy_with_logits(
 
 
 def softmax_cross_entropy_with_logits_v2(
-    labels: Any, logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None
+    labels: TensorLike, logits: TensorLike, axis: int | None = None, name: str | None = None, dim: int | None = None
 ) -> Tensor:
     """Cross-entropy of `softmax(logits)` against label probabilities, with gradients for both.
 
@@ -187,7 +192,9 @@ def _as_rows(tensor: Tensor) -> Tensor:
     return rows
 
 
-def sparse_softmax_cross_entropy_with_logits(labels: Any = None, logits: Any = None, name: str | None = None) -> Tensor:
+def sparse_softmax_cross_entropy_with_logits(
+    labels: TensorLike = None, logits: TensorLike = None, name: str | None = None
+) -> Tensor:
     """Cross-entropy of `softmax(logits)` against class numbers.
 
     >>> tf.nn.sparse_softmax_cross_entropy_with_logits(labels=[3, 7], logits=logits)
@@ -254,7 +261,9 @@ def _same_shape(what: str, logits: Tensor, labels: Tensor) -> None:
         ) from None
 
 
-def sigmoid_cross_entropy_with_logits(labels: Any = None, logits: Any = None, name: str | None = None) -> Tensor:
+def sigmoid_cross_entropy_with_logits(
+    labels: TensorLike = None, logits: TensorLike = None, name: str | None = None
+) -> Tensor:
     """Cross-entropy of `sigmoid(logits)` against independent label probabilities, elementwise.
 
     >>> tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=logits)
@@ -273,7 +282,11 @@ def sigmoid_cross_entropy_with_logits(labels: Any = None, logits: Any = None, na
 
 
 def weighted_cross_entropy_with_logits(
-    labels: Any = None, logits: Any = None, pos_weight: Any = None, name: str | None = None, targets: Any = None
+    labels: TensorLike = None,
+    logits: TensorLike = None,
+    pos_weight: TensorLike = None,
+    name: str | None = None,
+    targets: TensorLike = None,
 ) -> Tensor:
     """`sigmoid_cross_entropy_with_logits` with positive labels counting `pos_weight` times.
 
@@ -292,7 +305,9 @@ def weighted_cross_entropy_with_logits(
         )
 
 
-def log_poisson_loss(targets: Any, log_input: Any, compute_full_loss: bool = False, name: str | None = None) -> Tensor:
+def log_poisson_loss(
+    targets: TensorLike, log_input: TensorLike, compute_full_loss: bool = False, name: str | None = None
+) -> Tensor:
     """Minus the log-likelihood of Poisson counts `targets` with log rates `log_input`, elementwise.
 
     Without `compute_full_loss` the term that depends only on the targets (Stirling's log of the factorial) is left out.

@@ -17,6 +17,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import arranging, passthrough, reshaping
 
 _FLOATS = Types(dt.float32, dt.float64, default=dt.float32)
@@ -352,14 +353,14 @@ def _spelled(prefixes: list[tuple[int, int]], prefix: int) -> list[int]:
 
 
 def ctc_loss(
-    labels: Any,
-    inputs: Any = None,
-    sequence_length: Any = None,
+    labels: TensorLike,
+    inputs: TensorLike = None,
+    sequence_length: TensorLike = None,
     preprocess_collapse_repeated: bool = False,
     ctc_merge_repeated: bool = True,
     ignore_longer_outputs_than_inputs: bool = False,
     time_major: bool = True,
-    logits: Any = None,
+    logits: TensorLike = None,
 ) -> Tensor:
     """Minus the log of the probability of each label sequence, given logits [time, batch, classes with blank last].
 
@@ -384,7 +385,7 @@ def ctc_loss(
 
 
 def ctc_greedy_decoder(
-    inputs: Any, sequence_length: Any, merge_repeated: bool = True, blank_index: int | None = None
+    inputs: TensorLike, sequence_length: TensorLike, merge_repeated: bool = True, blank_index: int | None = None
 ) -> tuple[list[SparseTensor], Tensor]:
     """The labels of the most likely class at each time, and minus the sum of their logits.
 
@@ -397,7 +398,11 @@ def ctc_greedy_decoder(
 
 
 def ctc_beam_search_decoder(
-    inputs: Any, sequence_length: Any, beam_width: int = 100, top_paths: int = 1, merge_repeated: bool = True
+    inputs: TensorLike,
+    sequence_length: TensorLike,
+    beam_width: int = 100,
+    top_paths: int = 1,
+    merge_repeated: bool = True,
 ) -> tuple[list[SparseTensor], Tensor]:
     """The `top_paths` most likely label sequences, by beam search, and the logs of their probabilities.
 
@@ -413,7 +418,7 @@ def ctc_beam_search_decoder(
 
 
 def ctc_beam_search_decoder_v2(
-    inputs: Any, sequence_length: Any, beam_width: int = 100, top_paths: int = 1
+    inputs: TensorLike, sequence_length: TensorLike, beam_width: int = 100, top_paths: int = 1
 ) -> tuple[list[SparseTensor], Tensor]:
     """`ctc_beam_search_decoder` that keeps repeated labels.
 

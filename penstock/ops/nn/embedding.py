@@ -14,6 +14,7 @@ from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import TensorLike
 from penstock.kernel.types import FLOATS, INDEX, Array
 from penstock.ops.array import (
     creation,
@@ -36,8 +37,8 @@ from penstock.row_sums import run_starts
 
 
 def embedding_lookup(
-    params: Any,
-    ids: Any,
+    params: TensorLike,
+    ids: TensorLike,
     partition_strategy: str = "mod",
     name: str | None = None,
     validate_indices: bool = True,
@@ -178,7 +179,7 @@ def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:
 
 
 def embedding_lookup_sparse(
-    params: Any,
+    params: TensorLike,
     sp_ids: Any,
     sp_weights: Any,
     partition_strategy: str = "mod",
@@ -257,7 +258,7 @@ def safe_embedding_lookup_sparse(
     sparse_ids: Any,
     sparse_weights: Any = None,
     combiner: str = "mean",
-    default_id: Any = None,
+    default_id: TensorLike = None,
     name: str | None = None,
     partition_strategy: str = "div",
     max_norm: float | None = None,

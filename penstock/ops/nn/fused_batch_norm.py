@@ -14,6 +14,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel.types import NUMBERS, QUANTIZED, Array
 
 _HALF = Types(dt.float16, dt.bfloat16, dt.float32)
@@ -336,11 +337,11 @@ def batch_norm_with_global_normalization_op(
 
 
 def fused_batch_norm(
-    x: Any,
-    scale: Any,
-    offset: Any,
-    mean: Any = None,
-    variance: Any = None,
+    x: TensorLike,
+    scale: TensorLike,
+    offset: TensorLike,
+    mean: TensorLike = None,
+    variance: TensorLike = None,
     epsilon: float = 0.001,
     data_format: str = "NHWC",
     is_training: bool = True,

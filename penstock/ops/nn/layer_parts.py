@@ -19,6 +19,7 @@ from penstock.graph.opdef import OpDef, Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, NUMBERS, QUANTIZED, REALS, Array
@@ -63,7 +64,7 @@ def log_softmax_op(logits: Array) -> Array:
     return jax.nn.log_softmax(logits, axis=-1)
 
 
-def softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Tensor:
+def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Tensor:
     """exp(logits), scaled to sum to 1 along `axis` (the last one by default).
 
     >>> tf.nn.softmax([[1.0, 2.0]])
@@ -71,7 +72,7 @@ def softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: 
     return _along(softmax_op, logits, renamed(axis, "axis", dim, "dim"), name)
 
 
-def log_softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Tensor:
+def log_softmax(logits: TensorLike, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Tensor:
     """log(softmax(logits)), without overflow.
 
     >>> tf.nn.log_softmax([[1.0, 2.0]])
@@ -172,7 +173,7 @@ def bias_add_v1(value: Array, bias: Array) -> Array:
     return bias_add_op.kernel(value, bias)
 
 
-def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | None = None) -> Tensor:
+def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None) -> Tensor:
     """Adds a vector to every position of the channel dimension (the last one, or 1 for "NCHW").
 
     >>> tf.nn.bias_add(tf.nn.conv2d(x, w, [1, 1, 1, 1], "SAME"), b)
@@ -187,7 +188,7 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | 
         return result
 
 
-def xw_plus_b(x: Any, weights: Any, biases: Any, name: str | None = None) -> Tensor:
+def xw_plus_b(x: TensorLike, weights: TensorLike, biases: TensorLike, name: str | None = None) -> Tensor:
     """matmul(x, weights) + biases.
 
     >>> tf.nn.xw_plus_b(x, w, b)
@@ -196,7 +197,7 @@ def xw_plus_b(x: Any, weights: Any, biases: Any, name: str | None = None) -> Ten
         return bias_add(_product(x, weights), convert_to_tensor(biases, name="biases"), name=name)
 
 
-def relu_layer(x: Any, weights: Any, biases: Any, name: str | None = None) -> Tensor:
+def relu_layer(x: TensorLike, weights: TensorLike, biases: TensorLike, name: str | None = None) -> Tensor:
     """relu(matmul(x, weights) + biases).
 
     >>> tf.nn.relu_layer(x, w, b)
@@ -215,12 +216,12 @@ def _product(x: Any, weights: Any) -> Tensor:
 
 
 def dropout(
-    x: Any,
-    keep_prob: Any = None,
-    noise_shape: Any = None,
+    x: TensorLike,
+    keep_prob: TensorLike = None,
+    noise_shape: ShapeLike = None,
     seed: int | None = None,
     name: str | None = None,
-    rate: Any = None,
+    rate: TensorLike = None,
 ) -> Tensor:
     """Zeroes each element with probability `rate` (1 - keep_prob) and scales the others up to keep the expected sum.
 
@@ -356,7 +357,9 @@ def top_k_v1(input: Array, *, k: int, sorted: bool = True) -> tuple[Array, Array
     return top_k_v2.kernel(input, k, sorted=sorted)  # type: ignore[no-any-return]
 
 
-def top_k(input: Any, k: Any = 1, sorted: bool = True, index_type: Any = _INT32, name: str | None = None) -> TopK:
+def top_k(
+    input: TensorLike, k: TensorLike = 1, sorted: bool = True, index_type: DTypeLike = _INT32, name: str | None = None
+) -> TopK:
     """The `k` largest entries along the last dimension, largest first, and where they are.
 
     >>> values, indices = tf.nn.top_k([1.0, 3.0, 2.0], k=2)
@@ -396,7 +399,7 @@ def in_top_k_v2(predictions: Array, targets: Array, k: Array) -> Array:
     return inside & finite & (jnp.sum(predictions > chosen, axis=1) < k)
 
 
-def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) -> Tensor:
+def in_top_k(predictions: TensorLike, targets: TensorLike, k: TensorLike, name: str | None = None) -> Tensor:
     """For each row of `predictions`, True if its class in `targets` is among the `k` largest.
 
     >>> tf.nn.in_top_k(logits, labels, 1)
@@ -406,7 +409,7 @@ def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) ->
         return result
 
 
-def zero_fraction(value: Any, name: str | None = None) -> Tensor:
+def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
     """The share of zeros in `value`.
 
     >>> tf.nn.zero_fraction(tf.nn.relu(x))

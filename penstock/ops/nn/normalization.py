@@ -13,6 +13,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import Array
 from penstock.ops.array import creation, gathering, passthrough, reshaping
@@ -23,9 +24,9 @@ _HALF32 = Types(dt.float16, dt.bfloat16, dt.float32, default=dt.float32)
 
 
 def moments(
-    x: Any,
-    axes: Any,
-    shift: Any = None,
+    x: TensorLike,
+    axes: TensorLike,
+    shift: TensorLike = None,
     name: str | None = None,
     keep_dims: bool | None = None,
     keepdims: bool | None = None,
@@ -51,9 +52,9 @@ def moments(
 
 
 def weighted_moments(
-    x: Any,
-    axes: Any,
-    frequency_weights: Any,
+    x: TensorLike,
+    axes: TensorLike,
+    frequency_weights: TensorLike,
     name: str | None = None,
     keep_dims: bool | None = None,
     keepdims: bool | None = None,
@@ -83,9 +84,9 @@ def weighted_moments(
 
 
 def sufficient_statistics(
-    x: Any,
-    axes: Any,
-    shift: Any = None,
+    x: TensorLike,
+    axes: TensorLike,
+    shift: TensorLike = None,
     keep_dims: bool | None = None,
     name: str | None = None,
     keepdims: bool | None = None,
@@ -114,7 +115,7 @@ def sufficient_statistics(
 
 
 def normalize_moments(
-    counts: Any, mean_ss: Any, variance_ss: Any, shift: Any, name: str | None = None
+    counts: TensorLike, mean_ss: TensorLike, variance_ss: TensorLike, shift: TensorLike, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance from the sums that `sufficient_statistics` returns.
 
@@ -133,7 +134,13 @@ def normalize_moments(
 
 
 def batch_normalization(
-    x: Any, mean: Any, variance: Any, offset: Any, scale: Any, variance_epsilon: Any, name: str | None = None
+    x: TensorLike,
+    mean: TensorLike,
+    variance: TensorLike,
+    offset: TensorLike,
+    scale: TensorLike,
+    variance_epsilon: TensorLike,
+    name: str | None = None,
 ) -> Tensor:
     """scale * (x - mean) / sqrt(variance + epsilon) + offset; scale and offset may be None.
 
@@ -150,17 +157,17 @@ def batch_normalization(
 
 
 def batch_norm_with_global_normalization(
-    t: Any = None,
-    m: Any = None,
-    v: Any = None,
-    beta: Any = None,
-    gamma: Any = None,
-    variance_epsilon: Any = None,
+    t: TensorLike = None,
+    m: TensorLike = None,
+    v: TensorLike = None,
+    beta: TensorLike = None,
+    gamma: TensorLike = None,
+    variance_epsilon: TensorLike = None,
     scale_after_normalization: bool | None = None,
     name: str | None = None,
-    input: Any = None,
-    mean: Any = None,
-    variance: Any = None,
+    input: TensorLike = None,
+    mean: TensorLike = None,
+    variance: TensorLike = None,
 ) -> Tensor:
     """`batch_normalization` under its first name.
 
@@ -209,7 +216,12 @@ def lrn_op(input: Array, *, depth_radius: int = 5, bias: float = 1.0, alpha: flo
 
 
 def local_response_normalization(
-    input: Any, depth_radius: int = 5, bias: float = 1, alpha: float = 1, beta: float = 0.5, name: str | None = None
+    input: TensorLike,
+    depth_radius: int = 5,
+    bias: float = 1,
+    alpha: float = 1,
+    beta: float = 0.5,
+    name: str | None = None,
 ) -> Tensor:
     """Divides by (bias + alpha * sum of squares over `depth_radius` channels to either side) ** beta.
 
@@ -222,7 +234,9 @@ def local_response_normalization(
 lrn = local_response_normalization
 
 
-def l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None) -> Tensor:
+def l2_normalize(
+    x: TensorLike, axis: TensorLike = None, epsilon: float = 1e-12, name: str | None = None, dim: TensorLike = None
+) -> Tensor:
     """x / sqrt(max(sum(x**2), epsilon)), with the sum over `axis`.
 
     >>> tf.nn.l2_normalize(vectors, axis=1)

@@ -8,6 +8,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.opdef import op_of
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import creation, joining, passthrough, reshaping, slicing
 from penstock.ops.linalg import matmul
 from penstock.ops.math import arithmetic, casting, unary
@@ -18,10 +19,10 @@ from penstock.ops.random.candidate_sampling import log_uniform_candidate_sampler
 
 
 def nce_loss(
-    weights: Any,
-    biases: Any,
-    labels: Any,
-    inputs: Any,
+    weights: TensorLike,
+    biases: TensorLike,
+    labels: TensorLike,
+    inputs: TensorLike,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,
@@ -53,10 +54,10 @@ def nce_loss(
 
 
 def sampled_softmax_loss(
-    weights: Any,
-    biases: Any,
-    labels: Any,
-    inputs: Any,
+    weights: TensorLike,
+    biases: TensorLike,
+    labels: TensorLike,
+    inputs: TensorLike,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,

@@ -8,6 +8,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import creation, joining, reshaping, slicing
 from penstock.ops.control import grouping
 from penstock.ops.debugging import assertion
@@ -89,7 +90,7 @@ def _last_may_be_one(tensor: Tensor) -> bool:
 
 
 def remove_squeezable_dimensions(
-    labels: Any, predictions: Any, expected_rank_diff: int = 0, name: str | None = None
+    labels: TensorLike, predictions: TensorLike, expected_rank_diff: int = 0, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """Drops the last dimension, of size 1, from the argument whose rank is too large by one.
 

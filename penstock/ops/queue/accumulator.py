@@ -14,6 +14,7 @@ from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import NUMBERS, QUANTIZED
 from penstock.kernel.waiting import as_handle, from_handle
@@ -199,7 +200,7 @@ class ConditionalAccumulatorBase:
     _num_accumulated = resource_accumulator_num_accumulated
     _set_global_step = resource_accumulator_set_global_step
 
-    def __init__(self, dtype: Any, shape: Any, accumulator_ref: Tensor) -> None:
+    def __init__(self, dtype: DTypeLike, shape: ShapeLike, accumulator_ref: Tensor) -> None:
         self._dtype = as_dtype(dtype)
         self._shape = as_shape(shape)
         self._accumulator_ref = accumulator_ref
@@ -223,7 +224,7 @@ class ConditionalAccumulatorBase:
         count: Tensor = type(self)._num_accumulated(self._accumulator_ref, name=name or f"{self._name}_NumAccumulated")
         return count
 
-    def set_global_step(self, new_global_step: Any, name: str | None = None) -> Operation:
+    def set_global_step(self, new_global_step: TensorLike, name: str | None = None) -> Operation:
         """Drops gradients with an earlier `local_step` from now on."""
         step = casting.cast(convert_to_tensor(new_global_step), dt.int64)
         node: Operation = type(self)._set_global_step(self._accumulator_ref, step, name=name)
@@ -235,8 +236,8 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
 
     def __init__(
         self,
-        dtype: Any,
-        shape: Any = None,
+        dtype: DTypeLike,
+        shape: ShapeLike = None,
         shared_name: str | None = None,
         name: str = "conditional_accumulator",
         reduction_type: str = "MEAN",
@@ -247,7 +248,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         )
         super().__init__(dtype, shape, handle)
 
-    def apply_grad(self, grad: Any, local_step: Any = 0, name: str | None = None) -> Operation:
+    def apply_grad(self, grad: TensorLike, local_step: TensorLike = 0, name: str | None = None) -> Operation:
         """Adds a gradient, unless `local_step` is older than the accumulator's step."""
         grad = convert_to_tensor(grad, self._dtype)
         grad.shape.assert_is_compatible_with(self._shape)
@@ -255,7 +256,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         node: Operation = resource_accumulator_apply_gradient(self._accumulator_ref, step, grad, name=name)
         return node
 
-    def take_grad(self, num_required: Any, name: str | None = None) -> Tensor:
+    def take_grad(self, num_required: TensorLike, name: str | None = None) -> Tensor:
         """The mean (or sum) of all gradients, once there are `num_required`; empties the accumulator."""
         result: Tensor = resource_accumulator_take_gradient(
             self._accumulator_ref, num_required, dtype=self._dtype, name=name
@@ -280,8 +281,8 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
 
     def __init__(
         self,
-        dtype: Any,
-        shape: Any = None,
+        dtype: DTypeLike,
+        shape: ShapeLike = None,
         shared_name: str | None = None,
         name: str = "sparse_conditional_accumulator",
         reduction_type: str = "MEAN",
@@ -292,12 +293,19 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         )
         super().__init__(dtype, shape, handle)
 
-    def apply_indexed_slices_grad(self, grad: IndexedSlices, local_step: Any = 0, name: str | None = None) -> Operation:
+    def apply_indexed_slices_grad(
+        self, grad: IndexedSlices, local_step: TensorLike = 0, name: str | None = None
+    ) -> Operation:
         """Adds a gradient given as IndexedSlices."""
         return self.apply_grad(grad.indices, grad.values, grad.dense_shape, local_step, name)
 
     def apply_grad(
-        self, grad_indices: Any, grad_values: Any, grad_shape: Any = None, local_step: Any = 0, name: str | None = None
+        self,
+        grad_indices: TensorLike,
+        grad_values: TensorLike,
+        grad_shape: ShapeLike = None,
+        local_step: TensorLike = 0,
+        name: str | None = None,
     ) -> Operation:
         """Adds the rows `grad_values` at `grad_indices`, unless `local_step` is older than the accumulator's step."""
         step = casting.cast(convert_to_tensor(local_step), dt.int64)
@@ -315,13 +323,13 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         )
         return node
 
-    def take_grad(self, num_required: Any, name: str | None = None) -> SparseGradient:
+    def take_grad(self, num_required: TensorLike, name: str | None = None) -> SparseGradient:
         """`(indices, values, shape)` of all gradients, once there are `num_required`."""
         return SparseGradient(
             *sparse_accumulator_take_gradient(self._accumulator_ref, num_required, dtype=self._dtype, name=name)
         )
 
-    def take_indexed_slices_grad(self, num_required: Any, name: str | None = None) -> IndexedSlices:
+    def take_indexed_slices_grad(self, num_required: TensorLike, name: str | None = None) -> IndexedSlices:
         """As `take_grad`, as IndexedSlices."""
         taken = self.take_grad(num_required, name)
         return IndexedSlices(indices=taken.indices, values=taken.values, dense_shape=taken.shape)

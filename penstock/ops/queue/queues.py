@@ -13,6 +13,7 @@ from penstock.graph.dtype import DType
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import device, get_seed, init_scope, name_scope
 from penstock.graph.shape import TensorShape, as_shape
+from penstock.graph.typing import TensorLike
 from penstock.ops.array import gathering, joining
 from penstock.ops.queue.components import HasComponents, listed, types_of
 from penstock.ops.queue.queue_ops import (
@@ -97,7 +98,7 @@ class QueueBase(HasComponents):
             tensor.set_shape(shape)
         return self._element(outputs)
 
-    def dequeue_many(self, n: Any, name: str | None = None) -> Any:
+    def dequeue_many(self, n: TensorLike, name: str | None = None) -> Any:
         """Takes out `n` elements as one batch, waiting for them: `rows, labels = queue.dequeue_many(32)`."""
         outputs = queue_dequeue_many_v2(
             self._queue_ref, n, component_types=self._dtypes, name=name or f"{self._name}_DequeueMany"
@@ -105,7 +106,7 @@ class QueueBase(HasComponents):
         count = constant_value(outputs[0].op.input_list[1])
         return self._batch(outputs, None if count is None else int(count))
 
-    def dequeue_up_to(self, n: Any, name: str | None = None) -> Any:
+    def dequeue_up_to(self, n: TensorLike, name: str | None = None) -> Any:
         """As `dequeue_many`, but returns a smaller batch if the queue is closed and has fewer elements left."""
         outputs = queue_dequeue_up_to_v2(
             self._queue_ref, n, component_types=self._dtypes, name=name or f"{self._name}_DequeueUpTo"

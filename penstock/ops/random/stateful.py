@@ -15,20 +15,21 @@ from jax import lax
 
 from penstock.graph import dtype as dt
 from penstock.graph.checks import require
-from penstock.graph.constant import constant_value, constant_value_as_shape
+from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
-from penstock.graph.opdef import Types, op
+from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import get_seed, name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, INDEX, INDEX64, REALS, Array
 from penstock.ops.array import reshaping, slicing
 from penstock.ops.control import grouping
 from penstock.ops.debugging import assertion
-from penstock.ops.math import arithmetic, elementwise_gradients, reduce
+from penstock.ops.math import arithmetic, reduce
 
 _FLOAT32, _INT64 = dt.float32, dt.int64
 
@@ -200,65 +201,6 @@ def multinomial_op(
     return jnp.minimum(found, classes - 1).astype(output_dtype.as_numpy_dtype)
 
 
-def _with_parameters(index: int) -> Any:
-    def rule(op: Operation) -> list[TensorShape]:
-        return [constant_value_as_shape(op.input_list[0]).concatenate(op.input_list[index].shape)]
-
-    return rule
-
-
-def gamma_gradient(op: Operation, dy: Any) -> list[Any]:
-    """The gradient for the shape parameter, the last input: the draw at the same quantile moves with it."""
-    *others, alpha = op.input_list
-    sample = op.outputs[0]
-    of_each = arithmetic.multiply(random_gamma_grad(alpha, sample), dy)
-    return [*[None] * len(others), elementwise_gradients.unbroadcast(alpha, sample, of_each, of_each)[0]]
-
-
-@op("RandomGammaGrad", "T, T -> output: T", shape=shapes.broadcast, no_gradient=True, T=Types(dt.float32, dt.float64))
-def random_gamma_grad(alpha: Array, sample: Array) -> Array:
-    """The derivative of a draw from a gamma distribution by the distribution's shape (Figurnov et al., 2018)."""
-    return jax.lax.random_gamma_grad(*jnp.broadcast_arrays(alpha, sample))
-
-
-@op(
-    "RandomGamma",
-    "S, T -> output: T",
-    random=True,
-    static="shape",
-    grad=gamma_gradient,
-    shape=_with_parameters(1),
-    S=INDEX,
-    T=Types(dt.float16, dt.float32, dt.float64),
-)
-def random_gamma_op(shape: Array, alpha: Array, *, seed: int = 0, seed2: int = 0, key: Array) -> Array:
-    exact = alpha.astype(np.float32) if alpha.dtype == np.float16 else alpha
-    drawn = jax.random.gamma(jax.random.wrap_key_data(key, impl="rbg"), exact, sizes(shape) + alpha.shape, exact.dtype)
-    return drawn.astype(alpha.dtype)
-
-
-_POISSON = (dt.float16, dt.float32, dt.float64, dt.int32, dt.int64)
-
-
-@op(
-    "RandomPoissonV2",
-    "S, R -> output: dtype",
-    random=True,
-    static="shape",
-    no_gradient=True,
-    shape=_with_parameters(1),
-    S=INDEX,
-    R=Types(*_POISSON, default=dt.float64),
-    dtype=_POISSON,
-)
-def random_poisson_v2(
-    shape: Array, rate: Array, *, seed: int = 0, seed2: int = 0, dtype: DType = _INT64, key: Array
-) -> Array:
-    # jax draws Poisson numbers only from Threefry keys, which have two words.
-    words = jax.random.wrap_key_data(jnp.asarray(key)[:2] ^ jnp.asarray(key)[2:], impl="threefry2x32")
-    return jax.random.poisson(words, rate, sizes(shape) + rate.shape, np.int64).astype(dtype.as_numpy_dtype)
-
-
 def shape_tensor(shape: Any) -> Tensor:
     """A shape argument as a tensor called `shape`: a list, a TensorShape, or a tensor."""
     empty = isinstance(shape, (list, tuple)) and not shape
@@ -272,10 +214,10 @@ def seeds(seed: int | None) -> dict[str, Any]:
 
 
 def random_uniform(
-    shape: Any,
-    minval: Any = 0,
-    maxval: Any = None,
-    dtype: Any = _FLOAT32,
+    shape: ShapeLike,
+    minval: TensorLike = 0,
+    maxval: TensorLike = None,
+    dtype: DTypeLike = _FLOAT32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -311,10 +253,10 @@ def random_uniform(
 
 
 def random_normal(
-    shape: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = _FLOAT32,
+    shape: ShapeLike,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = _FLOAT32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -326,10 +268,10 @@ def random_normal(
 
 
 def truncated_normal(
-    shape: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = _FLOAT32,
+    shape: ShapeLike,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = _FLOAT32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -351,7 +293,7 @@ def _scaled_normal(
         return arithmetic.add(drawn * stddev, mean, name=name)
 
 
-def random_shuffle(value: Any, seed: int | None = None, name: str | None = None) -> Tensor:
+def random_shuffle(value: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
     """`value` with its rows (dimension 0) in random order.
 
     >>> tf.random_shuffle([1, 2, 3])
@@ -361,7 +303,11 @@ def random_shuffle(value: Any, seed: int | None = None, name: str | None = None)
 
 
 def multinomial(
-    logits: Any, num_samples: Any, seed: int | None = None, name: str | None = None, output_dtype: Any = None
+    logits: TensorLike,
+    num_samples: TensorLike,
+    seed: int | None = None,
+    name: str | None = None,
+    output_dtype: DTypeLike | None = None,
 ) -> Tensor:
     """Draws `num_samples` classes for each row of unnormalised log probabilities.
 
@@ -372,7 +318,11 @@ def multinomial(
 
 
 def categorical(
-    logits: Any, num_samples: Any, dtype: Any = None, seed: int | None = None, name: str | None = None
+    logits: TensorLike,
+    num_samples: TensorLike,
+    dtype: DTypeLike | None = None,
+    seed: int | None = None,
+    name: str | None = None,
 ) -> Tensor:
     """The same as `multinomial`, with TensorFlow's newer order of arguments.
 
@@ -388,39 +338,7 @@ def _draw_classes(logits: Any, num_samples: Any, dtype: Any, seed: int | None) -
     return drawn
 
 
-def random_gamma(
-    shape: Any, alpha: Any, beta: Any = None, dtype: Any = _FLOAT32, seed: int | None = None, name: str | None = None
-) -> Tensor:
-    """`shape` gamma random numbers for each pair of `alpha` (shape) and `beta` (rate).
-
-    >>> tf.random_gamma([10], alpha=[0.5, 1.5])
-    """
-    with name_scope(name, "random_gamma", [shape, alpha, beta]):
-        shape = shape_tensor(shape)
-        alpha = convert_to_tensor(alpha, name="alpha", dtype=dtype)
-        beta = convert_to_tensor(1 if beta is None else beta, name="beta", dtype=dtype)
-        both = reshaping.broadcast_dynamic_shape(reshaping.shape(alpha), reshaping.shape(beta))
-        attrs = seeds(seed)
-        drawn = random_gamma_op(shape, reshaping.broadcast_to(alpha, both), **attrs)
-        # Zero has probability zero, and most models would take its logarithm next.
-        result: Tensor = arithmetic.maximum(np.finfo(alpha.dtype.as_numpy_dtype).tiny, drawn / beta)
-        return result
-
-
-def random_poisson(
-    lam: Any, shape: Any, dtype: Any = _FLOAT32, seed: int | None = None, name: str | None = None
-) -> Tensor:
-    """`shape` Poisson random numbers for each rate in `lam`.
-
-    >>> tf.random_poisson([0.5, 1.5], [10])
-    """
-    with name_scope(name, "random_poisson", [lam, shape]):
-        shape = shape_tensor(shape)
-        drawn: Tensor = random_poisson_v2(shape, lam, dtype=dtype, **seeds(seed))
-        return drawn
-
-
-def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None = None) -> Tensor:
+def random_crop(value: TensorLike, size: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
     """A slice of shape `size` at a random place of `value`.
 
     >>> tf.random_crop(image, [24, 24, 3])

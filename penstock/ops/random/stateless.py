@@ -22,10 +22,12 @@ from penstock.graph.opdef import OpDef, Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, INDEX, INDEX32, INDEX64, REALS, Array
 from penstock.ops.array import reshaping
 from penstock.ops.math import arithmetic
+from penstock.ops.random import gamma_poisson
 from penstock.ops.random import stateful as random
 from penstock.ops.random.philox import (
     halves,
@@ -228,7 +230,7 @@ def stateless_random_poisson_op(shape: Array, seed: Array, lam: Array, *, dtype:
     "StatelessRandomGammaV3",
     "shape_dtype, uint64, uint64, int32, dtype -> output: dtype",
     static="shape",
-    grad=random.gamma_gradient,
+    grad=gamma_poisson.gamma_gradient,
     shape=_ends_shape,
     dtype=Types(dt.float16, dt.float32, dt.float64),
     shape_dtype=INDEX32,
@@ -242,11 +244,11 @@ def stateless_random_gamma_v3(shape: Array, key: Array, counter: Array, alg: Arr
 
 
 def stateless_uniform(
-    shape: Any,
+    shape: ShapeLike,
     seed: Any,
-    minval: Any = 0,
-    maxval: Any = None,
-    dtype: Any = _FLOAT32,
+    minval: TensorLike = 0,
+    maxval: TensorLike = None,
+    dtype: DTypeLike = _FLOAT32,
     name: str | None = None,
     alg: Any = "auto_select",
 ) -> Tensor:
@@ -277,11 +279,11 @@ def stateless_uniform(
 
 
 def stateless_normal(
-    shape: Any,
+    shape: ShapeLike,
     seed: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = _FLOAT32,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = _FLOAT32,
     name: str | None = None,
     alg: Any = "auto_select",
 ) -> Tensor:
@@ -290,11 +292,11 @@ def stateless_normal(
 
 
 def stateless_truncated_normal(
-    shape: Any,
+    shape: ShapeLike,
     seed: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = _FLOAT32,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = _FLOAT32,
     name: str | None = None,
     alg: Any = "auto_select",
 ) -> Tensor:
@@ -315,7 +317,7 @@ def _scaled(
 
 
 def stateless_multinomial(
-    logits: Any, num_samples: Any, seed: Any, output_dtype: Any = _INT64, name: str | None = None
+    logits: TensorLike, num_samples: TensorLike, seed: Any, output_dtype: DTypeLike = _INT64, name: str | None = None
 ) -> Tensor:
     """`multinomial` that depends on `seed`, two integers, alone."""
     with name_scope(name, "stateless_multinomial", [logits, seed]):
@@ -323,7 +325,7 @@ def stateless_multinomial(
 
 
 def stateless_categorical(
-    logits: Any, num_samples: Any, seed: Any, dtype: Any = _INT64, name: str | None = None
+    logits: TensorLike, num_samples: TensorLike, seed: Any, dtype: DTypeLike = _INT64, name: str | None = None
 ) -> Tensor:
     """`categorical` that depends on `seed`, two integers, alone: `stateless_categorical(logits, 5, [1, 2])`."""
     with name_scope(name, "stateless_categorical", [logits, seed]):
@@ -337,7 +339,12 @@ def _classes(logits: Any, num_samples: Any, seed: Any, dtype: Any) -> Tensor:
 
 
 def stateless_binomial(
-    shape: Any, seed: Any, counts: Any, probs: Any, output_dtype: Any = _INT32, name: str | None = None
+    shape: ShapeLike,
+    seed: Any,
+    counts: TensorLike,
+    probs: TensorLike,
+    output_dtype: DTypeLike = _INT32,
+    name: str | None = None,
 ) -> Tensor:
     """The number of successes in `counts` tries of probability `probs`, depending on `seed` alone."""
     with name_scope(name, "stateless_random_binomial", [shape, seed, counts, probs]):
@@ -350,7 +357,12 @@ def stateless_binomial(
 
 
 def stateless_gamma(
-    shape: Any, seed: Any, alpha: Any, beta: Any = None, dtype: Any = _FLOAT32, name: str | None = None
+    shape: ShapeLike,
+    seed: Any,
+    alpha: TensorLike,
+    beta: TensorLike = None,
+    dtype: DTypeLike = _FLOAT32,
+    name: str | None = None,
 ) -> Tensor:
     """Gamma random numbers of `alpha` (shape) and `beta` (rate), depending on `seed` alone."""
     with name_scope(name, "stateless_random_gamma", [shape, seed, alpha, beta]):
@@ -365,7 +377,9 @@ def stateless_gamma(
         return result
 
 
-def stateless_poisson(shape: Any, seed: Any, lam: Any, dtype: Any = _INT32, name: str | None = None) -> Tensor:
+def stateless_poisson(
+    shape: ShapeLike, seed: Any, lam: TensorLike, dtype: DTypeLike = _INT32, name: str | None = None
+) -> Tensor:
     """Poisson random numbers of rates `lam`, depending on `seed` alone."""
     with name_scope(name, "stateless_random_poisson", [shape, seed, lam]):
         dims = random.shape_tensor(shape)

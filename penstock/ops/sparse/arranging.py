@@ -14,6 +14,7 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.kernel.shapes import require_rank
 from penstock.kernel.types import NUMBERS, QUANTIZED, Array
 from penstock.ops.array import (
@@ -75,7 +76,7 @@ def sparse_reorder(sp_input: Any, name: str | None = None) -> SparseTensor:
     return SparseTensor(indices, values, dims)
 
 
-def sparse_transpose(sp_input: Any, perm: Any = None, name: str | None = None) -> SparseTensor:
+def sparse_transpose(sp_input: Any, perm: TensorLike = None, name: str | None = None) -> SparseTensor:
     """The axes in the order `perm`, or reversed: `tf.sparse.transpose(x, [1, 0])`."""
     with name_scope(name, "SparseTranspose"):
         sparse = as_sparse(sp_input)
@@ -141,7 +142,7 @@ def sparse_reshape_op(input_indices: Array, input_shape: Array, new_shape: Array
     return spread_indices(flat_indices(rows, dims), wanted), wanted
 
 
-def sparse_reshape(sp_input: Any, shape: Any, name: str | None = None) -> SparseTensor:
+def sparse_reshape(sp_input: Any, shape: ShapeLike, name: str | None = None) -> SparseTensor:
     """The same entries in another dense shape, where one size may be -1: `tf.sparse.reshape(x, [-1, 3])`."""
     sparse = as_sparse(sp_input)
     wanted = casting.cast(shape, dt.int64)
@@ -176,7 +177,7 @@ def _reshaped_statically(before: TensorShape, wanted: np.ndarray | None) -> list
     return sizes
 
 
-def sparse_expand_dims(sp_input: Any, axis: Any = None, name: str | None = None) -> SparseTensor:
+def sparse_expand_dims(sp_input: Any, axis: TensorLike = None, name: str | None = None) -> SparseTensor:
     """One more axis of length 1, the last one by default: `tf.sparse.expand_dims(x, 0)`."""
     sparse = as_sparse(sp_input)
     rank = sparse.dense_shape.shape.num_elements()
@@ -198,7 +199,7 @@ def sparse_expand_dims(sp_input: Any, axis: Any = None, name: str | None = None)
         return SparseTensor(columns, sparse.values, joining.concat([outer, one, inner], 0))
 
 
-def sparse_reset_shape(sp_input: Any, new_shape: Any = None) -> SparseTensor:
+def sparse_reset_shape(sp_input: Any, new_shape: ShapeLike = None) -> SparseTensor:
     """The same entries in a larger dense shape, or in the smallest that holds them."""
     sparse = as_sparse(sp_input)
     indices, values = passthrough.identity(sparse.indices), passthrough.identity(sparse.values)
@@ -364,7 +365,7 @@ def sparse_split(
     keyword_required: Any = None,
     sp_input: Any = None,
     num_split: int | None = None,
-    axis: Any = None,
+    axis: TensorLike = None,
     name: str | None = None,
     split_dim: Any = None,
 ) -> list[SparseTensor]:
@@ -424,7 +425,7 @@ def sparse_slice_grad(
     return padded[places_of(np.asarray(input_indices), np.asarray(output_indices) + np.asarray(input_start))]
 
 
-def sparse_slice(sp_input: Any, start: Any, size: Any, name: str | None = None) -> SparseTensor:
+def sparse_slice(sp_input: Any, start: TensorLike, size: TensorLike, name: str | None = None) -> SparseTensor:
     """The part of `size` from `start` on: `tf.sparse.slice(x, [0, 0], [2, 3])`."""
     sparse = as_sparse(sp_input)
     first, count = convert_to_tensor(start, dt.int64), convert_to_tensor(size, dt.int64)

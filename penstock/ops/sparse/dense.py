@@ -17,6 +17,7 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import ShapeLike, TensorLike
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel import shapes
 from penstock.kernel.types import INDEX, INDEX64, NUMBERS, QUANTIZED, Array
@@ -76,10 +77,10 @@ def sparse_to_dense_op(
 
 
 def sparse_to_dense(
-    sparse_indices: Any,
-    output_shape: Any,
-    sparse_values: Any,
-    default_value: Any = 0,
+    sparse_indices: TensorLike,
+    output_shape: ShapeLike,
+    sparse_values: TensorLike,
+    default_value: TensorLike = 0,
     validate_indices: bool = True,
     name: str | None = None,
 ) -> Tensor:
@@ -91,7 +92,7 @@ def sparse_to_dense(
 
 
 def sparse_tensor_to_dense(
-    sp_input: Any, default_value: Any = None, validate_indices: bool = True, name: str | None = None
+    sp_input: Any, default_value: TensorLike = None, validate_indices: bool = True, name: str | None = None
 ) -> Tensor:
     """The dense tensor, with `default_value` (zero, or empty text) where there is no entry.
 
@@ -104,7 +105,7 @@ def sparse_tensor_to_dense(
     )
 
 
-def from_dense(tensor: Any, name: str | None = None) -> SparseTensor:
+def from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
     """The elements that are not zero (or empty text) as a SparseTensor: `tf.sparse.from_dense([[0, 1], [2, 0]])`."""
     with name_scope(name, "dense_to_sparse"):
         dense = convert_to_tensor(tensor)
@@ -208,7 +209,7 @@ def _multiplied(to: Array, source: Array, values: Array, b: Array, rows: int) ->
 
 
 def sparse_tensor_dense_matmul(
-    sp_a: Any, b: Any, adjoint_a: bool = False, adjoint_b: bool = False, name: str | None = None
+    sp_a: Any, b: TensorLike, adjoint_a: bool = False, adjoint_b: bool = False, name: str | None = None
 ) -> Tensor:
     """The product of a sparse and a dense matrix, in either order.
 

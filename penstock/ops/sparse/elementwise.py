@@ -12,6 +12,7 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import TensorLike
 from penstock.kernel.shapes import merge
 from penstock.kernel.types import NUMBERS, QUANTIZED, REALS, Array
 from penstock.ops.array.passthrough import refuse_gradient
@@ -87,7 +88,7 @@ def sparse_add_grad(
     return padded[places_of(np.asarray(a_indices), table)], padded[places_of(np.asarray(b_indices), table)]
 
 
-def sparse_add(a: Any, b: Any, threshold: Any = None, thresh: Any = None) -> Any:
+def sparse_add(a: TensorLike, b: TensorLike, threshold: TensorLike = None, thresh: TensorLike = None) -> Any:
     """The sum of two sparse tensors, a SparseTensor, or of a sparse and a dense one, which is dense.
 
     Sums of absolute value below `threshold` are left out.

@@ -16,6 +16,7 @@ from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.kernel.types import Array
 
 
@@ -29,7 +30,9 @@ def as_sparse(value: Any, what: str = "Input") -> SparseTensor:
     return SparseTensor.from_value(value)
 
 
-def convert_to_tensor_or_sparse_tensor(value: Any, dtype: Any = None, name: str | None = None) -> Any:
+def convert_to_tensor_or_sparse_tensor(
+    value: TensorLike, dtype: DTypeLike | None = None, name: str | None = None
+) -> Any:
     """`value` as a SparseTensor if it is one (or the value of one), else as a Tensor."""
     if isinstance(value, Tensor) or not hasattr(value, "dense_shape"):
         return convert_to_tensor(value, dtype=dtype, name=name)

@@ -17,6 +17,7 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import NUMBERS, QUANTIZED, REALS, Array
 from penstock.ops.array import gathering, ranges, reshaping
@@ -158,7 +159,7 @@ def _arguments(sp_input: Any, axis: Any, keepdims: Any, reduction_axes: Any, kee
 
 def sparse_reduce_sum(
     sp_input: Any,
-    axis: Any = None,
+    axis: TensorLike = None,
     keepdims: bool | None = None,
     reduction_axes: Any = None,
     keep_dims: bool | None = None,
@@ -171,7 +172,7 @@ def sparse_reduce_sum(
 
 def sparse_reduce_max(
     sp_input: Any,
-    axis: Any = None,
+    axis: TensorLike = None,
     keepdims: bool | None = None,
     reduction_axes: Any = None,
     keep_dims: bool | None = None,
@@ -184,7 +185,7 @@ def sparse_reduce_max(
 
 def sparse_reduce_sum_sparse(
     sp_input: Any,
-    axis: Any = None,
+    axis: TensorLike = None,
     keepdims: bool | None = None,
     reduction_axes: Any = None,
     keep_dims: bool | None = None,
@@ -196,7 +197,7 @@ def sparse_reduce_sum_sparse(
 
 def sparse_reduce_max_sparse(
     sp_input: Any,
-    axis: Any = None,
+    axis: TensorLike = None,
     keepdims: bool | None = None,
     reduction_axes: Any = None,
     keep_dims: bool | None = None,

@@ -16,6 +16,7 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.kernel.shapes import merge
 from penstock.kernel.types import Array
 from penstock.ops.array import creation, gathering, joining, passthrough, ranges, reshaping, selection
@@ -26,7 +27,7 @@ from penstock.ops.sparse.dense import sparse_tensor_to_dense
 from penstock.ops.sparse.indices import as_sparse, invalid, length_of, parts
 
 
-def sparse_retain(sp_input: Any, to_retain: Any) -> SparseTensor:
+def sparse_retain(sp_input: Any, to_retain: TensorLike) -> SparseTensor:
     """The entries for which the vector `to_retain` is True: `tf.sparse.retain(x, [True, False, True])`."""
     sparse = as_sparse(sp_input)
     chosen = convert_to_tensor(to_retain)
@@ -108,7 +109,9 @@ def sparse_fill_empty_rows_grad(reverse_index_map: Array, grad_values: Array) ->
     return upstream[places], upstream[added].sum(dtype=upstream.dtype)
 
 
-def sparse_fill_empty_rows(sp_input: Any, default_value: Any, name: str | None = None) -> tuple[SparseTensor, Tensor]:
+def sparse_fill_empty_rows(
+    sp_input: Any, default_value: TensorLike, name: str | None = None
+) -> tuple[SparseTensor, Tensor]:
     """Each row without entries gets `default_value` in its first column; also returns which rows were empty.
 
     >>> filled, was_empty = tf.sparse.fill_empty_rows(x, 0)
@@ -125,7 +128,7 @@ def sparse_fill_empty_rows(sp_input: Any, default_value: Any, name: str | None =
 # Built from others
 
 
-def sparse_mask(a: Any, mask_indices: Any, name: str | None = None) -> IndexedSlices:
+def sparse_mask(a: TensorLike, mask_indices: TensorLike, name: str | None = None) -> IndexedSlices:
     """The slices of IndexedSlices except those at `mask_indices`: `tf.sparse.mask(slices, [3])`."""
     with name_scope(name, "sparse_mask", [a, mask_indices]) as scope:
         indices, places = selection.setdiff1d(a.indices, mask_indices)
@@ -133,7 +136,7 @@ def sparse_mask(a: Any, mask_indices: Any, name: str | None = None) -> IndexedSl
 
 
 def sparse_merge(
-    sp_ids: Any, sp_values: Any, vocab_size: Any, name: str | None = None, already_sorted: bool = False
+    sp_ids: Any, sp_values: Any, vocab_size: TensorLike, name: str | None = None, already_sorted: bool = False
 ) -> SparseTensor:
     """Features given as ids and as values: the values at [row, id], in a matrix with `vocab_size` columns.
 
@@ -163,7 +166,7 @@ def sparse_merge(
         return SparseTensor(ordered.indices, ordered.values, dims)
 
 
-def sparse_to_indicator(sp_input: Any, vocab_size: Any, name: str | None = None) -> Tensor:
+def sparse_to_indicator(sp_input: Any, vocab_size: TensorLike, name: str | None = None) -> Tensor:
     """For sparse ids a dense tensor of truth values, True at [row, id]: `tf.sparse.to_indicator(ids, 100)`."""
     sparse = as_sparse(sp_input)
     with name_scope(name, "SparseToIndicator", [sparse.indices, sparse.values]) as scope:
@@ -175,7 +178,7 @@ def sparse_to_indicator(sp_input: Any, vocab_size: Any, name: str | None = None)
 
 
 def sparse_eye(
-    num_rows: Any, num_columns: Any = None, dtype: Any = dt.float32, name: str | None = None
+    num_rows: TensorLike, num_columns: TensorLike = None, dtype: DTypeLike = dt.float32, name: str | None = None
 ) -> SparseTensor:
     """The identity matrix as a SparseTensor: `tf.sparse.eye(3)`."""
     with name_scope(name, "eye", [num_rows, num_columns]):

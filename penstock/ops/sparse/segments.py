@@ -14,6 +14,7 @@ from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel.types import FLOATS, INDEX32, REALS, Array
 from penstock.ops.array.gathering import gather
 from penstock.ops.array.reshaping import shape
@@ -147,21 +148,33 @@ def _sparse(ops: tuple[Any, Any], data: Any, indices: Any, segment_ids: Any, nam
 
 
 def sparse_segment_sum(
-    data: Any, indices: Any, segment_ids: Any, name: str | None = None, num_segments: Any = None
+    data: TensorLike,
+    indices: TensorLike,
+    segment_ids: TensorLike,
+    name: str | None = None,
+    num_segments: TensorLike = None,
 ) -> Tensor:
     """`segment_sum` of the rows of `data` at `indices`."""
     return _sparse(_SUM, data, indices, segment_ids, name, num_segments)
 
 
 def sparse_segment_mean(
-    data: Any, indices: Any, segment_ids: Any, name: str | None = None, num_segments: Any = None
+    data: TensorLike,
+    indices: TensorLike,
+    segment_ids: TensorLike,
+    name: str | None = None,
+    num_segments: TensorLike = None,
 ) -> Tensor:
     """`segment_mean` of the rows of `data` at `indices`."""
     return _sparse(_MEAN, data, indices, segment_ids, name, num_segments)
 
 
 def sparse_segment_sqrt_n(
-    data: Any, indices: Any, segment_ids: Any, name: str | None = None, num_segments: Any = None
+    data: TensorLike,
+    indices: TensorLike,
+    segment_ids: TensorLike,
+    name: str | None = None,
+    num_segments: TensorLike = None,
 ) -> Tensor:
     """`sparse_segment_sum`, divided by the square root of the number of rows."""
     return _sparse(_SQRT_N, data, indices, segment_ids, name, num_segments)

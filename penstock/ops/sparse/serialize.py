@@ -12,6 +12,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.ops.io.decoding import deserialized, serialized
 from penstock.ops.string.forms import invalid, listed, texts
 
@@ -128,14 +129,14 @@ def deserialize_sparse_op(serialized_sparse: Any, *, dtype: DType) -> Any:
     return _stacked(np.asarray(serialized_sparse, object), dtype)
 
 
-def serialize_sparse(sp_input: Any, name: str | None = None, out_type: Any = dt.string) -> Tensor:
+def serialize_sparse(sp_input: Any, name: str | None = None, out_type: DTypeLike = dt.string) -> Tensor:
     """A SparseTensor as three strings: `tf.serialize_sparse(x)`."""
     x = SparseTensor.from_value(sp_input)
     found: Tensor = serialize_sparse_op(x.indices, x.values, x.dense_shape, out_type=out_type, name=name)
     return found
 
 
-def serialize_many_sparse(sp_input: Any, name: str | None = None, out_type: Any = dt.string) -> Tensor:
+def serialize_many_sparse(sp_input: Any, name: str | None = None, out_type: DTypeLike = dt.string) -> Tensor:
     """A SparseTensor as three strings per row, so that rows can be put in queues: `tf.serialize_many_sparse(x)`."""
     x = SparseTensor.from_value(sp_input)
     found: Tensor = serialize_many_sparse_op(x.indices, x.values, x.dense_shape, out_type=out_type, name=name)
@@ -143,7 +144,7 @@ def serialize_many_sparse(sp_input: Any, name: str | None = None, out_type: Any 
 
 
 def deserialize_many_sparse(
-    serialized_sparse: Any, dtype: Any, rank: int | None = None, name: str | None = None
+    serialized_sparse: TensorLike, dtype: DTypeLike, rank: int | None = None, name: str | None = None
 ) -> SparseTensor:
     """The SparseTensor whose rows were serialized: `tf.deserialize_many_sparse(rows, tf.float32)`."""
     parts = deserialize_many_sparse_op(serialized_sparse, dtype=dtype, name=name)

@@ -16,6 +16,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import TensorLike
 from penstock.kernel.shapes import merge
 
 _MEMBERS = Types(dt.int8, dt.int16, dt.int32, dt.int64, dt.uint8, dt.uint16, dt.string)
@@ -228,7 +229,7 @@ def _operate(a: Any, b: Any, operation: str, validate_indices: bool) -> SparseTe
     return SparseTensor(*parts)
 
 
-def set_size(a: Any, validate_indices: bool = True) -> Tensor:
+def set_size(a: TensorLike, validate_indices: bool = True) -> Tensor:
     """The number of different members of each set of a SparseTensor: `tf.sets.size(tags)`."""
     if not (isinstance(a, SparseTensor) or hasattr(a, "dense_shape")):
         raise TypeError(f"Expected SparseTensor, got {a}.")
@@ -239,17 +240,17 @@ def set_size(a: Any, validate_indices: bool = True) -> Tensor:
     return result
 
 
-def set_intersection(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
+def set_intersection(a: TensorLike, b: TensorLike, validate_indices: bool = True) -> SparseTensor:
     """The members that sets of `a` and `b` share: `tf.sets.intersection([[1, 2]], [[2, 3]])`."""
     return _operate(a, b, "intersection", validate_indices)
 
 
-def set_union(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
+def set_union(a: TensorLike, b: TensorLike, validate_indices: bool = True) -> SparseTensor:
     """The members of sets of `a` or `b`: `tf.sets.union([[1, 2]], [[2, 3]])`."""
     return _operate(a, b, "union", validate_indices)
 
 
-def set_difference(a: Any, b: Any, aminusb: bool = True, validate_indices: bool = True) -> SparseTensor:
+def set_difference(a: TensorLike, b: TensorLike, aminusb: bool = True, validate_indices: bool = True) -> SparseTensor:
     """The members of sets of `a` that are not in those of `b`; the reverse if `aminusb` is False."""
     return _operate(a, b, "a-b" if aminusb else "b-a", validate_indices)
 

@@ -14,6 +14,7 @@ from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, device
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import Array
 from penstock.ops.array.creation import placeholder
@@ -85,7 +86,7 @@ def delete_session_tensor_op(handle: Array, *, resource: Any) -> None:
     resource(SessionTensors, of_session=True).delete(_text(handle))
 
 
-def get_session_handle(data: Any, name: str | None = None) -> Tensor:
+def get_session_handle(data: TensorLike, name: str | None = None) -> Tensor:
     """A tensor that keeps the value of `data` in the session when it runs; its own value is a TensorHandle.
 
     >>> handle = sess.run(tf.get_session_handle(a * b)); handle.eval()
@@ -97,7 +98,7 @@ def get_session_handle(data: Any, name: str | None = None) -> Tensor:
         return handle
 
 
-def get_session_tensor(handle: str | bytes, dtype: Any, name: str | None = None) -> tuple[Tensor, Tensor]:
+def get_session_tensor(handle: str | bytes, dtype: DTypeLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """A placeholder for a handle, and the tensor that is kept under the fed handle.
 
     >>> holder, value = tf.get_session_tensor(handle.handle, tf.float32)

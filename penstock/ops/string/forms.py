@@ -15,6 +15,7 @@ from penstock.graph.dtype import DType
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import DTypeLike, TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import COMPLEX, FLOATS, INDEX, INTS
 from penstock.ops.string import hashing
@@ -149,7 +150,10 @@ def string_to_number_op(string_tensor: Any, *, out_type: DType = dt.float32) -> 
 
 
 def string_to_number(
-    string_tensor: Any = None, out_type: Any = dt.float32, name: str | None = None, input: Any = None
+    string_tensor: TensorLike = None,
+    out_type: DTypeLike = dt.float32,
+    name: str | None = None,
+    input: TensorLike = None,
 ) -> Tensor:
     """Strings as numbers: `tf.string_to_number(["1.5", "-2"])`."""
     strings = string_tensor if input is None else input
@@ -202,7 +206,7 @@ def string_length_op(input: Any, *, unit: str = "BYTE") -> Any:
     return np.array([size(text) for text in listed(input)], np.int32).reshape(np.shape(input))
 
 
-def string_length(input: Any, name: str | None = None, unit: str = "BYTE") -> Tensor:
+def string_length(input: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
     """The lengths of strings, in bytes or UTF-8 characters: `tf.strings.length(["ab"], unit="UTF8_CHAR")`."""
     length: Tensor = string_length_op(input, unit=unit, name=name)
     return length
@@ -252,7 +256,7 @@ def _part(text: bytes, length: int, start: int, size: int) -> tuple[int, int]:
     return begin, length if size < 0 else min(begin + size, length)
 
 
-def substr(input: Any, pos: Any, len: Any, name: str | None = None, unit: str = "BYTE") -> Tensor:
+def substr(input: TensorLike, pos: TensorLike, len: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
     """`len` bytes or characters from `pos` on, from the end if `pos` is negative: `tf.substr(["hello"], 1, 3)`."""
     part: Tensor = substr_op(input, pos, len, unit=unit, name=name)
     return part
@@ -321,7 +325,7 @@ def string_to_hash_bucket_op(string_tensor: Any, *, num_buckets: int) -> Any:
 
 
 def string_to_hash_bucket(
-    string_tensor: Any = None, num_buckets: int | None = None, name: str | None = None, input: Any = None
+    string_tensor: TensorLike = None, num_buckets: int | None = None, name: str | None = None, input: TensorLike = None
 ) -> Tensor:
     """As `string_to_hash_bucket_fast`, by an older and slower hash."""
     strings = string_tensor if input is None else input
@@ -354,7 +358,7 @@ def fingerprint_op(data: Any, method: Any) -> Any:
     return hashes.astype("<u8").view(np.uint8).reshape(len(array), 8)
 
 
-def fingerprint(data: Any, method: str = "farmhash64", name: str | None = None) -> Tensor:
+def fingerprint(data: TensorLike, method: str = "farmhash64", name: str | None = None) -> Tensor:
     """Eight bytes that tell each row of `data` from others: `tf.fingerprint([b"a", b"b"])`."""
     found: Tensor = fingerprint_op(data, method, name=name)
     return found

@@ -14,6 +14,7 @@ from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import INDEX, INDEX32
 from penstock.ops.array.creation import constant
@@ -47,7 +48,7 @@ def string_join_op(inputs: Any, *, separator: str = "") -> Any:
     return texts([glue.join(row) for row in zip(*columns, strict=True)], whole[0])
 
 
-def string_join(inputs: Any, separator: str = "", name: str | None = None) -> Tensor:
+def string_join(inputs: TensorLike, separator: str = "", name: str | None = None) -> Tensor:
     """Joins strings at the same place of several tensors: `tf.string_join([first, last], separator=" ")`."""
     joined: Tensor = string_join_op(inputs, separator=separator, name=name)
     return joined
@@ -82,12 +83,12 @@ def reduce_join_op(inputs: Any, reduction_indices: Any, *, keep_dims: bool = Fal
 
 
 def reduce_join(
-    inputs: Any,
-    axis: Any = None,
+    inputs: TensorLike,
+    axis: TensorLike = None,
     keep_dims: bool | None = None,
     separator: str = "",
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike = None,
     keepdims: bool | None = None,
 ) -> Tensor:
     """Joins the strings along axes, in the order of `axis`; without it, all of them.
@@ -151,7 +152,7 @@ def unsorted_segment_join_op(inputs: Any, segment_ids: Any, num_segments: Any, *
 
 
 def unsorted_segment_join(
-    inputs: Any, segment_ids: Any, num_segments: Any, separator: str = "", name: str | None = None
+    inputs: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, separator: str = "", name: str | None = None
 ) -> Tensor:
     """Joins the strings with the same segment number: `tf.strings.unsorted_segment_join(["a", "b"], [1, 1], 2)`."""
     joined: Tensor = unsorted_segment_join_op(inputs, segment_ids, num_segments, separator=separator, name=name)

@@ -14,6 +14,7 @@ import numpy as np
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.ops.string.forms import each, invalid, listed
 from penstock.ops.string.re2_syntax import to_python
@@ -103,7 +104,7 @@ def static_regex_replace(input: Any, *, pattern: str, rewrite: str, replace_glob
 
 
 def regex_replace(
-    input: Any, pattern: Any, rewrite: Any, replace_global: bool = True, name: str | None = None
+    input: TensorLike, pattern: TensorLike, rewrite: TensorLike, replace_global: bool = True, name: str | None = None
 ) -> Tensor:
     """Strings in which `rewrite` replaces the matches of `pattern`; `\\\\1` in it stands for the first group.
 
@@ -133,7 +134,7 @@ def static_regex_full_match(input: Any, *, pattern: str) -> Any:
     return _matches(input, _bytes(pattern))
 
 
-def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> Tensor:
+def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = None) -> Tensor:
     """True if all of a string matches: `tf.strings.regex_full_match(["abc", "ab1"], "[a-z]+")`."""
     found: Tensor
     if isinstance(pattern, (str, bytes)):

@@ -16,6 +16,7 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.sparse_tensor import SparseTensor
+from penstock.graph.typing import TensorLike
 from penstock.kernel.shapes import require_rank
 from penstock.kernel.types import INDEX64
 from penstock.ops.array.creation import constant
@@ -89,10 +90,10 @@ def string_split_v2_op(input: Any, sep: Any, *, maxsplit: int = -1) -> Any:
 
 
 def string_split(
-    source: Any,
-    sep: Any = None,
+    source: TensorLike,
+    sep: TensorLike = None,
     skip_empty: bool = True,
-    delimiter: Any = None,
+    delimiter: TensorLike = None,
     result_type: str = "SparseTensor",
     name: str | None = None,
 ) -> SparseTensor:
@@ -111,11 +112,11 @@ def string_split(
 
 
 def split(
-    input: Any = None,
-    sep: Any = None,
+    input: TensorLike = None,
+    sep: TensorLike = None,
     maxsplit: int = -1,
     result_type: str = "SparseTensor",
-    source: Any = None,
+    source: TensorLike = None,
     name: str | None = None,
 ) -> SparseTensor:
     """The parts of strings between separators, as `str.split` finds them; one more dimension than `input`.
@@ -176,7 +177,7 @@ def require_scalar(function: str, strings: Tensor) -> None:
         )
 
 
-def bytes_split(input: Any, name: str | None = None) -> Tensor:
+def bytes_split(input: TensorLike, name: str | None = None) -> Tensor:
     """The bytes of one string: `tf.strings.bytes_split("ab")  # ["a", "b"]`."""
     with name_scope(name, "StringsByteSplit", [input]):
         string = convert_to_tensor(input, dtype=dt.string, name="input")
@@ -231,7 +232,7 @@ def string_n_grams(
 
 
 def ngrams(
-    data: Any,
+    data: TensorLike,
     ngram_width: Any,
     separator: str = " ",
     pad_values: Any = None,

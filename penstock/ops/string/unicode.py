@@ -16,6 +16,7 @@ from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
+from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import INDEX64
 from penstock.ops.array.creation import constant
@@ -233,7 +234,7 @@ def _one_string(function: str, input: Any) -> Tensor:
 
 
 def unicode_decode(
-    input: Any,
+    input: TensorLike,
     input_encoding: str,
     errors: str = "replace",
     replacement_char: int = _REPLACEMENT,
@@ -254,7 +255,7 @@ def unicode_decode(
 
 
 def unicode_decode_with_offsets(
-    input: Any,
+    input: TensorLike,
     input_encoding: str,
     errors: str = "replace",
     replacement_char: int = _REPLACEMENT,
@@ -274,7 +275,7 @@ def unicode_decode_with_offsets(
 
 
 def unicode_encode(
-    input: Any,
+    input: TensorLike,
     output_encoding: str,
     errors: str = "replace",
     replacement_char: int = _REPLACEMENT,
@@ -317,7 +318,7 @@ def _split_chars(chars: Tensor, encoding: str, errors: str, replacement: int) ->
 
 
 def unicode_split(
-    input: Any,
+    input: TensorLike,
     input_encoding: str,
     errors: str = "replace",
     replacement_char: int = _REPLACEMENT,
@@ -335,7 +336,7 @@ def unicode_split(
 
 
 def unicode_split_with_offsets(
-    input: Any,
+    input: TensorLike,
     input_encoding: str,
     errors: str = "replace",
     replacement_char: int = _REPLACEMENT,

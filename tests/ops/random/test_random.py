@@ -11,6 +11,7 @@ from penstock.graph import dtype as dt
 from penstock.graph.graph import Graph
 from penstock.graph.scopes import set_random_seed
 from penstock.ops.math import operators  # noqa: F401
+from penstock.ops.random import gamma_poisson
 from penstock.ops.random import stateful as random
 from penstock.session import Session
 
@@ -93,7 +94,10 @@ def test_multinomial_follows_the_probabilities() -> None:
 
 @pytest.mark.parametrize(
     ("op", "parameters", "means"),
-    [(random.random_gamma_op, [0.5, 3.0], [0.5, 3.0]), (random.random_poisson_v2, [0.5, 30.0], [0.5, 30.0])],
+    [
+        (gamma_poisson.random_gamma_op, [0.5, 3.0], [0.5, 3.0]),
+        (gamma_poisson.random_poisson_v2, [0.5, 30.0], [0.5, 30.0]),
+    ],
     ids=["gamma", "poisson"],
 )
 def test_gamma_and_poisson_means(op: object, parameters: list[float], means: list[float]) -> None:
