@@ -2,7 +2,8 @@
 
 `TensorLike` and `FeedValue` are `Any` to a type checker. A tensor may be given as anything that has a conversion
 (`register_tensor_conversion_function`), and the functions that take it compute with it as soon as it is converted; a
-union would need a cast at each of these places. Arrays to feed come from many libraries. The names tell a reader what `Any` does not.
+union would need a cast at each of these places. Arrays to feed come from many libraries. The names tell a reader what
+`Any` does not.
 """
 
 from __future__ import annotations
