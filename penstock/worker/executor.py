@@ -28,7 +28,7 @@ _UNSET: Any = None
 
 
 class Context:
-    """What compiling a partition needs of its worker."""
+    """The parts of a worker that compiling a partition needs."""
 
     def __init__(
         self, devices: dict[str, Device], random_state: RandomState, compilations: Compilations, session: str = ""
@@ -45,7 +45,7 @@ class Context:
         return self.devices[node.device]
 
     def resource(self, node: Node, create: Callable[[str], Any], of_session: bool = False) -> Any:
-        """What a node stands for that outlives a step, in its device's keeping: found, or made by `create(name)`.
+        """The resource that a node stands for: found on its device, or made by `create(name)`.
 
         Queues, tables and the like are the host's, wherever their nodes were placed in this step or in another.
         With `of_session`, it is the one that all nodes of the session share, made by `create(name of the device)`.
@@ -68,7 +68,7 @@ class Context:
 
 
 def container_of(session: str) -> str:
-    """The name under which a device keeps what is a session's own. No program can give it to a container."""
+    """The container of the resources that belong to one session. No program can name a container like this."""
     return f"session {session}"
 
 
@@ -124,7 +124,7 @@ class Executable:
                 segment.fetched = [i for i, slot in enumerate(segment.out_slots) if slot in fetched]
 
     def slot(self, edge: Edge) -> int:
-        """Where the value of an edge is kept during a step."""
+        """The slot of an edge's value."""
         return self._slots.setdefault(edge, len(self._slots))
 
     def variable_node(self, edge: Edge) -> Node | None:
@@ -135,7 +135,7 @@ class Executable:
         return self._first_node.setdefault(self.variable(node), node)
 
     def _is_bound(self, node: Node) -> bool:
-        """Whether a node stands for a variable. A parameter of a body may also stand for a queue or the like."""
+        """Tells if a node stands for a variable. A parameter of a body may also stand for a queue or the like."""
         return node in self._variables or is_variable(node)
 
     def variable(self, node: Node) -> StoredVariable:
@@ -146,7 +146,7 @@ class Executable:
         return found
 
     def source(self, edge: Edge) -> int | StoredVariable:
-        """Where the value of an edge comes from: a slot, or a variable."""
+        """The source of an edge's value: a slot, or a variable."""
         node = self.plan.variable_of(edge)
         return self.slot(edge) if node is None or not self._is_bound(node) else self.variable(node)
 
@@ -164,7 +164,7 @@ class Executable:
         return RowUpdateCall(self, stage) if stage.op.row_rule else PlainCall(self, stage)
 
     def run(self, fed: Sequence[Any], step: Step, at: int = 0) -> list[Any]:
-        """Runs one step, from an instruction on. Values are arrays; what a variable holds is given as a copy."""
+        """Runs one step, from an instruction on. Returns arrays, and copies of fetched variables."""
         values = self.begin(fed)
         self.proceed(values, step, at)
         for variable in self.written:
@@ -186,7 +186,7 @@ class Executable:
     def proceed(
         self, values: list[Any], step: Step, at: int = 0, stop: Callable[[int, Any], bool] | None = None
     ) -> bool:
-        """Runs instructions from `at` on, to the end unless `stop(at, instruction)` says to stop before one that waits.
+        """Runs instructions from `at` on, to the end or to one that waits for which `stop(at, instruction)` is true.
 
         Without `stop` it waits there itself.
         """
@@ -209,13 +209,13 @@ class Executable:
         return True
 
     def writes(self) -> bool:
-        """Whether a step changes variables."""
+        """Tells if a step changes variables."""
         segments = [i.segment for i in self.instructions if isinstance(i, SegmentCall)]
         plain = [i for i in self.instructions if isinstance(i, PlainCall)]
         return any(s.updated or s.assigned for s in segments) or any(i.written for i in plain)
 
     def results(self, values: list[Any]) -> list[Any]:
-        """What is fetched, after the last instruction."""
+        """The fetched values, after the last instruction."""
         return [values[f] if isinstance(f, int) else f.copy() for f in self.fetches]
 
 
@@ -224,7 +224,7 @@ def _finds_handle(instruction: Any) -> bool:
 
 
 def _does_nothing(stage: Any) -> bool:
-    """Whether a stage is only there for the order of others, which the plan has seen to."""
+    """Tells if a stage only orders others, which the plan has done already."""
     if isinstance(stage, Node):
         return stage.op.name == "NoOp"
     if not isinstance(stage, SegmentPlan) or stage.outputs:

@@ -1,4 +1,4 @@
-"""Plan: how a partition runs. Nodes are grouped into segments that compile as a whole, with host ops between them.
+"""Plan: the stages of a partition. Nodes are grouped into segments that compile as a whole, with host ops between them.
 
 Every node gets a level: the largest level among its inputs, plus one where a pure op follows a host op or the other
 way round, where the device changes, and where a shape-like input is only known at run time. The pure nodes of one
@@ -48,14 +48,14 @@ class Plan:
     cuts: Cuts
 
     def node_by_node(self, segment: SegmentPlan) -> Plan:
-        """One of the segments as a plan by which each of its nodes runs by itself, in NumPy."""
+        """Returns a plan that runs each node of one of the segments by itself, in NumPy."""
         stages: list[SegmentPlan | Node] = [n for n in segment.nodes if n.op.name != "Const"]
         constants = [n for n in segment.nodes if n.op.name == "Const"]
         return Plan(stages, constants, segment.inputs, segment.outputs, self.variable_of, Cuts(interpreted=True))
 
 
 def _is_known(node: Node, known: Container[Node]) -> bool:
-    """Whether the node's value follows from constants and shapes alone, so that it folds while tracing."""
+    """Tells if the node's value follows from constants and shapes alone, so that it folds while tracing."""
     op = node.op
     if not op.numpy or not node.inputs:
         return op.name == "Const" or op.name in _SHAPES
@@ -81,7 +81,7 @@ NO_CUTS = Cuts()
 
 
 def make_plan(subgraph: Subgraph, cuts: Cuts = NO_CUTS) -> Plan:
-    """Cuts a partition into segments and host steps."""
+    """Cuts a partition into stages: segments and host nodes."""
     analysis = _Analysis(subgraph, cuts)
     segments: dict[tuple[int, str], SegmentPlan] = {}
     hosts: list[Node] = []
@@ -106,21 +106,21 @@ def make_plan(subgraph: Subgraph, cuts: Cuts = NO_CUTS) -> Plan:
 
 
 def _scheduled(segments: list[SegmentPlan], hosts: list[Node], analysis: _Analysis) -> list[SegmentPlan | Node]:
-    """An order in which steps can run. What waits for others comes as late as it can: they may wait for us."""
-    steps: list[SegmentPlan | Node] = [*segments, *hosts]
-    if len(steps) == 1:
-        return steps
+    """Orders stages so that they can run. Stages that wait for other tasks come last: these may wait for this task."""
+    stages: list[SegmentPlan | Node] = [*segments, *hosts]
+    if len(stages) == 1:
+        return stages
     made_by: dict[Node, int] = {}
-    for number, step in enumerate(steps):
-        for node in step.nodes if isinstance(step, SegmentPlan) else [step]:
+    for number, stage in enumerate(stages):
+        for node in stage.nodes if isinstance(stage, SegmentPlan) else [stage]:
             if node not in analysis.folding:
                 made_by[node] = number
     for number, segment in enumerate(segments):
         made_by.update({n: number for n, _ in segment.outputs if n in analysis.folding})
     needs: list[set[int]] = []
-    for number, step in enumerate(steps):
+    for number, stage in enumerate(stages):
         before: set[int] = set()
-        for node in step.nodes if isinstance(step, SegmentPlan) else [step]:
+        for node in stage.nodes if isinstance(stage, SegmentPlan) else [stage]:
             before.update([made_by[s] for s, _ in node.inputs if s in made_by])
             before.update([made_by[s] for s in node.controls if s in made_by])
         needs.append(before - {number})
@@ -132,37 +132,37 @@ def _scheduled(segments: list[SegmentPlan], hosts: list[Node], analysis: _Analys
             dependents[other].append(number)
 
     def rank(number: int) -> tuple[int, int, int]:
-        step = steps[number]
+        stage = stages[number]
         # What others wait for goes first. What puts something in, and so has no outputs, before what takes it out.
-        blocking = isinstance(step, Node) and step.op.blocking and 1 + bool(step.op.outputs)
-        if isinstance(step, Node) and step.op.name == "_Send":
+        blocking = isinstance(stage, Node) and stage.op.blocking and 1 + bool(stage.op.outputs)
+        if isinstance(stage, Node) and stage.op.name == "_Send":
             blocking = -1
-        elif isinstance(step, Node) and WAVE in step.attrs:
+        elif isinstance(stage, Node) and WAVE in stage.attrs:
             blocking = 2  # like a Recv: its copies wait for each other
-        return blocking, step.level if isinstance(step, SegmentPlan) else analysis.level[step], number
+        return blocking, stage.level if isinstance(stage, SegmentPlan) else analysis.level[stage], number
 
     for number, count in enumerate(waiting):
         if count == 0:
             heapq.heappush(ready, rank(number))
     order: list[SegmentPlan | Node] = []
     while ready:
-        for number in _popped_together(ready, steps):
-            order.append(steps[number])
+        for number in _popped_together(ready, stages):
+            order.append(stages[number])
             for other in dependents[number]:
                 waiting[other] -= 1
                 if waiting[other] == 0:
                     heapq.heappush(ready, rank(other))
-    assert len(order) == len(steps), "segments depend on each other in a circle"
+    assert len(order) == len(stages), "segments depend on each other in a circle"
     return order
 
 
-def _popped_together(ready: list[tuple[int, int, int]], steps: list[SegmentPlan | Node]) -> list[int]:
-    """The next step; if it is a Recv, with those of the same wave from the same task: they arrive together."""
+def _popped_together(ready: list[tuple[int, int, int]], stages: list[SegmentPlan | Node]) -> list[int]:
+    """Takes the next stage; a Recv comes with those of the same wave and task, since they arrive together."""
     first = heapq.heappop(ready)
     popped = [first[2]]
-    node = steps[first[2]]
+    node = stages[first[2]]
     while isinstance(node, Node) and node.op.name == "_Recv" and ready and ready[0][:2] == first[:2]:
-        other = steps[ready[0][2]]
+        other = stages[ready[0][2]]
         if not isinstance(other, Node) or other.attrs.get("send_task") != node.attrs["send_task"]:
             break
         popped.append(heapq.heappop(ready)[2])
@@ -275,7 +275,7 @@ class _Analysis:
         return False
 
     def static(self, node: Node) -> frozenset[int]:
-        """Which inputs of a node its segment is specialised on."""
+        """The inputs of a node that its segment is specialised on."""
         if not self.cuts.specialised and not node.op.static and node.op.static_of is None:
             return _NO_POSITIONS
         if node.name in self.cuts.specialised:
@@ -292,12 +292,12 @@ class _Analysis:
         return level
 
     def segment_of(self, node: Node, segments: dict[tuple[int, str], SegmentPlan]) -> SegmentPlan:
-        """The one of the segments that a node is in; made if there is none yet."""
+        """The segment that a node belongs to, which is made at its first node."""
         key = (self.level[node], node.device)
         return segments.get(key) or segments.setdefault(key, SegmentPlan(*key))
 
     def is_plain_constant(self, node: Node) -> bool:
-        """Whether a node's value is there before the step begins."""
+        """Tells if a node has its value before the step begins."""
         return node.op.name == "Const" and not node.controls and node in self.folding
 
     def variable_of(self, edge: Edge) -> Node | None:
