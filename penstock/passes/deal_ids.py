@@ -14,6 +14,7 @@ from typing import NamedTuple
 from penstock.graph.dtype import int32
 from penstock.ops.nn.embedding import deal_ids as deal_ids_op
 from penstock.passes.ir import Edge, Node, Subgraph, rewritten, with_inputs, without_unused
+from penstock.passes.partition import task_of
 
 _ARITHMETIC = frozenset(
     ("Cast", "FloorDiv", "FloorMod", "Less", "Maximum", "Range", "Reshape", "Select", "Size", "Sub")
@@ -111,7 +112,7 @@ def _matched(rows: Node, uses: _Uses, shown: set[Node]) -> _Dealt | None:
                 members.add(node)
                 stack.append(node)
     for node in members:
-        if node in shown or node.device != unique.device or (node.controls and node is not unique):
+        if node in shown or task_of(node.device) != task_of(unique.device) or (node.controls and node is not unique):
             return None
     return _Dealt(unique, rows, others[0], table_rows)
 

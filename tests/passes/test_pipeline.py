@@ -20,6 +20,7 @@ from penstock.passes.pipeline import Pass
 
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
 SIZES = (5, 2)
+ON_CPU = tf.ConfigProto(device_count={"GPU": 0})  # some passes are for segments of CPUs only
 NEEDED = ("place", "put_on", "split", "take_summed_rows")  # passes that every step over tasks needs
 EVERY = (
     *pipeline.GRAPH,
@@ -118,7 +119,7 @@ def results(steps: Steps, target: str) -> list[Any]:
         train = tf.train.AdagradOptimizer(0.1).minimize(loss)
         if target:
             tf.Session.reset(target)  # variables of other graphs have the same names
-        session = stack.enter_context(tf.Session(target))
+        session = stack.enter_context(tf.Session(target, config=ON_CPU))
         session.run(tf.global_variables_initializer())
         for size in SIZES:
             rows = np.random.RandomState(size).randn(size, WIDTH).astype(np.float32)
@@ -147,8 +148,8 @@ def target() -> Iterator[str]:
     with ExitStack() as stack:
         addresses = free_addresses(2)
         cluster = tf.train.ClusterSpec({"ps": addresses[:1], "worker": addresses[1:]})
-        stack.enter_context(tf.train.Server(cluster, "ps", 0))
-        yield stack.enter_context(tf.train.Server(cluster, "worker", 0)).target
+        stack.enter_context(tf.train.Server(cluster, "ps", 0, config=ON_CPU))
+        yield stack.enter_context(tf.train.Server(cluster, "worker", 0, config=ON_CPU)).target
 
 
 class Watch:
