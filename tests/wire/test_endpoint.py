@@ -314,7 +314,7 @@ def test_two_links_to_one_task(server: Server) -> None:
     wait_until(lambda: len(server.links.all()) == 2)
     channels[0].close()
     wait_until(lambda: len(server.links.all()) == 1)
-    assert server.links.find(WORKER) is not None
+    wait_until(lambda: server.links.find(WORKER) is not None)
     assert lost == []
     channels[1].close()
     wait_until(lambda: lost == [1])
