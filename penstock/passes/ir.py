@@ -104,7 +104,7 @@ class Replacements(dict[Node, Node]):
                 return node
         get = self.get
         inputs = [(get(s, s), i) for s, i in node.inputs]
-        controls = list(dict.fromkeys([get(s, s) for s in node.controls]))
+        controls = list(dict.fromkeys([get(s, s) for s in node.controls])) if node.controls else node.controls
         return Node(
             node.name, node.op, node.attrs, node.dtypes, inputs, controls, node.device, node.order, node.on_host
         )

@@ -76,6 +76,8 @@ def together(steps: list[Any]) -> list[Any]:
 
     A send waits for others as long as only small work on the host lies between: a message costs more than that.
     """
+    if not any(isinstance(step, Node) and step.op.name in ("_Send", "_Recv") for step in steps):
+        return steps
     result: list[Any] = []
     held: dict[Any, list[Node]] = {}
     receives: list[Node] | None = None  # if they are what comes last
