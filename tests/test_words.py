@@ -13,11 +13,7 @@ WORDS = (
     "segment partition plan step task channel frame wave session incarnation slot suspend resume cancel peer region "
     "stage instruction tier pass rendezvous cut fetch feed container link"
 )
-# Not yet: two files of the worker, and the folders that are not named here.
-FILES = [
-    *(path for folder in ("wire", "master", "worker", "client") for path in (ROOT / "penstock" / folder).glob("*.py")),
-    *(ROOT / "penstock" / name for name in ("server.py", "session.py", "kernel/waiting.py")),
-]
+FILES = (ROOT / "penstock").rglob("*.py")
 PLACES = {str(path.relative_to(ROOT / "penstock")): path for path in FILES}
 
 

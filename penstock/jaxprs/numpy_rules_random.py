@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,15 @@ _KEY_STEPS = 0x9E3779B9, 0xBB67AE85
 _FEW = 8  # blocks, up to which Python's own numbers are faster than NumPy's arrays
 
 
-def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
-    """Ten rounds, on numbers or on arrays of them. 32-bit words are kept in uint64, so products need no conversion."""
+def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int], kind: Callable[[int], Any]) -> tuple[Any, ...]:
+    """Ten rounds, on numbers of a kind or on arrays of them. 32-bit words are kept in 64 bits, so products fit."""
     a, b, c, d = counter
+    left_factor, right_factor, low, bits = kind(_FACTORS[0]), kind(_FACTORS[1]), kind(_LOW), kind(32)
     first, second = key
     for _ in range(10):
-        left, right = a * _FACTORS[0], c * _FACTORS[1]
-        a, b = (right >> 32) ^ b ^ first, right & _LOW
-        c, d = (left >> 32) ^ d ^ second, left & _LOW
+        left, right = a * left_factor, c * right_factor
+        a, b = (right >> bits) ^ b ^ kind(first), right & low
+        c, d = (left >> bits) ^ d ^ kind(second), left & low
         first, second = (first + _KEY_STEPS[0]) & _LOW, (second + _KEY_STEPS[1]) & _LOW
     return a, b, c, d
 
@@ -36,11 +38,11 @@ def _words(seed: int, start: int, blocks: int) -> np.ndarray:
         words: list[int] = []
         for low in range(start, start + blocks):
             high = (seed + (low >> 64)) & _WORD
-            words += philox((low & _LOW, low >> 32 & _LOW, high & _LOW, high >> 32), key)
+            words += philox((low & _LOW, low >> 32 & _LOW, high & _LOW, high >> 32), key, int)
         return np.array(words, np.uint32)
     lows = np.arange(blocks, dtype=np.uint64) + np.uint64(start)
     highs = np.uint64(seed) + (lows < np.uint64(start)).astype(np.uint64)
-    return np.stack(philox((lows & _LOW, lows >> 32, highs & _LOW, highs >> 32), key), 1).astype(np.uint32)
+    return np.stack(philox((lows & _LOW, lows >> 32, highs & _LOW, highs >> 32), key, np.uint64), 1).astype(np.uint32)
 
 
 @rule("rng_bit_generator")

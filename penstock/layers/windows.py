@@ -52,7 +52,7 @@ def for_all_axes(values: Any, data_format: str) -> list[int]:
 
 
 def conv_size(size: int | None, window: int, padding: str, stride: int, dilation: int = 1) -> int | None:
-    """How many windows fit along an axis."""
+    """The number of windows that fit along an axis."""
     if size is None:
         return None
     extent = (window - 1) * dilation + 1

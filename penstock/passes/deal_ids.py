@@ -36,7 +36,7 @@ _Uses = dict[Node, list[tuple[Node, int, int]]]  # of a node: (consumer, its inp
 
 
 class _Dealt(NamedTuple):
-    """What one op stands in for: the Unique, and the partitions of rows and of places by shard."""
+    """The nodes that one op replaces: the Unique, and the partitions of rows and of places by shard."""
 
     unique: Node
     rows: Node
@@ -89,7 +89,7 @@ def _one_op(found: _Dealt) -> Node:
 
 
 def _matched(rows: Node, uses: _Uses, shown: set[Node]) -> _Dealt | None:
-    """What one op may stand in for; None where `rows` is no such partition, or the order of ids may show."""
+    """Finds the nodes that one op can replace; None if `rows` is no such partition, or the order of ids is visible."""
     flat, table_rows = _strategy(rows)
     if flat is None:
         return None

@@ -77,7 +77,7 @@ def is_reference(dtype: DType) -> bool:
 
 
 def reads_variable(node: Node) -> bool:
-    """Whether a node does nothing but read a variable."""
+    """Tells if a node does nothing but read a variable."""
     return node.op.name in _READS and node.inputs[0][0].op.name in _READS[node.op.name]
 
 
@@ -92,7 +92,7 @@ class Subgraph:
 
 
 class Replacements(dict[Node, Node]):
-    """What stands in for nodes that a pass replaces. Passes change no node: whatever follows a new one is new, too."""
+    """Maps nodes that a pass replaces to the new ones. Passes change no node, so all nodes after a new one are new, too."""
 
     def followed_by(self, node: Node) -> Node:
         """A node behind those that were replaced so far: itself if none of its sources was."""
@@ -104,7 +104,7 @@ class Replacements(dict[Node, Node]):
                 return node
         get = self.get
         inputs = [(get(s, s), i) for s, i in node.inputs]
-        controls = list(dict.fromkeys([get(s, s) for s in node.controls]))
+        controls = list(dict.fromkeys([get(s, s) for s in node.controls])) if node.controls else node.controls
         return Node(
             node.name, node.op, node.attrs, node.dtypes, inputs, controls, node.device, node.order, node.on_host
         )

@@ -153,7 +153,7 @@ class Cut:
 
 
 def _waves(nodes: list[Node]) -> dict[Node, int]:
-    """How often the way to each node goes from one task to another, at most.
+    """Counts how often the way to each node goes from one task to another, at most.
 
     What a task receives may depend on what it has sent: then it comes in a later wave, and nothing of an earlier one
     may wait for it. The copies of a split node wait for each other, so all have one wave, which is no other's: all

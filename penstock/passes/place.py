@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from penstock.errors import InvalidArgumentError
 from penstock.graph.device import DeviceSpecV2
+from penstock.graph.dtype import resource, variant
 from penstock.passes.ir import Node, Replacements, Subgraph, is_reference
 
 # Op types whose bodies may be in several tasks, each op of them where it asks to be.
@@ -21,14 +22,28 @@ class _Groups:
         self._parent: dict[Node, Node] = {}
 
     def find(self, node: Node) -> Node:
-        while node in self._parent:
-            node = self._parent[node]
+        while (parent := self._parent[node]) is not node:
+            node = parent
         return node
 
     def join(self, a: Node, b: Node) -> None:
-        first, second = self.find(a), self.find(b)
-        if first is not second:
-            self._parent[second] = first
+        self._parent.setdefault(a, a)
+        self._parent.setdefault(b, b)
+        self._parent[self.find(b)] = self.find(a)
+
+    def lists(self, nodes: Iterable[Node]) -> list[list[Node]]:
+        """The nodes by group; most have a group of their own."""
+        found: list[list[Node]] = []
+        of_root: dict[Node, list[Node]] = {}
+        for node in nodes:
+            if node not in self._parent:
+                found.append([node])
+            elif (root := self.find(node)) in of_root:
+                of_root[root].append(node)
+            else:
+                of_root[root] = [node]
+                found.append(of_root[root])
+        return found
 
 
 def place(subgraph: Subgraph, devices: Sequence[str], soft: bool = False, default: str | None = None) -> Subgraph:
@@ -42,21 +57,19 @@ def place(subgraph: Subgraph, devices: Sequence[str], soft: bool = False, defaul
     base = DeviceSpecV2.from_string(default or devices[0])
     several = any(s.job != base.job or s.task != base.task for s in specs)
     groups = _colocated(subgraph.nodes, base if several else None)
-    members: dict[Node, list[Node]] = {}
-    for node in subgraph.nodes:
-        members.setdefault(groups.find(node), []).append(node)
     device_of: dict[Node, str] = {}
-    known: dict[Any, str] = {}  # by all that the choice depends on, where a group asks for one device at most
-    for nodes in members.values():
-        wishes = {node.device for node in nodes if node.device}
-        if default is not None and not wishes:
+    known: dict[Any, str] = {}  # where all ask for the same: by all that the choice depends on
+    for nodes in groups.lists(subgraph.nodes):
+        kinds = {(node.device, node.op.host, node.op.name == "_Arg") for node in nodes}
+        form = next(iter(kinds)) if len(kinds) == 1 else None
+        if default is not None and not any([device for device, *_ in kinds]):
             chosen = default
-        elif len(wishes) > 1:
+        elif form is None:
             chosen = _choose(nodes, specs, base, soft)
         else:
-            form = (*wishes, all(n.op.host for n in nodes), all(n.op.name == "_Arg" for n in nodes))
             chosen = known.get(form) or known.setdefault(form, _choose(nodes, specs, base, soft))
-        device_of.update(dict.fromkeys(nodes, chosen))
+        for node in nodes:
+            device_of[node] = chosen
     return with_devices(subgraph, device_of.__getitem__)
 
 
@@ -64,8 +77,8 @@ def with_devices(subgraph: Subgraph, device_of: Callable[[Node], str]) -> Subgra
     """The subgraph with each node on the device that is given for it."""
     new = Replacements()
     for node in subgraph.nodes:
-        inputs = [(new[source], i) for source, i in node.inputs]
-        controls = [new[source] for source in node.controls]
+        inputs = [(new[source], i) for source, i in node.inputs] if node.inputs else node.inputs
+        controls = [new[source] for source in node.controls] if node.controls else node.controls
         new[node] = Node(
             node.name, node.op, node.attrs, node.dtypes, inputs, controls, device_of(node), node.order, node.on_host
         )
@@ -84,21 +97,21 @@ def colocated_with(node: Node) -> list[str]:
 
 
 def _colocated(nodes: Sequence[Node], default: DeviceSpecV2 | None) -> _Groups:
-    """Which nodes share a device. With `default`, a device of the default task, there are several tasks."""
+    """Groups nodes that share a device. With `default`, a device of the default task, there are several tasks."""
     groups = _Groups()
     by_name = {n.name: n for n in nodes}
     leaders: dict[str, Node] = {}
     for node in nodes:
         # Lists of tensors do not travel, so what takes one is where it is. In one task they may change the device.
-        takes_list = default is not None and any(s.dtypes[i].name == "variant" for s, i in node.inputs)
+        takes_list = default is not None and any(s.dtypes[i] is variant for s, i in node.inputs)
         for name in () if takes_list or "_class" not in node.attrs else colocated_with(node):
             leader = by_name.get(name) or leaders.setdefault(name, node)
             groups.join(leader, node)
         apart = default is not None and node.op.name in SPLIT_OPS and _is_over_tasks(node, default)
         for source, index in node.inputs:
             kind = source.dtypes[index]
-            bound = kind._is_ref_dtype and not _takes_elsewhere(node, source)
-            if ((bound or kind.name == "resource") and not apart) or (takes_list and kind.name == "variant"):
+            bound = kind is resource or (kind._is_ref_dtype and not _takes_elsewhere(node, source))
+            if (bound and not apart) or (takes_list and kind is variant):
                 groups.join(source, node)
     return groups
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from operator import attrgetter
 from typing import Any
 
 from penstock.errors import InvalidArgumentError
@@ -15,6 +16,7 @@ from penstock.passes.ir import Edge, NameInBody, Node, Subgraph, sorted_nodes
 from penstock.passes.narrow import Narrowed, can_be_narrowed, narrowed, own_results
 
 _ANY = TensorShape.of(None)
+_NOTHING: list[Any] = []  # one list for all nodes without inputs: nobody changes it
 
 
 @op("_Arg", "-> output: T", host=True, stateful=True)
@@ -53,25 +55,36 @@ def _prune(
         needs.operation(target)
     needs.close()
     narrow = {op: narrowed(op, used) for op, used in needs.results.items()}
+    moved = {op.outputs[o]: i for op, form in narrow.items() for i, o in enumerate(form.outputs)}
+    given: dict[Tensor, Edge] = {tensor: (node, 0) for tensor, node in fed.items()}
     nodes: dict[Operation, Node] = {}
-    for operation in needs.operations:
-        nodes[operation] = _node(operation, narrow.get(operation) if narrow else None)
-    edges: dict[Tensor, Edge] = {}  # where they are not simply an output of the tensor's operation
-    for operation, form in narrow.items():
-        edges.update({operation.outputs[o]: (nodes[operation], i) for i, o in enumerate(form.outputs)})
-    edges.update({tensor: (node, 0) for tensor, node in fed.items()})
-    for operation, node in nodes.items():
+
+    def edge(tensor: Tensor) -> Edge:
+        return given.get(tensor) or (nodes[tensor.op], moved.get(tensor, tensor.value_index))
+
+    def connect(operation: Operation, node: Node) -> None:
         inputs = operation.input_list
         if operation in narrow:
             inputs = [inputs[i] for i in narrow[operation].inputs]
         if inputs:
-            node.inputs = [edges.get(t) or (nodes[t.op], t.value_index) for t in inputs]
+            node.inputs = [edge(tensor) for tensor in inputs]
         if operation.control:
             node.controls = [needs.stand_in(c) or nodes[c] for c in operation.control if c not in done]
+
+    late: list[Operation] = []
+    for operation in sorted(needs.operations, key=attrgetter("_id")):
+        node = nodes[operation] = _node(operation, narrow.get(operation))
+        try:
+            connect(operation, node)
+        except KeyError:  # it takes or waits for what was made after it
+            late.append(operation)
+    for operation in late:
+        connect(operation, nodes[operation])
+    every = [*fed.values(), *nodes.values()]
     return Subgraph(
-        nodes=sorted_nodes([*fed.values(), *nodes.values()]),
+        nodes=sorted_nodes(every) if late else every,
         feeds=list(fed.values()),
-        fetches=[edges.get(t) or (nodes[t.op], t.value_index) for t in wanted],
+        fetches=[edge(tensor) for tensor in wanted],
         targets=[nodes[t] for t in targets],
     )
 
@@ -137,10 +150,11 @@ def _node(operation: Operation, form: Narrowed | None) -> Node:
             f"You must feed a value for placeholder tensor '{operation.name}' with dtype {dtype} and shape "
             f"{operation.outputs[0].shape}",
         )
-    dtypes = tuple([t.dtype for t in operation.outputs])
+    outputs = operation.outputs
+    dtypes = (outputs[0].dtype,) if len(outputs) == 1 else tuple([t.dtype for t in outputs])
     attrs = operation.attrs
     if form is not None:
         dtypes, attrs = tuple(dtypes[i] for i in form.outputs), form.attrs
     graph = operation.graph
     name = NameInBody(operation.name, graph.name) if isinstance(graph, FuncGraph) else operation.name
-    return Node(name, op_def, attrs, dtypes, device=operation.device, order=operation._id)
+    return Node(name, op_def, attrs, dtypes, _NOTHING, _NOTHING, operation.device, operation._id)

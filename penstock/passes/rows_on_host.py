@@ -129,7 +129,7 @@ def _row_updates(subgraph: Subgraph) -> set[Node]:
 
 
 def _is_index_arithmetic(node: Node) -> bool:
-    """Whether a node computes integers of integers: XLA divides these ten times more slowly than NumPy."""
+    """Tells if a node computes integers of integers: XLA divides these ten times more slowly than NumPy."""
     types = [*node.dtypes, *(source.dtypes[i] for source, i in node.inputs)]
     return node.op.numpy and bool(node.inputs) and all(_is_whole(t) for t in types) and not node.op.stateful
 

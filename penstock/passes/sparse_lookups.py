@@ -74,7 +74,7 @@ def _with_own_reads(subgraph: Subgraph, gathers: list[Node]) -> Subgraph:
 
 
 def _only_changed_after(gather: Node, variable: Edge, nodes: list[Node]) -> bool:
-    """Whether whatever may change the variable in this step waits for the gather, so that it may read late."""
+    """Tells if all changes of the variable in this step wait for the gather, so that the gather may read late."""
     after = {gather}
     for node in nodes:
         if any(source in after for source in sources_of(node)):

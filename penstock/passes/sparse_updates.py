@@ -93,7 +93,7 @@ def _with_sums(subgraph: Subgraph, place: Callable[[Node], str | None], on_host:
 def _fused(
     unique: Node, uses: Uses, kept: set[Node], place: Callable[[Node], str | None], on_host: bool
 ) -> dict[Node, list[Node]]:
-    """What stands in for the nodes that sum duplicates and for the updates; nothing where they must stay."""
+    """Replacements of the nodes that sum duplicates and of the updates; none if the nodes must stay."""
     sums = [(node, i) for node, i, output in uses[unique] if output == 1]
     shapes = [node for node, _, output in uses[unique] if output == 0 and node.op.name == "Shape"]
     if len(sums) != 1 or len(shapes) != 1:

@@ -196,12 +196,12 @@ class _Copies:
         return [] if name == "body" and result in self._kept else [self.home]
 
     def _parameters(self, task: str) -> list[int]:
-        """Which parameters the copy in a task has."""
+        """The parameters of the copy in a task."""
         cuts = [(self._bodies[name].feeds, cut) for name, cut in self._cuts.items()]
         return [i for i in range(self._count) if any(cut.feed(feeds[i], task) for feeds, cut in cuts)]
 
     def outputs(self, task: str) -> list[int]:
-        """Which outputs of the node the copy in a task has. A loop gives what it takes."""
+        """The outputs of the node that its copy in a task has. A loop returns what it takes."""
         if "body" in self._bodies:
             return self._parameters(task)
         return list(range(len(self._node.dtypes))) if task == self.home else []

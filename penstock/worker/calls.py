@@ -30,6 +30,7 @@ from penstock.worker.segment import SMALL, Segment
 from penstock.worker.step import Step
 from penstock.worker.tiers import Tiers
 
+_NO_ATTRS: dict[str, Any] = {}  # of all kernels that want none
 FEW_VALUES = 2  # a slice is cut out of a segment that was compiled for more values of its bounds
 
 
@@ -157,11 +158,21 @@ class NodeCall:
     def __init__(self, owner: Executable, node: Node) -> None:
         self.owner = owner
         self.node = node
-        self.waits = _may_block(node)
-        self.name = node.name
-        self.device = node.device
         self.out_slots = [owner.slot((node, i)) for i in range(len(node.dtypes))]
         self.inputs = [owner.source(edge) for edge in node.inputs]
+
+    @functools.cached_property
+    def waits(self) -> bool:
+        """Tells if it may wait for others."""
+        return _may_block(self.node)
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def device(self) -> str:
+        return self.node.device
 
     @property
     def in_slots(self) -> list[int]:
@@ -262,7 +273,7 @@ class KernelCall(NodeCall):
     def __init__(self, owner: Executable, node: Node) -> None:
         super().__init__(owner, node)
         wants = node.op.wants
-        self.attrs = {k: v for k, v in node.attrs.items() if k in wants} if wants else {}
+        self.attrs = {k: v for k, v in node.attrs.items() if k in wants} if wants else _NO_ATTRS
         self.wants_context = "ctx" in wants
         self._groups = grouped(node.op, node.attrs, range(len(node.inputs))) if _takes_lists(node.op) else None
 

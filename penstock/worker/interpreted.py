@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from penstock.graph.dtype import DType
-from penstock.graph.opdef import OpDef
 from penstock.passes.ir import Node
 from penstock.passes.on_host import deals_with_lists
 from penstock.worker.calls import KernelCall, host_value
 from penstock.worker.kinds import written_positions
-from penstock.worker.op_programs import TooMuchWork, programs_of
+from penstock.worker.op_programs import OpPrograms, TooMuchWork, programs_of
 from penstock.worker.resources import USED_UP, StoredVariable
 from penstock.worker.row_updates import RowUpdate, put_rows
 from penstock.worker.step import Step
@@ -29,20 +29,28 @@ class InterpretedCall(KernelCall):
     The caller holds the locks of the segment's variables, and undoes all changes if a later node fails.
     """
 
+    # Few nodes have these.
+    written: Sequence[int] = ()
+    changed: Sequence[StoredVariable] = ()
+    _rows: int | None = None  # which input says what rows change
+    _programs: OpPrograms | None = None
+    _row_update: RowUpdate | None = None
+
     def __init__(self, owner: Any, node: Node) -> None:
         super().__init__(owner, node)
         op = node.op
-        self._types = [_numpy_type(t.base_dtype) for t in node.dtypes]
-        self._kernel = op.kernel
-        self.written = written_positions(op)
-        self.changed = [v for v in [self.inputs[i] for i in self.written] if isinstance(v, StoredVariable)]
-        plain = (op.numpy or op.name == "Const" or deals_with_lists(node)) and not op.random and not op.writes
-        # If only some rows of a variable change, only these are kept for an undo.
-        self._rows = op.input_index("indices") if op.writes and not op.overwrites and _has_indices(op) else None
-        self._programs = None if plain else programs_of(node, self.written if self._rows is not None else ())
-        self._row_update = RowUpdate(node) if op.row_rule is not None else None
-        self._only = self.out_slots[0] if len(self.out_slots) == 1 and not self.written else None
-        self._is_random = op.random
+        self._types = _numpy_types(node.dtypes)
+        self._only = self.out_slots[0] if len(self.out_slots) == 1 and not op.writes else None
+        if op.writes:
+            self.written = written_positions(op)
+            self.changed = [v for v in [self.inputs[i] for i in self.written] if isinstance(v, StoredVariable)]
+            # If only some rows of a variable change, only these are kept for an undo.
+            if not op.overwrites and any(arg.name == "indices" for arg in op.inputs):
+                self._rows = op.input_index("indices")
+            if op.row_rule is not None:
+                self._row_update = RowUpdate(node)
+        if op.writes or op.random or not (op.numpy or op.name == "Const" or deals_with_lists(node)):
+            self._programs = programs_of(node, self.written if self._rows is not None else ())
 
     def __call__(self, values: list[Any], step: Step) -> None:
         arguments = []
@@ -59,9 +67,10 @@ class InterpretedCall(KernelCall):
             except KERNEL_ERRORS as error:
                 raise named_error(error, self.node, arguments) from error
         elif self._programs is not None:
-            if self._is_random and _drawn(arguments) > MANY_DRAWN:
+            is_random = self.node.op.random
+            if is_random and _drawn(arguments) > MANY_DRAWN:
                 raise TooMuchWork
-            key = self.owner.context.random_state.key(self.node, step.drawn) if self._is_random else None
+            key = self.owner.context.random_state.key(self.node, step.drawn) if is_random else None
             results = self._programs.run(self.node, arguments, key, self._take(arguments, step))
         else:
             results = self._results(arguments, step)
@@ -103,7 +112,7 @@ class InterpretedCall(KernelCall):
         node = self.node
         attrs = {**self.attrs, "ctx": step} if self.wants_context else self.attrs
         try:
-            result = self._kernel(*self.grouped(arguments), **attrs)
+            result = node.op.kernel(*self.grouped(arguments), **attrs)
         except KERNEL_ERRORS as error:
             raise named_error(error, node, arguments) from error
         if result is None:
@@ -125,20 +134,15 @@ class InterpretedCall(KernelCall):
             variable.value = value
 
 
-@functools.cache
-def _numpy_type(dtype: DType) -> Any:
-    return None if dtype._numpy is None else np.dtype(dtype._numpy)
-
-
-@functools.cache
-def _has_indices(op: OpDef) -> bool:
-    return any(arg.name == "indices" for arg in op.inputs)
+@functools.lru_cache
+def _numpy_types(dtypes: tuple[DType, ...]) -> list[Any]:
+    return [None if t.base_dtype._numpy is None else np.dtype(t.base_dtype._numpy) for t in dtypes]
 
 
 def _drawn(arguments: Sequence[Any]) -> int:
     """Returns how many numbers a random node draws, if its first input is their shape."""
     shape: Any = arguments[0] if arguments else None
-    return int(np.prod(shape, dtype=np.int64)) if getattr(shape, "ndim", 0) == 1 and shape.dtype.kind == "i" else 0
+    return math.prod(shape.tolist()) if getattr(shape, "ndim", 0) == 1 and shape.dtype.kind == "i" else 0
 
 
 def _typed(value: Any, wanted: np.dtype) -> Any:

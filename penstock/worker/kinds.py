@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.graph.dtype import resource, string
 from penstock.graph.function import Call, Function
-from penstock.graph.opdef import OpDef
+from penstock.graph.opdef import OpDef, static_positions
 from penstock.passes.ir import Node, Subgraph, is_reference
 from penstock.passes.prune import body_of
 
@@ -69,6 +69,20 @@ def _functions(attrs: dict[str, Any]) -> list[Function]:
         elif isinstance(value, Call):
             found += _functions(value.attrs)
     return found
+
+
+def static_inputs(node: Node) -> frozenset[int]:
+    """The inputs of a node that the compiled code is specialised on."""
+    found = _static_inputs(node.op)
+    return static_positions(node.op, node.attrs, len(node.inputs)) if found is None else found
+
+
+@functools.cache
+def _static_inputs(op: OpDef) -> frozenset[int] | None:
+    """Likewise, if that depends on nothing but the op, as it does for most, else None."""
+    if op.static_of is not None or (op.static and any(arg.is_list for arg in op.inputs)):
+        return None
+    return static_positions(op, {}, len(op.inputs))
 
 
 @functools.cache

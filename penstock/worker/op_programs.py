@@ -16,13 +16,13 @@ import numpy as np
 
 from penstock.graph.checks import NotTraceable
 from penstock.graph.function import Call, Function
-from penstock.graph.opdef import static_positions
 from penstock.graph.shape import TensorShape
 from penstock.jaxprs.errors import NoRule
 from penstock.jaxprs.numpy_program import NumpyProgram
 from penstock.jaxprs.symbols import named_sizes, numbered, symbolic
 from penstock.kernel.types import on_platform
 from penstock.passes.ir import Node
+from penstock.worker.kinds import static_inputs
 from penstock.worker.tracing import Checks, Trace
 
 _programs: dict[Any, _Program | None] = {}  # None: the kernel must know its sizes
@@ -41,7 +41,7 @@ def programs_of(node: Node, donated: Sequence[int] = ()) -> OpPrograms:
     """Returns the programs that a node shares with all nodes like it. They may write into the inputs in `donated`."""
     wanted = {k: v for k, v in node.attrs.items() if k in node.op.wants}
     types = tuple([source.dtypes[i].base_dtype for source, i in node.inputs])
-    static = static_positions(node.op, node.attrs, len(types))
+    static = static_inputs(node)
     key = (node.op.kernel, _hashable(wanted) if wanted else (), node.dtypes, types, static, *donated)
     found = _shared.get(key)
     if found is None:

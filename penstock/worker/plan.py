@@ -13,9 +13,8 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 
 from penstock.graph.dtype import variant
-from penstock.graph.opdef import static_positions
 from penstock.passes.ir import WAVE, Edge, Node, Subgraph, is_reference, sources_of
-from penstock.worker.kinds import is_host, is_variable
+from penstock.worker.kinds import is_host, is_variable, static_inputs
 
 _READS = frozenset(("Identity", "ReadVariableOp"))
 _SHAPES = frozenset(("Shape", "ShapeN", "Size", "Rank"))
@@ -189,6 +188,8 @@ class _Analysis:
 
     def _read_where_used(self) -> None:
         """Moves reads of variables to the segment that takes them, if it is one: values between segments are copies."""
+        if not self.host and not any(self.level.values()):
+            return  # there is one segment for each device
         levels: dict[Node, set[int]] = defaultdict(set)  # of a read: where it is used, -1 for other uses
         reads = {n: n for n in self.subgraph.nodes if n.op.name in _READS and not n.controls and self._is_read(n)}
         if not reads:
@@ -253,9 +254,12 @@ class _Analysis:
         level = 0
         if op.name == "_Recv" or WAVE in node.attrs:
             level = _WAVE * node.attrs["wave" if op.name == "_Recv" else WAVE]
+        hosts, folding, device = self.host, self.folding, node.device
         for i, (source, _) in enumerate(node.inputs):
-            cut = i in static and source not in self.folding
-            after = self._level_after(source, node, host, cut)
+            if host or source in hosts or source in folding or i in static or source.device != device:
+                after = self._level_after(source, node, host, i in static and source not in folding)
+            else:
+                after = self.level[source]  # as for most
             if after > level:
                 level = after
         for source in node.controls:
@@ -276,11 +280,9 @@ class _Analysis:
 
     def static(self, node: Node) -> frozenset[int]:
         """The inputs of a node that its segment is specialised on."""
-        if not self.cuts.specialised and not node.op.static and node.op.static_of is None:
-            return _NO_POSITIONS
         if node.name in self.cuts.specialised:
             return frozenset(i for i, (s, index) in enumerate(node.inputs) if s.dtypes[index].base_dtype.is_integer)
-        return static_positions(node.op, node.attrs, len(node.inputs))
+        return static_inputs(node)
 
     def _level_after(self, source: Node, node: Node, host: bool, cut: bool) -> int:
         if not host and source in self.folding:

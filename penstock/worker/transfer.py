@@ -76,6 +76,8 @@ def together(stages: list[Any]) -> list[Any]:
 
     A send is delayed while only small work on the host follows, since that costs less than another message.
     """
+    if not any(isinstance(stage, Node) and stage.op.name in ("_Send", "_Recv") for stage in stages):
+        return stages
     result: list[Any] = []
     held: dict[Any, list[Node]] = {}
     receives: list[Node] | None = None  # the last stage, if it is a list of receives

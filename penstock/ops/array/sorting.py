@@ -140,7 +140,7 @@ def searchsorted(
     out_type: DTypeLike = _INT32,
     name: str | None = None,
 ) -> Tensor:
-    """Where to insert `values` into each row of `sorted_sequence` so that it stays sorted.
+    """Finds where to insert `values` into each row of `sorted_sequence` so that it stays sorted.
 
     >>> tf.searchsorted([1, 3, 5], [2, 5])
     """

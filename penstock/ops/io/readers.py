@@ -372,7 +372,7 @@ class TFRecordCompressionType:
 
 
 class TFRecordOptions:
-    """How a TFRecord file is compressed.
+    """The compression of a TFRecord file.
 
     >>> options = tf.python_io.TFRecordOptions("GZIP")
     """
