@@ -92,7 +92,7 @@ class Subgraph:
 
 
 class Replacements(dict[Node, Node]):
-    """Maps nodes that a pass replaces to the new ones. Passes change no node, so all nodes after a new one are new, too."""
+    """Maps nodes that a pass replaces to new ones. Passes change no node: all nodes after a new one are new, too."""
 
     def followed_by(self, node: Node) -> Node:
         """A node behind those that were replaced so far: itself if none of its sources was."""

@@ -155,7 +155,7 @@ class _Reader(Functions):
         self._sizes: dict[str, int] = {}  # of a body with all bodies inside it, in nodes
 
     def value(self, call: Any, depth: int) -> Function | Call:
-        """Reads a `func` attr. Uses of bodies are counted, since code that walks bodies visits one once for each use."""
+        """Reads a `func` attr. It counts uses of bodies, since code that walks bodies visits one once for each use."""
         found = super().value(call, depth)
         if isinstance(found, Function):
             self.written_out += self._sizes[found.name]

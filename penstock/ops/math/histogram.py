@@ -71,7 +71,7 @@ def histogram_fixed_width(
     dtype: DTypeLike = _INT32,
     name: str | None = None,
 ) -> Tensor:
-    """Counts the `values` that fall into each of `nbins` equal parts of `value_range`; the outer parts include values beyond.
+    """Counts the `values` in each of `nbins` equal parts of `value_range`; the outer parts include values beyond.
 
     >>> tf.histogram_fixed_width([-1.0, 0.0, 1.5], [0.0, 5.0], nbins=5)
     """
@@ -181,7 +181,7 @@ def bincount(
     dtype: DTypeLike = dt.int32,
     name: str | None = None,
 ) -> Tensor:
-    """Counts how often each number from 0 up occurs, or the sum of its weights: `tf.bincount([0, 2, 2])` is [1, 0, 2]."""
+    """Counts each number from 0 up, or sums its weights: `tf.bincount([0, 2, 2])` is [1, 0, 2]."""
     with name_scope(name, "bincount", [arr, weights]):
         arr = convert_to_tensor(arr, name="arr", dtype=dt.int32)
         any_given = casting.cast(compare.greater(size(arr), 0), dt.int32)
