@@ -18,21 +18,21 @@ Bounds = tuple[int, ...]
 
 
 class StoredPrograms:
-    """Finds and stores the programs of one jaxpr, for any bounds. Only code for CPUs is stored.
+    """Finds and stores the programs of one jaxpr, for any bounds, as code for CPUs. It does nothing unless `is_used`.
 
-    >>> call = StoredPrograms(jaxpr, "cpu").function((64,), made, forms)
+    >>> call = StoredPrograms(jaxpr, is_used=True).function((64,), made, forms)
     """
 
-    def __init__(self, jaxpr: Any, platform: str) -> None:
+    def __init__(self, jaxpr: Any, is_used: bool) -> None:
         self._jaxpr = jaxpr
-        self._platform = platform
+        self._is_used = is_used
         self._new: dict[Bounds, Any] = {}  # made here, and not stored yet
 
     @functools.cached_property
     def _place(self) -> tuple[ProgramCache, str] | None:
         """The cache and the prefix of the programs' names; None if nothing is stored."""
         cache = kept()
-        if cache is None or self._platform != "cpu" or not jax.config.values["jax_enable_compilation_cache"]:
+        if cache is None or not self._is_used or not jax.config.values["jax_enable_compilation_cache"]:
             return None
         try:
             return cache, f"padded-{digest(self._jaxpr)}-"
@@ -55,7 +55,7 @@ class StoredPrograms:
         if stored is not None:
             return jax.export.deserialize(bytearray(stored)).call
         try:
-            exported = jax.export.export(jax.jit(made), platforms=[self._platform])(*forms)
+            exported = jax.export.export(jax.jit(made), platforms=["cpu"])(*forms)
         except (ValueError, NotImplementedError):  # jax cannot store a part of it
             return made
         self._new[bounds] = exported

@@ -68,7 +68,8 @@ class Traced:
         if any(is_symbol(d) for form in (*new, *assigned) for d in form.shape):
             raise NoRule("assign", "the shape of a variable changes")
         self.programs: dict[Bounds, _Padded] = {}
-        self.stored = StoredPrograms(self.jaxpr, segment.platform)
+        # Beside a GPU, code for the CPU may get arrays that jax has to move, which only jit does.
+        self.stored = StoredPrograms(self.jaxpr, is_used=segment.platform == "cpu" and segment.is_default)
 
     def _trace(self, values: list[Any]) -> Any:
         """Traces the segment with the pattern's symbols, and returns the form of its results."""
@@ -189,8 +190,9 @@ class _Padded:
         self._program = Program(traced.segment.program.log, traced.segment.name, kind="padded")
         with self._program.compiling():
             this_thread.traced = self._program, [str(list(shape)) for shape in self._shapes]
-            # The compiled code is called directly: jit would compile again when results of a stored function come back.
-            self._compiled = traced.segment.compile(jitted, (updated, read, inputs, constants, keys, sizes))
+            compiled = traced.segment.compile(jitted, (updated, read, inputs, constants, keys, sizes))
+        # A stored function is called directly: jit would compile again when its results come back as arguments.
+        self._compiled = jitted if call is of_leaves else compiled
         traced.stored.keep(tuple(bounds.values()))
 
     def run(self, sizes: Sizes, values: list[Any], step: Step) -> None:
