@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -85,6 +86,7 @@ class Saver:
         self._save_relative_paths = save_relative_paths
         self._filename = filename
         self._is_empty = False
+        self._saving = threading.Lock()
         self.saver_def: Any = saver_def
         self._last_checkpoints: list[tuple[str, float]] = []
         self._checkpoints_to_delete: list[tuple[str, float]] = []
@@ -199,7 +201,8 @@ class Saver:
         """Saves the variables and returns the prefix of the checkpoint, `save_path-global_step`.
 
         A failure at any point does not harm existing checkpoints: files are written under temporary names and renamed
-        when they are on disk, and the list of checkpoints is changed last.
+        when they are on disk, and the list of checkpoints is changed last. Threads that save take turns, so a save that
+        began earlier never becomes the latest checkpoint after one that began later.
         """
         if os.path.split(latest_filename or "checkpoint")[0]:
             raise ValueError(f"'latest_filename' must not contain path components: {latest_filename}")
@@ -211,32 +214,33 @@ class Saver:
             raise ValueError(f"save_path must name a file, received '{save_path}'.")
         if base == (latest_filename or "checkpoint"):
             raise ValueError(f"'save_path' must not be the name of the file that lists checkpoints: '{save_path}'.")
-        prefix = self._prefix(sess, save_path, global_step)
-        if self._is_empty:
-            return None
-        if self.saver_def is None:
-            raise RuntimeError("Call Saver.build() before save(): the constructor was told to defer it.")
-        if directory and not os.path.isdir(directory):
-            with files.named(directory):
-                os.makedirs(directory, exist_ok=True)
-        written = sess.run(self.saver_def.save_tensor_name, {self.saver_def.filename_tensor_name: prefix})
-        prefix = written.decode() if isinstance(written, bytes) else str(written)
-        if write_meta_graph:
-            self.export_meta_graph(
-                f"{prefix}.{meta_graph_suffix}", graph=sess.graph, strip_default_attrs=strip_default_attrs
-            )
-        if write_state:
-            self._record(prefix)
-            update_checkpoint_state(
-                directory,
-                prefix,
-                self.last_checkpoints,
-                latest_filename,
-                [stamp for _, stamp in self._last_checkpoints],
-                save_relative_paths=self._save_relative_paths,
-            )
-            self._delete_old(meta_graph_suffix)
-        return prefix
+        with self._saving:
+            prefix = self._prefix(sess, save_path, global_step)
+            if self._is_empty:
+                return None
+            if self.saver_def is None:
+                raise RuntimeError("Call Saver.build() before save(): the constructor was told to defer it.")
+            if directory and not os.path.isdir(directory):
+                with files.named(directory):
+                    os.makedirs(directory, exist_ok=True)
+            written = sess.run(self.saver_def.save_tensor_name, {self.saver_def.filename_tensor_name: prefix})
+            prefix = written.decode() if isinstance(written, bytes) else str(written)
+            if write_meta_graph:
+                self.export_meta_graph(
+                    f"{prefix}.{meta_graph_suffix}", graph=sess.graph, strip_default_attrs=strip_default_attrs
+                )
+            if write_state:
+                self._record(prefix)
+                update_checkpoint_state(
+                    directory,
+                    prefix,
+                    self.last_checkpoints,
+                    latest_filename,
+                    [stamp for _, stamp in self._last_checkpoints],
+                    save_relative_paths=self._save_relative_paths,
+                )
+                self._delete_old(meta_graph_suffix)
+            return prefix
 
     def _prefix(self, sess: Any, save_path: str, global_step: Any) -> str:
         if global_step is None:

@@ -242,3 +242,33 @@ def test_saves_while_steps_update(tmp_path: Path, dtype: str) -> None:
         saver.restore(session, paths[-1])
         session.run(raised)
         assert before > 0 and session.run(large[1])[0] == seen[-1][1][0] + 1
+
+
+def test_a_save_that_began_earlier_is_not_the_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Supervisor's thread may be in the middle of a save when the program makes its last one."""
+    began, may_end = threading.Event(), threading.Event()
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.Variable(1.0)
+        saver = tf.train.Saver()
+        session.run(tf.global_variables_initializer())
+        export = saver.export_meta_graph
+
+        def slow_at_first(filename: str, **given: Any) -> Any:
+            if filename.endswith("m-0.meta"):
+                began.set()
+                assert may_end.wait(60)
+            return export(filename, **given)
+
+        monkeypatch.setattr(saver, "export_meta_graph", slow_at_first)
+        threads = [
+            threading.Thread(target=saver.save, args=(session, str(tmp_path / "m"), step), daemon=True)
+            for step in (0, 4)
+        ]
+        threads[0].start()
+        assert began.wait(60)
+        threads[1].start()
+        threads[1].join(0.2)  # it would be done by then
+        may_end.set()
+        for thread in threads:
+            thread.join(60)
+    assert tf.train.latest_checkpoint(tmp_path) == str(tmp_path / "m-4")
