@@ -38,6 +38,19 @@ def run_starts(ordered: np.ndarray) -> np.ndarray:
     return starts
 
 
+def ranked(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The position where each distinct value comes first, sorted by value, and the rank of each element's value.
+
+    >>> ranked(np.array([7, 3, 7]))
+    (array([1, 0]), array([1, 0, 1], dtype=int32))
+    """
+    order = values.argsort(kind="stable")
+    is_new = run_starts(values[order])
+    ranks = np.empty(len(values), np.int32)
+    ranks[order] = np.cumsum(is_new, dtype=np.int32) - 1
+    return order[is_new], ranks
+
+
 def sums_of_runs(values: np.ndarray, ends: np.ndarray, picked: np.ndarray | None = None) -> np.ndarray:
     """Row i of the result is the sum of the rows of `values` at the positions of run i, or at `picked[positions]`.
 

@@ -54,7 +54,7 @@ class _Reader:
     def _open(self, jaxpr: Any) -> None:
         numbers: dict[Any, int] = {}
 
-        def told(atom: Any) -> str:
+        def text_of(atom: Any) -> str:
             if isinstance(atom, core.Literal):
                 value = np.asarray(atom.val)
                 return f"{self._dtype(value.dtype)}{value.shape}{value.tobytes().hex()}"
@@ -65,17 +65,15 @@ class _Reader:
                 return f"%{number}:{self._dtype(atom.aval.dtype)}[{dims}]"
             return f"%{number}"
 
-        lines = [" ".join(map(told, (*jaxpr.constvars, *jaxpr.invars)))]
+        self._text(" ".join(map(text_of, (*jaxpr.constvars, *jaxpr.invars))))
         for equation in jaxpr.eqns:
-            sources = " ".join(map(told, equation.invars))
-            lines.append(f"{equation.primitive.name} {sources} -> {' '.join(map(told, equation.outvars))}")
-            self._text("\n".join(lines))
-            lines = []
+            sources = " ".join(map(text_of, equation.invars))
+            self._text(f"{equation.primitive.name} {sources} -> {' '.join(map(text_of, equation.outvars))}")
             called = CALLS.get(equation.primitive.name)  # the other params of a call do not affect its results
             for name in sorted(equation.params) if called is None else [called]:
                 self._text(name)
                 self._add(equation.params[name])
-        self._text(" ".join(map(told, jaxpr.outvars)))
+        self._text(" ".join(map(text_of, jaxpr.outvars)))
 
     def _text(self, text: str) -> None:
         self._found.update(text.encode())

@@ -8,12 +8,12 @@ duplicates.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from dataclasses import replace
 from typing import NamedTuple
 
 from penstock.graph.dtype import int32
 from penstock.ops.nn.embedding import deal_ids as deal_ids_op
-from penstock.passes.ir import Edge, Node, Subgraph, rewritten, with_inputs, without_unused
+from penstock.passes.ir import Edge, Node, Subgraph, Uses, rewritten, uses_of, visible_nodes, without_unused
 from penstock.passes.partition import task_of
 
 _ARITHMETIC = frozenset(
@@ -32,7 +32,6 @@ _TAKES_PLACES = frozenset(
         "SparseSegmentSqrtNGrad",
     )
 )
-_Uses = dict[Node, list[tuple[Node, int, int]]]  # of a node: (consumer, its input, our output)
 
 
 class _Dealt(NamedTuple):
@@ -49,16 +48,11 @@ def deal_ids(subgraph: Subgraph) -> Subgraph:
     partitions = [node for node in subgraph.nodes if node.op.name == "DynamicPartition"]
     if not partitions:
         return subgraph
-    uses: _Uses = defaultdict(list)
-    shown = {*subgraph.targets, *(n for n, _ in subgraph.fetches)}
-    for node in subgraph.nodes:
-        for i, (source, index) in enumerate(node.inputs):
-            uses[source].append((node, i, index))
-        shown.update(node.controls)
+    uses, visible = uses_of(subgraph), visible_nodes(subgraph)
     dealt: dict[Node, Node] = {}
     moved: dict[Edge, Edge] = {}
     for rows in partitions:
-        found = _matched(rows, uses, shown)
+        found = _matched(rows, uses, visible)
         if found is not None:
             one = dealt[found.unique] = _one_op(found)
             for i in range(rows.attrs["num_partitions"]):
@@ -68,7 +62,9 @@ def deal_ids(subgraph: Subgraph) -> Subgraph:
     def change(node: Node) -> list[Node]:
         if node in dealt:
             return [dealt[node]]
-        return [with_inputs(node, [moved.get(edge, edge) for edge in node.inputs])]
+        if any(edge in moved for edge in node.inputs):
+            return [replace(node, inputs=[moved.get(edge, edge) for edge in node.inputs])]
+        return [node]
 
     return without_unused(rewritten(subgraph, change)) if dealt else subgraph
 
@@ -88,7 +84,7 @@ def _one_op(found: _Dealt) -> Node:
     )
 
 
-def _matched(rows: Node, uses: _Uses, shown: set[Node]) -> _Dealt | None:
+def _matched(rows: Node, uses: Uses, visible: set[Node]) -> _Dealt | None:
     """Finds the nodes that one op can replace; None if `rows` is no such partition, or the order of ids is visible."""
     flat, table_rows = _strategy(rows)
     if flat is None:
@@ -112,12 +108,12 @@ def _matched(rows: Node, uses: _Uses, shown: set[Node]) -> _Dealt | None:
                 members.add(node)
                 stack.append(node)
     for node in members:
-        if node in shown or task_of(node.device) != task_of(unique.device) or (node.controls and node is not unique):
+        if node in visible or task_of(node.device) != task_of(unique.device) or (node.controls and node is not unique):
             return None
     return _Dealt(unique, rows, others[0], table_rows)
 
 
-def _are_places(source: Node, output: int, uses: _Uses) -> bool:
+def _are_places(source: Node, output: int, uses: Uses) -> bool:
     """Tells if an output is only used to pick rows, or to add to them."""
     takers = [(node, i) for node, i, index in uses[source] if index == output]
     return all(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -116,12 +117,22 @@ class Replacements(dict[Node, Node]):
         return Subgraph(nodes, [get(n, n) for n in subgraph.feeds], fetches, [get(n, n) for n in subgraph.targets])
 
 
-def with_inputs(node: Node, inputs: list[Edge]) -> Node:
-    """A node like another with other inputs; itself if they are the same."""
-    if inputs == node.inputs:
-        return node
-    controls = list(node.controls)
-    return Node(node.name, node.op, node.attrs, node.dtypes, inputs, controls, node.device, node.order, node.on_host)
+Uses = dict[Node, list[tuple[Node, int, int]]]  # of a node: its consumers, each with its input and our output
+
+
+def uses_of(subgraph: Subgraph) -> Uses:
+    """The consumers of each node."""
+    uses: Uses = defaultdict(list)
+    for node in subgraph.nodes:
+        for i, (source, index) in enumerate(node.inputs):
+            uses[source].append((node, i, index))
+    return uses
+
+
+def visible_nodes(subgraph: Subgraph) -> set[Node]:
+    """The nodes that are more than inputs of others: fetched, targets, or waited for."""
+    waited_for = (source for node in subgraph.nodes for source in node.controls)
+    return {*(node for node, _ in subgraph.fetches), *subgraph.targets, *waited_for}
 
 
 def rewritten(subgraph: Subgraph, change: Callable[[Node], list[Node]]) -> Subgraph:

@@ -8,16 +8,14 @@ each index, with the rows left over going nowhere.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.ops.state.duplicate_rows import sum_duplicate_rows, sum_duplicate_rows_on_host
 from penstock.ops.state.update_forms import with_distinct_indices
-from penstock.passes.ir import Edge, Node, Subgraph, rewritten
+from penstock.passes.ir import Edge, Node, Subgraph, Uses, rewritten, uses_of, visible_nodes
 from penstock.passes.partition import task_of
 
-Uses = dict[Node, list[tuple[Node, int, int]]]  # of a node: who takes something, as which input, and which output
 _SUMMED = "_summed"  # the attr of an update whose rows were summed in the task that sent them
 
 # What may happen to the sums on their way: each row by itself.
@@ -77,12 +75,7 @@ def _with_sums(subgraph: Subgraph, place: Callable[[Node], str | None], on_host:
     """The subgraph with one node for each sum of duplicates, on the device that `place` gives for it."""
     if not any(node.op.name == "Unique" for node in subgraph.nodes):
         return subgraph
-    uses: Uses = defaultdict(list)
-    kept_as_they_are = {*(n for n, _ in subgraph.fetches), *subgraph.targets}
-    for node in subgraph.nodes:
-        for i, (source, index) in enumerate(node.inputs):
-            uses[source].append((node, i, index))
-        kept_as_they_are.update(node.controls)
+    uses, kept_as_they_are = uses_of(subgraph), visible_nodes(subgraph)
     changed: dict[Node, list[Node]] = {}
     for node in subgraph.nodes:
         if node.op.name == "Unique":

@@ -25,7 +25,7 @@ from penstock.ops.array.gathering import gather
 from penstock.ops.array.joining import concat, tile
 from penstock.ops.array.passthrough import refuse_gradient
 from penstock.ops.array.reshaping import expand_dims, reshape, shape, squeeze
-from penstock.row_sums import run_starts
+from penstock.row_sums import ranked
 
 # Where and select
 
@@ -277,11 +277,7 @@ def _unique_shape(op: Operation) -> list[TensorShape]:
 def _distinct(x: np.ndarray, index: Any) -> tuple[np.ndarray, np.ndarray]:
     """The distinct values in order of first appearance, and for each element the index of its value."""
     if x.dtype.kind in "iu":
-        order = np.argsort(x, kind="stable")
-        is_new = run_starts(x[order])
-        first = order[is_new]  # position of the first appearance, sorted by value
-        inverse = np.empty(len(x), np.intp)
-        inverse[order] = np.cumsum(is_new) - 1
+        first, inverse = ranked(x)
     else:  # strings, and numbers that may differ from themselves (NaN)
         _, first, inverse = np.unique(x, return_index=True, return_inverse=True)
     by_place = np.argsort(first, kind="stable")

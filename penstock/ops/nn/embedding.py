@@ -33,7 +33,7 @@ from penstock.ops.sparse import segments
 from penstock.ops.sparse.arranging import sparse_reshape
 from penstock.ops.sparse.indices import as_sparse
 from penstock.ops.sparse.rows import sparse_fill_empty_rows, sparse_retain
-from penstock.row_sums import run_starts
+from penstock.row_sums import ranked
 
 
 def embedding_lookup(
@@ -152,12 +152,8 @@ def deal_ids(ids: Array, *, N: int, table_rows: int) -> Any:
         low, high = (int(row.min()), int(row.max())) if row.size else (0, 0)
         first = [i * (high - low + 1) for i in range(N + 1)]
         key = wanted.astype(np.int64) % N * first[1] + (row - low)
-    order = key.argsort()
-    ordered = key[order]
-    is_new = run_starts(ordered)
-    distinct = ordered[is_new]
-    idx = np.empty(len(key), np.int32)
-    idx[order] = np.cumsum(is_new, dtype=np.int32) - 1
+    appears_first, idx = ranked(key)
+    distinct = key[appears_first]
     ends = distinct.searchsorted(first).tolist()
     rows = [distinct[begin:end] - start for begin, end, start in zip(ends, ends[1:], first, strict=False)]
     if not table_rows:
