@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_FOR_TESTS := $(VENV)/.installed-for-tests
 
-.PHONY: venv venv-for-tests test lint demo tiers chaos bench bench-peers clean
+.PHONY: venv venv-for-tests test lint demo tiers chaos chaos-coordinator bench bench-peers optimizers clean
 
 venv: $(INSTALLED)
 venv-for-tests: $(INSTALLED_FOR_TESTS)
@@ -41,6 +41,10 @@ tiers: venv-for-tests
 chaos: venv
 	$(BIN)/python tests/cluster/kill_sweep.py $(or $(CHAOS),--every 1000 --seconds 1200)
 
+# Mixes of faults for a coordinator, each with another seed; `make test` has a few: make chaos-coordinator SEEDS=100
+chaos-coordinator: venv-for-tests
+	COORDINATOR_CHAOS=$(or $(SEEDS),20) $(BIN)/python -m pytest -k any_mix tests/distribute
+
 bench: venv
 	$(BIN)/python benchmarks/local_session.py
 	$(BIN)/python benchmarks/training.py
@@ -48,6 +52,10 @@ bench: venv
 # TENSORFLOW is a Python that has it, in an environment of its own: make bench-peers TENSORFLOW=/path/to/python
 bench-peers: venv
 	$(BIN)/python benchmarks/peers.py $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW))
+
+# Trains on the digits by every distributed method, and writes the picture of docs/distributed-optimizers.md.
+optimizers: venv-for-tests
+	$(BIN)/python benchmarks/distributed_optimizers.py --plot=docs/distributed-optimizers.png
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import penstock.eager.python_function  # declares an op type that only V2 programs use
 import penstock.v1
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import MISSING, ArgDef, OpDef, all_ops, registered
@@ -155,9 +156,12 @@ def named_in(value: Any) -> list[OpDef]:
     found = []
     while waiting:
         function = waiting.pop()
-        for code in codes(function.__code__):
-            by_name = {"op_of", "registered"} & set(code.co_names)
-            found += [op for c in code.co_consts if by_name and isinstance(c, str) and (op := registered_now(c))]
+        # Which code has the constants of a comprehension, and of annotations, depends on the version of Python.
+        every = list(codes(function.__code__))
+        by_name = any({"op_of", "registered"} & set(code.co_names) for code in every)
+        for code in every:
+            texts = [c for c in code.co_consts if isinstance(c, str) and c not in function.__globals__]
+            found += [op for text in texts if by_name and (op := registered_now(text))]
             for name in code.co_names:
                 used = function.__globals__.get(name)
                 if isinstance(used, OpDef):

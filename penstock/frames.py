@@ -27,13 +27,16 @@ MOST_FRAMES = 20
 _MAX_SHOWN = 8
 _NOTE = "(Frames of penstock and jax are left out. PENSTOCK_FULL_TRACEBACK=1 shows them.)"
 
+# Files of converted code: by line the file, line and function of the program that it stands for.
+generated: dict[str, dict[int, tuple[str, int, str]]] = {}
+
 Frames = tuple[CodeType | int, ...]  # code objects and offsets of their instructions, alternating, innermost first
 
 
 def _folders() -> tuple[str, ...]:
     own = os.path.dirname(__file__)
     # Found without importing them, since a program may need neither.
-    specs = [importlib.util.find_spec(name) for name in ("jax", "jaxlib", "absl")]
+    specs = [importlib.util.find_spec(name) for name in ("jax", "jaxlib", "absl", "malt")]
     origins = [os.path.dirname(spec.origin) for spec in specs if spec is not None and spec.origin]
     return tuple(folder + os.sep for folder in (own, *origins))
 
@@ -75,12 +78,21 @@ def user_frames() -> Frames:
 
 
 def summaries(frames: Frames) -> list[traceback.FrameSummary]:
-    """Frames as a traceback lists them, outermost first."""
-    found = []
+    """Frames as a traceback lists them, outermost first; converted code as the lines of the program."""
+    found: list[traceback.FrameSummary] = []
+    inner: CodeType | None = None
     for code, offset in zip(frames[::2], frames[1::2], strict=True):
         assert isinstance(code, CodeType) and isinstance(offset, int)
         line = next(itertools.islice(code.co_positions(), offset // 2, None))[0]
-        found.append(traceback.FrameSummary(code.co_filename, line, code.co_name, lookup_line=False))
+        origin = code.co_filename, line, code.co_name
+        if code.co_filename in generated:
+            origin = generated[code.co_filename].get(line or 0, origin)
+            # A block of a function is a function inside it there: the program has one frame for both.
+            is_around = inner is not None and inner.co_qualname.startswith(f"{code.co_qualname}.<locals>.")
+            if is_around and origin[2] == found[-1].name:
+                continue
+            inner = code
+        found.append(traceback.FrameSummary(*origin, lookup_line=False))
     return found[::-1]
 
 

@@ -1,11 +1,12 @@
 """Aligned memory for XLA, which reads arrays in place if they start at a multiple of 64 bytes, and copies all others.
 
-Also pauses Python's garbage collection while many objects are made.
+Also gives memory back to the system, and pauses Python's garbage collection while many objects are made.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import math
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 ALIGNMENT = 64  # bytes
+HUGE = 1 << 26  # bytes: of a variable of this size no copy is made or kept if that can be avoided
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
@@ -29,10 +31,24 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
     return array
 
 
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """A copy of an array in aligned memory."""
+    copy = aligned_empty(array.shape, array.dtype)
+    np.copyto(copy, array)
+    return copy
+
+
 def is_aligned(array: np.ndarray) -> bool:
     """Tells if XLA reads an array in place."""
     address: int = array.__array_interface__["data"][0]
     return address % ALIGNMENT == 0 and array.flags.c_contiguous
+
+
+def give_back_freed() -> None:
+    """Gives freed memory back to the system, which the process would keep otherwise (glibc; elsewhere, nothing)."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
 
 
 @contextlib.contextmanager

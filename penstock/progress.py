@@ -9,6 +9,8 @@ import contextlib
 import os
 import threading
 
+STEPS, SERVES = b".", b"s"  # the words of a task to its launcher: it runs steps, or it only serves others
+
 _launcher: int | None = None
 _lock = threading.Lock()
 
@@ -20,12 +22,12 @@ def report_to(descriptor: int) -> None:
     _launcher = descriptor
 
 
-def under_way() -> None:
-    """Reports, on the first call, that a server serves, or that a session runs a step that it has run before."""
+def under_way(word: bytes = STEPS) -> None:
+    """Reports, on the first call, that steps have run (so that the program is right as far as that), or `SERVES`."""
     global _launcher
     with _lock:
         descriptor, _launcher = _launcher, None
     if descriptor is not None:
         with contextlib.suppress(OSError):  # the launcher is gone
-            os.write(descriptor, b".")
+            os.write(descriptor, word)
         os.close(descriptor)

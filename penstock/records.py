@@ -88,9 +88,7 @@ def read(path: Any, compression: str = "") -> Iterator[bytes]:
             file = _Inflated(raw)
         at = 0
         try:
-            while header := file.read(12):
-                if len(header) < 12:
-                    raise ValueError("the header of a record is cut off")
+            while len(header := file.read(12)) == 12:  # a header that is cut off is the end, as in TensorFlow
                 length, checksum = _HEADER.unpack(header)
                 if crc.masked(header[:8]) != checksum:
                     raise ValueError("the checksum of a length is wrong")

@@ -38,13 +38,15 @@ def run_starts(ordered: np.ndarray) -> np.ndarray:
     return starts
 
 
-def ranked(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def ranked(values: np.ndarray, any_position: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """The position where each distinct value comes first, sorted by value, and the rank of each element's value.
+
+    With `any_position` it may be another position of the value, which takes less time.
 
     >>> ranked(np.array([7, 3, 7]))
     (array([1, 0]), array([1, 0, 1], dtype=int32))
     """
-    order = values.argsort(kind="stable")
+    order = values.argsort(kind="quicksort" if any_position else "stable")
     is_new = run_starts(values[order])
     ranks = np.empty(len(values), np.int32)
     ranks[order] = np.cumsum(is_new, dtype=np.int32) - 1

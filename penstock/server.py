@@ -7,14 +7,17 @@ import secrets
 import sys
 import threading
 import time
+from numbers import Integral
 from typing import Any
 
 from tensorboard.compat.proto import config_pb2
+from tensorboard.compat.proto.config_pb2 import ConfigProto
 
 from penstock import logging
 from penstock.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
+    InternalError,
     InvalidArgumentError,
     NotFoundError,
     OpError,
@@ -22,18 +25,19 @@ from penstock.errors import (
 )
 from penstock.graph.device import DeviceSpecV2
 from penstock.graph.protos import make_messages
-from penstock.master.cluster import ClusterSpec, require_port
+from penstock.master.cluster import ClusterSpec, require_port, require_tasks
+from penstock.master.driver import Driver
 from penstock.master.links import Links
 from penstock.master.remote import RemoteTask, start_timeout, within
 from penstock.master.status import fill_status
 from penstock.master.tasks import LocalTask, Task, Tasks
 from penstock.passes.portable import from_graph_def
-from penstock.progress import under_way
-from penstock.wire.codec import Welcome
+from penstock.progress import SERVES, under_way
 from penstock.wire.control import STATUS_SECS, ControlClient, ControlServer, messages, wait_until_listening
 from penstock.wire.credentials import ENVIRONMENT_VARIABLE, Credentials, is_loopback, require_safe
 from penstock.wire.endpoint import Listener
-from penstock.worker.devices import local_devices, use_threads
+from penstock.wire.messages import Welcome
+from penstock.worker.devices import local_devices, use_batch_scheduling, use_threads
 from penstock.worker.worker import Route, Worker
 
 SWITCH_SECS = 1e-4  # after which Python switches to another thread of the process
@@ -57,6 +61,10 @@ def make_server_def(
     server_or_cluster_def: Any, job_name: str | None, task_index: int | None, protocol: str | None, config: Any
 ) -> Any:
     """Returns the ServerDef of a task, from a ServerDef, or from a cluster with a job name and task index."""
+    kinds = (("task_index", task_index, Integral), ("protocol", protocol, str), ("config", config, ConfigProto))
+    for name, value, kind in kinds:
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"The {name} of a server must be of type {kind.__name__}, received {value!r}.")
     definition = ServerDef()
     if isinstance(server_or_cluster_def, ServerDef):
         definition.MergeFrom(server_or_cluster_def)
@@ -67,13 +75,21 @@ def make_server_def(
         if not definition.job_name:
             raise ValueError("Must specify an explicit `job_name`.")
     else:
-        definition.cluster.CopyFrom(ClusterSpec(server_or_cluster_def).as_cluster_def())
-        if job_name is None and len(definition.cluster.job) == 1:
-            job_name = definition.cluster.job[0].name
+        cluster = ClusterSpec(server_or_cluster_def)
+        if not cluster:
+            raise ValueError(
+                "The cluster has no tasks. Name some, such as {'worker': ['localhost:2222']}. If a "
+                "TFConfigClusterResolver gave it, the environment variable TF_CONFIG is not set or has no 'cluster'."
+            )
+        definition.cluster.CopyFrom(cluster.as_cluster_def())
+        if job_name is None and len(cluster.jobs) == 1:
+            job_name = cluster.jobs[0]
         if job_name is None:
             raise ValueError("Must specify an explicit `job_name`.")
         if task_index is None:
-            tasks = [i for job in definition.cluster.job if job.name == job_name for i in job.tasks]
+            if job_name not in cluster.jobs:
+                raise ValueError(f"No such job in cluster: {job_name!r}. It has {cluster!r}.")
+            tasks = cluster.task_indices(job_name)
             if len(tasks) != 1:
                 raise ValueError("Must specify an explicit `task_index`.")
             task_index = tasks[0]
@@ -122,12 +138,11 @@ class Server:
         try:
             address = self.cluster.task_address(job, index)
         except ValueError as error:
-            raise InvalidArgumentError(
-                f"Task {index} of job '{job}' is not in the cluster: {error} It has {self.cluster!r}."
+            # TensorFlow's class.
+            raise InternalError(
+                f"Task {index} of job '{job}' is not in the cluster: {error}. It has {self.cluster!r}."
             ) from error
-        for each in self.cluster.jobs:
-            for number in self.cluster.task_indices(each):
-                require_port(self.cluster.task_address(each, number), f"Task {number} of job '{each}'")
+        require_tasks(self.cluster)
         self.credentials = credentials or Credentials.from_environment()
         if definition.protocol == "grpc+tls" and self.credentials is None:
             raise FailedPreconditionError(
@@ -136,7 +151,7 @@ class Server:
                 f"{ENVIRONMENT_VARIABLE}=DIR for every task, or ask for 'grpc'."
             )
         require_safe(address, self.credentials, insecure)
-        _use_batch_scheduling()
+        use_batch_scheduling()
         self.started = time.time()
         self.incarnation = secrets.randbits(63) | 1
         self.name = DeviceSpecV2(job=job, replica=0, task=index).to_string()
@@ -145,10 +160,13 @@ class Server:
         self.worker = Worker(local_devices(job, index, dict(config.device_count)))
         self.worker.route = self._route
         self.worker.watched = True
+        self.worker.make_driver = lambda: Driver(self.tasks([], self._brought))
         self.links = Links(self.name, self.incarnation, self.worker, self.credentials)
         self.links.on_lost = self._close_sessions_of
+        self.worker.commits.is_connected = self.links.has
         self._sessions: dict[int, set[str]] = {}  # of clients, by incarnation
         self._addresses: dict[str, str] = {}  # of tasks in clusters that sessions have brought
+        self._brought: ClusterSpec | None = None  # the last of these
         self._stopped = threading.Event()
         host, _, port = address.rpartition(":")
         # Off loopback a task listens on all addresses of its machine, since others may use any name for it.
@@ -201,7 +219,7 @@ class Server:
 
         Ctrl-C raises a KeyboardInterrupt here, which ends the program in one line unless it is caught.
         """
-        under_way()
+        under_way(SERVES)
         try:
             self._stopped.wait()
         except KeyboardInterrupt:
@@ -250,6 +268,7 @@ class Server:
                 f"was started as. It has {', '.join(addresses)}."
             )
         self._addresses.update(addresses)
+        self._brought = cluster
 
     def _route(self, task: str) -> Route:
         """Returns the route for tensors to another task."""
@@ -282,14 +301,15 @@ class Server:
         subgraph = from_graph_def(request.graph)
         if request.cluster.job:
             self.learn(ClusterSpec(request.cluster))
-        for node in subgraph.nodes:
+        for node in () if request.is_function else subgraph.nodes:
             if node.device not in self.worker.device_names:
                 raise InvalidArgumentError(
                     None, node.name, f"Node '{node.name}' is on '{node.device[:100]}', which {self.name} does not have."
                 )
         self._sessions.setdefault(request.client, set()).add(request.session)
         try:
-            handle = self.worker.register_graph(subgraph, request.session)
+            register = self.worker.register_function if request.is_function else self.worker.register_graph
+            handle = register(subgraph, request.session)
         except OpError:
             raise
         except Exception as error:  # a malformed graph may raise anything in kernels and passes
@@ -313,20 +333,6 @@ class Server:
             self.worker.deregister_graphs(session)
 
 
-def _use_batch_scheduling() -> None:
-    """Asks Linux for batch scheduling, so that a thread which wakes others keeps running until it waits itself.
-
-    Otherwise a task that sends to several tasks of its host is interrupted after each: synchronous training of a small
-    network with two workers takes a quarter longer. PENSTOCK_BATCH_SCHEDULING=0 turns it off.
-    """
-    wanted = os.environ.get("PENSTOCK_BATCH_SCHEDULING", "1") != "0" and hasattr(os, "SCHED_BATCH")
-    if wanted and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        try:
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        except OSError as error:  # some containers do not allow it
-            logging.debug("This task cannot use batch scheduling: %s", error)
-
-
 def server_at(address: str) -> Server | None:
     """Returns the server of this process at an address, or None."""
     with _in_process_lock:
@@ -344,7 +350,6 @@ def cluster_tasks(
 
     Tasks of this process are called without a socket.
     """
-    brought_def = None if brought is None else brought.as_cluster_def()
     cluster = brought or cluster
     filters = [DeviceSpecV2.from_string(f) for f in device_filters]
 
@@ -352,18 +357,32 @@ def cluster_tasks(
         return not filters or any(f.job in (None, job) and f.task in (None, number) for f in filters)
 
     def make(job: str, number: int, deadline: float | None) -> Task:
-        address = cluster.task_address(job, number)
-        near = server_at(address)
-        if near is not None:
-            if brought is not None:
-                near.learn(brought)
-            return LocalTask(near.worker)
-        task = RemoteTask(DeviceSpecV2(job=job, replica=0, task=number).to_string(), address, links, brought_def)
-        task.connect(start_timeout(), deadline)
-        return task
+        return task_at(cluster, job, number, links, brought, deadline)
 
     known = {job: [n for n in cluster.task_indices(job) if passes(job, n)] for job in cluster.jobs}
     return Tasks(default, make, {job: numbers for job, numbers in known.items() if numbers})
+
+
+def task_at(
+    cluster: ClusterSpec,
+    job: str,
+    number: int,
+    links: Links,
+    brought: ClusterSpec | None,
+    deadline: float | None,
+    closed: threading.Event | None = None,
+) -> Task:
+    """Returns a task of a cluster, connected to. Setting `closed` ends the waiting for it."""
+    address = cluster.task_address(job, number)
+    near = server_at(address)
+    if near is not None:
+        if brought is not None:
+            near.learn(brought)
+        return LocalTask(near.worker)
+    brought_def = None if brought is None else brought.as_cluster_def()
+    task = RemoteTask(DeviceSpecV2(job=job, replica=0, task=number).to_string(), address, links, brought_def, closed)
+    task.connect(start_timeout(), deadline)
+    return task
 
 
 def connect_to(

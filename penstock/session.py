@@ -113,6 +113,10 @@ class BaseSession:
             for d in task.devices
         ]
 
+    def _whole_cluster(self) -> dict[str, list[int]]:
+        """Returns the task numbers of each job; none where there is no cluster, or filters hide a part of it."""
+        return {} if self._config.device_filters else self._master.tasks.numbers()
+
     # Running
 
     @leaves_engine

@@ -48,3 +48,17 @@ def _background() -> None:
 
     in_background(lambda: None, "tests")
     assert wait_idle(60)
+
+
+@pytest.fixture(autouse=True)
+def _execution(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs the tests of the V2 API eagerly, and those of the 1.x API with graphs: both may be in one process."""
+    from penstock.eager.graph import the_graph
+    from penstock.eager.switch import eager_execution
+    from penstock.graph.recording import recorders
+
+    recorders.items.clear()  # a program of another test may have left a tape open
+    the_graph().seed = None  # or set a seed
+
+    with eager_execution(request.path.parent.name in ("v2", "distribute", "keras")):
+        yield

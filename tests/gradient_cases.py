@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
+import penstock
 import penstock.v1 as tf
 
 
@@ -504,6 +506,7 @@ BUILT: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("AddToMemory", "RecallGradient"), lambda x: _derivative(_derivative, _loop, x)),
     "RowsOfMemory": lambda x: _derivative(_lookups, x),
     "MemoryOfRows": lambda x: _derivative(_derivative, _lookups, x),
+    "JaxCall": penstock.from_jax(lambda x: jnp.sinh(x) * x[::-1]),
     "Vjp": lambda x: tf.gradients(tf.sinh(x), x)[0],
     "CholeskyGrad": lambda x: tf.gradients(tf.cholesky(_gram(x)) * fixed(2, 2), x)[0],
     "SelfAdjointEigGrad": lambda x: tf.gradients(tf.self_adjoint_eig(_gram(x))[0] * fixed(2), x)[0],
@@ -531,6 +534,7 @@ EXCUSED: dict[str, str] = {
     "PreventGradient": "its gradient is an error",
     "RandomGamma": "draws other numbers each time: tests/test_gradients_refused.py",
     "StatelessRandomGammaV3": "the draw of a key is no smooth function of its parameter: it may be rejected",
+    "EagerPyFunc": "calls a Python function that must be named: tests/v2/test_golden_tape.py",
     "FakeQuantWithMinMaxArgs": "a staircase: its gradient is not its derivative",
     "FakeQuantWithMinMaxVars": "a staircase: its gradient is not its derivative",
     "FakeQuantWithMinMaxVarsPerChannel": "a staircase: its gradient is not its derivative",

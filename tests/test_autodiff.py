@@ -11,7 +11,6 @@ from golden_programs import check, load, run_program
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import penstock.v1 as tf
-from penstock import autodiff
 from penstock.graph.function import Call
 from penstock.graph.graph import Graph
 from penstock.graph.importer import import_graph_def
@@ -19,9 +18,6 @@ from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import op
 from penstock.kernel.types import FLOATS
 from penstock.ops.engine.vjp import vjp_gradient
-
-for name in ["gradients", "hessians", "custom_gradient", "RegisterGradient", "NotDifferentiable", "AggregationMethod"]:
-    setattr(tf, name, getattr(autodiff, name))
 
 
 def run(fetches: Any, feed: Any = None) -> Any:

@@ -13,12 +13,12 @@ EXAMPLES = ROOT / "examples"
 DEADLINE = 90
 
 
-def run(*command, code=0):
+def run(*command, code=0, deadline=DEADLINE):
     """Runs a program and returns its output: stderr if it should fail."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "120", "NO_COLOR": "1"}
     done = subprocess.run(
-        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=DEADLINE, env=environment
+        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=deadline, env=environment
     )
     assert done.returncode == code, done.stderr
     return done.stderr if code else done.stdout
@@ -71,6 +71,17 @@ with digits_cluster.Report() as report:
 
 def test_a_task_without_a_cluster_says_how_to_start_one():
     assert "penstock launch examples/digits_cluster.py" in run(EXAMPLES / "digits_cluster.py", code=1)
+
+
+def test_a_jax_model_learns_in_one_process_and_on_a_cluster(tmp_path):
+    program = [EXAMPLES / "jax_model.py", "--steps=200"]
+    steps, accuracy = accuracy_in(run(*program))
+    assert steps == 200 and accuracy >= 93
+    cluster = ["-m", "penstock", "launch", "--ps=1", "--workers=2", f"--log-dir={tmp_path / 'logs'}"]
+    output = run(*cluster, *program)
+    steps, accuracy = accuracy_in(output)
+    assert steps >= 200 and accuracy >= 90
+    assert "[worker:1] step" in output
 
 
 def test_linear_finds_the_line():

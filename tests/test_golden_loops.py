@@ -52,7 +52,6 @@ BETTER: dict[str, tuple[str, Any]] = {
     ),
     "map_fn_no_dtype": ("refused when the graph is built, not when it runs", ["TypeError", [[1, 2]]]),
     "while_dtype_change": ("refused when the graph is built, not when it runs", "TypeError"),
-    "map_fn_random_seeded": ("the numbers are others than TensorFlow's: test_random_numbers_in_a_loop", None),
 }
 
 

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.graph import dtype as dtypes
+from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.graph import Graph, get_default_graph
-from penstock.graph.operation import Operation, Tensor
+from penstock.graph.hooks import eager_hooks
+from penstock.graph.operation import Tensor
+from penstock.graph.recording import VariableWatcher
 from penstock.ops.array import passthrough
 
 _custom_gradients = itertools.count()
@@ -33,41 +36,56 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
 
     @functools.wraps(function)
     def decorated(*args: Any, **kwargs: Any) -> Any:
-        if kwargs:
-            raise ValueError(f"custom_gradient: a graph takes no keyword arguments here, received {sorted(kwargs)}.")
         graph = get_default_graph()
-        inputs = [convert_to_tensor(a) for a in args]
+        if kwargs and not graph.is_eager:
+            raise ValueError(f"custom_gradient: a graph takes no keyword arguments here, received {sorted(kwargs)}.")
+        inputs = [convert_to_tensor(a) for a in nest.flatten(args)]
         before = graph.version
-        result, grad_fn = function(*inputs)
-        variables = _variables_used(graph, before, {t for t in inputs})
-        takes_variables = "variables" in inspect.signature(grad_fn).parameters
-        if variables and not takes_variables:
+        with VariableWatcher() as watcher:
+            result, grad_fn = function(*nest.pack_sequence_as(args, inputs), **kwargs)
+        given = [*nest.flatten(args), *nest.flatten(kwargs)]
+        variables = [v for v in watcher.variables if v.trainable and not any(v is x for x in given)]
+        if not graph.is_eager:
+            variables += [v for v in _variables_used(graph, before, set(inputs)) if not any(v is w for w in variables)]
+        if variables and not _takes_variables(grad_fn):
             raise TypeError(
                 "custom_gradient: the function uses variables, so its grad_fn must accept the keyword argument "
                 f"'variables'; they are {[v.name for v in variables]}."
             )
-        results = _as_grads(result)
+        results = [convert_to_tensor(r) for r in nest.flatten(result)]
 
-        def gradient(op: Operation, *dys: Any) -> list[Any]:
-            extra = {"variables": variables} if variables else {}
-            grads = grad_fn(*dys[: len(results)], **extra)
-            grads, variable_grads = grads if variables else (grads, [])
-            flat = [*_as_grads(grads), *_as_grads(variable_grads)]
+        def gradients(*dys: Any) -> list[Any]:
+            grads, variable_grads = grad_fn(*dys, variables=variables) if variables else (grad_fn(*dys), [])
+            flat = [*nest.flatten(grads), *nest.flatten(variable_grads)]
             if len(flat) != len(inputs) + len(variables):
                 raise ValueError(
                     f"custom_gradient: grad_fn must return {len(inputs) + len(variables)} gradients, it returned "
                     f"{len(flat)}."
                 )
-            return [None] * len(results) + flat
+            return flat
 
-        key = f"CustomGradient-{next(_custom_gradients)}"
-        graph.gradient_functions[key] = gradient
-        with graph.gradient_override_map({"IdentityN": key}):
-            outputs = passthrough.identity_n([*results, *inputs, *variables])
-        outputs = list(outputs)[: len(results)]
-        return type(result)(outputs) if isinstance(result, (list, tuple)) else outputs[0]
+        sources = [*inputs, *variables]
+        if graph.is_eager:
+            outputs = eager_hooks.with_gradient(graph, [convert_to_tensor(x) for x in sources], results, gradients)
+        else:
+            outputs = _with_gradient(graph, sources, results, gradients)
+        return nest.pack_sequence_as(result, outputs) if nest.is_nested(result) else outputs[0]
 
     return decorated
+
+
+def _with_gradient(graph: Graph, inputs: list[Any], results: list[Tensor], gradients: Callable[..., Any]) -> list[Any]:
+    """The results of a function of `inputs` as the results of a node whose gradient is the given function."""
+    count = len(results)
+    key = f"CustomGradient-{next(_custom_gradients)}"
+    graph.gradient_functions[key] = lambda op, *dys: [None] * count + gradients(*dys[:count])
+    with graph.gradient_override_map({"IdentityN": key}):
+        return list(passthrough.identity_n([*results, *inputs]))[:count]
+
+
+def _takes_variables(grad_fn: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(grad_fn).parameters
+    return "variables" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,10 +104,6 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
         return replaced(*args)
 
     return passing
-
-
-def _as_grads(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def _variables_used(graph: Graph, since: int, inputs: set[Tensor]) -> list[Any]:

@@ -14,6 +14,7 @@ from penstock.graph import dtype as dtypes
 from penstock.graph.convert import convert_to_tensor, convert_to_tensor_or_indexed_slices
 from penstock.graph.dtype import DType
 from penstock.graph.graph import Graph, get_default_graph
+from penstock.graph.identity import IdentityDict
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import GraphData, Operation, Tensor
 from penstock.graph.scopes import name_scope
@@ -55,6 +56,8 @@ def gradients(
 
     >>> tf.gradients(tf.square(x), [x])
     """
+    if get_default_graph().is_eager:
+        raise RuntimeError("tf.gradients needs a graph; with eager execution use tf.GradientTape.")
     try:
         unconnected = UnconnectedGradients(unconnected_gradients)
     except ValueError:
@@ -105,7 +108,7 @@ class Walk:
         self.colocate = colocate
         self.gate = gate
         self.aggregation = AggregationMethod.DEFAULT if aggregation is None else aggregation
-        self.arrived: dict[Tensor, list[Any]] = {}
+        self.arrived: IdentityDict[list[Any]] = IdentityDict()
 
     def colocated(self, op: Operation) -> AbstractContextManager[None]:
         """Colocates the gradient nodes of `op` with it, if asked to."""
@@ -178,15 +181,19 @@ class Walk:
                     if pending[source] == 0:
                         queue.append(source)
 
-    def visit(self, op: Operation, stop: bool) -> None:
-        """Adds the gradient nodes of one op and passes their results to its inputs."""
+    def visit(self, op: Operation, stop: bool, function: Any = None) -> None:
+        """Adds the gradient nodes of one op and passes their results to its inputs.
+
+        `function` is the gradient function of this op, if it has one of its own; that one may get None.
+        """
         out_grads = [self.aggregated(t) for t in op.outputs]
         if stop or all(g is None for g in out_grads):
             return
-        function = get_gradient_function(op)
+        is_own = function is not None
+        function = function or get_gradient_function(op)
         if function is None:
             return
-        for i, tensor in enumerate(op.outputs):
+        for i, tensor in enumerate(() if is_own else op.outputs):
             if out_grads[i] is None and differentiable(tensor.dtype) and op.type not in ("If", "While"):
                 out_grads[i] = creation.zeros_like(tensor, optimize=False)
         with self.graph.name_scope(f"{op.name}_grad"), self.graph.gradient_of(op):

@@ -17,16 +17,15 @@ from typing import Any, BinaryIO
 import numpy as np
 from tensorboard.compat.proto import tensor_shape_pb2
 
-from penstock.checkpoint import crc, files, table, varint
+from penstock.checkpoint import crc, files, table, variants, varint
 from penstock.checkpoint.messages import BundleEntryProto, BundleHeaderProto
 from penstock.checkpoint.slices import Slice
 from penstock.errors import DataLossError, InvalidArgumentError, NotFoundError
-from penstock.graph.dtype import DType, as_dtype, string
+from penstock.graph.dtype import DType, as_dtype, string, variant
 from penstock.memory import aligned_empty
 
 _PRODUCER = 1
 _MAX_ELEMENTS = 1 << 48  # a shape with more elements means that the file is damaged
-_VARIANT = 21
 
 
 def index_path(prefix: str) -> str:
@@ -96,7 +95,12 @@ class BundleWriter:
     def _write(self, value: np.ndarray, name: str) -> Any:
         assert self._file is not None
         dtype = string if value.dtype.kind in "OSU" else as_dtype(value.dtype)
-        if dtype is string:
+        if variants.holds(value):
+            dtype = variant
+            data, checksum = variants.encode(value.reshape(-1).tolist())
+            files.write(self._file, data)
+            size = len(data)
+        elif dtype is string:
             pieces, checksum = _string_data(value)
             for piece in pieces:
                 files.write(self._file, piece)
@@ -296,10 +300,11 @@ class BundleReader:
                     raise ValueError("it ends too early")
             if entry.dtype == string.as_datatype_enum:
                 return _read_strings(data.tobytes(), shape, entry.crc32c)
+            if entry.dtype == variant.as_datatype_enum:
+                count = int(np.prod(shape, dtype=np.int64))
+                return variants.decode(data.tobytes(), count, entry.crc32c).reshape(shape)
             if crc.mask(total.value) != entry.crc32c:
                 raise ValueError("the checksum is wrong")
-            if entry.dtype == _VARIANT:
-                raise ValueError("variants cannot be read")
             array: np.ndarray = data.view(_numpy(entry)).reshape(shape)
             return array
         except NotFoundError as error:

@@ -13,6 +13,8 @@ from penstock.graph.dtype import string
 from penstock.graph.graph import Graph
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Tensor
+from penstock.graph.ragged_tensor import Ragged
+from penstock.graph.ragged_value import RaggedTensorValue
 from penstock.graph.sparse_tensor import SparseTensor
 
 
@@ -117,6 +119,20 @@ class NestedFeed:
             feed.append_to(fed, part)
 
 
+class RaggedFeed(Feed):
+    """Converts a RaggedTensorValue to values of tensors."""
+
+    def append_to(self, fed: list[Any], value: Any) -> None:
+        """Checks `value` and appends the arrays for the innermost values and all splits."""
+        if not isinstance(value, RaggedTensorValue) or value.ragged_rank != len(self.tensors) - 1:
+            raise TypeError(
+                f"A ragged tensor with {len(self.tensors) - 1} ragged dimensions ('{self.tensors[0].name}') is fed "
+                f"with a RaggedTensorValue of as many, received {value!r:.200}. Use tf.ragged.constant_value."
+            )
+        for tensor, part in zip(self.tensors, value.parts, strict=True):
+            Feed([tensor]).append_to(fed, part)
+
+
 def feed_for(graph: Graph, key: Any) -> Feed | NestedFeed:
     """Returns the feed for a key of a feed_dict. Raises TensorFlow's errors if `key` cannot be fed."""
     if isinstance(key, tuple):
@@ -130,6 +146,8 @@ def _feed_for(graph: Graph, key: Any) -> Feed:
     if isinstance(key, IndexedSlices):
         dense = [] if key.dense_shape is None else [key.dense_shape]
         return Feed([key.values, key.indices, *dense], ("values", "indices", "dense_shape"))
+    if isinstance(key, Ragged):
+        return RaggedFeed(key.parts)
     if isinstance(key, Tensor) and key.graph is not graph and key.graph.is_function:
         raise ValueError(f"Tensor {key.name} may not be fed: it is inside a branch or the body of a loop.")
     try:

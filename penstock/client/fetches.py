@@ -14,6 +14,8 @@ from penstock.errors import InaccessibleTensorError
 from penstock.graph.graph import Graph
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.operation import Operation, Tensor
+from penstock.graph.ragged_tensor import Ragged
+from penstock.graph.ragged_value import RaggedTensorValue
 from penstock.graph.sparse_tensor import SparseTensor
 
 _COPY_BELOW = 1 << 14  # bytes: for less, a copy is cheaper than a view
@@ -53,6 +55,9 @@ class _Flat:
             given = [self.add(fetch.values), self.add(fetch.indices)]
             dense = None if fetch.dense_shape is None else self.add(fetch.dense_shape)
             return lambda values: IndexedSlicesValue(given[0](values), given[1](values), dense and dense(values))
+        if isinstance(fetch, Ragged):
+            pieces = [self.add(t) for t in fetch.parts]
+            return lambda values: RaggedTensorValue.of_parts(*[p(values) for p in pieces])
         return self._element(fetch)
 
     def _element(self, fetch: Any) -> Build:

@@ -1,8 +1,9 @@
 """Makes `import tensorflow`, and every part of it that programs use, resolve to penstock.
 
-`tensorflow.X` is `penstock.v1.X`, and so is `tensorflow.compat.v1.X`. TensorFlow's internal modules, which programs
-import although they should not, are listed in `penstock.compat.internals`. An alias is a real module in
-`sys.modules` under its TensorFlow name; it owns no names and looks each up in its penstock modules.
+`tensorflow.X` is `penstock.v1.X` or `penstock.v2.X`, as `install` is told; `tensorflow.compat.v1.X` is always
+`penstock.v1.X`, and `tensorflow.compat.v2.X` is `penstock.v2.X` in a program of TensorFlow 2. TensorFlow's internal
+modules, which programs import although they should not, are listed in `penstock.compat.internals`. An alias is a real
+module in `sys.modules` under its TensorFlow name; it owns no names and looks each up in its penstock modules.
 
 >>> install()
 >>> from tensorflow.python.platform import gfile
@@ -28,7 +29,7 @@ from penstock.face.gaps import gap
 from penstock.face.missing import missing_name, nearest
 
 ROOT = "tensorflow"
-FACE = "penstock.v1"
+FACES = {1: "penstock.v1", 2: "penstock.v2"}
 
 
 # Dunder names belong to each module itself, except these.
@@ -71,6 +72,8 @@ class AliasModule(ModuleType):
 class AliasFinder(MetaPathFinder, Loader):
     """Finds and makes the alias modules for all of `tensorflow`; never uses the real package."""
 
+    api = 1  # the API that `tensorflow` itself has
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -93,8 +96,8 @@ class AliasFinder(MetaPathFinder, Loader):
 _finder = AliasFinder()
 
 
-def install() -> None:
-    """Makes `import tensorflow` give penstock, in this process. Calling it twice is harmless."""
+def install(api: int = 1) -> None:
+    """Makes `import tensorflow` give penstock, in this process: the API of TensorFlow 1 or 2. Twice is harmless."""
     found = sys.modules.get(ROOT)
     if found is not None and not isinstance(found, AliasModule):
         raise RuntimeError(
@@ -102,6 +105,7 @@ def install() -> None:
             f"'{getattr(found, '__file__', 'an unknown place')}'. Call penstock.compat.alias.install() before anything "
             f"imports tensorflow, or start the program with `penstock run`."
         )
+    _finder.api = api
     if _finder not in sys.meta_path:
         # The first finder wins: otherwise an installed TensorFlow would be found.
         sys.meta_path.insert(0, _finder)
@@ -124,13 +128,16 @@ def sources_of(fullname: str) -> tuple[str, ...] | None:
     ()
     """
     path = fullname.removeprefix(ROOT).removeprefix(".")
-    if path == "compat.v1" or path.startswith("compat.v1."):
-        path = path.removeprefix("compat.v1").removeprefix(".")
+    face = FACES[_finder.api]
+    for version in (1, 2)[: _finder.api]:  # TensorFlow 2 in a program of TensorFlow 1 would change what its ops do
+        if path == f"compat.v{version}" or path.startswith(f"compat.v{version}."):
+            path = path.removeprefix(f"compat.v{version}").removeprefix(".")
+            face = FACES[version]
     if not path:
-        return (FACE,)
+        return (face,)
     folder, _, name = path.rpartition(".")
     in_folder = (f"{FOLDERS[folder]}.{name}",) if folder in FOLDERS else ()
-    for candidates in (MODULES.get(path, ()), in_folder, (f"{FACE}.{path}",)):
+    for candidates in (MODULES.get(path, ()), in_folder, (f"{face}.{path}",)):
         if any(_find(each) is not None for each in candidates):
             return candidates
     holds_modules = any(each.startswith(f"{path}.") for each in (*MODULES, *(f"{folder}." for folder in FOLDERS)))
@@ -159,9 +166,9 @@ def _known_modules() -> Iterator[str]:
     for folder, ours in FOLDERS.items():
         package = importlib.import_module(ours)
         yield from (f"{ROOT}.{folder}.{info.name}" for info in pkgutil.iter_modules(package.__path__))
-    face = importlib.import_module(FACE)
-    for info in pkgutil.walk_packages(face.__path__, f"{FACE}."):
-        yield f"{ROOT}.{info.name.removeprefix(FACE + '.')}"
+    name = FACES[_finder.api]
+    for info in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
+        yield f"{ROOT}.{info.name.removeprefix(name + '.')}"
     yield f"{ROOT}.compat.v1"
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from penstock.data.nodes import Element
-from penstock.errors import InvalidArgumentError, UnimplementedError
+from penstock.data.sparse_ops import Sparse
+from penstock.errors import DataLossError, InvalidArgumentError, UnimplementedError
+from penstock.kernel.waiting import as_handle
 
 
 def stacked(elements: list[Element]) -> Element:
@@ -39,6 +41,27 @@ def taking(components: Sequence[np.ndarray]) -> Callable[[list[int]], Element]:
         return tuple(c.take(index, axis=0) for c in components)
 
     return take
+
+
+def sparse(row_shape: Sequence[int]) -> Callable[[list[Element]], Element]:
+    """Returns a function from elements to a sparse batch with rows of `row_shape`; -1: as long as the longest."""
+
+    def join(elements: list[Element]) -> Element:
+        rows = [row for (row,) in elements]
+        for row in rows:
+            if row.ndim != len(row_shape) or any(0 <= w < n for n, w in zip(row.shape, row_shape, strict=True)):
+                raise InvalidArgumentError(
+                    f"Input element had shape {list(row.shape)} that is incompatible with the row shape "
+                    f"{list(row_shape)}."
+                )
+        longest = [max(row.shape[d] for row in rows) for d in range(len(row_shape))]
+        dims = [n if w < 0 else w for n, w in zip(longest, row_shape, strict=True)]
+        places = [np.argwhere(np.ones(row.shape, bool)) for row in rows]
+        indices = np.concatenate([np.insert(where, 0, i, axis=1) for i, where in enumerate(places)])
+        values = np.concatenate([row.reshape(-1) for row in rows])
+        return (as_handle(Sparse(indices.astype(np.int64), values, np.array([len(rows), *dims], np.int64))),)
+
+    return join
 
 
 def padding(shapes: Sequence[Sequence[int]], values: Sequence[Any]) -> Callable[[list[Element]], Element]:
@@ -78,8 +101,8 @@ def _padded(arrays: Sequence[Any], shape: Sequence[int], value: Any, component: 
     return batch
 
 
-def _too_long(found: Sequence[int], shape: Sequence[int], component: int) -> InvalidArgumentError:
-    return InvalidArgumentError(
+def _too_long(found: Sequence[int], shape: Sequence[int], component: int) -> DataLossError:
+    return DataLossError(
         f"Attempted to pad to a smaller size than the input element: component {component} has shape {list(found)}, "
         f"the padded shape is {list(shape)}."
     )

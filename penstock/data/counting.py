@@ -25,6 +25,8 @@ def cardinality(node: nodes.Node) -> int:
             return node.count
         case nodes.Range():
             return len(range(node.start, node.stop, node.step))
+        case nodes.Saved():
+            return node.count
         case nodes.RandomNumbers():
             return INFINITE
         case nodes.Zipped():
@@ -40,6 +42,12 @@ def _derived(node: nodes.Derived, count: int) -> int:
     match node:
         case nodes.Mapped() | nodes.Shuffled() | nodes.Cached() | nodes.Prefetched() | nodes.Scanned():
             return count
+        case nodes.Counted():
+            return node.count
+        case nodes.SparseBatched():
+            return count if count < 0 else -(-count // node.size)
+        case nodes.Windowed():
+            return count if count < 0 else _windows(node, count)
         case nodes.Batched() | nodes.BatchedRows() | nodes.PaddedBatched():
             return count if count < 0 else count // node.size if node.drop_remainder else -(-count // node.size)
         case nodes.Repeated():
@@ -53,6 +61,13 @@ def _derived(node: nodes.Derived, count: int) -> int:
         case nodes.Sharded():
             return count if count < 0 else max(0, -(-(count - node.index) // node.count))
     return UNKNOWN
+
+
+def _windows(node: nodes.Windowed, count: int) -> int:
+    """The number of windows over `count` elements: one begins at each multiple of the shift."""
+    span = (node.size - 1) * node.stride + 1
+    last = count - span if node.drop_remainder else count - 1
+    return max(0, last // node.shift + 1)
 
 
 def _least(counts: list[int]) -> int:

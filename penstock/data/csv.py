@@ -81,7 +81,7 @@ def make_csv_dataset(
     num_rows_for_inference: int | None = 100,
     compression_type: Any = None,
     ignore_errors: bool = False,
-) -> Dataset:
+) -> Any:
     """Batches of CSV rows as dicts by column; the label column, if named, is returned separately.
 
     >>> tf.data.experimental.make_csv_dataset("train-*.csv", 32, label_name="price", num_epochs=1)
@@ -193,7 +193,7 @@ def make_batched_features_dataset(
     parser_num_threads: int = 2,
     sloppy_ordering: bool = False,
     drop_final_batch: bool = False,
-) -> Dataset:
+) -> Any:
     """Batches of parsed Examples as dicts: `make_batched_features_dataset("train-*", 32, features, num_epochs=1)`."""
     dataset = Dataset.list_files(file_pattern, shuffle, shuffle_seed)
     dataset = dataset.apply(

@@ -8,10 +8,14 @@ from typing import Any
 
 from penstock.data import structure
 from penstock.data.structure import TensorSpec
+from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
+from penstock.graph.effects import order_effects
 from penstock.graph.function import FuncGraph, Function
-from penstock.graph.graph import get_default_graph
+from penstock.graph.graph import Graph, executing_eagerly_outside_functions, get_default_graph
+from penstock.graph.hooks import hooks
 from penstock.graph.operation import Operation, Tensor
+from penstock.ops.array.passthrough import identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ def trace(function: Callable[..., Any], name: str, *specs: Any) -> Traced:
     """
     leaves = [leaf for spec in specs for leaf in structure.flatten(spec)]
     outcome: dict[str, Any] = {}
+    function = hooks.converted(function)
 
     def body(*parameters: Tensor) -> Sequence[Tensor]:
         get_default_graph().outlives_step = True  # so that it reads variables when it runs
@@ -55,10 +60,23 @@ def trace(function: Callable[..., Any], name: str, *specs: Any) -> Traced:
             raise TypeError(
                 f"Unsupported return value from function passed to {name}: {result!r:.200} ({error})"
             ) from error
-        return tensors
+        return _after_effects(tensors)
 
     traced = Function.trace(name.replace(".", "_"), [(leaf.carried_dtype, leaf.carried_shape) for leaf in leaves], body)
     return Traced(traced, outcome["spec"], outcome["result"])
+
+
+def _after_effects(results: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The results of a function of the V2 API, which wait for its effects; these happen in the order of the program."""
+    body = get_default_graph()
+    assert isinstance(body, FuncGraph)
+    if not executing_eagerly_outside_functions():
+        return results
+    order_effects(body)
+    if not body.targets:
+        return results
+    with body.control_dependencies(body.targets):
+        return [identity(t) for t in results]
 
 
 def by_value(tensor: Tensor, name: str) -> Function:
@@ -68,24 +86,39 @@ def by_value(tensor: Tensor, name: str) -> Function:
     """
     graph = get_default_graph()
     body = FuncGraph(graph.unique_function_name(name), graph)
-    copies: dict[Operation, Operation] = {}
     with body.as_default():
-        for op in _before(tensor.op):
-            if op.type == "Placeholder":
-                raise ValueError(f"Cannot capture a placeholder (name:{op.name}, type:{op.type}) by value.")
-            if op.op_def.stateful and op.type != "Assert":
-                raise ValueError(f"Cannot capture a stateful node (name:{op.name}, type:{op.type}) by value.")
-            inputs = [copies[t.op].outputs[t.value_index] for t in op.input_list]
-            with body.control_dependencies([copies[c] for c in op.control]):
-                copy = body.add_op(op.op_def, inputs, dict(op.attrs), [t.dtype for t in op.outputs], f"{op.name}/")
-            for new, old in zip(copy.outputs, op.outputs, strict=True):
-                new._shape = old.shape
-            copies[op] = copy
-        body.outputs = [copies[tensor.op].outputs[tensor.value_index]]
+        body.outputs = [copied(tensor, body)]
     return Function(body.name, body)
 
 
-def _before(last: Operation) -> list[Operation]:
+def copied(tensor: Tensor, graph: Graph, handles: bool = False) -> Tensor:
+    """Adds all ops that `tensor` needs to `graph`, and returns its copy there.
+
+    Raises ValueError if an op cannot be copied: a placeholder, or an op with state. With `handles`, ops that stand for
+    a resource by its name are copied as well.
+    """
+    copies: dict[Operation, Operation] = {}
+    for op in operations_before(tensor.op):
+        if op.type == "Placeholder":
+            raise ValueError(f"Cannot capture a placeholder (name:{op.name}, type:{op.type}) by value.")
+        named = handles and not op.input_list and op.attrs.get("shared_name")
+        if op.op_def.stateful and op.type != "Assert" and not named:
+            raise ValueError(f"Cannot capture a stateful node (name:{op.name}, type:{op.type}) by value.")
+        inputs = [copies[t.op].outputs[t.value_index] for t in op.input_list]
+        name = (
+            op.name.lstrip("_") if op.graph.is_eager else f"{op.name}/"
+        )  # ops that have run are not told apart by their names
+        with graph.control_dependencies([copies[c] for c in op.control]):
+            copy = graph.add_op(op.op_def, inputs, dict(op.attrs), [t.dtype for t in op.outputs], name)
+        if named:
+            copy.device = op.device
+        for new, old in zip(copy.outputs, op.outputs, strict=True):
+            new._shape = old.shape
+        copies[op] = copy
+    return copies[tensor.op].outputs[tensor.value_index]
+
+
+def operations_before(last: Operation) -> list[Operation]:
     """All ops that `last` needs, including itself, inputs first."""
     order: dict[Operation, None] = {}
     stack: list[tuple[Operation, bool]] = [(last, False)]
@@ -103,6 +136,9 @@ def _before(last: Operation) -> list[Operation]:
 def scalar_bool(traced: Traced) -> Traced:
     """Raises an error if a predicate does not return a bool."""
     spec = traced.spec
+    if structure.is_nested(spec):
+        # TensorFlow raises an AttributeError too.
+        raise AttributeError(f"`predicate` must return one tensor, received {traced.result!r:.200}.")
     if not isinstance(spec, TensorSpec) or spec.dtype != dt.bool or not spec.shape.is_compatible_with(()):
         raise ValueError(f"`predicate` must return a scalar boolean tensor, received {traced.result!r:.200}.")
     return traced
@@ -113,7 +149,11 @@ def trace_stable(make: Callable[[Any], Traced], state: Any) -> Traced:
     while True:
         traced = make(state)
         before, after = structure.flatten(state), structure.flatten(traced.spec)
-        if len(before) != len(after) or any(b.dtype != a.dtype for b, a in zip(before, after, strict=False)):
+        if len(before) != len(after):
+            raise InvalidArgumentError(
+                f"The new state must have as many tensors as the initial one: {len(before)}, received {len(after)}."
+            )
+        if any(b.dtype != a.dtype for b, a in zip(before, after, strict=False)):
             raise TypeError(
                 f"The new state must have the types of the initial one: {[s.dtype.name for s in before]}, received "
                 f"{[s.dtype.name for s in after]}."

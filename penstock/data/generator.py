@@ -11,10 +11,14 @@ import numpy as np
 
 from penstock.data import source_ops, structure
 from penstock.data.functions import trace
+from penstock.data.structure import RaggedTensorSpec, SparseTensorSpec, TensorSpec
 from penstock.graph import dtype as dt
 from penstock.graph.arrays import array_of
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
+from penstock.graph.ragged_tensor import Ragged
+from penstock.graph.ragged_value import RaggedTensorValue
+from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.control.python_function import py_func
 
 
@@ -44,11 +48,17 @@ class _RunningGenerators:
                 "`generator` yielded an element that did not match the expected structure: expected "
                 f"{wanted!r}, received {values!r:.200}."
             ) from error
-        return [self._converted(v, leaf) for v, leaf in zip(flat, self._leaves, strict=True)]
+        found = []
+        for value, leaf in zip(flat, self._leaves, strict=True):
+            pairs = zip(_pieces(value, leaf), _piece_specs(leaf), strict=True)
+            found += [self._converted(piece, spec) for piece, spec in pairs]
+        return found
 
     def _converted(self, value: Any, leaf: Any) -> Any:
         try:
-            array, _ = array_of(value, leaf.dtype)
+            # A fraction becomes an integer, as in TensorFlow.
+            given = value if leaf.dtype == dt.string else np.asarray(value, leaf.dtype.as_numpy_dtype)
+            array, _ = array_of(given, leaf.dtype)
         except (TypeError, ValueError) as error:
             raise TypeError(
                 "`generator` yielded an element that could not be converted to the expected type: expected "
@@ -69,26 +79,58 @@ class _RunningGenerators:
         return np.int64(0)
 
 
-def generator_tensor(
-    generator: Callable[..., Any], output_types: Any, output_shapes: Any, args: Any
-) -> tuple[Tensor, Any]:
+def _piece_specs(leaf: Any) -> list[TensorSpec]:
+    """The specs of the dense tensors that a component is made of."""
+    if isinstance(leaf, RaggedTensorSpec) and leaf.ragged_rank:
+        return leaf.part_specs()
+    if isinstance(leaf, SparseTensorSpec):
+        rank = leaf.shape.rank
+        return [TensorSpec((None, rank), dt.int64), TensorSpec((None,), leaf.dtype), TensorSpec((rank,), dt.int64)]
+    return [TensorSpec(leaf.shape, leaf.dtype)]
+
+
+def _pieces(value: Any, leaf: Any) -> list[Any]:
+    """The dense values that a component is made of, which a generator has yielded."""
+    if isinstance(leaf, RaggedTensorSpec) and leaf.ragged_rank:
+        if not isinstance(value, (Ragged, RaggedTensorValue)) or value.ragged_rank != leaf.ragged_rank:
+            raise TypeError(f"`generator` yielded {value!r:.200} where a ragged tensor like {leaf} was expected.")
+        return [np.asarray(part) for part in value.parts]
+    if isinstance(leaf, SparseTensorSpec):
+        if not hasattr(value, "dense_shape"):
+            raise TypeError(f"`generator` yielded {value!r:.200} where a sparse tensor like {leaf} was expected.")
+        return [np.asarray(part) for part in (value.indices, value.values, value.dense_shape)]
+    return [value]
+
+
+def _component(leaf: Any, pieces: list[Tensor]) -> Any:
+    """The component that is made of some tensors."""
+    if isinstance(leaf, SparseTensorSpec):
+        return SparseTensor(*pieces)
+    if not isinstance(leaf, RaggedTensorSpec):
+        return pieces[0]
+    if not leaf.ragged_rank:
+        return structure.RaggedRow(pieces[0])
+    return leaf.value_type.from_nested_row_splits(pieces[0], pieces[1:])
+
+
+def generator_tensor(generator: Callable[..., Any], spec: Any, args: Any) -> tuple[Tensor, Any]:
     """The tensor of a dataset of the elements that `generator(*args)` yields, and their structure."""
     if not callable(generator):
         raise TypeError(f"`generator` must be callable, received {generator!r:.200}.")
-    spec = structure.from_legacy(output_types, output_shapes)
     types = structure.types_of(spec)
     tensors = [convert_to_tensor(a) for a in args] if args is not None else []
     running = _RunningGenerators(generator, spec)
-    state = structure.TensorSpec((), dt.int64)
+    state = TensorSpec((), dt.int64)
 
     def shaped(tensor: Any, shape: Any) -> Any:
         tensor.set_shape(shape)
         return tensor
 
     def advance(number: Any) -> Any:
-        results = py_func(running.advance, [number], types)
-        pairs = zip(results, structure.shapes_of(spec), strict=True)
-        return tuple(shaped(r, s) for r, s in pairs)
+        pieces = [_piece_specs(leaf) for leaf in structure.flatten(spec)]
+        results = iter(py_func(running.advance, [number], [s.dtype for part in pieces for s in part]))
+        leaves = zip(structure.flatten(spec), pieces, strict=True)
+        return tuple(_component(leaf, [shaped(next(results), s.shape) for s in part]) for leaf, part in leaves)
 
     start = trace(lambda: shaped(py_func(running.start, tensors, dt.int64), ()), "Dataset.from_generator_start")
     proceed = trace(advance, "Dataset.from_generator_next", state)

@@ -173,5 +173,9 @@ def get_legacy_output_shapes(dataset_or_iterator: Any) -> Any:
 
 
 def get_legacy_output_classes(dataset_or_iterator: Any) -> Any:
-    """The Python classes of the components, nested as elements are."""
-    return structure.map_leaves(lambda s: s.value_type, dataset_or_iterator.element_spec)
+    """The Python classes of the components, nested as elements are; for ragged ones their specs."""
+
+    def kind(leaf: Any) -> Any:
+        return leaf if isinstance(leaf, structure.RaggedTensorSpec) else leaf.value_type
+
+    return structure.map_leaves(kind, dataset_or_iterator.element_spec)

@@ -14,8 +14,17 @@ from penstock.data import node_iterators, ordering  # noqa: F401  iterators for 
 from penstock.data.counting import cardinality
 from penstock.data.nodes import Closure, Element, Node
 from penstock.data.pipeline import Pipeline, as_array
+from penstock.data.position import after, random_state, seed_all, set_random_state
 from penstock.data.source_ops import text
-from penstock.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, OutOfRangeError
+from penstock.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    OutOfRangeError,
+)
 from penstock.graph.dtype import DType
 from penstock.graph.function import Function
 from penstock.graph.opdef import op
@@ -43,6 +52,10 @@ class IteratorState:
         self.handle = f"penstock-iterator-{secrets.token_hex(12)}-{name}"
         _HANDLES[self.handle] = self
         self._pipeline: Pipeline | None = None
+        self._dataset: tuple[Node, Any] | None = None  # the description, and what makes callables of its functions
+        self._begun_at = 0  # the position at which the pipeline begins
+        self._random = np.zeros((0, 3), np.int64)  # the random state of the description when the iteration began
+        self._end: int | None = None  # the number of elements, once `get_numbered` has come to the end
         self._lock = threading.Lock()
         self._gone = False
 
@@ -52,9 +65,15 @@ class IteratorState:
 
     def initialize(self, dataset: Node, functions: Any) -> None:
         """Starts the iteration of `dataset`; ends the previous one."""
-        pipeline = Pipeline(dataset, functions)
+        self._start(dataset, functions, 0)
+
+    def _start(self, dataset: Node, functions: Any, position: int) -> None:
+        random = random_state(dataset)
+        pipeline = Pipeline(after(dataset, position) if position else dataset, functions)
         with self._lock:
             before, self._pipeline = self._pipeline, pipeline
+            self._dataset, self._begun_at, self._random = (dataset, functions), position, random
+            self._end = None
             gone = self._gone
         if before is not None:
             before.close()
@@ -72,14 +91,56 @@ class IteratorState:
         """The next element; OutOfRangeError at the end."""
         pipeline = self._pipeline
         if pipeline is None:
-            raise FailedPreconditionError(
-                "GetNext() failed because the iterator has not been initialized. Ensure that you have run the "
-                "initializer operation for this iterator before getting the next element."
-            )
+            raise _not_initialized()
         try:
             return pipeline.next(step)
         except StopIteration:
-            raise OutOfRangeError("End of sequence") from None
+            raise _end_of_sequence() from None
+
+    def get_numbered(self, number: int, step: Any) -> Element:
+        """The element with a number, from 0; OutOfRangeError past the end. Steps must ask one after the other.
+
+        The iteration passes over what is before it, or begins again if it has come past it.
+        """
+        if self._end is not None and number >= self._end:
+            raise _end_of_sequence()
+        if self._dataset is None or self._pipeline is None:
+            raise _not_initialized()
+        if number < self._begun_at + self._pipeline.taken:
+            self._pipeline.close()  # its threads take random numbers, too
+            set_random_state(self._dataset[0], self._random)
+            self._start(*self._dataset, number)
+        while True:
+            at = self._begun_at + self._pipeline.taken
+            try:
+                element = self._pipeline.next(step)
+            except StopIteration:
+                self._end = at
+                raise _end_of_sequence() from None
+            except (CancelledError, DeadlineExceededError):
+                raise
+            except OpError:
+                if at == number:  # else it is an error of an element that another step gets
+                    raise
+            if at == number:
+                return element
+
+    def position(self) -> dict[str, np.ndarray]:
+        """The position of the iteration, for a checkpoint."""
+        pipeline = self._pipeline
+        if pipeline is None:
+            raise FailedPreconditionError("The position of an iterator was asked for before it was initialized.")
+        return {"taken": np.asarray(self._begun_at + pipeline.taken, np.int64), "random": self._random}
+
+    def continue_at(self, position: dict[str, np.ndarray]) -> None:
+        """Continues at a position that an iterator of the same dataset had."""
+        if self._dataset is None:
+            raise FailedPreconditionError("An iterator was to continue before it was initialized.")
+        taken, random = position.get("taken"), position.get("random")
+        if taken is None or random is None or np.shape(taken) != () or int(taken) < 0:
+            raise InvalidArgumentError(f"This is not the position of an iterator: {position!r:.200}.")
+        set_random_state(self._dataset[0], random)
+        self._start(*self._dataset, int(taken))
 
     def close(self) -> None:
         """Closes the iterator with its session: its threads are stopped."""
@@ -88,6 +149,17 @@ class IteratorState:
             pipeline = self._pipeline
         if pipeline is not None:
             pipeline.close()
+
+
+def _not_initialized() -> FailedPreconditionError:
+    return FailedPreconditionError(
+        "GetNext() failed because the iterator has not been initialized. Ensure that you have run the initializer "
+        "operation for this iterator before getting the next element."
+    )
+
+
+def _end_of_sequence() -> OutOfRangeError:
+    return OutOfRangeError("End of sequence")
 
 
 def check_element(element: Element, dtypes: Sequence[DType], wanted: Sequence[TensorShape]) -> None:
@@ -187,6 +259,40 @@ def _declared(op: Operation) -> list[TensorShape]:
 )
 def iterator_get_next(iterator: Any, *, output_types: list[DType], output_shapes: list[TensorShape], ctx: Any) -> Any:
     element = from_handle(iterator).get_next(ctx)
+    check_element(element, output_types, output_shapes)
+    return list(element)
+
+
+# By number
+
+
+@op("MakeNumberedIterator", "variant, resource, int64 ->", host=True, stateful=True, no_gradient=True)
+def make_numbered_iterator(dataset: Any, iterator: Any, seed: Any, *, functions: Any) -> None:
+    """Starts an iteration that is the same wherever it is made with the same seed, for `IteratorGetNumbered`."""
+    description = from_handle(dataset)
+    seed_all(description, int(seed))
+    from_handle(iterator).initialize(description, functions)
+
+
+@op(
+    "IteratorGetNumbered",
+    "resource, int64 -> components: list(output_types)",
+    host=True,
+    stateful=True,
+    blocking=True,
+    no_gradient=True,
+    shape=_declared,
+)
+def iterator_get_numbered(
+    iterator: Any, number: Any, *, output_types: list[DType], output_shapes: list[TensorShape], ctx: Any
+) -> Any:
+    """The element with a number, which a coordinator gives."""
+    if number < 0:
+        raise FailedPreconditionError(
+            "The next element of a dataset with visit_once=True was asked for in a function that was called. Use "
+            "ClusterCoordinator.schedule: the coordinator decides which element a function gets."
+        )
+    element = from_handle(iterator).get_numbered(int(number), ctx)
     check_element(element, output_types, output_shapes)
     return list(element)
 

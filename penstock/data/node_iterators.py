@@ -7,7 +7,7 @@ with a `__next__`, not generators, which end with their first error.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,11 @@ import numpy as np
 from penstock.data import batching, caching, nodes, sources
 from penstock.data.fuse import fuse
 from penstock.data.nodes import Element, Node
-from penstock.data.pipeline import Function, InParallel, Pipeline, Prefetched, Scope, called, iterate, opens, workers
-from penstock.errors import InvalidArgumentError, OpError
+from penstock.data.parallel import InParallel
+from penstock.data.pipeline import Function, Pipeline, Prefetched, Scope, called, iterate, opens, workers
+from penstock.errors import FailedPreconditionError, InternalError, InvalidArgumentError, OpError
 from penstock.kernel.waiting import as_handle, from_handle
+from penstock.ops.ragged.row_ops import Rows
 
 _AUTOMATIC_PREFETCH = 4
 CHUNK = 256  # elements between two checks for cancellation
@@ -25,6 +27,7 @@ CHUNK = 256  # elements between two checks for cancellation
 opens(nodes.Tensors)(lambda node, pipeline, scope: iter([node.components]))
 opens(nodes.Slices)(lambda node, pipeline, scope: sources.slices(node.components))
 opens(nodes.Listed)(lambda node, pipeline, scope: iter(node.elements))
+opens(nodes.Saved)(lambda node, pipeline, scope: caching.read(node.prefix))
 opens(nodes.Range)(lambda node, pipeline, scope: sources.numbers(node))
 opens(nodes.Lines)(lambda node, pipeline, scope: sources.lines(node))
 opens(nodes.Records)(lambda node, pipeline, scope: sources.tf_records(node))
@@ -215,10 +218,19 @@ def next_of(elements: Iterator[Any], count: int, scope: Scope) -> list[Any]:
         scope.check()
         wanted = min(count - len(taken), CHUNK)
         before = len(taken)
-        taken.extend(itertools.islice(elements, wanted))
+        if isinstance(elements, InParallel):
+            taken += elements.several(wanted)
+        else:
+            taken.extend(itertools.islice(elements, wanted))
         if len(taken) - before < wanted:
             break
     return taken
+
+
+def _unpacked(component: Any) -> Any:
+    """A component as an array of its rows: one handle may carry the rows of a ragged tensor."""
+    carried = component.item() if component.ndim == 0 and component.dtype == object else None
+    return carried.rows() if isinstance(carried, Rows) else component
 
 
 @opens(nodes.Unbatched)
@@ -232,11 +244,56 @@ class _Unbatch(Iterator[Element]):
             row = next(self._rows, None)
             if row is not None:
                 return row
-            components = next(self._input)
+            components = tuple([_unpacked(c) for c in next(self._input)])
             if len({len(c) for c in components}) > 1:
                 found = ", ".join(str(c.shape) for c in components)
                 raise InvalidArgumentError(f"Unbatch: all components need as many rows, received {found}.")
             self._rows = sources.slices(components)
+
+
+@opens(nodes.Rebatched)
+class _Rebatch(Iterator[Element]):
+    def __init__(self, node: nodes.Rebatched, pipeline: Pipeline, scope: Scope) -> None:
+        self._rows = _Unbatch(nodes.Unbatched(node.input), pipeline, scope)
+        self._sizes, self._drop_remainder = itertools.cycle(node.sizes), node.drop_remainder
+        self._scope = scope
+
+    def __next__(self) -> Element:
+        size = next(self._sizes)
+        taken = next_of(self._rows, size, self._scope)
+        if not taken or (self._drop_remainder and len(taken) < size):
+            raise StopIteration
+        return batching.stacked(taken)
+
+
+@opens(nodes.SparseBatched)
+def _sparse_batched(node: nodes.SparseBatched, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
+    join = batching.sparse(node.row_shape)
+    return Batch(iterate(node.input, pipeline, scope), node.size, False, join, scope)
+
+
+@opens(nodes.Counted)
+class _Counted(Iterator[Element]):
+    def __init__(self, node: nodes.Counted, pipeline: Pipeline, scope: Scope) -> None:
+        self._input = iterate(node.input, pipeline, scope)
+        self._said, self._found = node.count, 0
+
+    def __next__(self) -> Element:
+        try:
+            element = next(self._input)
+        except StopIteration:
+            if self._said != self._found and self._said >= 0:
+                raise self._wrong(f"{self._found}") from None
+            raise
+        self._found += 1
+        if 0 <= self._said < self._found:
+            raise self._wrong(f"at least {self._found}")
+        return element
+
+    def _wrong(self, found: str) -> FailedPreconditionError:
+        return FailedPreconditionError(
+            f"Input dataset was expected to contain {self._said} elements but contained {found} elements."
+        )
 
 
 @opens(nodes.Windowed)
@@ -266,7 +323,7 @@ class _Window(Iterator[Element]):
 def _cached(node: nodes.Cached, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
     if node.path:
         return caching.in_file(node.path, lambda: iterate(node.input, pipeline, scope))
-    return caching.in_memory(pipeline.caches, id(node), lambda: iterate(node.input, pipeline, scope))
+    return caching.in_memory(node.memory, lambda: iterate(node.input, pipeline, scope))
 
 
 @opens(nodes.Prefetched)
@@ -312,7 +369,7 @@ class _Select(Iterator[Element]):
     def __init__(self, node: nodes.Selected, pipeline: Pipeline, scope: Scope) -> None:
         self._selector = iterate(node.selector, pipeline, scope)
         self._inputs: list[Iterator[Element] | None] = [iterate(n, pipeline, scope) for n in node.inputs]
-        self._scope = scope
+        self._scope, self._stop_on_empty = scope, node.stop_on_empty
 
     def __next__(self) -> Element:
         while any(i is not None for i in self._inputs):
@@ -327,14 +384,29 @@ class _Select(Iterator[Element]):
                     return next(chosen)
                 except StopIteration:
                     self._inputs[at] = None
+            if self._stop_on_empty:
+                break
         raise StopIteration
+
+
+def _internal(function: Function) -> Function:
+    """A function whose errors about arguments become internal ones, as TensorFlow has it for groups."""
+
+    def call(arguments: Sequence[Any]) -> list[Any]:
+        try:
+            return function(arguments)
+        except InvalidArgumentError as error:
+            raise InternalError(f"Got error code INVALID_ARGUMENT and message: {error.message}") from error
+
+    return call
 
 
 @opens(nodes.GroupedByWindow)
 class _GroupByWindow(Iterator[Element]):
     def __init__(self, node: nodes.GroupedByWindow, pipeline: Pipeline, scope: Scope) -> None:
         self._input, self._scope, self._pipeline = iterate(node.input, pipeline, scope), scope, pipeline
-        self._key, self._reduce, self._size = map(pipeline.function, (node.key, node.reduce, node.size))
+        functions = (_internal(pipeline.function(f)) for f in (node.key, node.reduce, node.size))
+        self._key, self._reduce, self._size = functions
         self._groups: dict[int, list[Element]] = {}
         self._sizes: dict[int, int] = {}
         self._current: Iterator[Element] = iter(())

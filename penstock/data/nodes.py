@@ -6,11 +6,12 @@ names of files may come from tensors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from penstock.data.seeds import Epochs
 from penstock.graph.function import Function
 
 Element = tuple[Any, ...]  # one array per component
@@ -22,6 +23,15 @@ class Closure:
 
     function: Function
     captured: tuple[Any, ...] = ()
+
+
+class MemoryCache:
+    """The elements of a dataset, once an iteration over it is complete. All iterators of the dataset share it."""
+
+    __slots__ = ("elements",)
+
+    def __init__(self) -> None:
+        self.elements: list[Element] | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -65,6 +75,7 @@ class Range(Node):
 class RandomNumbers(Node):
     seed: int
     seed2: int
+    epochs: Epochs = field(default_factory=Epochs, repr=False)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -95,6 +106,14 @@ class Generated(Node):
     start: Closure
     advance: Closure
     finish: Closure
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Saved(Node):
+    """The elements that `Dataset.save` wrote, a checkpoint at `prefix`."""
+
+    prefix: str
+    count: int
 
 
 # Transformations of one dataset
@@ -167,8 +186,31 @@ class PaddedBatched(Derived):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class SparseBatched(Derived):
+    """Batches as sparse tensors whose rows have `row_shape`; -1: as long as the longest."""
+
+    size: int
+    row_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Unbatched(Derived):
     pass
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Rebatched(Derived):
+    """The rows of batches in batches of other sizes, which come round."""
+
+    sizes: tuple[int, ...]
+    drop_remainder: bool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Counted(Derived):
+    """A dataset that is said to have `count` elements."""
+
+    count: int
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -192,6 +234,7 @@ class Shuffled(Derived):
     seed: int
     seed2: int
     reshuffle: bool
+    epochs: Epochs = field(default_factory=Epochs, repr=False)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -207,6 +250,7 @@ class Taken(Derived):
 @dataclass(frozen=True, eq=False, slots=True)
 class Skipped(Derived):
     count: int
+    with_errors: bool = False  # an element whose making fails counts as one of them
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -218,6 +262,7 @@ class Sharded(Derived):
 @dataclass(frozen=True, eq=False, slots=True)
 class Cached(Derived):
     path: str  # empty: in memory
+    memory: MemoryCache = field(default_factory=MemoryCache, repr=False)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -261,3 +306,4 @@ class Selected(Node):
 
     selector: Node
     inputs: tuple[Node, ...]
+    stop_on_empty: bool = False

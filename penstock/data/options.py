@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 _FIELDS = {
     "options": (
+        "autotune",
+        "dataset_name",
+        "deterministic",
+        "experimental_service",
+        "experimental_symbolic_checkpoint",
+        "experimental_warm_start",
+        "framework_type",
+        "threading",
         "experimental_deterministic",
         "experimental_distribute",
         "experimental_external_state_policy",
@@ -17,6 +26,7 @@ _FIELDS = {
         "experimental_autotune",
         "experimental_numa_aware",
     ),
+    "autotune": ("autotune_algorithm", "cpu_budget", "enabled", "initial_parallelism", "min_parallelism", "ram_budget"),
     "distribute": ("auto_shard", "auto_shard_policy", "num_devices"),
     "optimization": (
         "apply_default_optimizations",
@@ -25,6 +35,9 @@ _FIELDS = {
         "autotune_buffers",
         "autotune_cpu_budget",
         "filter_fusion",
+        "filter_parallelization",
+        "inject_prefetch",
+        "seq_interleave_prefetch",
         "filter_with_random_uniform_fusion",
         "hoist_random_uniform",
         "map_and_batch_fusion",
@@ -40,6 +53,16 @@ _FIELDS = {
     "threading": ("max_intra_op_parallelism", "private_threadpool_size"),
     "stats": ("aggregator", "prefix", "counter_prefix", "latency_all_edges"),
 }
+
+
+class AutoShardPolicy(enum.IntEnum):
+    """Says how a dataset is divided among workers: `tf.data.experimental.AutoShardPolicy`."""
+
+    OFF = -1
+    AUTO = 0
+    FILE = 1
+    DATA = 2
+    HINT = 3
 
 
 class _Settings:
@@ -72,6 +95,12 @@ class _Settings:
         return merged
 
 
+class AutotuneOptions(_Settings):
+    """`tf.data.experimental.AutotuneOptions`."""
+
+    _kind = "autotune"
+
+
 class DistributeOptions(_Settings):
     """`tf.data.experimental.DistributeOptions`."""
 
@@ -99,13 +128,15 @@ class StatsOptions(_Settings):
 class Options(_Settings):
     """Options for `dataset.with_options(options)`.
 
-    >>> options = tf.data.Options(); options.experimental_deterministic = False
+    >>> options = tf.data.Options(); options.deterministic = False
     """
 
     _kind = "options"
 
     def __init__(self) -> None:
         super().__init__()
+        object.__setattr__(self, "autotune", AutotuneOptions())
+        object.__setattr__(self, "threading", ThreadingOptions())
         object.__setattr__(self, "experimental_distribute", DistributeOptions())
         object.__setattr__(self, "experimental_optimization", OptimizationOptions())
         object.__setattr__(self, "experimental_stats", StatsOptions())

@@ -8,64 +8,71 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data import batching, nodes, sources
+from penstock.data import batching, nodes
 from penstock.data.node_iterators import CHUNK, Batch
 from penstock.data.nodes import Element
 from penstock.data.pipeline import Pipeline, Scope, iterate, opens
-
-
-def _generator(node: Any, pipeline: Pipeline, epoch: int = 0) -> np.random.Generator:
-    """The random numbers of a node, from its seeds, or from the pipeline's own if it has none."""
-    seeds = (node.seed, node.seed2) if (node.seed, node.seed2) != (0, 0) else (pipeline.entropy, id(node))
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence([s & (2**64 - 1) for s in (*seeds, epoch)])))
+from penstock.errors import OpError
 
 
 @opens(nodes.RandomNumbers)
 def _random_numbers(node: nodes.RandomNumbers, pipeline: Pipeline, scope: Scope) -> Iterator[Element]:
-    return sources.random_numbers(_generator(node, pipeline))
+    return ((np.asarray(word, np.int64),) for word in node.epochs.words(node.seed, node.seed2))
 
 
-def _uniform_numbers(node: nodes.Shuffled, pipeline: Pipeline) -> Iterator[float]:
-    """The random numbers for one iteration of a shuffle."""
-    generator = _generator(node, pipeline, pipeline.epoch(node) if node.reshuffle else 0)
-    return itertools.chain.from_iterable(generator.random(CHUNK).tolist() for _ in itertools.count())
+def _words(node: nodes.Shuffled) -> Iterator[int]:
+    """The random words for one iteration of a shuffle."""
+    return node.epochs.words(node.seed, node.seed2, node.reshuffle)
 
 
 @opens(nodes.Shuffled)
 class _Shuffle(Iterator[Any]):
-    """Returns a random one of `size` buffered elements, and replaces it by the next element."""
+    """Returns a random one of `size` buffered elements. The first of them takes its place, and the next one that of it.
+
+    This is TensorFlow's way, so that the order is the same for the same seeds.
+    """
 
     def __init__(self, node: nodes.Shuffled, pipeline: Pipeline, scope: Scope) -> None:
         self._input = iterate(node.input, pipeline, scope)
         self._size, self._scope = node.size, scope
-        self._numbers = _uniform_numbers(node, pipeline)
-        self._buffer: list[Any] = []
-        self._full = self._ended = False
+        self._words = _words(node)
+        self._ring: list[Any] = []
+        self._first = self._count = 0  # the place of the first element, and how many there are
+        self._ended = False
 
     def __next__(self) -> Any:
-        buffer = self._buffer
-        if not self._full:
-            while not self._ended and len(buffer) < self._size:
-                self._scope.check()
-                wanted = min(self._size - len(buffer), CHUNK)
-                before = len(buffer)
-                buffer.extend(itertools.islice(self._input, wanted))
-                self._ended = len(buffer) - before < wanted
-            self._full = True
-        if not buffer:
-            raise StopIteration
-        at = int(next(self._numbers) * len(buffer))
-        chosen = buffer[at]
+        ring = self._ring
         if not self._ended:
-            try:
-                buffer[at] = next(self._input)
-                return chosen
-            except StopIteration:
-                self._ended = True
-        last = buffer.pop()
-        if at < len(buffer):
-            buffer[at] = last
+            if ring:
+                self._replace()
+            else:
+                self._fill()
+        if not self._count:
+            raise StopIteration
+        at = (self._first + next(self._words) % self._count) % len(ring)
+        chosen = ring[at]
+        ring[at] = ring[self._first]
+        self._first = (self._first + 1) % len(ring)
+        self._count -= 1
         return chosen
+
+    def _fill(self) -> None:
+        ring = self._ring
+        while not self._ended and len(ring) < self._size:
+            self._scope.check()
+            wanted = min(self._size - len(ring), CHUNK)
+            before = len(ring)
+            ring.extend(itertools.islice(self._input, wanted))
+            self._ended = len(ring) - before < wanted
+        self._count = len(ring)
+
+    def _replace(self) -> None:
+        """Puts the next element into the place that the last draw has left."""
+        try:
+            self._ring[self._first - 1] = next(self._input)
+            self._count += 1
+        except StopIteration:
+            self._ended = True
 
 
 @opens(nodes.Repeated)
@@ -107,7 +114,7 @@ class _Take(Iterator[Any]):
 class _Skip(Iterator[Any]):
     def __init__(self, node: nodes.Skipped, pipeline: Pipeline, scope: Scope) -> None:
         self._input, self._scope = iterate(node.input, pipeline, scope), scope
-        self._left = node.count
+        self._left, self._with_errors = node.count, node.with_errors
 
     def __next__(self) -> Any:
         if self._left < 0:
@@ -115,7 +122,12 @@ class _Skip(Iterator[Any]):
         while self._left:
             self._scope.check()
             self._left -= 1
-            next(self._input)
+            try:
+                next(self._input)
+            except OpError:
+                self._scope.check()
+                if not self._with_errors:
+                    raise
         return next(self._input)
 
 
@@ -153,7 +165,7 @@ def row_numbers(node: nodes.Node, pipeline: Pipeline) -> Iterator[int]:
     rows = row_numbers(node.input, pipeline)
     match node:
         case nodes.Shuffled():
-            return _shuffled_rows(rows, node.size, _uniform_numbers(node, pipeline))
+            return _shuffled_rows(rows, node.size, _words(node))
         case nodes.Taken():
             return rows if node.count < 0 else itertools.islice(rows, node.count)
         case nodes.Skipped():
@@ -174,16 +186,17 @@ def _rounds(node: nodes.Repeated, pipeline: Pipeline) -> Iterator[Iterator[int]]
         left -= 1
 
 
-def _shuffled_rows(rows: Iterator[int], size: int, numbers: Iterator[float]) -> Iterator[int]:
-    buffer = list(itertools.islice(rows, size))
-    count = len(buffer)
+def _shuffled_rows(rows: Iterator[int], size: int, words: Iterator[int]) -> Iterator[int]:
+    ring = list(itertools.islice(rows, size))
+    room, first = len(ring), 0
     for row in rows:
-        at = int(next(numbers) * count)
-        yield buffer[at]
-        buffer[at] = row
-    while buffer:
-        at = int(next(numbers) * len(buffer))
-        chosen, last = buffer[at], buffer.pop()
-        if at < len(buffer):
-            buffer[at] = last
+        at = (first + next(words) % room) % room
+        chosen, ring[at] = ring[at], ring[first]
+        ring[first] = row
+        first = (first + 1) % room
+        yield chosen
+    for count in range(room, 0, -1):
+        at = (first + next(words) % count) % room
+        chosen, ring[at] = ring[at], ring[first]
+        first = (first + 1) % room
         yield chosen

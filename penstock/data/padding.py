@@ -21,8 +21,8 @@ def padded_shape_tensors(spec: Any, padded_shapes: Any) -> tuple[list[TensorShap
     tensors: list[Tensor] = []
     leaves = structure.flatten(spec)
     for leaf, wanted in zip(leaves, structure.flatten_up_to(spec, padded_shapes), strict=True):
-        if isinstance(leaf, structure.SparseTensorSpec):
-            raise TypeError("Batching of padded sparse tensors is not supported.")
+        if isinstance(leaf, (structure.SparseTensorSpec, structure.RaggedTensorSpec)):
+            raise TypeError("Batching of padded sparse or ragged tensors is not supported.")
         tensor, shape = _shape_tensor(wanted)
         if leaf.shape.rank is not None and shape.rank is not None and leaf.shape.rank != shape.rank:
             raise ValueError(

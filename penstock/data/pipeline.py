@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-import secrets
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +14,13 @@ import numpy as np
 
 from penstock.data.fuse import fuse
 from penstock.data.nodes import Closure, Element, Node
+from penstock.data.position import closures_of
 from penstock.errors import CancelledError, DeadlineExceededError
 from penstock.graph.dtype import DType
 from penstock.kernel.waiting import as_handle
 
 Function = Callable[[Sequence[Any]], list[Any]]
 MAX_THREADS = 64
-_WORTH_A_THREAD = 3e-4  # seconds per call
-_SLOW = 5e-3
 _JOIN_SECONDS = 5.0  # for a thread inside a Python generator that does not return
 
 
@@ -132,15 +129,14 @@ class Pipeline:
 
     def __init__(self, node: Node, functions: Callable[[Any, Sequence[Any]], Function]) -> None:
         self._functions = functions
-        self._epochs: dict[int, int] = {}
-        self._kept: list[Any] = []
-        self.caches: dict[int, list[Element]] = {}
+        # Those of datasets that a function makes for each element are not kept.
+        self._callables: dict[Closure, Function | None] = dict.fromkeys(closures_of(node))
+        self.taken = 0  # elements that were asked for, with those that failed
         self._crews: set[Crew] = set()
         self._lock = threading.Lock()
         self._stopped = False
         self.scope = Scope()
         self._turn = threading.Lock()
-        self.entropy = secrets.randbits(63)
         self._iterator: Iterator[Element] | None = iterate(fuse(node), self, self.scope)
 
     def next(self, step: Any) -> Element:
@@ -149,23 +145,26 @@ class Pipeline:
             if self._iterator is None:
                 raise StopIteration
             self.scope.check()
-            return next(self._iterator)
+            try:
+                element = next(self._iterator)
+            except (StopIteration, CancelledError, DeadlineExceededError):
+                raise
+            except Exception:
+                self.taken += 1
+                raise
+            self.taken += 1
+            return element
 
     def _taking_turns(self, step: Any) -> _Turn:
         return _Turn(self._turn, self.scope, step)
 
     def function(self, closure: Closure) -> Function:
-        """A closure as a callable that takes the arrays of an element."""
-        return self._functions(closure.function, closure.captured)
-
-    def epoch(self, node: Node) -> int:
-        """The number of earlier iterations of `node`."""
+        """A closure as a callable that takes the arrays of an element. Its random numbers go on from epoch to epoch."""
         with self._lock:
-            number = self._epochs.get(id(node), 0)
-            self._epochs[id(node)] = number + 1
-            if not number:
-                self._kept.append(node)  # keeps the id of the node unique
-        return number
+            found = self._callables.get(closure) or self._functions(closure.function, closure.captured)
+            if closure in self._callables:
+                self._callables[closure] = found
+        return found
 
     def admit(self, crew: Crew) -> None:
         """Registers threads that must be stopped at the end."""
@@ -307,106 +306,6 @@ def outcome(iterator: Iterator[Any], scope: Scope) -> tuple[Any, Exception | Non
         if scope.stopped:
             raise CancelledError("The iterator was closed.") from error
         return None, error
-
-
-class InParallel(Iterator[Element]):
-    """Applies `function` to several elements at a time, and returns the results in order."""
-
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        scope: Scope,
-        make: Callable[[Scope], Iterator[Any]],
-        function: Callable[[Any], Element],
-        parallel: int,
-    ) -> None:
-        self._crew = _ParallelCalls(pipeline, make, function, workers(parallel))
-        self._scope = scope
-        weakref.finalize(self, self._crew.stop).atexit = False
-
-    def __next__(self) -> Element:
-        return self._crew.take(self._scope)
-
-
-class _SlowCalls:
-    """Detects slow calls. Fast ones are best run in one thread, since Python runs one thread at a time."""
-
-    def __init__(self) -> None:
-        self._calls = 0
-        self._recent: deque[float] = deque(maxlen=8)
-        self._known = False
-
-    def shows_slow(self, seconds: float) -> bool:
-        """Records the time of a call; True if it shows for the first time that calls are slow."""
-        if self._known:
-            return False
-        self._calls += 1
-        if self._calls == 1:
-            return False  # the first call includes compilation
-        self._recent.append(seconds)
-        usual = sorted(self._recent)[len(self._recent) // 2]
-        self._known = seconds > _SLOW or (len(self._recent) == 8 and usual > _WORTH_A_THREAD)
-        return self._known
-
-
-class _ParallelCalls(Crew):
-    def __init__(
-        self, pipeline: Pipeline, make: Callable[[Scope], Iterator[Any]], function: Callable[[Any], Element], count: int
-    ) -> None:
-        super().__init__(pipeline)
-        self._input = make(self.scope)
-        self._function = function
-        self._count = count
-        self._reading = threading.Lock()
-        self._read = self._taken = 0
-        self._end: int | None = None
-        self._done: dict[int, tuple[Any, Exception | None]] = {}
-        self._slow_calls = _SlowCalls()
-
-    def work(self) -> None:
-        while True:
-            with self.changed:
-                self.scope.wait(self.changed, lambda: self._is_over() or self._read - self._taken < self._count)
-            with self._reading:
-                if self._is_over():
-                    return
-                item = outcome(self._input, self.scope)
-                ticket = self._read
-                if item is None:
-                    with self.changed:
-                        self._end = ticket
-                    return
-                self._read += 1
-            value, error = item
-            if error is None:
-                start = time.perf_counter()
-                try:
-                    item = self._function(value), None
-                except Exception as problem:
-                    item = None, problem
-                if self._slow_calls.shows_slow(time.perf_counter() - start):
-                    self.start(self._count - 1)
-            with self.changed:
-                self._done[ticket] = item
-                self.changed.notify_all()
-
-    def _is_over(self) -> bool:
-        return self._end is not None
-
-    def take(self, scope: Scope) -> Element:
-        """Waits in `scope` for the next result."""
-        if not self.threads:
-            self.start()
-        with self.changed:
-            scope.wait(self.changed, lambda: self._taken in self._done or self._end == self._taken)
-            if self._taken not in self._done:
-                raise StopIteration
-            value, error = self._done.pop(self._taken)
-            self._taken += 1
-            self.changed.notify_all()
-        if error is not None:
-            raise error
-        return value  # type: ignore[no-any-return]
 
 
 def workers(parallel: int) -> int:

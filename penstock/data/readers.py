@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.data import source_ops, transform_ops
-from penstock.data.dataset import Dataset, as_int64, as_paths
+from penstock.data.dataset import Dataset, as_paths
 from penstock.data.functions import trace
+from penstock.data.inputs import as_int64
 from penstock.data.structure import TensorSpec
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor

@@ -33,13 +33,6 @@ def numbers(node: Range) -> Iterator[Element]:
     return ((np.array(n, dtype),) for n in range(node.start, node.stop, node.step))
 
 
-def random_numbers(generator: np.random.Generator) -> Iterator[Element]:
-    """Random integers, forever."""
-    while True:
-        for number in generator.integers(0, 2**32, 256, np.int64):
-            yield (np.asarray(number),)
-
-
 def _text(data: bytes) -> Element:
     return (np.array(data, object),)
 

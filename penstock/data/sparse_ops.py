@@ -38,6 +38,23 @@ def pack_sparse(indices: Any, values: Any, dense_shape: Any) -> Any:
     return as_handle(Sparse(np.asarray(indices), values, np.asarray(dense_shape)))
 
 
+@op(
+    "_UnstackSparse",
+    "variant -> rows: variant",
+    host=True,
+    no_gradient=True,
+    shape=lambda op: [TensorShape.of((None,))],
+    default_name="UnstackSparse",
+)
+def unstack_sparse(handle: Any) -> Any:
+    indices, values, dense_shape = handle.item().parts
+    rows = np.empty(int(dense_shape[0]), object)
+    for i in range(len(rows)):
+        here = indices[:, 0] == i
+        rows[i] = Sparse(indices[here, 1:], np.asarray(values)[here], dense_shape[1:])
+    return rows
+
+
 def _part_shapes(op: Operation) -> list[TensorShape]:
     return [TensorShape.of((None, None)), TensorShape.of((None,)), TensorShape.of((None,))]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 
 from penstock.data import nodes
+from penstock.data.counting import UNKNOWN
 from penstock.data.source_ops import number, text
 from penstock.errors import InvalidArgumentError
 from penstock.graph.dtype import DType
@@ -266,6 +268,29 @@ def padded_batch_dataset(
     )
 
 
+@op("DenseToSparseBatchDataset", "variant, int64, int64 -> handle: variant", **_OPTIONS)
+def dense_to_sparse_batch_dataset(
+    input_dataset: Any, batch_size: Any, row_shape: Any, *, output_types: list[DType], output_shapes: list[TensorShape]
+) -> Any:
+    shape = tuple(int(d) for d in np.asarray(row_shape).reshape(-1))
+    return as_handle(nodes.SparseBatched(from_handle(input_dataset), _positive(batch_size, "Batch size"), shape))
+
+
+@op("RebatchDatasetV2", "variant, int64, bool -> handle: variant", **_OPTIONS)
+def rebatch_dataset(
+    input_dataset: Any,
+    batch_sizes: Any,
+    drop_remainder: Any,
+    *,
+    output_types: list[DType],
+    output_shapes: list[TensorShape],
+) -> Any:
+    sizes = tuple(_positive(size, "Batch size") for size in np.asarray(batch_sizes).reshape(-1))
+    if not sizes:
+        raise InvalidArgumentError("RebatchDataset: batch_sizes is empty, give one at least.")
+    return as_handle(nodes.Rebatched(from_handle(input_dataset), sizes, bool(drop_remainder)))
+
+
 @op("UnbatchDataset", "variant -> handle: variant", **_OPTIONS)
 def unbatch_dataset(input_dataset: Any, *, output_types: list[DType], output_shapes: list[TensorShape]) -> Any:
     return as_handle(nodes.Unbatched(from_handle(input_dataset)))
@@ -296,6 +321,11 @@ def window_dataset(
 # Order and number
 
 
+def _buffer_size(value: Any) -> int:
+    """The size of a buffer for shuffling; UNKNOWN stands for all elements."""
+    return sys.maxsize if number(value) == UNKNOWN else _positive(value, "buffer_size")
+
+
 @op("ShuffleDataset", "variant, int64, int64, int64 -> handle: variant", **_OPTIONS)
 def shuffle_dataset(
     input_dataset: Any,
@@ -307,7 +337,7 @@ def shuffle_dataset(
     output_types: list[DType],
     output_shapes: list[TensorShape],
 ) -> Any:
-    size = _positive(buffer_size, "buffer_size")
+    size = _buffer_size(buffer_size)
     return as_handle(
         nodes.Shuffled(from_handle(input_dataset), size, number(seed), number(seed2), reshuffle_each_iteration)
     )
@@ -325,7 +355,7 @@ def shuffle_and_repeat_dataset(
     output_shapes: list[TensorShape],
     reshuffle_each_iteration: bool = True,
 ) -> Any:
-    size = _positive(buffer_size, "buffer_size")
+    size = _buffer_size(buffer_size)
     shuffled = nodes.Shuffled(from_handle(input_dataset), size, number(seed), number(seed2), reshuffle_each_iteration)
     return as_handle(nodes.Repeated(shuffled, number(count)))
 
@@ -392,31 +422,8 @@ def unique_dataset(input_dataset: Any, *, output_types: list[DType], output_shap
     return as_handle(nodes.Distinct(from_handle(input_dataset)))
 
 
-# Several datasets
-
-
-@op("ZipDataset", "N*variant -> handle: variant", **_OPTIONS)
-def zip_dataset(
-    input_datasets: list[Any], *, output_types: list[DType], output_shapes: list[TensorShape], N: int
+@op("AssertCardinalityDataset", "variant, int64 -> handle: variant", **_OPTIONS)
+def assert_cardinality_dataset(
+    input_dataset: Any, cardinality: Any, *, output_types: list[DType], output_shapes: list[TensorShape]
 ) -> Any:
-    return as_handle(nodes.Zipped(tuple(map(from_handle, input_datasets))))
-
-
-@op("ConcatenateDataset", "variant, variant -> handle: variant", **_OPTIONS)
-def concatenate_dataset(
-    input_dataset: Any, another_dataset: Any, *, output_types: list[DType], output_shapes: list[TensorShape]
-) -> Any:
-    return as_handle(nodes.Concatenated((from_handle(input_dataset), from_handle(another_dataset))))
-
-
-@op("DirectedInterleaveDataset", "variant, N*variant -> handle: variant", **_OPTIONS)
-def directed_interleave_dataset(
-    selector_input_dataset: Any,
-    data_input_datasets: list[Any],
-    *,
-    output_types: list[DType],
-    output_shapes: list[TensorShape],
-    N: int,
-    stop_on_empty_dataset: bool = False,
-) -> Any:
-    return as_handle(nodes.Selected(from_handle(selector_input_dataset), tuple(map(from_handle, data_input_datasets))))
+    return as_handle(nodes.Counted(from_handle(input_dataset), number(cardinality)))

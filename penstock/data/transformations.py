@@ -5,28 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from penstock.data import source_ops, structure, transform_ops
-from penstock.data.dataset import Dataset, as_int64, known_size, normalized, seeds
-from penstock.data.functions import Traced, scalar_bool, trace, trace_stable
-from penstock.data.structure import DatasetSpec, TensorSpec
+from penstock.data import structure, transform_ops
+from penstock.data.dataset import Dataset
+from penstock.data.functions import trace
+from penstock.data.inputs import as_int64, known_size, seeds
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.operation import Tensor
 from penstock.graph.shape import TensorShape
 from penstock.graph.typing import DTypeLike, TensorLike
-from penstock.ops.array import gathering
-from penstock.ops.array.joining import stack
-from penstock.ops.math import casting, compare, reduce
 
-Transformation = Callable[[Dataset], Dataset]
+Transformation = Callable[[Dataset], Any]
 
 
 def shuffle_and_repeat(buffer_size: TensorLike, count: TensorLike = None, seed: Any = None) -> Transformation:
     """`shuffle` and then `repeat`: `dataset.apply(tf.data.experimental.shuffle_and_repeat(10000))`."""
 
-    def apply(dataset: Dataset) -> Dataset:
+    def apply(dataset: Dataset) -> Any:
         size, times = as_int64(buffer_size, "buffer_size"), as_int64(count, "count", -1)
         return dataset._made(transform_ops.shuffle_and_repeat_dataset, size, *seeds(seed), times)
 
@@ -44,7 +38,7 @@ def map_and_batch(
     if num_parallel_batches is not None and num_parallel_calls is not None:
         raise ValueError("map_and_batch: num_parallel_batches and num_parallel_calls cannot both be given.")
 
-    def apply(dataset: Dataset) -> Dataset:
+    def apply(dataset: Dataset) -> Any:
         traced = trace(map_func, "map_and_batch", dataset.element_spec)
         size = as_int64(batch_size, "batch_size")
         parallel = as_int64(num_parallel_calls or -1, "num_parallel_calls")
@@ -71,7 +65,7 @@ def parallel_interleave(
 ) -> Transformation:
     """`interleave` with a thread per open dataset: `apply(parallel_interleave(TFRecordDataset, cycle_length=4))`."""
 
-    def apply(dataset: Dataset) -> Dataset:
+    def apply(dataset: Dataset) -> Any:
         traced, spec = dataset._datasets(map_func, "parallel_interleave")
         return dataset._made(
             transform_ops.legacy_parallel_interleave_dataset,
@@ -89,7 +83,7 @@ def parallel_interleave(
 
 def ignore_errors() -> Transformation:
     """Leaves out the elements that fail: `dataset.apply(tf.data.experimental.ignore_errors())`."""
-    return lambda dataset: dataset._made(transform_ops.ignore_errors_dataset)
+    return lambda dataset: dataset.ignore_errors()
 
 
 def unbatch() -> Transformation:
@@ -99,7 +93,7 @@ def unbatch() -> Transformation:
 
 def unique() -> Transformation:
     """Each element once: `dataset.apply(tf.data.experimental.unique())`."""
-    return lambda dataset: dataset._made(transform_ops.unique_dataset)
+    return lambda dataset: dataset.unique()
 
 
 def enumerate_dataset(start: TensorLike = 0) -> Transformation:
@@ -137,7 +131,7 @@ def prefetch_to_device(device: str, buffer_size: TensorLike = None) -> Transform
 def assert_element_shape(expected_shapes: Any) -> Transformation:
     """Sets the static shapes `expected_shapes`; elements of other shapes are an error."""
 
-    def apply(dataset: Dataset) -> Dataset:
+    def apply(dataset: Dataset) -> Any:
         wanted = structure.flatten_up_to(dataset.element_spec, expected_shapes)
         leaves = zip(structure.flatten(dataset.element_spec), wanted, strict=True)
         merged = [leaf.with_shape(leaf.shape.merge_with(s)) for leaf, s in leaves]
@@ -148,176 +142,76 @@ def assert_element_shape(expected_shapes: Any) -> Transformation:
 
 def scan(initial_state: Any, scan_func: Callable[..., Any]) -> Transformation:
     """`scan_func(state, element)` gives the next state and an element: `apply(scan(zero, lambda s, x: (s + x, s)))`."""
-
-    def apply(dataset: Dataset) -> Dataset:
-        state, tensors = normalized(initial_state)
-        found: dict[str, Any] = {}
-
-        def once(spec: Any) -> Traced:
-            traced = trace(scan_func, "scan", spec, dataset.element_spec)
-            if type(traced.spec) is not tuple or len(traced.spec) != 2:
-                raise TypeError("`scan_func` must return a pair of the new state and an element.")
-            found["output"] = traced.spec[1]
-            return Traced(traced.function, traced.spec[0], traced.result)
-
-        traced = trace_stable(once, state)
-        return dataset._made(
-            transform_ops.scan_dataset, tensors, traced.captured, f=traced.function, spec=found["output"]
-        )
-
-    return apply
+    return lambda dataset: dataset.scan(initial_state, scan_func)
 
 
 def take_while(predicate: Callable[..., Any]) -> Transformation:
     """The elements up to the first for which `predicate` is false."""
-
-    def apply(dataset: Dataset) -> Dataset:
-        traced = scalar_bool(trace(predicate, "take_while", dataset.element_spec))
-        return dataset._made(transform_ops.take_while_dataset, traced.captured, predicate=traced.function)
-
-    return apply
+    return lambda dataset: dataset.take_while(predicate)
 
 
-def group_by_window(
-    key_func: Callable[..., Any],
-    reduce_func: Callable[..., Any],
-    window_size: Any = None,
-    window_size_func: Callable[..., Any] | None = None,
+def group_by_window(*args: Any, **kwargs: Any) -> Transformation:
+    """`Dataset.group_by_window` as a transformation, with the same arguments."""
+    return lambda dataset: dataset.group_by_window(*args, **kwargs)
+
+
+def bucket_by_sequence_length(*args: Any, **kwargs: Any) -> Transformation:
+    """`Dataset.bucket_by_sequence_length` as a transformation, with the same arguments."""
+    return lambda dataset: dataset.bucket_by_sequence_length(*args, **kwargs)
+
+
+def rejection_resample(*args: Any, **kwargs: Any) -> Transformation:
+    """`Dataset.rejection_resample` as a transformation, with the same arguments."""
+    return lambda dataset: dataset.rejection_resample(*args, **kwargs)
+
+
+def dense_to_sparse_batch(batch_size: TensorLike, row_shape: Any) -> Transformation:
+    """`Dataset.sparse_batch` as a transformation."""
+    return lambda dataset: dataset.sparse_batch(batch_size, row_shape)
+
+
+def dense_to_ragged_batch(
+    batch_size: TensorLike, drop_remainder: Any = False, row_splits_dtype: Any = dt.int64
 ) -> Transformation:
-    """Collects `window_size` elements with the same key and continues with the dataset that `reduce_func` returns.
+    """`Dataset.ragged_batch` as a transformation."""
+    return lambda dataset: dataset.ragged_batch(batch_size, drop_remainder, row_splits_dtype)
 
-    >>> dataset.apply(tf.data.experimental.group_by_window(key, lambda key, window: window.batch(32), 32))
+
+def assert_cardinality(expected_cardinality: TensorLike) -> Transformation:
+    """Promises a number of elements; it is an error if there are more or fewer.
+
+    >>> dataset.filter(known).apply(tf.data.experimental.assert_cardinality(42))
     """
-    if (window_size is None) == (window_size_func is None):
-        raise ValueError("group_by_window: give one of window_size and window_size_func.")
-
-    def apply(dataset: Dataset) -> Dataset:
-        number = TensorSpec((), dt.int64)
-        key = trace(key_func, "group_by_window_key", dataset.element_spec)
-        if not (isinstance(key.spec, TensorSpec) and key.spec.dtype == dt.int64):
-            raise ValueError(f"`key_func` must return a single int64 scalar, received {key.result!r:.100}.")
-        size_func = window_size_func or (lambda _: convert_to_tensor(window_size, dtype=dt.int64))
-        size = trace(size_func, "group_by_window_size", number)
-        reduce = trace(reduce_func, "group_by_window_reduce", number, DatasetSpec(dataset.element_spec))
-        if not isinstance(reduce.spec, DatasetSpec):
-            raise TypeError(f"`reduce_func` must return a `Dataset` object, received {reduce.result!r:.100}.")
-        return dataset._made(
-            transform_ops.group_by_window_dataset,
-            key.captured,
-            reduce.captured,
-            size.captured,
-            key_func=key.function,
-            reduce_func=reduce.function,
-            window_size_func=size.function,
-            spec=reduce.spec.element_spec,
-        )
-
-    return apply
-
-
-def bucket_by_sequence_length(
-    element_length_func: Callable[..., Any],
-    bucket_boundaries: Sequence[int],
-    bucket_batch_sizes: Sequence[int],
-    padded_shapes: Any = None,
-    padding_values: Any = None,
-    pad_to_bucket_boundary: bool = False,
-    no_padding: bool = False,
-    drop_remainder: bool = False,
-) -> Transformation:
-    """Padded batches of elements of similar length.
-
-    >>> dataset.apply(tf.data.experimental.bucket_by_sequence_length(lambda x: tf.size(x), [10, 20], [32, 16, 8]))
-    """
-    if len(bucket_batch_sizes) != len(bucket_boundaries) + 1:
-        raise ValueError("len(bucket_batch_sizes) must equal len(bucket_boundaries) + 1.")
-
-    def key(*element: Any) -> Tensor:
-        length = casting.cast(element_length_func(*element), dt.int64)
-        smaller = compare.less_equal(np.array(bucket_boundaries, np.int64), length)
-        return reduce.reduce_sum(casting.cast(smaller, dt.int64))
-
-    def size(number: Tensor) -> Tensor:
-        found: Tensor = gathering.gather(convert_to_tensor(np.array(bucket_batch_sizes, np.int64)), number)
-        return found
-
-    def batch(number: Tensor, window: Dataset) -> Dataset:
-        count = size(number)
-        if no_padding:
-            return window.batch(count, drop_remainder)
-        shapes = padded_shapes if padded_shapes is not None else window.output_shapes
-        if pad_to_bucket_boundary:
-            limits = np.array([*(b - 1 for b in bucket_boundaries), -1], np.int64)
-            boundary = gathering.gather(convert_to_tensor(limits), number)
-            shapes = structure.pack(
-                window.element_spec,
-                [_to_boundary(s, boundary) for s in structure.flatten_up_to(window.element_spec, shapes)],
-            )
-        return window.padded_batch(count, shapes, padding_values, drop_remainder)
-
-    return group_by_window(key, batch, window_size_func=size)
-
-
-def _to_boundary(shape: Any, boundary: Tensor) -> Any:
-    dims = TensorShape(shape).as_list()
-    return stack([boundary if d is None else convert_to_tensor(d, dtype=dt.int64) for d in dims]) if dims else shape
+    return lambda dataset: dataset._made(
+        transform_ops.assert_cardinality_dataset, as_int64(expected_cardinality, "cardinality")
+    )
 
 
 # Sources
 
 
-def Counter(start: TensorLike = 0, step: Any = 1, dtype: DTypeLike = dt.int64) -> Dataset:
+def Counter(start: TensorLike = 0, step: Any = 1, dtype: DTypeLike = dt.int64) -> Any:
     """Counts without end: `tf.data.experimental.Counter(start=1)`."""
-    wanted = dt.as_dtype(dtype)
-    limit = np.iinfo(np.int64).max if np.sign(step) >= 0 else np.iinfo(np.int64).min
-    return Dataset.range(start, limit, step, output_type=wanted)
+    return Dataset.counter(start, step, dtype)
 
 
 class RandomDataset(Dataset):
     """Random integers without end: `tf.data.experimental.RandomDataset(seed=1)`."""
 
     def __init__(self, seed: Any = None) -> None:
-        spec = TensorSpec((), dt.int64)
-        variant = source_ops.random_dataset(*seeds(seed), output_types=[dt.int64], output_shapes=[spec.shape])
-        super().__init__(variant, spec)
+        found = Dataset.random(seed)
+        super().__init__(found._variant_tensor, found.element_spec)
 
 
-def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -> Dataset:
-    """Takes the next element from the one of `datasets` that the next number of `choice_dataset` names."""
-    first = datasets[0]
-    if choice_dataset.output_types != dt.int64:
-        raise TypeError("`choice_dataset` must be a dataset of scalar int64 tensors.")
-    for other in datasets[1:]:
-        if other.output_types != first.output_types:
-            found = f"{first.output_types}, {other.output_types}"
-            raise TypeError(f"All datasets must have the same types, received {found}.")
-    common = [structure.flatten(d.element_spec) for d in datasets]
-    leaves = []
-    for column in zip(*common, strict=True):
-        shape = column[0].shape
-        for leaf in column[1:]:
-            shape = shape.most_specific_compatible_shape(leaf.shape)
-        leaves.append(column[0].with_shape(shape))
-    spec = structure.pack(first.element_spec, leaves)
-    variant = transform_ops.directed_interleave_dataset(
-        choice_dataset._variant_tensor,
-        [d._variant_tensor for d in datasets],
-        output_types=structure.types_of(spec),
-        output_shapes=structure.shapes_of(spec),
-    )
-    return Dataset(variant, spec)
+def choose_from_datasets(
+    datasets: Sequence[Dataset], choice_dataset: Dataset, stop_on_empty_dataset: bool = False
+) -> Any:
+    """`Dataset.choose_from_datasets`, which goes on with the others when a dataset has ended."""
+    return Dataset.choose_from_datasets(datasets, choice_dataset, stop_on_empty_dataset)
 
 
-def sample_from_datasets(datasets: Sequence[Dataset], weights: TensorLike = None, seed: Any = None) -> Dataset:
-    """Takes elements from randomly chosen datasets: `tf.data.experimental.sample_from_datasets([a, b], [0.9, 0.1])`."""
-    count = len(datasets)
-    chances = np.full(count, 1.0 / count) if weights is None else np.asarray(weights, np.float64)
-    if chances.shape != (count,):
-        raise ValueError(f"sample_from_datasets: {count} datasets need as many weights, received {weights!r:.100}.")
-    limits = np.floor(np.cumsum(chances / chances.sum()) * 2.0**32).astype(np.int64)
-    limits[-1] = 2**32
-
-    def choose(number: Tensor) -> Tensor:
-        return reduce.reduce_sum(casting.cast(compare.less_equal(limits, number), dt.int64))
-
-    return choose_from_datasets(datasets, RandomDataset(seed).map(choose))
+def sample_from_datasets(
+    datasets: Sequence[Dataset], weights: Any = None, seed: Any = None, stop_on_empty_dataset: bool = False
+) -> Any:
+    """`Dataset.sample_from_datasets`: `tf.data.experimental.sample_from_datasets([a, b], [0.9, 0.1])`."""
+    return Dataset.sample_from_datasets(datasets, weights, seed, stop_on_empty_dataset)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from penstock.graph import dtype as dtypes
+from penstock.graph.dimension import Dimension
 from penstock.graph.dtype import DType, as_dtype
-from penstock.graph.shape import Dimension, TensorShape, as_shape
+from penstock.graph.shape import TensorShape, as_shape
 
 MAX_RANK = 254
 _NUMBERS = (bool, int, float, complex)

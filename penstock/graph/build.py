@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from penstock.errors import InvalidArgumentError
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
-from penstock.graph.graph import Graph, graph_of
-from penstock.graph.hooks import hooks
+from penstock.graph.graph import Graph, get_default_graph, graph_of
+from penstock.graph.hooks import eager_hooks, hooks
 from penstock.graph.infer import infer_shapes
 from penstock.graph.opdef import MISSING, ArgDef, OpDef
 from penstock.graph.operation import Operation, Tensor
@@ -23,11 +24,15 @@ def build(op_def: OpDef, args: Sequence[Any], kwargs: dict[str, Any], name: str 
         kwargs = _named(op_def, args[count:], kwargs if name is None else {**kwargs, "name": name})
         name = kwargs.pop("name", None)
     values: list[Any] = list(args[:count])
+    if len(args) < count:
+        kwargs = dict(kwargs)  # the caller's stays as it is
     for arg in op_def.inputs[len(args) :]:
         if arg.name not in kwargs:
             raise TypeError(f"{op_def.name}: missing input '{arg.name}'.")
         values.append(kwargs.pop(arg.name))
     graph = graph_of(values)
+    if graph.is_eager:
+        return _run(graph, op_def, values, dict(kwargs), name)
     scope = name if name and name.endswith("/") else graph.unique_name(name or op_def.default_name) + "/"
     attrs = dict(kwargs)
     tensors: list[Tensor] = []
@@ -49,11 +54,17 @@ def build(op_def: OpDef, args: Sequence[Any], kwargs: dict[str, Any], name: str 
         return user_outputs(build_node(graph, op_def, tensors, attrs, scope))
 
 
+def _run(graph: Graph, op_def: OpDef, values: list[Any], attrs: dict[str, Any], name: str | None) -> Any:
+    """Runs the operation of a call, in a graph that runs its operations at once."""
+    tensors: list[Tensor] = []
+    for arg, value in zip(op_def.inputs, values, strict=True):
+        tensors += _convert_input(op_def, arg, value, attrs, tensors)
+    return user_outputs(eager_hooks.run_op(graph, op_def, tensors, attrs, name or op_def.default_name))
+
+
 def _named(op_def: OpDef, extra: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Names the arguments that follow the inputs: the attrs that no input decides, required ones first, then `name`."""
-    inferred = {a for arg in op_def.inputs for a in (arg.type_attr, arg.type_list_attr, arg.number_attr)}
-    attrs = sorted((a for a in op_def.attrs.values() if a.name not in inferred), key=lambda a: a.default is not MISSING)
-    names = [*(a.name for a in attrs), "name"]
+    names = [name for name, _ in op_def.parameters[len(op_def.inputs) :]]
     if len(extra) > len(names):
         raise TypeError(
             f"{op_def.name} takes {len(op_def.inputs)} inputs and then {', '.join(names)}; received {len(extra)} "
@@ -94,7 +105,7 @@ def user_outputs(op: Operation) -> Any:
 def _convert_input(op_def: OpDef, arg: ArgDef, value: Any, attrs: dict[str, Any], before: list[Tensor]) -> list[Tensor]:
     if not arg.is_list:
         dtype = arg.type or attrs.get(arg.type_attr)
-        if isinstance(value, Tensor) and dtype is None:
+        if isinstance(value, Tensor) and (dtype is None or (value.dtype is dtype and not arg.is_ref)):
             tensor = value
         else:
             tensor = _to_tensor(op_def, arg, value, None if dtype is None else as_dtype(dtype), arg.name, before)
@@ -144,13 +155,18 @@ def _to_tensor(op_def: OpDef, arg: ArgDef, value: Any, dtype: DType | None, name
             # The default is used only if the value's own type is not allowed, such as that of an empty list.
             tensor = convert_to_tensor(value, name=name, preferred_dtype=default)
     except TypeError as error:
-        if dtype is None or "inferred from" in str(error):
+        if dtype is None or "inferred from" in str(error) or get_default_graph().is_eager:
             raise
         raise TypeError(
             f"Input '{arg.name}' of '{op_def.name}' Op has type {type(value).__name__} ({value!r:.80}) that does "
             f"not match type {dtype.name} of {_deciding_argument(op_def, arg, before)}. ({error})"
         ) from error
     if dtype is not None and tensor.dtype.base_dtype != dtype.base_dtype:
+        if get_default_graph().is_eager:
+            raise InvalidArgumentError(
+                f"cannot compute {op_def.name}: input #{len(before)} ('{arg.name}') must be a {dtype.name} tensor, and "
+                f"is a {tensor.dtype.base_dtype.name} tensor. Convert it with tf.cast. [Op:{op_def.name}]"
+            )
         raise TypeError(
             f"Input '{arg.name}' of '{op_def.name}' Op has type {tensor.dtype.base_dtype.name} that does not match "
             f"type {dtype.name} of {_deciding_argument(op_def, arg, before)}."
@@ -173,7 +189,8 @@ def _deciding_argument(op_def: OpDef, arg: ArgDef, before: list[Tensor]) -> str:
 def _check_allowed(op_def: OpDef, attr: str, parameter: str, dtype: DType) -> None:
     allowed = op_def.attrs[attr].allowed
     if allowed and dtype.base_dtype not in allowed:
-        raise TypeError(
+        # An operation that runs at once fails as its kernel would.
+        raise (InvalidArgumentError if get_default_graph().is_eager else TypeError)(
             f"{op_def.name}: value passed to parameter '{parameter}' has DataType {dtype.base_dtype.name} not in list "
             f"of allowed values: {', '.join(d.name for d in allowed)}"
         )

@@ -61,10 +61,14 @@ def require_once(key: Any, check: Callable[[], None]) -> None:
         made.add(key)
 
 
+_UNSIGNED = {np.dtype(f"i{size}"): np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+
+
 def require_in_range(indices: Any, limit: int, what: str = "indices", message: str = "") -> None:
     """Demands 0 <= indices < limit; the error shows an index that is out of range."""
     if isinstance(indices, np.ndarray) and isinstance(limit, (int, np.integer)):  # not a symbol
-        if indices.size and (indices.min() < 0 or indices.max() >= limit):
+        # A negative number is a large one without a sign, so that one look at all of them does.
+        if indices.size and indices.view(_UNSIGNED.get(indices.dtype) or indices.dtype).max() >= limit:
             where = np.argwhere((indices < 0) | (indices >= limit))[0].tolist()
             if message:
                 raise InvalidArgumentError(message.format(indices[tuple(where)]))

@@ -15,7 +15,7 @@ from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import registered
 from penstock.graph.operation import Tensor
 from penstock.graph.scopes import name_scope
-from penstock.graph.shape import TensorShape
+from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.typing import DTypeLike, TensorLike
 
 Conversion = Callable[..., Any]
@@ -85,13 +85,31 @@ def make_constant(value: Any, dtype: DType | None, shape: Any = None, name: str 
         return _packed(value, dtype, name or "packed")
     elif isinstance(value, IndexedSlices):
         raise TypeError(f"IndexedSlices must be made dense first, received {value!r}.")
-    array, found = array_of(value, dtype, shape)
+    graph = get_default_graph()
+    array, found = _checked_array(value, dtype, shape) if graph.is_eager else array_of(value, dtype, shape)
     const = registered("Const")
     assert const is not None
-    graph = get_default_graph()
     tensor = graph.add_op(const, (), {"dtype": found, "value": array}, (found,), name or "Const").outputs[0]
     tensor._shape = TensorShape.of(array.shape)
     return tensor
+
+
+def _checked_array(value: Any, dtype: DType | None, shape: Any) -> tuple[np.ndarray, DType]:
+    """As `array_of`, with the errors of eager execution, which is stricter about shapes."""
+    try:
+        array, found = array_of(value, dtype)
+    except TypeError as error:
+        if dtype is not None:
+            raise
+        raise ValueError(
+            f"Attempt to convert a value ({value!r:.80}) with an unsupported type ({type(value)}) to a Tensor: {error}"
+        ) from error
+    if shape is None:
+        return array, found
+    size = as_shape(shape).num_elements()
+    if array.size not in (1, size):
+        raise TypeError(f"constant: {value!r:.80} has {array.size} elements, and shape {as_shape(shape)} holds {size}.")
+    return array_of(array, found, shape)
 
 
 def _shape_array(shape: TensorShape, dtype: DType | None) -> tuple[np.ndarray, DType]:
@@ -127,7 +145,8 @@ def _packed(value: Any, dtype: DType | None, name: str) -> Tensor:
                         with name_scope(str(i)):
                             pass
                 parts.append(item)
-            parts = [convert_to_tensor(item, dtype=found, name=str(i)) for i, item in enumerate(parts)]
+            if not get_default_graph().is_eager:  # there Pack itself refuses tensors of other types
+                parts = [convert_to_tensor(item, dtype=found, name=str(i)) for i, item in enumerate(parts)]
             tensor: Tensor = pack(parts, axis=0, name=scope)
             return tensor
 

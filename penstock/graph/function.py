@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.errors import InaccessibleTensorError
 from penstock.graph.graph import Graph, get_default_graph
+from penstock.graph.hooks import hooks
+from penstock.graph.identity import IdentityDict, distinct
 from penstock.graph.opdef import registered
 from penstock.graph.operation import GraphData, Operation, Tensor
 
@@ -23,13 +26,15 @@ class FuncGraph(Graph):
         super().__init__()
         self.name = name
         self.outer_graph: Graph = outer_graph
-        self.seed = outer_graph.seed
+        self.equals_by_value = outer_graph.equals_by_value
+        self.orders_effects = outer_graph.orders_effects
+        self.seed, self.shares_seeds = outer_graph.seed, outer_graph.shares_seeds
         self.inputs: list[Tensor] = []
         self.captured: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.targets: list[Operation] = []  # run whether or not an output needs them
         self.awaited: dict[Operation, None] = {}  # outer ops that must have run before this body runs
-        self._capture_of: dict[Tensor, Tensor] = {}
+        self._capture_of: IdentityDict[Tensor] = IdentityDict()
         self._stands_for: dict[Tensor, Tensor] = {}
         # Variables, losses and summaries made in a body belong to the program, not to the body.
         self._collections = outer_graph._collections
@@ -53,9 +58,15 @@ class FuncGraph(Graph):
 
     def capture(self, tensor: Tensor, op_type: str = "", name: str = "") -> Tensor:
         """The parameter that stands for a tensor of an outer graph."""
-        found = self._capture_of.get(tensor)
+        found: Tensor | None = self._capture_of.get(tensor)
         if found is None:
             if not self.can_capture(tensor.graph):
+                if tensor.graph.is_function:
+                    raise InaccessibleTensorError(
+                        f"Operation '{name}' ({op_type}) in '{self.name}': the input {tensor!r} is out of scope, since "
+                        "it was made in another function, branch or loop. Return it from there, or write it to a "
+                        f"TensorArray or variable. It was defined at {tensor.op.definition}"
+                    )
                 return super().capture(tensor, op_type, name)
             found = self._capture_of[tensor] = self._captured(tensor)
         return found
@@ -67,7 +78,7 @@ class FuncGraph(Graph):
 
     def _captured(self, tensor: Tensor) -> Tensor:
         outer = tensor if tensor.graph is self.outer_graph else self.outer_graph.capture(tensor, "", "")
-        found = self._capture_of.get(outer)  # it may have been captured from further out before
+        found: Tensor | None = self._capture_of.get(outer)  # it may have been captured from further out before
         if found is None:
             found = self.add_input(outer.dtype, outer.shape, f"{outer.op.name.rpartition('/')[2]}_captured")
             self.captured.append(outer)
@@ -123,8 +134,8 @@ class Function:
         return found
 
     def operations(self) -> list[Operation]:
-        """The operations that the results need, in the order in which they were made."""
-        return sorted(_needed_by([t.op for t in self.outputs]), key=lambda op: op._id)
+        """The operations that the results and the effects need, in the order in which they were made."""
+        return sorted(_needed_by([*(t.op for t in self.outputs), *self.graph.targets]), key=lambda op: op._id)
 
     def dependencies(self) -> list[frozenset[int]]:
         """For each result, the positions of the parameters that it needs; computed once."""
@@ -135,6 +146,12 @@ class Function:
             found = [frozenset(i for op, i in position.items() if op in ops) for ops in needed]
             self.derived["dependencies"] = found
         return found
+
+    def needed_by_effects(self) -> frozenset[int]:
+        """The positions of the parameters that the operations need which run whatever results are asked for."""
+        targets = self.graph.targets
+        ops = _needed_by(targets) if targets else set()
+        return frozenset(i for i, t in enumerate(self.inputs) if t.op in ops)
 
     @staticmethod
     def trace(
@@ -153,6 +170,8 @@ class Function:
             parameters = [body.add_input(dtype, shape, f"arg{i}") for i, (dtype, shape) in enumerate(specs)]
             outputs = function(*parameters)
             body.outputs = [t if t.graph is body else body.capture(t) for t in outputs]
+        if body.orders_effects:
+            hooks.order_effects(body)
         return Function(unique, body)
 
     def __repr__(self) -> str:
@@ -173,7 +192,7 @@ def _needed_by(operations: Sequence[Operation]) -> set[Operation]:
 
 def share_captures(functions: Sequence[Function]) -> list[Tensor]:
     """Gives all bodies the same captured parameters, in the same order, and returns the outer tensors of these."""
-    union = list(dict.fromkeys(t for f in functions for t in f.captured))
+    union = distinct(t for f in functions for t in f.captured)
     for function in functions:
         body = function.graph
         own = len(body.inputs) - len(body.captured)
@@ -205,3 +224,13 @@ class Call:
 
     def __hash__(self) -> int:
         return hash((self.op, repr(self.attrs)))
+
+
+def bodies_in(attrs: Mapping[str, Any]) -> Iterator[FuncGraph]:
+    """The bodies among the attrs of an operation, each followed by those of the operations in it."""
+    for value in attrs.values():
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, Function):
+                yield item.graph
+                for operation in item.graph.get_operations():
+                    yield from bodies_in(operation.attrs)

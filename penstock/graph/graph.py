@@ -11,7 +11,8 @@ from tensorboard.compat.proto.versions_pb2 import VersionDef
 from penstock.frames import user_frames
 from penstock.graph.hooks import hooks
 from penstock.graph.opdef import OpDef, registered
-from penstock.graph.operation import Operation, Tensor
+from penstock.graph.operation import GraphData, Operation, Tensor
+from penstock.graph.recording import recorders
 from penstock.graph.scope_state import VALID_OP_NAME, GraphScopes
 from penstock.graph.sessions import Stack
 
@@ -75,7 +76,9 @@ class Graph(GraphScopes):
                 before.attrs["_has_manual_control_dependencies"] = True
             for scope in self._scopes.control:
                 scope.made.add(op)
-            return op
+        for recorder in recorders.items:
+            recorder.record(op)
+        return op
 
     def create_op(
         self,
@@ -141,6 +144,7 @@ class Graph(GraphScopes):
 _graphs = Stack()
 _global_graph: list[Graph] = []
 _global_lock = threading.Lock()
+_eager_graph: list[Graph | None] = [None]
 
 
 def get_default_graph() -> Graph:
@@ -152,6 +156,8 @@ def get_default_graph() -> Graph:
     if items:
         graph: Graph = items[-1]
         return graph
+    if _eager_graph[0] is not None:
+        return _eager_graph[0]
     with _global_lock:
         if not _global_graph:
             _global_graph.append(Graph())
@@ -166,14 +172,45 @@ def reset_default_graph() -> None:
         _global_graph[:] = [Graph()]
 
 
+def executing_eagerly() -> bool:
+    """Tells if an op that is called now runs at once.
+
+    >>> tf.executing_eagerly()
+    """
+    return get_default_graph().is_eager
+
+
+def executing_eagerly_outside_functions() -> bool:
+    """Tells if ops run at once here, or around the function that is being traced."""
+    graph: GraphData = get_default_graph()
+    while graph.outer_graph is not None:
+        graph = graph.outer_graph
+    return graph.is_eager
+
+
+def has_built_a_graph() -> bool:
+    """Tells if the process-wide default graph has operations."""
+    return bool(_global_graph) and _global_graph[0].version > 0
+
+
+def set_eager_graph(graph: Graph | None) -> Graph | None:
+    """Sets the graph that is the default outside of all others, where ops run at once; returns the one before.
+
+    None: ops outside of all graphs are added to the process-wide default graph.
+    """
+    before = _eager_graph[0]
+    _eager_graph[0] = graph
+    return before
+
+
 def graph_of(values: Sequence[Any]) -> Graph:
     """The graph that a node with these inputs belongs to: the default one, unless the inputs say otherwise."""
     graph = get_default_graph()
-    if graph.is_function:
+    if graph.is_function or graph.is_eager:
         return graph
     for value in values:
         for item in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(item, Tensor):
+            if isinstance(item, Tensor) and not item.op.graph.is_eager:
                 # A tensor of a body does not decide the graph: it has a value only while the body runs.
                 return graph if item.op.graph.is_function else home_of(item.op)
     return graph

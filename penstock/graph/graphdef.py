@@ -35,7 +35,7 @@ def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = 
     # A body may use further bodies, which are added to the library while it is written.
     while done < len(library.functions):
         name, function = list(library.functions.items())[done]
-        proto.library.function.append(_function_def(name, function, library))
+        proto.library.function.append(function_def(name, function, library))
         done += 1
     return proto
 
@@ -53,7 +53,8 @@ def node_def(op: Operation, library: Library | None = None) -> NodeDef:
 # Function bodies
 
 
-def _function_def(name: str, function: Function, library: Library) -> FunctionDef:
+def function_def(name: str, function: Function, library: Library) -> FunctionDef:
+    """A function body as a FunctionDef; the bodies that it uses are added to `library`."""
     proto = FunctionDef()
     proto.signature.name = name
     names: dict[Tensor, str] = {}
@@ -79,6 +80,10 @@ def _function_def(name: str, function: Function, library: Library) -> FunctionDe
         arg.type = tensor.dtype.base_dtype.as_datatype_enum
         arg.is_ref = tensor.dtype._is_ref_dtype
         proto.ret[arg.name] = names.get(tensor) or _inner_name(tensor)
+    for op in function.graph.targets:
+        proto.signature.control_output.append(op.name)
+        proto.control_ret[op.name] = op.name
+    proto.signature.is_stateful = any(op.op_def.stateful for op in operations)
     return proto
 
 

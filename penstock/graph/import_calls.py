@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
@@ -37,6 +37,7 @@ class Bodies(Functions):
                 parameters[arg] = body.add_input(*_spec(proto, len(parameters)), arg)
             importer = self.body(body, proto, "", parameters)
             body.outputs = [importer.input(o, proto.ret[o.name]) for o in proto.signature.output_arg]
+            body.targets = effects_of(importer, proto)
         return Function(name, body)
 
     def body(self, graph: Graph, proto: FunctionDef, scope: str, parameters: dict[str, Tensor]) -> Importer:
@@ -90,6 +91,23 @@ def _inner_tensor(importer: Importer, function: str, text: str) -> Tensor:
     raise ValueError(f"Function '{function}': node '{node}' has no output '{rest[:100]}'")
 
 
+def effects_of(importer: Importer, proto: FunctionDef) -> list[Operation]:
+    """The operations of a body that run whenever it does, though no result may need them."""
+    return [importer.made[node] for node in dict.fromkeys(proto.control_ret.values()) if node in importer.made]
+
+
+def checked_arguments(proto: FunctionDef, arguments: Sequence[Tensor], where: str) -> list[str]:
+    """The names of a function's arguments; ValueError unless the tensors fit them."""
+    names = _arguments(proto)
+    if len(arguments) != len(names):
+        raise ValueError(f"{where} takes {len(names)} arguments, received {len(arguments)}.")
+    for i, tensor in enumerate(arguments):
+        wanted = _spec(proto, i)[0]
+        if tensor.dtype.base_dtype != wanted.base_dtype:
+            raise ValueError(f"{where}: argument '{names[i]}' must be {wanted.name}, is {tensor.dtype.name}.")
+    return names
+
+
 def inline(importer: Importer, library: Bodies, node: NodeDef) -> Operation:
     """Inlines the body of a function under the name of the calling node, which itself passes the results on."""
     name = node.attr["f"].func.name if node.op in CALLS else node.op
@@ -102,15 +120,7 @@ def inline(importer: Importer, library: Bodies, node: NodeDef) -> Operation:
     if len(library.calls) >= MAX_DEPTH or library.written_out > MAX_WRITTEN_OUT:
         raise ValueError(f"Node '{node.name}': calls are nested more than {MAX_DEPTH} deep, or too large in all.")
     inputs = [importer.input(node, text) for text in node.input if not text.startswith("^")]
-    names = _arguments(proto)
-    if len(inputs) != len(names):
-        raise ValueError(f"Node '{node.name}': function '{name}' takes {len(names)} arguments, received {len(inputs)}.")
-    for i, tensor in enumerate(inputs):
-        wanted = _spec(proto, i)[0]
-        if tensor.dtype.base_dtype != wanted.base_dtype:
-            raise ValueError(
-                f"Node '{node.name}': argument '{names[i]}' of '{name}' must be {wanted.name}, is {tensor.dtype.name}."
-            )
+    names = checked_arguments(proto, inputs, f"Node '{node.name}': function '{name}'")
     graph = importer.graph
     scope = f"{importer.scope}{node.name}/" if importer.scope else graph.unique_name(node.name, False) + "/"
     library.calls.append(name)
@@ -119,7 +129,7 @@ def inline(importer: Importer, library: Bodies, node: NodeDef) -> Operation:
     library.calls.pop()
     outputs = [body.input(o, proto.ret[o.name]) for o in proto.signature.output_arg]
     # Ops with effects run whenever the call does.
-    waits = [body.made[n] for n in dict.fromkeys(proto.control_ret.values()) if n in body.made]
+    waits = effects_of(body, proto)
     waits += [op for op in body.made.values() if op.op_def.writes or (op.op_def.stateful and not op.outputs)]
     types = tuple(t.dtype.base_dtype for t in outputs)
     with graph.control_dependencies(list(dict.fromkeys(waits))):

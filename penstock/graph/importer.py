@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from penstock.graph.control_contexts import split_name
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.graph import PRODUCER, Graph, get_default_graph
-from penstock.graph.import_calls import CALLS, Bodies, inline
+from penstock.graph.import_calls import CALLS, Bodies, checked_arguments, effects_of, inline
 from penstock.graph.import_control_flow import add_conditional, add_loop
 from penstock.graph.import_nodes import Importer, checked
 from penstock.graph.import_tensor_arrays import lists_for_tensor_arrays
@@ -75,6 +76,27 @@ def import_graph_def(
         except BaseException:
             _remove_since(graph, before)
             raise
+
+
+def add_function(
+    graph: Graph, library: Iterable[FunctionDef], name: str, arguments: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Operation]]:
+    """Adds the body of a function to a graph, with tensors for its arguments.
+
+    Returns its results, and the operations that must run though no result needs them.
+
+    >>> (y,), effects = add_function(graph, proto.library.function, "square", [x])
+    """
+    bodies = Bodies(library, graph, _GraphImporter)
+    proto = bodies.protos.get(name)
+    if proto is None:
+        raise ValueError(f"There is no function '{name[:100]}' in the library.")
+    names = checked_arguments(proto, arguments, f"Function '{name}'")
+    with graph.as_default():
+        bodies.calls.append(name)
+        body = bodies.body(graph, proto, "body/", dict(zip(names, arguments, strict=True)))
+        outputs = [body.input(o, proto.ret[o.name]) for o in proto.signature.output_arg]
+    return outputs, effects_of(body, proto)
 
 
 def _as_graph_def(graph_def: Any) -> GraphDef:

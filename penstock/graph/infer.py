@@ -85,7 +85,7 @@ def _trace_shapes(op: Operation, specs: Any, static: dict[int, Any], attrs: dict
         for i in traced
     ]
     if op.op_def.random:
-        attrs = {**attrs, "key": np.zeros(4, np.uint32)}
+        attrs = {**attrs, "key": np.zeros(3, np.uint64)}
 
     def call(*arrays: Any) -> Any:
         values: list[Any] = [None] * len(specs)

@@ -1,6 +1,6 @@
 """Flattens and rebuilds nested structures of lists, tuples, namedtuples, dicts and the like.
 
-With `expand_composites`, SparseTensors and IndexedSlices are structures of tensors instead of leaves.
+With `expand_composites`, SparseTensors, RaggedTensors and IndexedSlices are structures of tensors instead of leaves.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, MappingView, Sequence
 from typing import Any
 
 from penstock.graph.indexed_slices import IndexedSlices
+from penstock.graph.ragged_tensor import Ragged
 from penstock.graph.sparse_tensor import SparseTensor
 
 _LEAVES = (str, bytes, bytearray, memoryview)  # sequences that count as values
-_COMPOSITES = (SparseTensor, IndexedSlices)
+_COMPOSITES = (SparseTensor, IndexedSlices, Ragged)
 
 
 def is_nested(structure: Any, expand_composites: bool = False) -> bool:
@@ -44,6 +45,8 @@ def _children(structure: Any) -> list[Any]:
     if isinstance(structure, IndexedSlices):
         parts = [structure.values, structure.indices]
         return parts if structure.dense_shape is None else [*parts, structure.dense_shape]
+    if isinstance(structure, Ragged):
+        return list(structure.parts)
     attrs = getattr(type(structure), "__attrs_attrs__", None)
     return list(structure) if attrs is None else [getattr(structure, attr.name) for attr in attrs]
 
@@ -91,6 +94,8 @@ def _pack(structure: Any, leaves: Iterator[Any], expand_composites: bool) -> Any
         return items
     if hasattr(structure, "_make"):
         return structure._make(items)
+    if isinstance(structure, Ragged):
+        return structure.with_parts(items)
     if isinstance(structure, _COMPOSITES) or hasattr(kind, "__attrs_attrs__"):
         return kind(*items)
     return items if kind is list else kind(items)
@@ -148,3 +153,8 @@ def _same_type(one: Any, other: Any) -> bool:
 
 def _name(structure: Any) -> str:
     return type(structure).__name__
+
+
+def is_nested_v2(seq: Any) -> bool:
+    """Tells if a value nests others: a list, a tuple, a dict or the like: `tf.nest.is_nested([1, 2])`."""
+    return is_nested(seq)

@@ -13,13 +13,14 @@ The decorated name becomes an `OpDef`, which users call: it adds a node to the d
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.frames import leaves_engine
 from penstock.graph.dtype import DType, as_dtype
-from penstock.graph.hooks import hooks
+from penstock.graph.hooks import NotDense, hooks
 
 MISSING: Any = object()
 
@@ -99,7 +100,8 @@ class OpDef:
     static: tuple[str, ...] = ()  # inputs with values that the compiled code is specialised on (shapes, axes)
     writes: tuple[str, ...] = ()  # variable inputs that the kernel's results replace
     overwrites: bool = False  # writes without reading the old value, so the variable may be uninitialised
-    random: bool = False  # the kernel takes `key=`, fresh on every run
+    random: bool = False  # the kernel takes `key=`, the state of a generator, which moves on with every run
+    reserves: Callable[[tuple[Any, ...]], Any] | None = None  # how far it moves on, by the shape of output 0
     control_flow: bool = False
     blocking: bool = False  # waits for other steps or tasks, so it runs as late as possible
     can_suspend: bool = False  # a blocking op that calls `ctx.suspend`: it need not block its thread
@@ -111,7 +113,30 @@ class OpDef:
 
     @leaves_engine
     def __call__(self, *args: Any, name: str | None = None, **kwargs: Any) -> Any:
-        return hooks.build(self, args, kwargs, name)
+        try:
+            return hooks.build(self, args, kwargs, name)
+        except NotDense:
+            return hooks.ragged(self, args, kwargs, name)
+
+    @property
+    def parameters(self) -> list[tuple[str, Any]]:
+        """The arguments of a call by position, with their defaults or MISSING.
+
+        These are the inputs, the attrs that no input decides, required ones first, and `name`.
+        """
+        decided = {a for arg in self.inputs for a in (arg.type_attr, arg.type_list_attr, arg.number_attr)}
+        attrs = sorted(
+            (a for a in self.attrs.values() if a.name not in decided), key=lambda a: a.default is not MISSING
+        )
+        return [*((arg.name, MISSING) for arg in self.inputs), *((a.name, a.default) for a in attrs), ("name", None)]
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        empty = inspect.Parameter.empty
+        return inspect.Signature(
+            [inspect.Parameter(n, kind, default=empty if d is MISSING else d) for n, d in self.parameters]
+        )
 
     def input_index(self, name: str) -> int:
         """Position of the input called `name` (only for ops without list inputs before it)."""
@@ -144,6 +169,7 @@ def gradient_of(*op_defs: OpDef) -> Callable[[Callable[..., Any]], Callable[...,
 
 _REGISTRY: dict[str, OpDef] = {}
 _libraries: list[Callable[[], None]] = []  # those not loaded yet
+_loading = threading.RLock()
 
 
 def declare_library(load: Callable[[], None]) -> None:
@@ -153,8 +179,9 @@ def declare_library(load: Callable[[], None]) -> None:
 
 def load_libraries() -> None:
     """Loads all libraries, so that every op type is registered."""
-    while _libraries:
-        _libraries.pop()()
+    with _loading:  # another thread may be loading them: what they declare is there only afterwards
+        while _libraries:
+            _libraries.pop()()
 
 
 def registered(name: str) -> OpDef | None:
@@ -163,7 +190,7 @@ def registered(name: str) -> OpDef | None:
     >>> registered("MatMul").inputs[0].name
     'a'
     """
-    if name not in _REGISTRY and _libraries:
+    if name not in _REGISTRY:
         load_libraries()
     return _REGISTRY.get(name)
 
@@ -257,6 +284,7 @@ def op(
     writes: str = "",
     overwrites: bool = False,
     random: bool = False,
+    reserves: Callable[[tuple[Any, ...]], Any] | None = None,
     control_flow: bool = False,
     blocking: bool = False,
     can_suspend: bool = False,
@@ -310,6 +338,7 @@ def op(
             writes=tuple(writes.split()),
             overwrites=overwrites,
             random=random,
+            reserves=reserves,
             control_flow=control_flow,
             blocking=blocking,
             can_suspend=can_suspend,

@@ -21,40 +21,11 @@ from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.tensor_proto import tensor_proto
 
 # The dunder methods that a Tensor has; `ops` fills them in with `overload`, since operators are ops.
-OPERATORS = (
-    "add",
-    "radd",
-    "sub",
-    "rsub",
-    "mul",
-    "rmul",
-    "div",
-    "rdiv",
-    "truediv",
-    "rtruediv",
-    "floordiv",
-    "rfloordiv",
-    "mod",
-    "rmod",
-    "pow",
-    "rpow",
-    "matmul",
-    "rmatmul",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "and",
-    "rand",
-    "or",
-    "ror",
-    "xor",
-    "rxor",
-    "neg",
-    "invert",
-    "abs",
-    "getitem",
+_OPERATORS = (
+    "add radd sub rsub mul rmul div rdiv truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul "
+    "rmatmul lt le gt ge eq ne and rand or ror xor rxor neg invert abs getitem"
 )
+OPERATORS = tuple(_OPERATORS.split())
 
 
 class Tensor:
@@ -79,6 +50,11 @@ class Tensor:
     @property
     def name(self) -> str:
         return f"{self.op.name}:{self.value_index}"
+
+    @property
+    def label(self) -> str:
+        """The tensor in messages: its name, or its shape and type if it has none."""
+        return self.name
 
     @property
     def graph(self) -> GraphData:
@@ -158,11 +134,13 @@ class Tensor:
 
     def __str__(self) -> str:
         shape = f", shape={self._shape}" if self._shape.rank is not None else ""
-        return f'Tensor("{self.name}"{shape}, dtype={self.dtype.name}{_device_note(self)})'
+        device = f", device={self.device}" if self.device else ""
+        return f'Tensor("{self.name}"{shape}, dtype={self.dtype.name}{device})'
 
 
-def _device_note(tensor: Tensor) -> str:
-    return f", device={tensor.device}" if tensor.device else ""
+def is_symbolic_tensor(tensor: Any) -> bool:
+    """Tells if a value is a tensor of a graph or function, which has no value yet: `tf.is_symbolic_tensor(x)`."""
+    return isinstance(tensor, Tensor) and not tensor.graph.is_eager
 
 
 def overload(operator: str, function: Callable[..., Any]) -> None:
@@ -324,9 +302,13 @@ class GraphData(Collections):
     """The operations of a graph and facts about them. All graphs are of its subclass `Graph`."""
 
     is_function = False
+    is_eager = False  # runs each operation when it is made
+    orders_effects = False  # writes and reads in bodies happen in the order of the program
+    equals_by_value = False  # `==` on its tensors compares values, as in TensorFlow 2; else it asks for identity
     is_branch = False  # a body that may not run, so nothing in it may be read in advance
     outlives_step = False  # a body that runs after the step in which it was made: a function of a dataset
     outer_graph: GraphData | None = None
+    shares_seeds = True  # its bodies count random ops together with it; in TensorFlow 2 each counts its own
 
     def __init__(self) -> None:
         super().__init__()
@@ -339,10 +321,18 @@ class GraphData(Collections):
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Any] = set()
         self.seed: int | None = None
+        self._op_seeds = 0  # how many random ops without a seed of their own there are
         self.mutations = 0  # how often an existing node was changed; anything compiled before is then stale
         self._function_names = 0
         self.differentiated: dict[Operation, Any] = {}  # control-flow nodes, and the values their gradients need
         self.bodies: WeakValueDictionary[str, GraphData] = WeakValueDictionary()  # all function bodies, by name
+
+    def next_op_seed(self) -> int:
+        """The seed of a new random op that has none, in a graph that has one. Bodies may count with the outer graph."""
+        if self.outer_graph is not None and self.shares_seeds:
+            return self.outer_graph.next_op_seed()
+        self._op_seeds += 1
+        return self._op_seeds - 1
 
     @property
     def version(self) -> int:

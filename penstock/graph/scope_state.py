@@ -171,6 +171,14 @@ class GraphScopes(GraphData):
         finally:
             self._scopes.devices.pop()
 
+    def scoped_device(self, operation: Operation) -> str:
+        """The device that the device scopes of this thread give to an operation."""
+        for function in reversed(self._scopes.devices):
+            if function is None:
+                break
+            operation.device = str(function(operation))
+        return operation.device
+
     @contextmanager
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> Iterator[None]:
         """Places new ops on the device of `op`."""
@@ -179,7 +187,11 @@ class GraphScopes(GraphData):
         before = self._scopes.colocated, self._scopes.devices
         self._scopes.colocated = [] if ignore_existing else list(self._scopes.colocated)
         if op is not None:
-            self._scopes.colocated.append(op if isinstance(op, Operation) else _op_of(op))
+            found = op if isinstance(op, Operation) else _op_of(op)
+            if found.graph.is_eager and not self.is_eager:
+                # The group is that of the node which stands for an eager variable in this graph.
+                found = self.capture(found.outputs[0], found.type, found.name).op
+            self._scopes.colocated.append(found)
         # The group decides the device, so outer device scopes are ignored inside.
         self._scopes.devices = []
         try:

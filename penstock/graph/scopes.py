@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
+from penstock.graph.device import DeviceSpecV2
 from penstock.graph.graph import get_default_graph, graph_of
 
 
@@ -27,7 +28,7 @@ class name_scope:
         if self._name is None and values is not None:
             raise ValueError(f"At least one of name ({name}) and default_name ({default_name}) must be given.")
         self._values = list(values) if isinstance(values, Iterable) else []
-        self._exit = ExitStack()
+        self._exits: list[ExitStack] = []
 
     @property
     def name(self) -> str | None:
@@ -35,12 +36,15 @@ class name_scope:
 
     def __enter__(self) -> str:
         graph = graph_of([v for v in self._values if v is not None])
-        self._exit.enter_context(graph.as_default())
-        scope: str = self._exit.enter_context(graph.name_scope(self._name))
+        exits = ExitStack()
+        if graph is not get_default_graph():
+            exits.enter_context(graph.as_default())
+        scope: str = exits.enter_context(graph.name_scope(self._name))
+        self._exits.append(exits)
         return scope
 
     def __exit__(self, *exc: Any) -> None:
-        self._exit.close()
+        self._exits.pop().close()
 
 
 op_scope = name_scope
@@ -49,6 +53,16 @@ op_scope = name_scope
 def device(device_name_or_function: Any) -> AbstractContextManager[None]:
     """Places the ops made inside: `with tf.device("/job:ps/task:0"):`."""
     return get_default_graph().device(device_name_or_function)
+
+
+def device_v2(device_name: Any) -> AbstractContextManager[None]:
+    """Places the ops made inside, by name: `with tf.device("CPU:0"):`. Functions are for the 1.x API alone."""
+    if callable(device_name):
+        raise RuntimeError("tf.device does not take functions; tf.compat.v1.device does, in graphs.")
+    name = getattr(device_name, "name", device_name)  # a tf.config.LogicalDevice has a name
+    if not (name is None or isinstance(name, (str, DeviceSpecV2))):
+        raise ValueError(f"Expecting a string device name, received {device_name!r} of type {type(device_name)}.")
+    return get_default_graph().device(name)
 
 
 def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
@@ -64,6 +78,11 @@ def maybe_colocate_with(op: Any, colocate: bool) -> AbstractContextManager[None]
 def control_dependencies(control_inputs: Any) -> AbstractContextManager[None]:
     """Makes the ops made inside wait: `with tf.control_dependencies([update]):`."""
     return get_default_graph().control_dependencies(control_inputs)
+
+
+def get_current_name_scope() -> str:
+    """The name scope that new ops get, without a slash at its end: `tf.get_current_name_scope()`."""
+    return get_default_graph()._scopes.name
 
 
 def container(container_name: str) -> AbstractContextManager[str]:
@@ -135,12 +154,18 @@ def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
     graph = get_default_graph()
     if graph.seed is not None:
         if op_seed is None:
-            op_seed = graph.version
-        seeds = graph.seed, op_seed
-    elif op_seed is not None:
-        seeds = DEFAULT_GRAPH_SEED, op_seed
-    else:
-        return None, None
-    if seeds == (0, 0):
-        return 0, _MAX_SEED  # (0, 0) in a node means that it has no seed
-    return seeds[0] % _MAX_SEED, seeds[1] % _MAX_SEED
+            op_seed = graph.next_op_seed()
+        return seed_pair(graph.seed, op_seed)
+    if op_seed is not None:
+        return seed_pair(DEFAULT_GRAPH_SEED, op_seed)
+    return None, None
+
+
+def seed_pair(first: int, second: int) -> tuple[int, int]:
+    """Two seeds as the attrs of a node hold them.
+
+    >>> seed_pair(0, 0)  # in a node this means that it has no seed
+    (0, 2147483647)
+    """
+    seeds = first % _MAX_SEED, second % _MAX_SEED
+    return (0, _MAX_SEED) if seeds == (0, 0) else seeds

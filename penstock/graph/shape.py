@@ -7,147 +7,46 @@ TensorShape([Dimension(2), Dimension(3)])
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, TypeAlias, overload
 
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+
+from penstock.graph.dimension import Dimension, dim_of
 
 Dims: TypeAlias = tuple[int | None, ...] | None
 """What a `TensorShape` holds: one entry per dimension, None where it is unknown; None alone for unknown rank."""
 
 
-def _dim(value: Any) -> int | None:
-    """`value` as the size of a dimension: an int, or None for unknown."""
-    if value is None:
-        return None
-    if value.__class__ is not int:
-        if isinstance(value, Dimension):
-            return value._value
-        try:
-            value = operator.index(value)
-        except TypeError:
-            raise TypeError(
-                f"Dimension: the size must be an integer or None, received {value!r} of type {type(value).__name__}."
-            ) from None
-    size: int = value
-    if size < 0:
-        raise ValueError(f"Dimension: the size must be >= 0, received {size}.")
-    return size
+class _Behavior:
+    """A switch: shapes show their sizes as `Dimension` objects, or as ints and None, as in TensorFlow 2."""
+
+    plain_sizes = False
 
 
-def _operator(function: Callable[[int, int], int], reflected: bool = False) -> Callable[[Dimension, Any], Dimension]:
-    def apply(self: Dimension, other: Any) -> Any:
-        try:
-            right = _dim(other)
-        except TypeError:
-            return NotImplemented
-        if self._value is None or right is None:
-            return Dimension(None)
-        return Dimension(function(right, self._value) if reflected else function(self._value, right))
-
-    return apply
+_behavior = _Behavior()
 
 
-def _comparison(function: Callable[[int, int], bool]) -> Callable[[Dimension, Any], bool | None]:
-    def compare(self: Dimension, other: Any) -> bool | None:
-        right = _dim(other)
-        return None if self._value is None or right is None else function(self._value, right)
-
-    return compare
+def enable_v2_tensorshape() -> None:
+    """Makes the elements of shapes ints and None: `TensorShape([None, 3])[1] == 3`."""
+    _behavior.plain_sizes = True
 
 
-class Dimension:
-    """The size of one dimension; unknown sizes stay unknown through arithmetic.
+def disable_v2_tensorshape() -> None:
+    """Makes the elements of shapes `Dimension` objects: `TensorShape([None, 3])[1].value == 3`."""
+    _behavior.plain_sizes = False
 
-    Comparing with an unknown size gives None, which is neither equal nor different:
 
-    >>> (Dimension(3) * 2).value, (Dimension(None) + 1).value, Dimension(None) == 3
-    (6, None, None)
-    """
-
-    __slots__ = ("_value",)
-    _value: int | None
-
-    def __init__(self, value: Any) -> None:
-        self._value = _dim(value)
-
-    @property
-    def value(self) -> int | None:
-        """The size, or None where it is unknown."""
-        return self._value
-
-    def is_compatible_with(self, other: Any) -> bool:
-        """Tells if both could be the same size: `Dimension(3).is_compatible_with(None)`."""
-        right = _dim(other)
-        return self._value == right or self._value is None or right is None
-
-    def assert_is_compatible_with(self, other: Any) -> None:
-        """Raise ValueError unless `is_compatible_with(other)`."""
-        if not self.is_compatible_with(other):
-            raise ValueError(f"Dimensions {self} and {as_dimension(other)} are not compatible")
-
-    def merge_with(self, other: Any) -> Dimension:
-        """Combines both: `Dimension(None).merge_with(3)` is `Dimension(3)`."""
-        self.assert_is_compatible_with(other)
-        return Dimension(other) if self._value is None else self
-
-    def __eq__(self, other: object) -> Any:
-        try:
-            right = _dim(other)
-        except (TypeError, ValueError):
-            return NotImplemented
-        return None if self._value is None or right is None else self._value == right
-
-    def __ne__(self, other: object) -> Any:
-        equal = self.__eq__(other)
-        return equal if equal is None or equal is NotImplemented else not equal
-
-    # Equality that may be None cannot be used in a dict or a set.
-    __hash__ = None  # type: ignore[assignment]
-
-    __lt__ = _comparison(operator.lt)
-    __le__ = _comparison(operator.le)
-    __gt__ = _comparison(operator.gt)
-    __ge__ = _comparison(operator.ge)
-    __add__ = __radd__ = _operator(operator.add)
-    __mul__ = __rmul__ = _operator(operator.mul)
-    __sub__ = _operator(operator.sub)
-    __rsub__ = _operator(operator.sub, reflected=True)
-    __floordiv__ = _operator(operator.floordiv)
-    __rfloordiv__ = _operator(operator.floordiv, reflected=True)
-    __mod__ = _operator(operator.mod)
-    __rmod__ = _operator(operator.mod, reflected=True)
-
-    def __truediv__(self, other: Any) -> Dimension:
-        raise TypeError(f"Dimension: {self} / {other} would not be a whole number; use // instead.")
-
-    def __rtruediv__(self, other: Any) -> Dimension:
-        raise TypeError(f"Dimension: {other} / {self} would not be a whole number; use // instead.")
-
-    def __index__(self) -> int:
-        # Python turns a None from here into a TypeError, which is right for an unknown size.
-        return self._value  # type: ignore[return-value]
-
-    __int__ = __index__
-
-    def __bool__(self) -> bool:
-        return bool(self._value)
-
-    def __str__(self) -> str:
-        return "?" if self._value is None else str(self._value)
-
-    def __repr__(self) -> str:
-        return f"Dimension({self._value})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Dimension, (self._value,)
+def is_v2_tensorshape() -> bool:
+    """Tells if the elements of shapes are ints and None."""
+    return _behavior.plain_sizes
 
 
 class TensorShape:
     """The static shape of a tensor: fully known, partly known, or of unknown rank.
 
-    Iterating and indexing give `Dimension` objects, as in TensorFlow 1; `as_list()` gives plain ints.
+    Iterating and indexing give `Dimension` objects in the 1.x API, ints and None in that of TensorFlow 2.
+    `as_list()` gives ints and None in both.
 
     >>> TensorShape([None, 784])[1].value, TensorShape([2, 3]).as_list(), TensorShape(None).rank
     (784, [2, 3], None)
@@ -160,11 +59,13 @@ class TensorShape:
         if dims is None:
             self._dims = None
         elif isinstance(dims, (tuple, list)):
-            self._dims = tuple(map(_dim, dims))
+            self._dims = tuple(map(dim_of, dims))
         elif isinstance(dims, TensorShape):
             self._dims = dims._dims
         elif isinstance(dims, TensorShapeProto):
-            self._dims = None if dims.unknown_rank else tuple(None if d.size == -1 else _dim(d.size) for d in dims.dim)
+            self._dims = (
+                None if dims.unknown_rank else tuple(None if d.size == -1 else dim_of(d.size) for d in dims.dim)
+            )
         else:
             self._dims = _dims_of(dims)
 
@@ -293,10 +194,11 @@ class TensorShape:
     @overload
     def __getitem__(self, key: slice) -> TensorShape: ...
     @overload
-    def __getitem__(self, key: int) -> Dimension: ...
-    def __getitem__(self, key: slice | int) -> TensorShape | Dimension:
+    def __getitem__(self, key: int) -> Any: ...
+    def __getitem__(self, key: slice | int) -> Any:
         if not isinstance(key, slice):
-            return Dimension(None if self._dims is None else self._dims[key])
+            size = None if self._dims is None else self._dims[key]
+            return size if _behavior.plain_sizes else Dimension(size)
         if self._dims is not None:
             return TensorShape.of(self._dims[key])
         # With an unknown rank, only a slice with two ends, both counted from the front, has a known length.
@@ -307,10 +209,10 @@ class TensorShape:
             return TensorShape.of(None)
         return TensorShape.of((None,) * max(0, stop - start))
 
-    def __iter__(self) -> Iterator[Dimension]:
+    def __iter__(self) -> Iterator[Any]:
         if self._dims is None:
             raise ValueError("TensorShape of unknown rank: its dimensions cannot be iterated over.")
-        return map(Dimension, self._dims)
+        return iter(self._dims) if _behavior.plain_sizes else map(Dimension, self._dims)
 
     def __len__(self) -> int:
         if self._dims is None:
@@ -340,10 +242,12 @@ class TensorShape:
     def __str__(self) -> str:
         if self._dims is None:
             return "<unknown>"
-        return f"({', '.join('?' if d is None else str(d) for d in self._dims)}{',' * (len(self._dims) == 1)})"
+        unknown = "None" if _behavior.plain_sizes else "?"
+        return f"({', '.join(unknown if d is None else str(d) for d in self._dims)}{',' * (len(self._dims) == 1)})"
 
     def __repr__(self) -> str:
-        return f"TensorShape({self.dims})"
+        sizes = self.dims if self._dims is None or not _behavior.plain_sizes else list(self._dims)
+        return f"TensorShape({sizes})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TensorShape, (self._dims,)
@@ -352,9 +256,9 @@ class TensorShape:
 def _dims_of(value: Any) -> Dims:
     """The dims of a value that is not a list, tuple, shape or proto: one size, or any iterable of sizes."""
     if hasattr(value, "__index__") and not getattr(value, "ndim", 0):
-        return (_dim(value),)
+        return (dim_of(value),)
     try:
-        return tuple(map(_dim, value))
+        return tuple(map(dim_of, value))
     except TypeError:
         raise TypeError(
             f"TensorShape: expected None, a size or a sequence of sizes (int or None), received {value!r}."
@@ -366,11 +270,6 @@ def as_shape(shape: Any) -> TensorShape:
     return shape if isinstance(shape, TensorShape) else TensorShape(shape)
 
 
-def as_dimension(value: Any) -> Dimension:
-    """`value` as a Dimension: `as_dimension(None)`."""
-    return value if isinstance(value, Dimension) else Dimension(value)
-
-
 def dimension_value(dimension: Any) -> Any:
     """The size in a Dimension; any other value as it is: `dimension_value(shape[0])`."""
     return dimension._value if isinstance(dimension, Dimension) else dimension
@@ -378,7 +277,7 @@ def dimension_value(dimension: Any) -> Any:
 
 def dimension_at_index(shape: TensorShape, index: int) -> Dimension:
     """Dimension `index` of `shape`, unknown where the rank is: `dimension_at_index(TensorShape([2, 3]), 1)`."""
-    return shape[index]
+    return Dimension(None if shape._dims is None else shape._dims[index])
 
 
 def unknown_shape(rank: int | None = None) -> TensorShape:

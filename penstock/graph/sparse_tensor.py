@@ -28,8 +28,8 @@ class SparseTensor:
         indices_shape = self.indices.shape.with_rank(2)
         values_shape = self.values.shape.with_rank(1)
         dense_shape_shape = self.dense_shape.shape.with_rank(1)
-        indices_shape[0].merge_with(values_shape[0])
-        indices_shape[1].merge_with(dense_shape_shape[0])
+        indices_shape[:1].merge_with(values_shape)
+        indices_shape[1:].merge_with(dense_shape_shape)
 
     @classmethod
     def from_value(cls, value: Any) -> SparseTensor:

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from penstock.graph.dimension import Dimension
 from penstock.graph.dtype import DType
 from penstock.graph.operation import Tensor
-from penstock.graph.shape import Dimension, TensorShape
+from penstock.graph.shape import TensorShape
 
 # A Tensor, a variable, a number, a string, an array, or a list of any of these: `tf.add([1.0, x], 2)`.
 TensorLike: TypeAlias = Any

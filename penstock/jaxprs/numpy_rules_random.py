@@ -3,46 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from jax.lax import RandomAlgorithm
 
+from penstock import philox
 from penstock.jaxprs.numpy_rules import Kernel, Site, rule
 
-_LOW = 0xFFFFFFFF
-_WORD = 0xFFFFFFFFFFFFFFFF
-_FACTORS = 0xD2511F53, 0xCD9E8D57
-_KEY_STEPS = 0x9E3779B9, 0xBB67AE85
-_FEW = 8  # blocks, up to which Python's own numbers are faster than NumPy's arrays
+
+@rule("philox_words")
+def philox_words(site: Site) -> Kernel:
+    (count,) = site.out_shape(0)
+
+    def kernel(state: Any) -> Any:
+        key, start, high = state.tolist()
+        return philox.words(key, start, high, -(-count // 4))[:count]
+
+    return kernel
 
 
-def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int], kind: Callable[[int], Any]) -> tuple[Any, ...]:
-    """Ten rounds, on numbers of a kind or on arrays of them. 32-bit words are kept in 64 bits, so products fit."""
-    a, b, c, d = counter
-    left_factor, right_factor, low, bits = kind(_FACTORS[0]), kind(_FACTORS[1]), kind(_LOW), kind(32)
-    first, second = key
-    for _ in range(10):
-        left, right = a * left_factor, c * right_factor
-        a, b = (right >> bits) ^ b ^ kind(first), right & low
-        c, d = (left >> bits) ^ d ^ kind(second), left & low
-        first, second = (first + _KEY_STEPS[0]) & _LOW, (second + _KEY_STEPS[1]) & _LOW
-    return a, b, c, d
+@rule("philox_blocks")
+def philox_blocks(site: Site) -> Kernel:
+    def kernel(state: Any, steps: Any) -> Any:
+        key, start, high = state.tolist()
+        return philox.words_at(key, start, high, steps)
 
-
-def _words(seed: int, start: int, blocks: int) -> np.ndarray:
-    """Four words for each block. The state's first word is the key and also the high half of the counter."""
-    key = seed & _LOW, seed >> 32
-    if blocks <= _FEW:
-        words: list[int] = []
-        for low in range(start, start + blocks):
-            high = (seed + (low >> 64)) & _WORD
-            words += philox((low & _LOW, low >> 32 & _LOW, high & _LOW, high >> 32), key, int)
-        return np.array(words, np.uint32)
-    lows = np.arange(blocks, dtype=np.uint64) + np.uint64(start)
-    highs = np.uint64(seed) + (lows < np.uint64(start)).astype(np.uint64)
-    return np.stack(philox((lows & _LOW, lows >> 32, highs & _LOW, highs >> 32), key, np.uint64), 1).astype(np.uint32)
+    return kernel
 
 
 @rule("rng_bit_generator")
@@ -59,9 +46,10 @@ def rng_bit_generator(site: Site) -> Kernel:
 
     def kernel(key: Any) -> tuple[Any, Any]:
         seed, start = np.ascontiguousarray(key).view(np.uint64).tolist()
-        # A 64-bit number is two words, the low one first.
-        numbers = _words(seed, start, blocks).view(dtype).reshape(-1)[:size].reshape(shape)
-        new_key = np.array([seed, (start + blocks) & _WORD], np.uint64).view(key_dtype)
+        # The state's first word is the key and also the high half of the counter. A 64-bit number is two words, the low
+        # one first.
+        numbers = philox.words(seed, start, seed, blocks).view(dtype)[:size].reshape(shape)
+        new_key = np.array([seed, (start + blocks) & philox.WORD], np.uint64).view(key_dtype)
         return new_key, numbers
 
     return kernel

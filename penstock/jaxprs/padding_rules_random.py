@@ -34,6 +34,18 @@ def random_bits(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
     return jnp.take(flat, position, axis=0, mode="clip")
 
 
+@rule("philox_words")
+def philox_words(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
+    (state,) = operands
+    return bind(equation, state.array, count=frame.padded((equation.params["count"],))[0])
+
+
+@rule("philox_blocks")
+def philox_blocks(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
+    state, steps = operands
+    return bind(equation, state.array, steps.array)
+
+
 @rule("rng_bit_generator")
 def rng_bit_generator(frame: Frame, equation: Any, operands: list[Padded]) -> Any:
     (key,) = operands

@@ -6,6 +6,7 @@ server suspends the steps that it runs for others, so that no thread has to be w
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -38,6 +39,9 @@ class Waitable:
         self.name = name
         self._changed = threading.Condition()
         self._gone = False
+        self._dues: dict[Any, float] = {}  # when waits of steps are over, by time.monotonic()
+        self._alarm: threading.Timer | None = None
+        self._alarm_due = math.inf
         self._suspended: list[tuple[Callable[[], bool], Callable[[], None]]] = []  # (may resume, resume)
         self._resumable: list[Callable[[], None]] = []  # those that can resume now
 
@@ -48,6 +52,8 @@ class Waitable:
         """Closes the resource with its session: steps that wait now or later get CancelledError."""
         with self._held():
             self._gone = True
+            if self._alarm is not None:
+                self._alarm.cancel()
             self._notify()
 
     def _held(self) -> _Held:
@@ -93,6 +99,61 @@ class Waitable:
             raise DeadlineExceededError(f"Timed out waiting for {self}.")
         if too_late or not ready():
             raise CancelledError(f"The step was cancelled while it waited for {self}.")
+
+    def _wait_in_time(self, ready: Callable[[], bool], secs: float, ctx: Any) -> bool:
+        """Waits until `ready()`, but no longer than `secs` from when the step first came here. Tells if it is ready."""
+        due = self._dues.setdefault(ctx, time.monotonic() + secs)
+
+        def done() -> bool:
+            return ready() or time.monotonic() >= due
+
+        if not done():
+            self._set_alarm(due)
+        try:
+            self._wait(done, ctx, again=done)
+        except Suspended:
+            raise  # it comes again, with the same limit
+        except BaseException:
+            self._dues.pop(ctx, None)
+            raise
+        self._dues.pop(ctx, None)
+        return ready()
+
+    def _set_alarm(self, due: float) -> None:
+        """Has the waiting steps looked at when the first of them is due: one timer for all, as nearly none comes."""
+        if due == math.inf or self._gone or (self._alarm is not None and self._alarm_due <= due):
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        alarm = threading.Timer(max(0.0, due - time.monotonic()), self._ring)
+        alarm.daemon, alarm.name = True, "penstock-alarm"
+        self._alarm, self._alarm_due = alarm, due
+        alarm.start()
+
+    def _ring(self) -> None:
+        with self._held():
+            self._alarm = None
+            self._notify()
+            now = time.monotonic()
+            self._set_alarm(min((due for due in self._dues.values() if due > now), default=math.inf))
+
+
+class WaitableItems(Waitable):
+    """A resource that steps put items into, and wait for."""
+
+    is_closed = False  # nothing more is put in
+
+    def size(self) -> int:
+        """The current number of items."""
+        raise NotImplementedError
+
+    def await_size(self, count: int, secs: float, why: str, ctx: Any) -> None:
+        """Waits until there are `count` items, or nothing more is put in; DeadlineExceededError after `secs` s."""
+        with self._held():
+            if not self._wait_in_time(lambda: self.is_closed or self.size() >= count, secs, ctx):
+                raise DeadlineExceededError(
+                    f"{self} has had {self.size()} of {count} items for {secs:g} s (deadline_secs): {why}"
+                )
 
 
 class _Held:

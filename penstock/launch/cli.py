@@ -38,9 +38,13 @@ def run(
     script: Annotated[Path, typer.Argument(help="A Python script that imports tensorflow.")],
     args: Annotated[list[str] | None, typer.Argument(help="Passed to the script untouched.")] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as for `python -m`.")] = False,
+    api: Annotated[
+        int | None,
+        typer.Option(min=1, max=2, help="The TensorFlow that the script was written for; found out if not given."),
+    ] = None,
 ) -> None:
     """Run a TensorFlow script unmodified: `penstock run train.py --steps=100`."""
-    program = Program(script, tuple(args or ()), module)
+    program = Program(script, tuple(args or ()), module, api)
     if problem := program.problem():
         typer.echo(f"penstock run: {problem}", err=True)
         raise typer.Exit(2)

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.launch.cluster_view import ClusterView, TaskView, bars
+from penstock.launch.cluster_view import ClusterView, bars
 
 LONGEST = 5  # segments that are listed by compile time
 BAR = 40  # characters of the longest bar
@@ -123,17 +123,31 @@ def _resources(view: ClusterView, limit: int) -> RenderableType | None:
 
 
 def _staleness(view: ClusterView) -> list[RenderableType | None]:
-    return [_histogram(task) for task in view.tasks if task.staleness]
+    shown: list[RenderableType | None] = []
+    for task in view.tasks:
+        title = f"Staleness of the updates on {task.task}: how many others came between read and write"
+        shown.append(_histogram(title, "updates between", task.staleness))
+        for resource in task.resources:
+            owner = f"{resource.kind} '{resource.name}' on {task.task}"
+            title = f"Staleness of the gradients of {owner}"
+            shown.append(_histogram(title, "updates between", resource.staleness))
+            title = f"How far workers of {owner} were ahead of the slowest"
+            shown.append(_histogram(title, "clocks ahead", resource.clocks_ahead))
+    return shown
 
 
-def _histogram(task: TaskView) -> RenderableType:
-    found = bars(task.staleness)
-    most, all_updates = max(count for _, count in found), sum(count for _, count in found)
-    table = _table(">updates between", ">times", ">share", "")
+def _histogram(title: str, unit: str, staleness: tuple[tuple[int, int], ...]) -> RenderableType | None:
+    if not staleness:
+        return None
+    found = bars(staleness)
+    most, total = max(count for _, count in found), sum(count for _, count in found)
+    mean = sum(value * count for value, count in staleness) / total
+    table = _table(f">{unit}", ">times", ">share", "")
     for label, count in found:
         bar = "█" * max(1, round(BAR * count / most)) if count else ""
-        table.add_row(label, f"{count:,}", f"{count / all_updates:.1%}", Text(bar, "cyan"))
-    return Group(_text(f"Staleness of the updates on {task.task}: how many others came between read and write"), table)
+        table.add_row(label, f"{count:,}", f"{count / total:.1%}", Text(bar, "cyan"))
+    summary = f"{total:,} in all, mean {mean:.2f}, at most {staleness[-1][0]:,}"
+    return Group(_text(title), table, _text(summary, "dim"))
 
 
 def _table(*columns: str) -> Table:

@@ -33,13 +33,18 @@ class VariableView:
 
 @dataclass(frozen=True)
 class ResourceView:
-    """A queue, accumulator, table, ...: None for a size that it does not have, and for an unlimited capacity."""
+    """A queue, accumulator, table, ...: None for a size that it does not have, and for an unlimited capacity.
+
+    What bounds the staleness of gradients keeps histograms of it: pairs of a staleness and a number of gradients.
+    """
 
     name: str
     container: str
     kind: str
     size: int | None
     capacity: int | None
+    staleness: tuple[tuple[int, int], ...] = ()  # updates by others between the reads of a gradient and its own
+    clocks_ahead: tuple[tuple[int, int], ...] = ()  # clocks that its worker was ahead of the slowest
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,15 @@ class ClusterView:
         """
         tasks = [{**dataclasses.asdict(t), "variable_bytes": t.variable_bytes} for t in self.tasks]
         for task in tasks:
-            task["staleness"] = [{"updates": updates, "count": count} for updates, count in task["staleness"]]
+            task["staleness"] = _counts("updates", task["staleness"])
+            for resource in task["resources"]:
+                resource["staleness"] = _counts("updates", resource["staleness"])
+                resource["clocks_ahead"] = _counts("clocks", resource["clocks_ahead"])
         return {"tasks": tasks, "variable_bytes": sum(t.variable_bytes for t in self.tasks)}
+
+
+def _counts(unit: str, histogram: tuple[tuple[int, int], ...]) -> list[dict[str, int]]:
+    return [{unit: value, "count": count} for value, count in histogram]
 
 
 def task_of(name: str) -> Task | None:
@@ -152,7 +164,15 @@ def _task(task: Task, address: str, before: Sample | None, now: Sample) -> TaskV
         graphs=sum(s.graphs for s in now.sessions),
         variables=tuple(sorted(variables, key=lambda v: (-v.bytes, v.name))),
         resources=tuple(
-            ResourceView(r.name, r.container, r.kind, *(None if n < 0 else n for n in (r.size, r.capacity)))
+            ResourceView(
+                r.name,
+                r.container,
+                r.kind,
+                None if r.size < 0 else r.size,
+                None if r.capacity < 0 else r.capacity,
+                _histogram(r.staleness),
+                _histogram(r.clocks_ahead),
+            )
             for r in sorted(now.resources, key=lambda r: (r.kind, r.name))
         ),
         compilations=now.compiled.count,
@@ -161,8 +181,12 @@ def _task(task: Task, address: str, before: Sample | None, now: Sample) -> TaskV
         compile_seconds_last_minute=now.compiled_last_minute.seconds,
         loaded_programs=now.loaded_programs,
         compiled_segments=tuple(CompiledView(c.segment, c.count, c.seconds) for c in now.compiled_segments),
-        staleness=tuple(sorted((s.updates, s.count) for s in now.staleness)),
+        staleness=_histogram(now.staleness),
     )
+
+
+def _histogram(rows: Any) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted((row.updates, row.count) for row in rows))
 
 
 def _rates(before: Sample, now: Sample) -> tuple[float | None, float | None, float | None]:

@@ -115,6 +115,7 @@ class Job:
         chief = Task(CHIEF, 0)
         self._chief = chief if chief in self._phases else Task(WORKER, 0)
         self._under_way: set[Task] = set()
+        self._serving: set[Task] = set()
         self._failures: dict[Task, Counter[str]] = {}
         self._restarts: Counter[Task] = Counter()
         self._restart_at: dict[Task, float] = {}
@@ -138,9 +139,14 @@ class Job:
         """Starts all tasks."""
         return [self._start(task) for task in self._phases]
 
-    def under_way(self, task: Task) -> None:
-        """Records that a task does its work: if it fails from now on, its program need not be wrong."""
+    def under_way(self, task: Task, serves: bool = False) -> None:
+        """Records that a task does its work: if it fails from now on, its program need not be wrong.
+
+        One that only `serves` others, as the workers of a coordinator do, is not waited for when the chief is done.
+        """
         self._under_way.add(task)
+        if serves:
+            self._serving.add(task)
 
     def ended(self, task: Task, code: int, now: float, error: str = "") -> list[Instruction]:
         """Records that a task ended, with an exit code or with minus the number of the signal that ended it.
@@ -163,9 +169,11 @@ class Job:
         """Acts on all times that have passed."""
         if self._kill_at is not None and now >= self._kill_at:
             return [Say(f"still running after {self._policy.kill_after:g} s: {self._running()}"), *self._kill()]
+        if self._over_by is not None and not self._needed(self._waited_for):  # the last ones turned out to serve
+            return self.stop(0, "", now)
         if self._over_by is not None and now >= self._over_by:
-            late = _listed(task for task in self._waited_for if self._phases[task] is not _Phase.ENDED)
-            first = "the workers are" if self._have_ended(self._trainers) else f"the chief ({self._chief}) is"
+            late = _listed(self._needed(self._waited_for))
+            first = f"the chief ({self._chief}) is" if self._needed(self._trainers) else "the workers are"
             why = (
                 f"{first} done, and {late} did not end within {self._policy.grace:g} s: stopped; the job counts as done"
             )
@@ -228,15 +236,20 @@ class Job:
 
     def _progress(self, now: float) -> list[Instruction]:
         """Checks if the job is done, after a task that it waits for has ended."""
-        if self._have_ended(self._waited_for):
+        if not self._needed(self._waited_for):
             return self.stop(0, "", now)
         # An evaluator has yet to see the last checkpoint, so its grace period begins when training is over.
-        if self._have_ended(self._trainers) or (self._have_ended([self._chief]) and self._over_by is None):
+        if not self._needed(self._trainers) or (self._has_ended(self._chief) and self._over_by is None):
             self._over_by = now + self._policy.grace
         return []
 
-    def _have_ended(self, tasks: Sequence[Task]) -> bool:
-        return all(self._phases[task] is _Phase.ENDED for task in tasks)
+    def _needed(self, tasks: Sequence[Task]) -> list[Task]:
+        """Those of the tasks that the job waits for. Tasks that only serve have nobody to serve without the chief."""
+        left = [task for task in tasks if not self._has_ended(task)]
+        return [task for task in left if task not in self._serving] if self._has_ended(self._chief) else left
+
+    def _has_ended(self, task: Task) -> bool:
+        return self._phases[task] is _Phase.ENDED
 
     def _kill(self) -> list[Instruction]:
         self._kill_at = None
@@ -246,7 +259,7 @@ class Job:
         return _listed(task for task, phase in self._phases.items() if phase is _Phase.RUNNING)
 
     def _finish(self) -> list[Instruction]:
-        if self._code is None or not self._have_ended(list(self._phases)):
+        if self._code is None or not all(map(self._has_ended, self._phases)):
             return []
         self._kill_at = None
         told = [f"{task} failed {_times(whys.total())}: {_counted(whys)}" for task, whys in self._failures.items()]

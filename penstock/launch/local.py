@@ -24,6 +24,7 @@ from penstock.launch.flags import ClusterFlags
 from penstock.launch.job import Finish, Instruction, Job, Kill, Policy, Say, Start, Terminate
 from penstock.launch.output import Display, LastError, LineBuffer
 from penstock.launch.program import Program
+from penstock.progress import SERVES
 
 _READ = 1 << 16
 _MAX_READS = 64  # of one pipe after its process has ended; a pipe holds 1 MiB at most
@@ -195,8 +196,8 @@ class Launcher:
             return
         self._selector.unregister(child.progress)
         with child.progress as pipe:
-            if pipe.read(1):
-                self._job.under_way(task)
+            if word := pipe.read(1):
+                self._job.under_way(task, serves=word == SERVES)
 
     def _ended(self, task: Task, child: _Child) -> None:
         self._selector.unregister(child.end)

@@ -17,12 +17,13 @@ class Program:
     script: Path
     args: tuple[str, ...]
     is_module: bool = False
+    api: int | None = None  # 1 or 2: the TensorFlow that it was written for; None: its source says
 
     def run(self) -> None:
         """Run the script as `python script args` would, with `import tensorflow` giving penstock."""
         from penstock.compat import alias  # start-up
 
-        alias.install()
+        alias.install(self.api or self._api())
         if self.is_module:
             sys.path.insert(0, os.getcwd())
             sys.argv = [str(self.script), *self.args]  # runpy replaces the module's name by its file
@@ -32,6 +33,15 @@ class Program:
         # In front, not instead of the first entry, through which penstock itself may have been found.
         sys.path.insert(0, str(self.script.resolve().parent))
         runpy.run_path(str(self.script), run_name="__main__")
+
+    def _api(self) -> int:
+        from penstock.compat.choice import api_of  # start-up
+
+        if not self.is_module:
+            return api_of(self.script)
+        path = Path(*str(self.script).split("."))
+        package = path / "__main__.py"
+        return api_of(package if package.is_file() else path.with_suffix(".py"), Path.cwd())
 
     def problem(self) -> str | None:
         """Describes the problem with the script's path; None if there is none.

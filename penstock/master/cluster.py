@@ -121,6 +121,19 @@ def require_port(address: str, whose: str) -> None:
         )
 
 
+def require_tasks(cluster: ClusterSpec, where: str = "") -> None:
+    """Refuses a cluster with a task that no server can be; `where` comes before the name of that task.
+
+    >>> require_tasks(ClusterSpec({"ps": ["localhost"]}), "TF_CONFIG: ")
+    InvalidArgumentError: TF_CONFIG: Task 0 of job 'ps' has the address 'localhost', which is no host and port. ...
+    """
+    for job in cluster.jobs:
+        for number in cluster.task_indices(job):
+            if number < 0:
+                raise InvalidArgumentError(f"{where}Task {number} of job '{job}' must have a number from 0 on.")
+            require_port(cluster.task_address(job, number), f"{where}Task {number} of job '{job}'")
+
+
 def _numbered(name: Any, tasks: Any) -> dict[int, Any]:
     if isinstance(tasks, (list, tuple)):
         return dict(enumerate(tasks))

@@ -24,10 +24,10 @@ from penstock.errors import (
 from penstock.master.tasks import Answer
 from penstock.wire import endpoint
 from penstock.wire.channel import Channel, keepalive_secs
-from penstock.wire.codec import Cancel, Done, Failed, Hello, Message, RunGraph, Tensors
 from penstock.wire.control import STATUS_SECS, ControlClient
 from penstock.wire.credentials import Credentials
 from penstock.wire.loop import Loop
+from penstock.wire.messages import Cancel, Done, Failed, Free, Hello, Message, RunGraph, Tensors
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.step import Step
 from penstock.worker.timeline import encoded
@@ -83,6 +83,13 @@ class Link:
         except UnavailableError:
             pass  # the peer cancels all our steps when the connection is lost
 
+    def free(self, resources: Sequence[tuple[str, str]], graphs: Sequence[int]) -> None:
+        """Tells the peer which resources, by container and name, and which graphs we use no more."""
+        try:
+            self.channel.send(Free([text for pair in resources for text in pair], graphs))
+        except UnavailableError:
+            pass  # the peer forgets our graphs when the connection is lost; if it has ended, all is gone
+
     # Messages from the peer
 
     def on_message(self, channel: Channel, message: Message) -> None:
@@ -103,6 +110,12 @@ class Link:
         elif isinstance(message, Cancel):
             if self._worker is not None:
                 self._worker.cancel(message.step)
+        elif isinstance(message, Free):
+            if len(message.resources) % 2:
+                raise DataLossError(f"{self.peer} sent the container of a resource without its name.")
+            if self._worker is not None:
+                resources = zip(message.resources[::2], message.resources[1::2], strict=True)
+                self._worker.free(list(resources), message.graphs)
         else:
             raise DataLossError(f"{self.peer} sent a {type(message).__name__} in the middle of steps.")
 
@@ -254,6 +267,10 @@ class Links:
             stale.channel.close(message=f"{link.peer} has come back as another incarnation")
         link.channel.start(link.on_message, lost, self.loop)
         return link
+
+    def has(self, incarnation: int) -> bool:
+        """Tells if there is an open link to a process."""
+        return any(link.incarnation == incarnation for link in self.all())
 
     def all(self) -> list[Link]:
         """Returns all open links."""

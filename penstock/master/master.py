@@ -15,19 +15,22 @@ import numpy as np
 from penstock.errors import AbortedError, CancelledError, DeadlineExceededError, InternalError, OpError
 from penstock.graph.operation import Operation, Tensor
 from penstock.master.step_tracker import Action, CancelPart, StepTracker
-from penstock.master.tasks import LocalTask, Task, Tasks, session_closed
+from penstock.master.tasks import Task, Tasks, session_closed
 from penstock.memory import without_collecting
 from penstock.passes import pipeline
+from penstock.passes.ir import Subgraph
 from penstock.passes.partition import Partition, partition
 from penstock.passes.prune import prune
 from penstock.passes.split import devices_in
-from penstock.wire.codec import Done, RunGraph
 from penstock.wire.loop import Signal
+from penstock.wire.messages import Done, RunGraph
 from penstock.worker.cancellation import Cancellation
+from penstock.worker.commits import ClosureId
 from penstock.worker.step import Step
 from penstock.worker.transfer import SendCall
 from penstock.worker.worker import Worker
 
+_NO_CLOSURE = ClosureId(0, 0, 0)
 GRACE_SECS = 1.0  # after a part has failed, the others have so long to answer
 
 
@@ -41,22 +44,27 @@ class _Part:
     fetches: list[int]
 
 
+@dataclass(slots=True, eq=False)
+class _LocalPart(_Part):
+    """A part in this process. It runs in the thread that calls `run`."""
+
+    worker: Worker
+
+
 class Signature:
     """Holds a graph that is compiled for one set of feeds and fetches."""
 
     __slots__ = ("fetch_count", "first_receiver", "first_send", "local_part", "other_parts", "run_whole", "wait")
 
     def __init__(self, parts: list[_Part], fetch_count: int) -> None:
-        # The part of this process runs in the thread that calls `run`.
-        self.local_part = next((p for p in parts if isinstance(p.task, LocalTask)), None)
+        self.local_part = next((p for p in parts if isinstance(p, _LocalPart)), None)
         self.other_parts = [p for p in parts if p is not self.local_part]
         self.fetch_count = fetch_count
         # The first tensors that the local part sends travel in the RunGraph message to their receiver.
         self.first_send: SendCall | None = None
         self.first_receiver: _Part | None = None
         if self.local_part is not None and self.other_parts:
-            assert isinstance(self.local_part.task, LocalTask)
-            self.first_send = self.local_part.task.worker.first_send(self.local_part.graph)
+            self.first_send = self.local_part.worker.first_send(self.local_part.graph)
             if self.first_send is not None:
                 self.first_receiver = next(p for p in self.other_parts if p.task.name == self.first_send.task)
         # A thread that waits for tasks of other processes reads their loop meanwhile, if they share one.
@@ -65,8 +73,7 @@ class Signature:
         # A step of one local task has no Send or Recv, and is a plain call.
         self.run_whole: Callable[[Sequence[Any], Step], list[Any]] | None = None
         if self.local_part is not None and not self.other_parts:
-            assert isinstance(self.local_part.task, LocalTask)
-            self.run_whole = self.local_part.task.worker.runner(self.local_part.graph)
+            self.run_whole = self.local_part.worker.runner(self.local_part.graph)
 
 
 class Master:
@@ -118,6 +125,25 @@ class Master:
             self._lock.release()
         return found
 
+    def prepared(self, feeds: Sequence[Tensor], fetches: Sequence[Tensor], targets: Sequence[Operation]) -> Signature:
+        """Compiles a signature that the caller keeps. It lives until the caller gives it to `forget`."""
+        with self._lock:
+            return self._compile(feeds, fetches, targets, frozenset(), None)
+
+    def forget(self, signature: Signature) -> None:
+        """Frees a signature that the caller has kept. Other tasks hear of it before their next step, or later.
+
+        The garbage collector may call this at any time.
+        """
+        for part in (signature.local_part, *signature.other_parts):
+            if part is not None:
+                part.task.free(part.graph)
+
+    def send_unused(self) -> None:
+        """Tells all tasks what they can free."""
+        for task in self.tasks.connected():
+            task.send_unused()
+
     @without_collecting()
     def _compile(
         self,
@@ -127,8 +153,13 @@ class Master:
         done: frozenset[Operation],
         deadline: float | None,
     ) -> Signature:
+        return self.compiled(prune(feeds, fetches, targets, done), deadline)
+
+    def compiled(self, subgraph: Subgraph, deadline: float | None = None) -> Signature:
+        """Returns a graph compiled for its tasks, with what is fed and fetched."""
         self.compilations += 1
-        subgraph = pipeline.applied(pipeline.GRAPH, prune(feeds, fetches, targets, done))
+        fetch_count = len(subgraph.fetches)
+        subgraph = pipeline.applied(pipeline.GRAPH, subgraph)
         tasks, soft = self.tasks, self.soft_placement
         tasks.require(devices_in(subgraph.nodes), deadline)
         subgraph = pipeline.applied(pipeline.placement(tasks.device_names, soft), subgraph)
@@ -137,13 +168,14 @@ class Master:
                 print(f"{node.name}: ({node.op.name}): {node.device}", flush=True)
         subgraph = pipeline.applied(pipeline.PLACED, subgraph)
         keys = itertools.count()
-        if tasks.are_several:
-            subgraph = pipeline.applied(pipeline.over_tasks(tasks.device_names, soft, keys), subgraph)
-        return Signature([self._register(p, deadline) for p in partition(subgraph, keys)], len(fetches))
+        passes = pipeline.over_tasks if tasks.are_several else pipeline.over_devices
+        subgraph = pipeline.applied(passes(tasks.device_names, soft, keys), subgraph)
+        return Signature([self._register(p, deadline) for p in partition(subgraph, keys)], fetch_count)
 
     def _register(self, part: Partition, deadline: float | None) -> _Part:
         task = self.tasks[part.task] if part.task else self.tasks.default
-        return _Part(task, task.register(part.subgraph, self.session, deadline), part.feeds, part.fetches)
+        about = task, task.register(part.subgraph, self.session, deadline), part.feeds, part.fetches
+        return _Part(*about) if task.worker is None else _LocalPart(*about, task.worker)
 
     # Steps
 
@@ -154,14 +186,17 @@ class Master:
         timeout: float | None = None,
         trace: bool = False,
         times: int = 1,
+        closure: ClosureId | None = None,
+        cancelled: Cancellation | None = None,
     ) -> tuple[list[Any], Step, list[bytes]]:
         """Runs one step in all tasks. Returns the fetched values, the step, and the traces of other tasks.
 
-        If all of the step is in one other task, that task runs it up to `times` times before it answers.
+        If all of the step is in one other task, that task runs it up to `times` times before it answers. A step of a
+        `closure` is made once though it may run again. The caller may cancel it by `cancelled`.
         """
         if signature.run_whole is None:
-            return self._run_parts(signature, fed, timeout, trace, times)
-        cancelled = Cancellation()
+            return self._run_parts(signature, fed, timeout, trace, times, closure, cancelled)
+        cancelled = cancelled or Cancellation()
         step = Step(cancelled, None if timeout is None else time.monotonic() + timeout, trace)
         self._running.add(cancelled)
         try:
@@ -176,11 +211,20 @@ class Master:
             self._running.discard(cancelled)
 
     def _run_parts(
-        self, signature: Signature, fed: Sequence[Any], timeout: float | None, trace: bool, times: int
+        self,
+        signature: Signature,
+        fed: Sequence[Any],
+        timeout: float | None,
+        trace: bool,
+        times: int,
+        closure: ClosureId | None,
+        cancelled: Cancellation | None,
     ) -> tuple[list[Any], Step, list[bytes]]:
         if signature.local_part is not None or len(signature.other_parts) > 1:
             times = 1
-        run = _StepDriver(next(self._numbers), signature, timeout, trace, times)
+        run = _StepDriver(next(self._numbers), signature, timeout, trace, times, closure)
+        if cancelled is not None:
+            cancelled.on_cancel(run.cancelled.set)
         self._running.add(run.cancelled)
         try:
             if self._closed:
@@ -202,7 +246,16 @@ class Master:
 class _StepDriver:
     """Drives one step over several tasks: it reports events to a StepTracker and does what that says."""
 
-    def __init__(self, number: int, signature: Signature, timeout: float | None, trace: bool, times: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        signature: Signature,
+        timeout: float | None,
+        trace: bool,
+        times: int,
+        closure: ClosureId | None,
+    ) -> None:
+        self._closure = closure or _NO_CLOSURE
         self._number = number
         self._times = times
         self._signature = signature
@@ -211,7 +264,8 @@ class _StepDriver:
         self._trace = trace
         self._traces: list[bytes] = []
         local = signature.local_part
-        self._tracker = StepTracker(signature.other_parts if local is None else [local, *signature.other_parts])
+        parts = signature.other_parts if local is None else [local, *signature.other_parts]
+        self._tracker: StepTracker[_Part] = StepTracker(parts)
         self._lock = threading.Lock()
         self._changed, self._ended = Signal(), Signal()  # set at the first error or the end, and at the end
         self.cancelled = Cancellation()
@@ -222,8 +276,7 @@ class _StepDriver:
         local, others = self._signature.local_part, self._signature.other_parts
         step = Step(Cancellation())
         if local is not None:
-            assert isinstance(local.task, LocalTask)
-            step = local.task.worker.open_step(self._number, self._timeout, self._trace)
+            step = local.worker.open_step(self._number, self._timeout, self._trace)
             step.wait = self._signature.wait
         try:
             sent_along = self._first_sent(fed)
@@ -236,13 +289,12 @@ class _StepDriver:
             self._wait()
         finally:
             if local is not None:
-                local.task.worker.end_step(self._number)  # type: ignore[attr-defined]
+                local.worker.end_step(self._number)
         tracker = self._tracker
         if tracker.error is not None:
             raise tracker.error
         results: list[Any] = [None] * self._signature.fetch_count
         for answered, values in tracker.results.items():
-            assert isinstance(answered, _Part)
             for position, value in zip(answered.fetches, values, strict=True):
                 # An array in shared memory must be given back, so the client gets a copy.
                 borrowed = value.__class__ is np.ndarray and not value.flags.writeable
@@ -255,7 +307,7 @@ class _StepDriver:
         if local is None or send is None:
             return ()
         try:
-            return local.task.worker.first_sent(local.graph, send, [fed[i] for i in local.feeds])  # type: ignore[attr-defined, no-any-return]
+            return local.worker.first_sent(local.graph, send, [fed[i] for i in local.feeds])
         except OpError as error:
             failure = error
             self._handle(lambda tracker: tracker.failed(local, failure))
@@ -281,7 +333,7 @@ class _StepDriver:
             answer(failure)  # another part has failed before this one began
             return
         timeout, count = -1.0 if self._timeout is None else self._timeout, len(fed)
-        request = RunGraph(self._number, 0, timeout, self._trace, self._times, count, range(count), fed)
+        request = RunGraph(self._number, 0, timeout, self._trace, self._times, *self._closure, count, range(count), fed)
         if sent_along:
             assert self._signature.first_send is not None
             request.keys, request.values = [*range(count), *self._signature.first_send.keys], [*fed, *sent_along]
@@ -290,14 +342,14 @@ class _StepDriver:
         except OpError as error:
             answer(error)
 
-    def _run_local(self, part: _Part, fed: list[Any], step: Step) -> None:
+    def _run_local(self, part: _LocalPart, fed: list[Any], step: Step) -> None:
         before = self._tracker.error
         if before is not None:
             self._handle(lambda tracker: tracker.failed(part, before))
             return
         try:
             first = 0 if self._signature.first_send is None else 1
-            values = part.task.worker.run_graph(part.graph, fed, step, first)  # type: ignore[attr-defined]
+            values = part.worker.run_graph(part.graph, fed, step, first)
         except OpError as error:
             failure = error
             self._handle(lambda tracker: tracker.failed(part, failure))
@@ -308,13 +360,12 @@ class _StepDriver:
         else:
             self._handle(lambda tracker: tracker.finished(part, values))
 
-    def _handle(self, event: Callable[[StepTracker], list[Action]]) -> None:
+    def _handle(self, event: Callable[[StepTracker[_Part]], list[Action[_Part]]]) -> None:
         """Reports an event to the tracker, and does what it says."""
         with self._lock:
             actions = event(self._tracker)
         for action in actions:
             if isinstance(action, CancelPart):
-                assert isinstance(action.part, _Part)
                 action.part.task.cancel(self._number, action.why)
         if actions:
             with self._lock:
@@ -331,7 +382,7 @@ class _StepDriver:
         remaining = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
         # The wait ends without a deadline, too: a task that is lost, or silent for long, counts as an error.
         if not self._signature.wait(self._changed, remaining):
-            late = ", ".join(p.task.name for p in tracker.waiting)  # type: ignore[attr-defined]
+            late = ", ".join(p.task.name for p in tracker.waiting)
             error = DeadlineExceededError(f"Timed out after {self._timeout} s waiting for {late}.")
             self._handle(lambda tracker: tracker.cancelled(error))
         elif not tracker.ended and not self._signature.wait(self._ended, GRACE_SECS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from typing import Any
 
 from penstock import logging
@@ -13,11 +14,14 @@ from penstock.master.links import Link, Links
 from penstock.master.tasks import Answer, session_closed
 from penstock.passes.ir import Subgraph
 from penstock.passes.portable import to_graph_def
-from penstock.wire.codec import RunGraph
 from penstock.wire.control import STATUS_SECS, ControlClient, wait_until_listening
+from penstock.wire.messages import RunGraph
 
 RECONNECT_SECS = 5.0  # how long a step waits for a task that was there before
+_TRIES, _PAUSE_SECS = 4, 0.5  # to connect where a process listens: one that was killed does, for a moment longer
 SHORTEST_SECS = 0.001  # the time limit of a call whose deadline has passed
+MAX_UNUSED = 100_000  # resources and graphs that are kept to be freed while a task is lost; then the oldest go
+_AT_ONCE = 1000  # of these in one message
 
 
 def start_timeout() -> float:
@@ -34,9 +38,10 @@ def within(timeout: float, deadline: float | None) -> float:
 class _RemoteGraph:
     """Keeps a partition of another task, to register it again after a lost connection."""
 
-    __slots__ = ("definition", "handle", "link", "session")
+    __slots__ = ("definition", "handle", "is_function", "link", "session")
 
-    def __init__(self, definition: Any, session: str) -> None:
+    def __init__(self, definition: Any, session: str, is_function: bool) -> None:
+        self.is_function = is_function
         self.definition = definition
         self.session = session
         self.handle = 0
@@ -46,7 +51,11 @@ class _RemoteGraph:
 class RemoteTask:
     """Stands for a task of another process, which it reaches over gRPC and a link."""
 
-    def __init__(self, name: str, address: str, links: Links, cluster: Any = None) -> None:
+    worker = None  # it is elsewhere
+
+    def __init__(
+        self, name: str, address: str, links: Links, cluster: Any = None, closed: threading.Event | None = None
+    ) -> None:
         self.name = name
         self.address = address
         self.cluster = cluster  # the session's own ClusterDef, whose tasks the task may not know
@@ -57,12 +66,26 @@ class RemoteTask:
         self._control: ControlClient | None = None
         self._lock = threading.Lock()  # held while connecting
         self._link: Link | None = None
-        self._closed = threading.Event()
+        self._closed = closed or threading.Event()
+        self._unused: deque[tuple[str, str] | _RemoteGraph] = deque(maxlen=MAX_UNUSED)
 
     @property
     def device_names(self) -> list[str]:
         """Returns the full names of its devices."""
         return [d.name for d in self.devices]
+
+    @property
+    def is_connected(self) -> bool:
+        """Tells if it can be sent to without waiting."""
+        return self._link is not None and self._link.channel.is_open
+
+    def answers(self) -> bool:
+        """Asks the task for a sign of life. Another process in its place does not count."""
+        try:
+            status = self._open_control().get_status(timeout=STATUS_SECS)
+        except OpError:
+            return False
+        return bool(status.incarnation == self._incarnation)
 
     def connect(self, timeout: float, deadline: float | None = None) -> Link:
         """Returns the link to the task, connecting first if there is none. It logs what it waits for.
@@ -113,15 +136,24 @@ class RemoteTask:
                 timeout,
             )
 
-        try:
-            began = time.monotonic()
-            wait_until_listening(self.address, timeout, say, ended=self._closed)
-            left = max(SHORTEST_SECS, began + timeout - time.monotonic())
-            status = self._open_control().get_status(timeout=min(STATUS_SECS, left))
-        except (UnavailableError, DeadlineExceededError) as error:
-            raise UnavailableError(
-                f"{self.name} cannot be reached: {error.message}. Is the task running at {self.address}?"
-            ) from error
+        end, tries = time.monotonic() + timeout, 0
+        while True:
+            tries += 1
+            try:
+                wait_until_listening(self.address, end - time.monotonic(), say, ended=self._closed)
+                return self._link_to(max(SHORTEST_SECS, end - time.monotonic()))
+            except (UnavailableError, DeadlineExceededError) as error:
+                was_refused = isinstance(error, UnavailableError) and time.monotonic() < end
+                if not was_refused or tries == _TRIES or self._closed.is_set():
+                    raise UnavailableError(
+                        f"{self.name} cannot be reached: {error.message}. Is the task running at {self.address}?"
+                    ) from error
+            self._close_control()  # a gRPC channel that has failed would wait before it connects again
+            self._closed.wait(_PAUSE_SECS)
+
+    def _link_to(self, timeout: float) -> Link:
+        """A link to the process that listens at the address, if it is the one that is meant."""
+        status = self._open_control().get_status(timeout=min(STATUS_SECS, timeout))
         if status.task != self.name:
             raise AbortedError(
                 f"At {self.address} there is {status.task} where the cluster has {self.name}: do all tasks "
@@ -137,9 +169,11 @@ class RemoteTask:
         self.devices = list(status.devices)
         return link
 
-    def register(self, subgraph: Subgraph, session: str, deadline: float | None = None) -> _RemoteGraph:
-        """Registers a partition, which steps can name from then on."""
-        graph = _RemoteGraph(to_graph_def(subgraph), session)
+    def register(
+        self, subgraph: Subgraph, session: str, deadline: float | None = None, is_function: bool = False
+    ) -> _RemoteGraph:
+        """Registers a partition, or a function that the task drives itself; steps can name it from then on."""
+        graph = _RemoteGraph(to_graph_def(subgraph), session, is_function)
         self._register(graph, self.connect(start_timeout(), deadline), deadline)
         return graph
 
@@ -148,7 +182,7 @@ class RemoteTask:
         client, timeout = self._links.incarnation, None if deadline is None else within(float("inf"), deadline)
         try:
             graph.handle = self._open_control().register_graph(
-                graph.session, client, graph.definition, timeout, link.watched, self.cluster
+                graph.session, client, graph.definition, timeout, link.watched, self.cluster, graph.is_function
             )
         except CancelledError as error:
             if self._closed.is_set() or link.channel.is_open:
@@ -156,6 +190,10 @@ class RemoteTask:
             raise UnavailableError(
                 f"Lost {self.name} while it took a graph: {link.channel.closed_error().message}"
             ) from error
+        except UnavailableError as error:
+            if link.channel.is_open and not self.answers():  # the process has gone, which the link has not seen yet
+                link.channel.close(message=error.message, tell_peer=False)
+            raise
         graph.link = link
 
     def start(self, graph: _RemoteGraph, request: RunGraph, answer: Answer) -> None:
@@ -167,7 +205,30 @@ class RemoteTask:
         if graph.link is not link:
             self._register(graph, link, deadline)  # the task forgot it when the connection was lost
         request.handle = graph.handle
+        self.send_unused()
         link.run(request, answer)
+
+    def free(self, unused: tuple[str, str] | _RemoteGraph) -> None:
+        """Takes a resource, by container and name, or a graph, that nobody uses any more.
+
+        It sends nothing, since the garbage collector may call it at any time. The task hears of it before its next
+        step, or by `send_unused`.
+        """
+        self._unused.append(unused)
+
+    def send_unused(self) -> None:
+        """Tells the task what it can free. Without a connection this is left for later: a lost task is no error."""
+        link = self._link
+        while self._unused and link is not None and link.channel.is_open:
+            items: list[tuple[str, str] | _RemoteGraph] = []
+            while self._unused and len(items) < _AT_ONCE:
+                try:
+                    items.append(self._unused.popleft())
+                except IndexError:  # another thread has taken the last
+                    break
+            # The task forgot the graphs of an earlier connection when that was lost.
+            graphs = [item.handle for item in items if isinstance(item, _RemoteGraph) and item.link is link]
+            link.free([item for item in items if isinstance(item, tuple)], graphs)
 
     def cancel(self, step: int, why: OpError) -> None:
         """Tells the task to cancel a step."""

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from penstock.master.links import Links
+from penstock.ops.queue.clock_resources import StalenessRecord
 from penstock.worker.compilation import Compilations, elsewhere
 from penstock.worker.devices import Device
 from penstock.worker.resources import StoredVariable
@@ -76,15 +77,20 @@ def _add_variable(status: Any, container: str, name: str, variable: StoredVariab
 
 
 def _add_resource(status: Any, container: str, name: str, resource: Any) -> None:
-    """Adds a resource with its `kind`, its `size()` if it holds elements, and its `capacity` if it has one.
+    """Adds a resource with its `kind`, its `size()` if it holds elements, its `capacity` and `record` if it has them.
 
     -1 stands for no such number, and for a capacity without bound.
     """
     size = getattr(resource, "size", None)
-    status.resources.add(
+    added = status.resources.add(
         name=name,
         container=container,
         kind=getattr(resource, "kind", type(resource).__name__.lstrip("_")),
         size=-1 if size is None else size(),
         capacity=getattr(resource, "capacity", -1),
     )
+    record = getattr(resource, "record", None)
+    if isinstance(record, StalenessRecord):
+        for field, histogram in ((added.staleness, record.updates), (added.clocks_ahead, record.clocks)):
+            for value, count in sorted(histogram.copy().items()):
+                field.add(updates=value, count=count)

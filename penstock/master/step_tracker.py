@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from penstock.errors import OpError
 
+Part = TypeVar("Part", bound=Hashable)
+
 
 @dataclass(frozen=True, slots=True)
-class CancelPart:
+class CancelPart(Generic[Part]):
     """Asks the master to cancel a part that still runs."""
 
-    part: Hashable
+    part: Part
     why: OpError
 
 
@@ -29,22 +31,22 @@ class Ended:
     """Tells the master that the step has ended: `error` and `results` are final."""
 
 
-Action = CancelPart | Ended
+Action = CancelPart[Part] | Ended
 
 
-class StepTracker:
+class StepTracker(Generic[Part]):
     """Tracks the parts of a step that still run, the results of the others, and the first error.
 
     An event that comes twice, late, or from an unknown part changes nothing.
     """
 
-    def __init__(self, parts: Iterable[Hashable]) -> None:
-        self.waiting: dict[Hashable, None] = dict.fromkeys(parts)
-        self.results: dict[Hashable, list[Any]] = {}
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self.waiting: dict[Part, None] = dict.fromkeys(parts)
+        self.results: dict[Part, list[Any]] = {}
         self.error: OpError | None = None
         self.ended = False
 
-    def finished(self, part: Hashable, values: list[Any]) -> list[Action]:
+    def finished(self, part: Part, values: list[Any]) -> list[Action[Part]]:
         """Takes the results of a part that has run."""
         if self.ended or part not in self.waiting:
             return []
@@ -52,14 +54,14 @@ class StepTracker:
         self.results[part] = values
         return self._end_if_over()
 
-    def failed(self, part: Hashable, error: OpError) -> list[Action]:
+    def failed(self, part: Part, error: OpError) -> list[Action[Part]]:
         """Takes the error of a part. The first error is the step's, and cancels the other parts."""
         if self.ended or part not in self.waiting:
             return []
         del self.waiting[part]
         return [*self._cancel_all(error), *self._end_if_over()]
 
-    def cancelled(self, error: OpError) -> list[Action]:
+    def cancelled(self, error: OpError) -> list[Action[Part]]:
         """Ends the step with an error, because of its deadline or of the session. All parts are cancelled."""
         if self.ended:
             return []
@@ -67,13 +69,13 @@ class StepTracker:
         self.ended = True
         return [*actions, Ended()]
 
-    def _cancel_all(self, error: OpError) -> list[Action]:
+    def _cancel_all(self, error: OpError) -> list[Action[Part]]:
         if self.error is not None:
             return []
         self.error = error
         return [CancelPart(part, error) for part in self.waiting]
 
-    def _end_if_over(self) -> list[Action]:
+    def _end_if_over(self) -> list[Action[Part]]:
         if self.waiting:
             return []
         self.ended = True

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from penstock.errors import CancelledError, OpError
 from penstock.graph.device import DeviceSpecV2
 from penstock.passes.ir import Subgraph
-from penstock.wire.codec import Done, RunGraph
 from penstock.wire.loop import Loop
+from penstock.wire.messages import Done, RunGraph
 from penstock.worker.step import Step
 from penstock.worker.timeline import encoded
 from penstock.worker.worker import Worker
@@ -29,22 +29,35 @@ class Task(Protocol):
     name: str
 
     @property
+    def worker(self) -> Worker | None:
+        """The worker of a task in this process, whose parts run in the thread that asks for a step."""
+
+    @property
     def loop(self) -> Loop | None:
         """The loop that reads what the task sends, if the task is in another process."""
 
     @property
     def device_names(self) -> list[str]: ...
-    def register(self, subgraph: Subgraph, session: str, deadline: float | None = None) -> Any: ...
+    def register(
+        self, subgraph: Subgraph, session: str, deadline: float | None = None, is_function: bool = False
+    ) -> Any: ...
     def start(self, graph: Any, request: RunGraph, answer: Answer) -> None: ...
     def cancel(self, step: int, why: OpError) -> None: ...
     def close_session(self, session: str) -> None: ...
     def reset(self, containers: list[str]) -> None: ...
+    def free(self, unused: Any) -> None: ...
+    def send_unused(self) -> None: ...
 
 
 class LocalTask:
     """A task of this process, which is called directly."""
 
     loop = None
+    is_connected = True
+
+    def answers(self) -> bool:
+        """Tells that it is there: it is in this process."""
+        return True
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -52,8 +65,12 @@ class LocalTask:
         self.devices = worker.devices
         self.device_names = worker.device_names
 
-    def register(self, subgraph: Subgraph, session: str, deadline: float | None = None) -> int:
-        """Registers a partition and returns its handle."""
+    def register(
+        self, subgraph: Subgraph, session: str, deadline: float | None = None, is_function: bool = False
+    ) -> int:
+        """Registers a partition, or a whole function that the task drives itself, and returns its handle."""
+        if is_function:
+            return self.worker.register_function(subgraph, session)
         return self.worker.register_graph(subgraph, session)
 
     def start(self, graph: int, request: RunGraph, answer: Answer) -> None:
@@ -82,6 +99,16 @@ class LocalTask:
         """Clears the named containers, or all if none is named."""
         self.worker.reset(containers)
 
+    def free(self, unused: tuple[str, str] | int) -> None:
+        """Frees a resource, by container and name, or a graph. The garbage collector may call this at any time."""
+        if isinstance(unused, tuple):
+            self.worker.free([unused], ())
+        else:
+            self.worker.free((), [unused])
+
+    def send_unused(self) -> None:
+        """Does nothing: what was unused is free."""
+
 
 class Tasks:
     """Holds the tasks that a session may use, and connects to each when a graph first names it."""
@@ -108,6 +135,10 @@ class Tasks:
     def __getitem__(self, name: str) -> Any:
         return self._tasks[name]
 
+    def find(self, name: str) -> Any:
+        """Returns a task that has been used before, or None."""
+        return self._tasks.get(name)
+
     def connected(self) -> list[Any]:
         """Returns the tasks that have been used so far."""
         return list(self._tasks.values())
@@ -118,6 +149,10 @@ class Tasks:
             for number in numbers:
                 self._connect(job, number, deadline)
         return self.connected()
+
+    def numbers(self) -> dict[str, list[int]]:
+        """Returns the numbers of the tasks of each job, connected or not; none of a session in one process."""
+        return self._known
 
     @property
     def are_several(self) -> bool:

@@ -114,6 +114,11 @@ class AdamOptimizer(Optimizer):
         with control_dependencies([op_of(decayed)]):
             return scatter_add(slot, indices, rows)
 
+    def _moved(self, var: Any, slot_name: str, beta: Any, towards: Any) -> Any:
+        """A slot after a step of its running mean, for rules that need its value."""
+        slot = self.get_slot(var, slot_name)
+        return updates.assign(slot, slot * beta + towards * (1 - beta), use_locking=self._use_locking)
+
     def _finish(self, update_ops: list[Any], name_scope: str) -> Operation:
         ops = [op_of(update) for update in update_ops]
         with control_dependencies(ops):

@@ -26,6 +26,7 @@ from penstock.ops.control.grouping import group, tuple_
 from penstock.ops.math.casting import cast
 from penstock.ops.math.segments import unsorted_segment_sum
 from penstock.ops.state import variable_ops
+from penstock.trackable.base import Trackable
 from penstock.variables import slots
 from penstock.variables.initialize import trainable_variables
 from penstock.variables.resource import ResourceVariable
@@ -52,7 +53,7 @@ def op_of(update: Any) -> Operation:
     return op
 
 
-class Optimizer:
+class Optimizer(Trackable):
     """Base class of optimizers; use a rule such as `GradientDescentOptimizer`.
 
     >>> train = tf.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
@@ -292,6 +293,8 @@ class Optimizer:
         key = _key(var)
         if key not in named:
             named[key] = make()
+            for position in self._checkpoint_positions:
+                position.attach_slot(var, slot_name, named[key])
         return named[key]
 
     def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Any) -> Any:
@@ -302,6 +305,7 @@ class Optimizer:
                 self._non_slot_dict[key] = Variable(
                     initial_value, name=name, trainable=False, use_resource=isinstance(colocate_with, ResourceVariable)
                 )
+            self._attached(name, self._non_slot_dict[key])
         return self._non_slot_dict[key]
 
     def _get_non_slot_variable(self, name: str, graph: Graph | None = None) -> Any:
@@ -309,6 +313,10 @@ class Optimizer:
 
     def _non_slot_variables(self) -> list[Any]:
         return list(self._non_slot_dict.values())
+
+    def _trackable_children(self) -> dict[str, Any]:
+        graph = _whole_graph()
+        return {name: v for (name, of), v in sorted(self._non_slot_dict.items(), key=_first_name) if of is graph}
 
     def _call_if_callable(self, param: Any) -> Any:
         """`param`, or its result if it is a function."""
@@ -341,8 +349,14 @@ def _checked_gradient(grad: Any) -> Any:
         raise TypeError(f"Gradient must be convertible to a Tensor or IndexedSlices, or None: {grad!r}") from error
 
 
+def _first_name(item: tuple[tuple[str, Graph], Any]) -> str:
+    return item[0][0]
+
+
 def _key(var: Any) -> tuple[Graph, str]:
-    return var.op.graph, var.op.name
+    graph = var.op.graph
+    # With eager execution nodes have no names of their own; the resource has.
+    return graph, var.op.attrs["shared_name"] if graph.is_eager else var.op.name
 
 
 def _count(global_step: Any, name: str) -> Any:

@@ -65,8 +65,9 @@ class RuleOptimizer(Optimizer):
     def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Any:
         return self._add(self._rule.sparse.resource, handle, grad, indices)
 
-    def _add(self, op: Any, var: Any, grad: Tensor, indices: Tensor | None = None) -> Any:
-        inputs = {"var": var, "grad": grad, "delta": grad, "indices": indices, **self._inputs(var)}
+    def _add(self, op: Any, var: Any, grad: Tensor, indices: Tensor | None = None, **instead: Any) -> Any:
+        """The op on a variable; `instead` replaces inputs by name."""
+        inputs = {"var": var, "grad": grad, "delta": grad, "indices": indices, **self._inputs(var), **instead}
         if op.name.startswith("Resource"):
             inputs.update({key: inputs[key].handle for key in op.writes})
         arguments = [inputs[arg.name] for arg in op.inputs]
@@ -85,3 +86,10 @@ def require_not_negative(**settings: float) -> None:
     for name, value in settings.items():
         if value < 0.0:
             raise ValueError(f"{name} needs to be greater than or equal to zero, received {value}")
+
+
+def require_whole(least: int, **settings: Any) -> None:
+    """Raises ValueError for a setting that is no whole number of at least `least`."""
+    for name, value in settings.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}, received {value!r}.")

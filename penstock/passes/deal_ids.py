@@ -2,8 +2,8 @@
 
 `embedding_lookup_sparse` asks for each id once, by Unique, computes shard and row of each by a dozen small ops, and
 deals out rows and places by two partitions. Nobody sees the order of the distinct ids, so they may as well be in the
-order of shards and rows: then one sort does it all, rows come back in consecutive pieces, and gradients have no
-duplicates.
+order of shards and rows: then one sort does it all, rows come back in consecutive pieces, which are joined and not
+stitched, gradients are cut into such pieces, and have no duplicates.
 """
 
 from __future__ import annotations
@@ -12,8 +12,20 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from penstock.graph.dtype import int32
+from penstock.ops.array.passthrough import identity_op
 from penstock.ops.nn.embedding import deal_ids as deal_ids_op
-from penstock.passes.ir import Edge, Node, Subgraph, Uses, rewritten, uses_of, visible_nodes, without_unused
+from penstock.ops.nn.embedding import join_shards, rows_of_shard
+from penstock.passes.ir import (
+    Edge,
+    Node,
+    Subgraph,
+    Uses,
+    reads_variable,
+    rewritten,
+    uses_of,
+    visible_nodes,
+    without_unused,
+)
 from penstock.passes.partition import task_of
 
 _ARITHMETIC = frozenset(
@@ -63,10 +75,65 @@ def deal_ids(subgraph: Subgraph) -> Subgraph:
         if node in dealt:
             return [dealt[node]]
         if any(edge in moved for edge in node.inputs):
-            return [replace(node, inputs=[moved.get(edge, edge) for edge in node.inputs])]
+            return [_in_pieces(replace(node, inputs=[moved.get(edge, edge) for edge in node.inputs]))]
         return [node]
 
-    return without_unused(rewritten(subgraph, change)) if dealt else subgraph
+    if not dealt:
+        return subgraph
+    subgraph = rewritten(subgraph, change)
+    return without_unused(rewritten(subgraph, lambda n: [_passing_on(n) if _keeps_shape(n) else n]))
+
+
+def _keeps_shape(node: Node) -> bool:
+    """Tells if a node is a Reshape that gives what it gets: a vector, or rows of as many ids as there are."""
+    if node.op.name != "Reshape":
+        return False
+    (source, _), (shape, _) = node.inputs
+    if source.op is deal_ids_op:
+        return shape.op.name == "Const" and shape.attrs["value"].tolist() == [-1]
+    if source.op is not join_shards or shape.op.name != "ConcatV2" or _number(shape.inputs[-1]) != 0:
+        return False
+    gather = source.inputs[0][0]
+    table = gather.inputs[0][0].inputs[0][0] if reads_variable(gather.inputs[0][0]) else gather.inputs[0][0]
+    count, *rest = (part for part, _ in shape.inputs[:-1])
+    return (
+        count.op.name == "Shape"
+        and count.inputs[0] == (gather.inputs[1][0], 0)
+        and all(part.op.name == "Const" for part in rest)
+        and "shape" in table.attrs
+        and table.attrs["shape"].as_list()[1:] == [size for part in rest for size in part.attrs["value"].tolist()]
+    )
+
+
+def _passing_on(node: Node) -> Node:
+    return replace(node, op=identity_op, attrs={"T": node.dtypes[0]}, inputs=node.inputs[:1])
+
+
+def _in_pieces(node: Node) -> Node:
+    """A node that stitches rows, or picks them, by the places of shards, as one that knows that these are in order."""
+    if "CPU" not in node.device:
+        return node
+    if node.op.name in ("DynamicStitch", "ParallelDynamicStitch"):
+        count = node.attrs["N"]
+        one = node.inputs[0][0]
+        if node.inputs[:count] == [(one, 2 + count + i) for i in range(count)] and one.attrs["N"] == count:
+            return replace(node, op=join_shards, inputs=node.inputs[count:])
+    if node.op.name in ("Gather", "GatherV2") and _is_place(node.inputs[1]) and _axis(node) == 0:
+        attrs = {"T": node.dtypes[0]}
+        return replace(node, op=rows_of_shard, attrs=attrs, inputs=node.inputs[:2])
+    return node
+
+
+def _is_place(edge: Edge) -> bool:
+    node, index = edge
+    return node.op is deal_ids_op and index >= 2 + node.attrs["N"]
+
+
+def _axis(gather: Node) -> int | None:
+    """The axis from which a Gather takes rows, if it is known and the Gather has no batch."""
+    if len(gather.inputs) < 3:
+        return 0
+    return _number(gather.inputs[2]) if not gather.attrs["batch_dims"] else None
 
 
 def _one_op(found: _Dealt) -> Node:
@@ -156,6 +223,11 @@ def _inputs(edge: Edge, op: str) -> list[Edge]:
 def _with_number(edge: Edge, op: str) -> tuple[Edge | None, int]:
     """The first input of an op whose second is a number, and the number."""
     inputs = _inputs(edge, op)
-    if len(inputs) != 2 or inputs[1][0].op.name != "Const" or inputs[1][0].attrs["value"].size != 1:
-        return None, 0
-    return inputs[0], int(inputs[1][0].attrs["value"])
+    number = _number(inputs[1]) if len(inputs) == 2 else None
+    return (None, 0) if number is None else (inputs[0], number)
+
+
+def _number(edge: Edge) -> int | None:
+    constant = edge[0]
+    is_number = constant.op.name == "Const" and constant.attrs["value"].size == 1
+    return int(constant.attrs["value"]) if is_number else None

@@ -66,8 +66,10 @@ def sources_of(node: Node) -> list[Node]:
     return [*(source for source, _ in node.inputs), *node.controls]
 
 
-SPLIT = "_split"  # attr of a control-flow node that has a copy in each of several tasks: a number that the copies share
-WAVE = "_wave"  # attr of such a copy: the wave in which all copies run
+# Attr of a control-flow node that is over several devices, so that the ops in its bodies are placed: a number. The node
+# may have a copy in each of several tasks; these share the number.
+SPLIT = "_split"
+WAVE = "_wave"  # attr of such a node: the wave in which all copies run
 
 _READS = {"ReadVariableOp": ("VarHandleOp",), "Identity": ("VariableV2", "Variable")}
 

@@ -48,6 +48,7 @@ def _conditional(operation: Operation, used: set[int]) -> Narrowed:
     else_branch: Function = operation.attrs["else_branch"]
     outputs = tuple(sorted(used))
     needed = {i for f in (then_branch, else_branch) for o in outputs for i in f.dependencies()[o]}
+    needed |= then_branch.needed_by_effects() | else_branch.needed_by_effects()
     inputs = tuple(sorted(needed))
     attrs = {
         **operation.attrs,
@@ -64,7 +65,7 @@ def _loop(operation: Operation, used: set[int]) -> Narrowed:
     body: Function = operation.attrs["body"]
     needs = body.dependencies()
     kept: set[int] = set()
-    fresh = used | cond.dependencies()[0]
+    fresh = used | cond.dependencies()[0] | cond.needed_by_effects() | body.needed_by_effects()
     while fresh:
         kept |= fresh
         fresh = {i for o in fresh for i in needs[o]} - kept

@@ -4,7 +4,7 @@ A pass is a function from one Subgraph to another and changes neither: it return
 nothing to do. In the master `prune` makes the first Subgraph of a graph, and `partition` the parts of the last one. The
 parameters of a pass, such as the devices there are, are bound here.
 
-    prune -> GRAPH -> placement -> PLACED -> over_tasks -> partition -> WORKER -> plan
+    prune -> GRAPH -> placement -> PLACED -> over_tasks or over_devices -> partition -> WORKER -> plan
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
+from penstock.passes.barriers import move_barriers
 from penstock.passes.deal_ids import deal_ids
 from penstock.passes.ir import Subgraph
 from penstock.passes.late_reads import read_late
@@ -42,7 +43,12 @@ def placement(devices: Sequence[str], soft: bool) -> tuple[Pass, ...]:
 
 def over_tasks(devices: Sequence[str], soft: bool, keys: Iterator[int]) -> tuple[Pass, ...]:
     """The master, then, if there are several tasks; `keys` numbers the Sends."""
-    return (sum_before_sending, partial(split, devices=devices, soft=soft, keys=keys))
+    return (move_barriers, sum_before_sending, partial(split, devices=devices, soft=soft, keys=keys))
+
+
+def over_devices(devices: Sequence[str], soft: bool, keys: Iterator[int]) -> tuple[Pass, ...]:
+    """The master, then, if there is one task; `keys` numbers the nodes over several devices."""
+    return (partial(split, devices=devices, soft=soft, keys=keys),) if len(devices) > 1 else ()
 
 
 def body(device: str, placed: Collection[str] = ()) -> tuple[Pass, ...]:

@@ -10,7 +10,7 @@ from penstock.graph.device import DeviceSpecV2
 from penstock.graph.dtype import resource, variant
 from penstock.passes.ir import Node, Replacements, Subgraph, is_reference
 
-# Op types whose bodies may be in several tasks, each op of them where it asks to be.
+# Op types whose bodies may be on several devices, each op of them where it asks to be.
 SPLIT_OPS = frozenset(("If", "While", "WhileTripCount"))
 _PARTS = ("job", "replica", "task", "device_type", "device_index")
 
@@ -49,17 +49,22 @@ class _Groups:
 def place(subgraph: Subgraph, devices: Sequence[str], soft: bool = False, default: str | None = None) -> Subgraph:
     """The subgraph with every node on one of `devices` (full names).
 
-    Nodes with a common `loc:@` group and nodes joined by a reference to a variable share a device. An explicit device
-    that does not exist is an error, or with `soft` falls back to another device of the same task: of its kind, else a
-    CPU. Without any wish, `default` is taken; without one the first task's GPU if there is one, else its first CPU.
+    Nodes with a common `loc:@` group and nodes joined by a reference to a variable share a device. Control flow joins
+    nothing, so that a variable is where it is in steps without it; it goes where its variables are, if it may. An
+    explicit device that does not exist is an error, or with `soft` falls back to another device of the same task: of
+    its kind, else a CPU. Without any wish, `default` is taken; without one the first task's GPU if there is one, else
+    its first CPU.
     """
     specs = [DeviceSpecV2.from_string(d) for d in devices]
     base = DeviceSpecV2.from_string(default or devices[0])
     several = any(s.job != base.job or s.task != base.task for s in specs)
-    groups = _colocated(subgraph.nodes, base if several else None)
     device_of: dict[Node, str] = {}
     known: dict[Any, str] = {}  # where all ask for the same: by all that the choice depends on
-    for nodes in groups.lists(subgraph.nodes):
+    following: list[Node] = []
+    for nodes in _colocated(subgraph.nodes, several).lists(subgraph.nodes):
+        if len(nodes) == 1 and _is_apart(nodes[0]) and _references(nodes[0]):
+            following += nodes
+            continue
         kinds = {(node.device, node.op.host, node.op.name == "_Arg") for node in nodes}
         form = next(iter(kinds)) if len(kinds) == 1 else None
         if default is not None and not any([device for device, *_ in kinds]):
@@ -70,6 +75,10 @@ def place(subgraph: Subgraph, devices: Sequence[str], soft: bool = False, defaul
             chosen = known.get(form) or known.setdefault(form, _choose(nodes, specs, base, soft))
         for node in nodes:
             device_of[node] = chosen
+    for node in following:
+        there = {device_of[source] for source in _references(node)}
+        chosen = _where_references_are(node, there, specs) or ("" if node.device else default or "")
+        device_of[node] = chosen or _choose([node], specs, base, soft)
     return with_devices(subgraph, device_of.__getitem__)
 
 
@@ -96,18 +105,18 @@ def colocated_with(node: Node) -> list[str]:
     return [label.removeprefix("loc:@") for label in labels]
 
 
-def _colocated(nodes: Sequence[Node], default: DeviceSpecV2 | None) -> _Groups:
-    """Groups nodes that share a device. With `default`, a device of the default task, there are several tasks."""
+def _colocated(nodes: Sequence[Node], several: bool) -> _Groups:
+    """Groups nodes that share a device. `several` tells if there are several tasks."""
     groups = _Groups()
     by_name = {n.name: n for n in nodes}
     leaders: dict[str, Node] = {}
     for node in nodes:
         # Lists of tensors do not travel, so what takes one is where it is. In one task they may change the device.
-        takes_list = default is not None and any(s.dtypes[i] is variant for s, i in node.inputs)
+        takes_list = several and any(s.dtypes[i] is variant for s, i in node.inputs)
         for name in () if takes_list or "_class" not in node.attrs else colocated_with(node):
             leader = by_name.get(name) or leaders.setdefault(name, node)
             groups.join(leader, node)
-        apart = default is not None and node.op.name in SPLIT_OPS and _is_over_tasks(node, default)
+        apart = _is_apart(node)
         for source, index in node.inputs:
             kind = source.dtypes[index]
             bound = kind is resource or (kind._is_ref_dtype and not _takes_elsewhere(node, source))
@@ -116,29 +125,36 @@ def _colocated(nodes: Sequence[Node], default: DeviceSpecV2 | None) -> _Groups:
     return groups
 
 
-def _is_over_tasks(node: Node, default: DeviceSpecV2) -> bool:
-    """Tells if a control-flow node is in another task than a variable or the like that a body of it uses."""
-    if node.op.name == "If" and any(kind.name == "resource" for kind in node.dtypes):
-        return False  # it picks one of several queues, and a handle does not travel
-    devices = {source.device for source, i in node.inputs if is_reference(source.dtypes[i])}
-    wishes = map(DeviceSpecV2.from_string, devices | ({node.device} if node.device else set()))
-    return len({(w.job, w.task or 0) if w.job else (default.job, default.task) for w in wishes}) > 1
+def _is_apart(node: Node) -> bool:
+    """Tells if a node need not be with the variables and the like that it takes: its bodies can be split."""
+    # An If that picks one of several queues is with them: a handle does not travel.
+    return node.op.name in SPLIT_OPS and not (node.op.name == "If" and resource in node.dtypes)
+
+
+def _references(node: Node) -> list[Node]:
+    return [source for source, i in node.inputs if is_reference(source.dtypes[i])]
+
+
+def _where_references_are(node: Node, there: set[str], specs: Sequence[DeviceSpecV2]) -> str:
+    """The device of a control-flow node's references, if all are in one task: one that fits its wish, or ""."""
+    wish = DeviceSpecV2.from_string(node.device)
+    found = [s for s in specs if s.to_string() in there]
+    if len({(s.job, s.task) for s in found}) > 1:
+        return ""
+    fitting = [s for s in found if _fits(s, wish)]
+    return _preferred(fitting).to_string() if fitting else ""
 
 
 def _takes_elsewhere(node: Node, variable: Node) -> bool:
     """Tells if a node takes the value of a variable that it need not be with: the value travels.
 
-    That is so if it asks for another task, and for host ops, as those that save.
+    That is so if it asks for a device that the variable does not ask for, and for host ops, as those that save.
     """
     if any(arg.is_ref for arg in node.op.inputs):
         return False
     if node.op.host:
         return True
-    if not node.device or not variable.device:
-        return False
-    wish, there = DeviceSpecV2.from_string(node.device), DeviceSpecV2.from_string(variable.device)
-    parts = ((wish.job, there.job), (wish.task, there.task))
-    return any(a is not None and b is not None and a != b for a, b in parts)
+    return not _fits(DeviceSpecV2.from_string(variable.device), DeviceSpecV2.from_string(node.device))
 
 
 def _choose(nodes: list[Node], specs: Sequence[DeviceSpecV2], base: DeviceSpecV2, soft: bool) -> str:
@@ -172,8 +188,11 @@ def _choose(nodes: list[Node], specs: Sequence[DeviceSpecV2], base: DeviceSpecV2
     same_task = [s for s in candidates if (s.job, s.task) == (base.job, base.task)] or candidates
     if host:
         same_task = [s for s in same_task if s.device_type == "CPU"] or same_task
-    gpus = [s for s in same_task if s.device_type != "CPU"]
-    return (gpus or same_task)[0].to_string()
+    return _preferred(same_task).to_string()
+
+
+def _preferred(devices: Sequence[DeviceSpecV2]) -> DeviceSpecV2:
+    return next((s for s in devices if s.device_type != "CPU"), devices[0])
 
 
 def _wish(nodes: list[Node], soft: bool) -> tuple[DeviceSpecV2, Node]:
@@ -181,11 +200,15 @@ def _wish(nodes: list[Node], soft: bool) -> tuple[DeviceSpecV2, Node]:
     wish = DeviceSpecV2()
     asking = nodes[0]
     # What takes the handle of a resource, or a list of tensors, follows it, whatever it asked for itself; so does
-    # control flow that makes a list, as its bodies need not be where it is.
+    # control flow that makes a list, as its bodies need not be where it is. The kind of device of a variable does not
+    # depend on what takes it, since another step has other takers.
+    has_variable = any(node.op.name == "VarHandleOp" for node in nodes)
     for node in sorted(nodes, key=_follows):
         if not node.device:
             continue
         spec = DeviceSpecV2.from_string(node.device)
+        if has_variable and _follows(node):
+            spec = spec.replace(device_type=None, device_index=None)
         parts = [p for p in _PARTS if None not in (getattr(wish, p), getattr(spec, p))]
         conflicts = [p for p in parts if getattr(wish, p) != getattr(spec, p)]
         if conflicts and _follows(node):

@@ -37,7 +37,7 @@ from penstock.passes.prune import body_of
 HEADER = "_Partition"
 MAX_ALL_OUTPUTS = 2**22  # of all nodes together: a few bytes can ask for 65536
 _LISTS = ("feeds", "fetches", "orders", "targets")  # of the header; fetches are pairs of node and output
-_PYTHON = frozenset(("PyFunc", "PyFuncStateless"))
+_PYTHON = frozenset(("EagerPyFunc", "PyFunc", "PyFuncStateless"))
 
 
 # Writing
@@ -84,7 +84,7 @@ class _Writer:
         header.attr["targets"].list.i.extend(number[id(n)] for n in subgraph.targets)
         header.attr["orders"].list.i.extend(n.order for n in subgraph.nodes)
         for node in subgraph.nodes:
-            where = node.device or device
+            where = f"'{node.device or device}'" if node.device or device else "a worker"  # a function has no device
             if node.op.name in _PYTHON:
                 raise _python_only(node.name, where)
             try:
@@ -95,7 +95,7 @@ class _Writer:
                 fill_attrs(proto.attr, node.op, node.attrs, self.library)
             except (TypeError, ValueError) as error:
                 raise InvalidArgumentError(
-                    None, node.name, f"Node '{node.name}' ({node.op.name}) cannot be sent to '{where}': {error}"
+                    None, node.name, f"Node '{node.name}' ({node.op.name}) cannot be sent to {where}: {error}"
                 ) from error
             self.devices += [where] * (len(self.library.functions) - len(self.devices))
 
@@ -120,12 +120,12 @@ def _growing(functions: dict[str, Function]) -> Any:
         yield from fresh
 
 
-def _python_only(name: str, device: str) -> InvalidArgumentError:
+def _python_only(name: str, where: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         None,
         name,
         f"Node '{name}' calls a Python function, and Python functions run only in the process that made them: it "
-        f"cannot run on '{device}'. Place it on the task of the session, or use ops of the graph instead.",
+        f"cannot run on {where}. Place it on the task of the session, or use ops of the graph instead.",
     )
 
 

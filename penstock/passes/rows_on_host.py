@@ -18,6 +18,8 @@ from penstock.passes.ir import Node, Subgraph, reads_variable, rewritten, source
 _RAGGED = frozenset(
     (
         "_DealIds",
+        "_JoinShards",
+        "_RowsOfShard",
         "DynamicPartition",
         "ListDiff",
         "SparseFillEmptyRows",

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from penstock.ops.nn.embedding import deal_ids
 from penstock.ops.state.duplicate_rows import sum_duplicate_rows, sum_duplicate_rows_on_host
 from penstock.ops.state.update_forms import with_distinct_indices
-from penstock.passes.ir import Edge, Node, Subgraph, Uses, rewritten, uses_of, visible_nodes
+from penstock.passes.ir import Edge, Node, Subgraph, Uses, reads_variable, rewritten, uses_of, visible_nodes
 from penstock.passes.partition import task_of
 
 _SUMMED = "_summed"  # the attr of an update whose rows were summed in the task that sent them
@@ -114,27 +115,45 @@ def _fused(
         return {}
     indices: Edge = unique.inputs[0]
     values: Edge = total.inputs[0]
-    types = {"T": total.attrs["T"], "Tindices": unique.attrs["T"]}
+    waits = list(dict.fromkeys([*unique.controls, *shape.controls, *count.controls, *total.controls]))
     elsewhere = on_host
-    on_host = on_host or ("CPU" in device and all(source.op.host for source, _ in (values, indices)))
-    fused = Node(
-        total.name,
-        sum_duplicate_rows_on_host if on_host else sum_duplicate_rows,
-        types,
-        (types["T"], types["Tindices"]),
-        [values, indices],
-        list(dict.fromkeys([*unique.controls, *shape.controls, *count.controls, *total.controls])),
-        device,
-        total.order,
-    )
-    changed: dict[Node, list[Node]] = {unique: [], shape: [], count: [], total: [fused]}
+    if elsewhere and _are_distinct(indices) and all(_is_for_numpy(n, i, uses, kept) for n, i, _ in uses[total]):
+        summing, taken = [], {(total, 0): values, (unique, 0): indices}  # they are as they were
+    else:
+        types = {"T": total.attrs["T"], "Tindices": unique.attrs["T"]}
+        on_host = on_host or ("CPU" in device and all(source.op.host for source, _ in (values, indices)))
+        op = sum_duplicate_rows_on_host if on_host else sum_duplicate_rows
+        dtypes = (types["T"], types["Tindices"])
+        fused = Node(total.name, op, types, dtypes, [values, indices], waits, device, total.order)
+        summing, waits, taken = [fused], [], {(unique, 0): (total, 1)}  # which `fused` stands for
+    changed: dict[Node, list[Node]] = {unique: [], shape: [], count: [], total: summing}
     for node in updates:
-        inputs = list(node.inputs)
-        inputs[node.op.input_index("indices")] = (total, 1)  # which `fused` stands for
+        inputs = [taken.get(edge, edge) for edge in node.inputs]
         attrs = {**node.attrs, _SUMMED: True} if elsewhere else node.attrs
-        update = replace(node, inputs=inputs, attrs=attrs)
+        update = replace(node, inputs=inputs, attrs=attrs, controls=list(dict.fromkeys([*node.controls, *waits])))
         changed[node] = [update if elsewhere else _of_distinct_rows(update)]
     return changed
+
+
+def _are_distinct(indices: Edge) -> bool:
+    """Tells if no index comes twice: they are rows of a shard that one op has dealt out."""
+    node, output = indices
+    while node.op.name in ("Identity", "Reshape"):
+        node, output = node.inputs[0]
+    return node.op is deal_ids and 2 <= output < 2 + node.attrs["N"]
+
+
+def _is_for_numpy(update: Node, position: int, uses: Uses, kept: set[Node]) -> bool:
+    """Tells if a node is an update that `rows_on_host` leaves to NumPy: no compiled code deals with its variables."""
+    if not _takes_rows(update, position) or "CPU" not in update.device or uses[update]:
+        return False
+    users = [user for source, _ in update.inputs[: len(update.op.writes)] for user, *_ in uses[source]]
+    return all(user is update or (user not in kept and _only_picks_rows(user, uses)) for user in users)
+
+
+def _only_picks_rows(user: Node, uses: Uses) -> bool:
+    takers = [node for node, *_ in uses[user]] if reads_variable(user) else [user]
+    return all(node.op.name in ("Gather", "GatherV2", "ResourceGather") for node in takers)
 
 
 def _updates_reached(total: Node, uses: Uses, kept: set[Node]) -> list[Node] | None:

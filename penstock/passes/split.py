@@ -10,6 +10,9 @@ branch does.
 A tensor that an If captures is taken in the task that it comes from, if this has a copy, else in the home task. The
 variables of a loop live in its home task. What a loop captures and does not change goes once to each task that takes
 it. Results are given in the home task.
+
+If the variables that the bodies use are on several devices of one task, the node stays one, and the ops of its bodies
+are placed: the task runs it on the host.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ def _devices_of(function: Function) -> set[str]:
 def split(subgraph: Subgraph, devices: Sequence[str], soft: bool, keys: Iterator[int]) -> Subgraph:
     """A placed subgraph with a copy of each control-flow node in every task that its bodies touch.
 
-    `keys` numbers the Sends of a signature. A subgraph without such nodes is returned as it is.
+    The bodies of a node that takes variables of several devices of one task are placed. `keys` numbers the Sends of a
+    signature. A subgraph without such nodes is returned as it is.
 
     >>> keys = itertools.count()
     >>> partition(split(subgraph, devices, soft=False, keys=keys), keys)
@@ -101,19 +105,22 @@ class _Splitter:
         )
 
     def _may_touch_others(self, node: Node) -> bool:
-        """Tells if a node has bodies that name devices, or take references to something in another task."""
-        bodies, home = _bodies(node), task_of(node.device)
-        if bodies and any(is_reference(s.dtypes[i]) and task_of(s.device) != home for s, i in node.inputs):
-            return True
-        return any(map(_devices_of, bodies.values()))
+        """Tells if a node has bodies that name devices, or take references to something on another device."""
+        bodies = _bodies(node)
+        return bool(bodies) and (_takes_from_others(node) or any(map(_devices_of, bodies.values())))
 
     def _copies(self, node: Node, device_of: dict[str, str]) -> _Copies | Node:
-        """The copies of a node, or the node itself if all of it is in its home task."""
+        """The copies of a node, or a single node if all of it is in its home task."""
         bodies = {name: self._placed(function, node, device_of) for name, function in _bodies(node).items()}
         tasks = self._tasks(node, bodies)
-        if len(tasks) == 1:
+        if len(tasks) == 1 and not (_takes_from_others(node) and _is_over_devices(node, bodies)):
             return node
-        return _uncounted(node) if node.op.name == "WhileTripCount" else _Copies(node, bodies, tasks, self._keys)
+        if node.op.name == "WhileTripCount":
+            return _uncounted(node)
+        if len(tasks) > 1:
+            return _Copies(node, bodies, tasks, self._keys)
+        placed = {name: function_of(node.attrs[name].name, body, Graph()) for name, body in bodies.items()}
+        return replace(node, attrs={**node.attrs, **placed, SPLIT: next(self._keys)})
 
     def _tasks(self, node: Node, bodies: dict[str, Subgraph]) -> dict[str, str]:
         """The tasks that the bodies of a node touch, with a device of each."""
@@ -142,8 +149,18 @@ class _Splitter:
         return self.split(sum_before_sending(body), device_of)
 
 
+def _takes_from_others(node: Node) -> bool:
+    """Tells if a node takes a reference to something on another device."""
+    return any(is_reference(s.dtypes[i]) and s.device != node.device for s, i in node.inputs)
+
+
+def _is_over_devices(node: Node, bodies: dict[str, Subgraph]) -> bool:
+    """Tells if a body has an op on another device than the node. Host ops run on the host wherever they are placed."""
+    return any(n.device != node.device and not n.op.host for body in bodies.values() for n in body.nodes)
+
+
 def _uncounted(node: Node) -> Node:
-    """A count of a loop's iterations that is -1, for unknown. A loop over tasks runs on the host and needs no count."""
+    """A count of a loop's iterations that is -1, for unknown. A split loop runs on the host and needs no count."""
     return replace(node, op=const, inputs=[], attrs={"dtype": node.dtypes[0], "value": np.array(-1, np.int32)})
 
 

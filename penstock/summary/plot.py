@@ -37,8 +37,10 @@ class Plot:
     x_ticks: Sequence[float] = ()  # instead of round numbers
 
 
-def save(path: str | os.PathLike[str], *plots: Plot, size: tuple[int, int] = (640, 400)) -> None:
-    """Draws plots side by side, each of `size` pixels, and writes them as a PNG file.
+def save(
+    path: str | os.PathLike[str], *plots: Plot, size: tuple[int, int] = (640, 400), columns: int | None = None
+) -> None:
+    """Draws plots side by side, or in rows of `columns`, each of `size` pixels, and writes them as a PNG file.
 
     >>> save("loss.png", Plot("Training", {"loss": (steps, losses)}))
     """
@@ -47,10 +49,15 @@ def save(path: str | os.PathLike[str], *plots: Plot, size: tuple[int, int] = (64
     width, height = size
     if not plots or width < 200 or height < 200:
         raise ValueError(f"save needs a plot and a size of at least 200 by 200, received {len(plots)} and {size}.")
-    picture = Image.new("RGB", (width * len(plots) * _SCALE, height * _SCALE), _PAPER)
+    columns = len(plots) if columns is None else min(columns, len(plots))
+    if columns < 1:
+        raise ValueError(f"columns must be at least 1, received {columns}.")
+    across, down = width * columns, height * math.ceil(len(plots) / columns)
+    picture = Image.new("RGB", (across * _SCALE, down * _SCALE), _PAPER)
     for place, plot in enumerate(plots):
-        _Axes(ImageDraw.Draw(picture), plot, width * place, size).draw()
-    picture.resize((width * len(plots), height), Image.Resampling.LANCZOS).save(path, "PNG", optimize=True)
+        row, column = divmod(place, columns)
+        _Axes(ImageDraw.Draw(picture), plot, (width * column, height * row), size).draw()
+    picture.resize((across, down), Image.Resampling.LANCZOS).save(path, "PNG", optimize=True)
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -69,10 +76,10 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 class _Axes:
     """Maps the points of a plot to pixels of the finished picture."""
 
-    def __init__(self, draw: ImageDraw, plot: Plot, left: int, size: tuple[int, int]) -> None:
+    def __init__(self, draw: ImageDraw, plot: Plot, corner: tuple[int, int], size: tuple[int, int]) -> None:
         self._draw, self._plot = draw, plot
-        self._left, self._right = left + _LEFT, left + size[0] - _RIGHT
-        self._top, self._bottom = _TOP, size[1] - _BOTTOM
+        self._left, self._right = corner[0] + _LEFT, corner[0] + size[0] - _RIGHT
+        self._top, self._bottom = corner[1] + _TOP, corner[1] + size[1] - _BOTTOM
         self._lines = [_finite(line) for line in plot.lines.values()]
         first, last = _range([x for line in self._lines for x, _ in line])
         self._x = 0.0 if 0 < first < last / 10 else first, last  # steps count from 1, but the axis starts at 0
@@ -90,8 +97,8 @@ class _Axes:
         for place, line in enumerate(self._lines):
             self._curve(line, _COLOURS[place % len(_COLOURS)])
         middle = (self._left + self._right) / 2
-        self._text((self._left, _TOP - 50), self._plot.title, "la", _INK, _TITLE)
-        self._text((self._left, _TOP - 24), self._plot.y_label, "la", _GREY)
+        self._text((self._left, self._top - 50), self._plot.title, "la", _INK, _TITLE)
+        self._text((self._left, self._top - 24), self._plot.y_label, "la", _GREY)
         self._text((middle, self._bottom + 30), self._plot.x_label, "ma", _GREY)
         if len(self._lines) > 1:
             self._legend()
@@ -120,9 +127,9 @@ class _Axes:
         """Draws the names of the lines, from right to left in the row of the y label."""
         right = float(self._right)
         for place, name in reversed(list(enumerate(self._plot.lines))):
-            self._text((right, _TOP - 24), name, "ra", _INK)
+            self._text((right, self._top - 24), name, "ra", _INK)
             right -= self._draw.textlength(name, self._font(_TEXT)) / _SCALE + 6
-            self._stroke([(right - 18, _TOP - 16), (right, _TOP - 16)], _COLOURS[place % len(_COLOURS)], 2)
+            self._stroke([(right - 18, self._top - 16), (right, self._top - 16)], _COLOURS[place % len(_COLOURS)], 2)
             right -= 34
 
     def _at(self, x: float, y: float) -> Point:

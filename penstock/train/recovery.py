@@ -93,6 +93,21 @@ def chief_recovery_op(graph: Graph) -> Any:
     return graph.get_operation_by_name(name) if name else None
 
 
+# Graphs whose workers must join the others again after a recovery, each with the name of the op that does it.
+_rejoining: weakref.WeakKeyDictionary[Graph, str] = weakref.WeakKeyDictionary()
+
+
+def note_rejoin(graph: Graph, op: Any) -> None:
+    """Records the op that a worker runs after a recovery, before its next step."""
+    _rejoining[graph] = op.name
+
+
+def rejoin_op(graph: Graph) -> Any:
+    """The operation that a worker must run after a recovery, or None."""
+    name = _rejoining.get(graph)
+    return graph.get_operation_by_name(name) if name else None
+
+
 class WaitLog:
     """Warns now and then while a step waits for long.
 

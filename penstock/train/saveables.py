@@ -53,7 +53,7 @@ def saveables_of(var_list: Any) -> list[SaveableObject]:
     >>> [s.name for s in saveables_of({"weights": w, "biases": b})]
     ['biases', 'weights']
     """
-    named = var_list if isinstance(var_list, Mapping) else _by_name(var_list)
+    named = var_list if isinstance(var_list, Mapping) else by_name(var_list)
     saveables: list[SaveableObject] = []
     for name in sorted(named):
         if not isinstance(name, str):
@@ -67,7 +67,7 @@ def saveables_of(var_list: Any) -> list[SaveableObject]:
     return saveables
 
 
-def _by_name(variables: Iterable[Any]) -> dict[str, Any]:
+def by_name(variables: Iterable[Any]) -> dict[str, Any]:
     """Maps the names in the checkpoint to variables; the parts of a partitioned variable are together."""
     named: dict[str, Any] = {}
     for var in variables:

@@ -23,7 +23,7 @@ from penstock.summary.writer import FileWriter
 from penstock.train.chief_sessions import ChiefSessions
 from penstock.train.coordinator import Coordinator, LooperThread
 from penstock.train.meta_graph import export_meta_graph
-from penstock.train.recovery import RecoveringSession, chief_recovery_op
+from penstock.train.recovery import RecoveringSession, chief_recovery_op, rejoin_op
 from penstock.train.saver import Saver
 from penstock.train.session_manager import SessionManager
 from penstock.train.supervisor_services import SVStepCounterThread, SVSummaryThread, SVTimerCheckpointThread
@@ -101,7 +101,7 @@ class Supervisor:
             self._saver = self._op(saver, GraphKeys.SAVERS, lambda: Saver() if global_variables() else None)
             self._summary_op = self._op(summary_op, GraphKeys.SUMMARY_OP, merge_all)
             self._global_step = self._op(global_step, GraphKeys.GLOBAL_STEP, _global_step_tensor)
-            self._departure = None if is_chief or self._graph.finalized else Departure(self._graph)
+            self._departure = None if self._graph.finalized else Departure(self._graph, is_chief)
         self._save_path = os.path.join(logdir, checkpoint_basename) if logdir and is_chief else None
         if not is_chief:
             self._summary_writer = None
@@ -186,7 +186,8 @@ class Supervisor:
     ) -> Session:
         manager = self._session_manager
         if not self._is_chief:
-            return manager.wait_for_session(master, config=config, max_wait_secs=max_wait_secs)
+            session = manager.wait_for_session(master, config=config, max_wait_secs=max_wait_secs)
+            return self._recovered(session, rejoin_op(self._graph)) if again else session
         if self._sessions is None:
             self._sessions = ChiefSessions(manager, self._graph, master, config, self._logdir, self._global_step)
         session = self._sessions.make(
@@ -199,13 +200,19 @@ class Supervisor:
             init_feed_dict=self._init_feed_dict,
             init_fn=self._init_fn,
         )
-        tokens = chief_recovery_op(self._graph)
-        if again and tokens is not None:
-            try:
-                session.run(tokens)
-            except BaseException:
-                session.close()
-                raise
+        if again:
+            self._recovered(session, chief_recovery_op(self._graph), rejoin_op(self._graph))
+        return session
+
+    def _recovered(self, session: Session, *operations: Any) -> Session:
+        """Runs the operations that are not None, in a session that replaces another."""
+        try:
+            for operation in operations:
+                if operation is not None:
+                    session.run(operation)
+        except BaseException:
+            session.close()
+            raise
         return session
 
     def _write_graph(self) -> None:

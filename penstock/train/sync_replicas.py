@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tensorboard.compat.proto import config_pb2
@@ -42,6 +42,7 @@ from penstock.ops.array.creation import fill
 from penstock.ops.control.grouping import group, no_op
 from penstock.ops.queue.accumulator import ConditionalAccumulator, SparseConditionalAccumulator
 from penstock.ops.queue.queues import FIFOQueue
+from penstock.optim.compression import CompressingOptimizer
 from penstock.optim.optimizer import Optimizer
 from penstock.train.coordinator import Coordinator
 from penstock.train.queue_runner import QueueRunner
@@ -89,6 +90,9 @@ class SyncReplicasOptimizer(Optimizer):
         name: str = "sync_replicas",
     ) -> None:
         super().__init__(use_locking, name)
+        if isinstance(opt, CompressingOptimizer):
+            kind = type(opt).__name__
+            raise TypeError(f"opt would compress the mean, not what travels: use {kind}(SyncReplicasOptimizer(...)).")
         total = replicas_to_aggregate if total_num_replicas is None else total_num_replicas
         logging.info("%s: a step is the mean of %s gradients of %s replicas.", name, replicas_to_aggregate, total)
         self._opt = opt
@@ -148,7 +152,7 @@ class SyncReplicasOptimizer(Optimizer):
                     set_steps.append(accumulator.set_global_step(global_step, name="SetGlobalStep"))
             self.chief_init_op = group(self.local_step_init_op, *set_steps)
         self._gradients_applied = True
-        _optimizers_of(self._local_step.graph).append(self)
+        note_departure(self._local_step.graph, self._return_token)
         note_synchronous(self._local_step.graph)
         return train
 
@@ -250,20 +254,20 @@ class SyncReplicasOptimizer(Optimizer):
         return self._opt.variables()
 
 
-def _optimizers_of(graph: Graph) -> list[SyncReplicasOptimizer]:
-    """The SyncReplicasOptimizers of a graph. The graph holds them, so that they live as long as it does."""
-    made: list[SyncReplicasOptimizer] = vars(graph).setdefault("_sync_replicas", [])
-    return made
+def note_departure(graph: Graph, make_op: Callable[[], Operation], of_chief: bool = False) -> None:
+    """Records what a replica does when it leaves, the chief only if `of_chief`. The graph keeps it."""
+    vars(graph).setdefault("_departures", []).append((make_op, of_chief))
 
 
 class Departure:
-    """Returns the tokens of a replica when it leaves, for programs without the hook.
+    """Returns the tokens of a replica and the like when it leaves, for programs without the hook.
 
-    >>> departure = Departure(graph); departure.begin(sess); departure.end()
+    >>> departure = Departure(graph, is_chief=False); departure.begin(sess); departure.end()
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self._operations = [rule._return_token() for rule in _optimizers_of(graph)]
+    def __init__(self, graph: Graph, is_chief: bool) -> None:
+        noted: list[tuple[Callable[[], Operation], bool]] = vars(graph).get("_departures", [])
+        self._operations = [make_op() for make_op, of_chief in noted if of_chief or not is_chief]
         self._session: weakref.ref[Any] | None = None
 
     def begin(self, sess: Any) -> None:
@@ -277,7 +281,7 @@ class Departure:
         session = None if self._session is None else self._session()
         self._session = None
         if session is not None:
-            _run_before_leaving(session, self._operations)
+            run_before_leaving(session, self._operations)
 
 
 def _end_at_exit(departure: weakref.ref[Departure]) -> None:
@@ -286,7 +290,7 @@ def _end_at_exit(departure: weakref.ref[Departure]) -> None:
         leaving.end()
 
 
-def _run_before_leaving(sess: Any, operations: Iterable[Any]) -> None:
+def run_before_leaving(sess: Any, operations: Iterable[Any]) -> None:
     """Runs operations and ignores errors: the session or queue may be closed, or the parameter server gone."""
     options = config_pb2.RunOptions(timeout_in_ms=_LEAVING_TIMEOUT_MS)
     try:
@@ -341,7 +345,7 @@ class _ChiefQueueRunner(QueueRunner):
         For programs without a MonitoredSession, OutOfRangeError is a failure. Most of them check the global step after
         each step, and end by themselves once the step in which they wait returns.
         """
-        _run_before_leaving(sess, [*self.last_token_ops, self._cancel_op])
+        run_before_leaving(sess, [*self.last_token_ops, self._cancel_op])
 
     def close(self, sess: Any) -> None:
         """Closes the queue, since there are no more steps."""
@@ -405,4 +409,4 @@ class _SyncReplicasOptimizerHook(SessionRunHook):
         if self._q_runner is not None:
             self._q_runner.close(session)
             return
-        _run_before_leaving(session, [self._give_back_op])
+        run_before_leaving(session, [self._give_back_op])

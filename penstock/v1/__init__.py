@@ -32,20 +32,16 @@ from penstock.autodiff import (
     hessians,
 )
 from penstock.autodiff import NotDifferentiable as no_gradient
+from penstock.autograph import wrapper as _wrapper
 from penstock.client.feeds import SparseTensorValue
-from penstock.errors import OpError
-from penstock.face.behavior import (
-    disable_control_flow_v2,
+from penstock.eager.switch import (
     disable_eager_execution,
-    disable_tensor_equality,
     disable_v2_behavior,
-    disable_v2_tensorshape,
-    enable_control_flow_v2,
     enable_eager_execution,
     enable_v2_behavior,
-    executing_eagerly,
-    executing_eagerly_outside_functions,
 )
+from penstock.errors import OpError
+from penstock.face.behavior import disable_control_flow_v2, disable_tensor_equality, enable_control_flow_v2
 from penstock.face.missing import guard as _guard
 from penstock.face.missing import listing as _listing
 from penstock.graph.constant import constant_value as get_static_value
@@ -55,6 +51,7 @@ from penstock.graph.convert import (
     register_tensor_conversion_function,
 )
 from penstock.graph.device import DeviceSpec
+from penstock.graph.dimension import Dimension
 from penstock.graph.dtype import (
     QUANTIZED_DTYPES,
     DType,
@@ -88,7 +85,13 @@ from penstock.graph.dtype import (
 from penstock.graph.graph import MIN_CONSUMER as GRAPH_DEF_VERSION_MIN_CONSUMER
 from penstock.graph.graph import MIN_PRODUCER as GRAPH_DEF_VERSION_MIN_PRODUCER
 from penstock.graph.graph import PRODUCER as GRAPH_DEF_VERSION
-from penstock.graph.graph import Graph, get_default_graph, reset_default_graph
+from penstock.graph.graph import (
+    Graph,
+    executing_eagerly,
+    executing_eagerly_outside_functions,
+    get_default_graph,
+    reset_default_graph,
+)
 from penstock.graph.importer import import_graph_def
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
@@ -109,7 +112,13 @@ from penstock.graph.scopes import (
     set_random_seed,
 )
 from penstock.graph.sessions import get_default_session
-from penstock.graph.shape import Dimension, TensorShape, dimension_at_index, dimension_value
+from penstock.graph.shape import (
+    TensorShape,
+    dimension_at_index,
+    dimension_value,
+    disable_v2_tensorshape,
+    enable_v2_tensorshape,
+)
 from penstock.graph.sparse_tensor import SparseTensor
 from penstock.graph.tensor_proto import make_ndarray, make_tensor_proto
 from penstock.logging import get_logger

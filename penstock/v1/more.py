@@ -1,5 +1,10 @@
 """Names of `penstock.v1` that few programs use. They are imported when one of them is first used."""
 
+from penstock.data.structure import RaggedTensorSpec, SparseTensorSpec, TensorSpec, TypeSpec
+from penstock.eager.function import function
+from penstock.eager.module import Module
+from penstock.eager.python_function import py_function
+from penstock.eager.tape import GradientTape
 from penstock.ops.array.sorting import argsort, searchsorted, sort
 from penstock.ops.array.spacing import lin_space, linspace
 from penstock.ops.control.folds import foldl, foldr, map_fn, scan
@@ -90,6 +95,7 @@ from penstock.ops.queue.accumulator import (
     ConditionalAccumulatorBase,
     SparseConditionalAccumulator,
 )
+from penstock.ops.ragged.ragged_tensor import RaggedTensor
 from penstock.ops.sparse.arranging import (
     sparse_concat,
     sparse_reorder,

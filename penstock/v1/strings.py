@@ -12,7 +12,7 @@ from penstock.ops.string.join import reduce_join, unsorted_segment_join
 from penstock.ops.string.join import string_format as format
 from penstock.ops.string.join import string_join as join
 from penstock.ops.string.regex import regex_full_match, regex_replace
-from penstock.ops.string.split import bytes_split, ngrams, split
+from penstock.ops.string.split import ngrams, split
 from penstock.ops.string.unicode import (
     unicode_decode,
     unicode_decode_with_offsets,
@@ -22,5 +22,6 @@ from penstock.ops.string.unicode import (
     unicode_split_with_offsets,
     unicode_transcode,
 )
+from penstock.ops.string.v2 import bytes_split
 
 __getattr__ = _guard(__name__)

@@ -23,9 +23,11 @@ from penstock.optim.adadelta import AdadeltaOptimizer
 from penstock.optim.adagrad import AdagradOptimizer
 from penstock.optim.adagrad_da import AdagradDAOptimizer
 from penstock.optim.adam import AdamOptimizer
+from penstock.optim.deep_compression import DeepGradientCompressionOptimizer
 from penstock.optim.ftrl import FtrlOptimizer
 from penstock.optim.gradient_descent import GradientDescentOptimizer
 from penstock.optim.momentum import MomentumOptimizer
+from penstock.optim.one_bit import OneBitOptimizer
 from penstock.optim.optimizer import Optimizer
 from penstock.optim.proximal import ProximalAdagradOptimizer, ProximalGradientDescentOptimizer
 from penstock.optim.rmsprop import RMSPropOptimizer
@@ -40,11 +42,13 @@ from penstock.optim.schedules import (
     piecewise_constant,
     polynomial_decay,
 )
+from penstock.optim.wire_format import WireFormatOptimizer
 from penstock.summary.writer import FileWriter as SummaryWriter
 from penstock.summary.writer import FileWriterCache as SummaryWriterCache
 from penstock.summary.writer import summary_iterator
 from penstock.train import queue_runner
 from penstock.train.basic_loops import basic_train_loop
+from penstock.train.bounded_staleness import BoundedStalenessOptimizer
 from penstock.train.checkpoint_state import (
     checkpoint_exists,
     generate_checkpoint_state_proto,
@@ -102,6 +106,7 @@ from penstock.train.scaffold import Scaffold
 from penstock.train.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from penstock.train.session_manager import SessionManager
 from penstock.train.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from penstock.train.softsync import SoftsyncOptimizer
 from penstock.train.supervisor import Supervisor
 from penstock.train.sync_replicas import SyncReplicasOptimizer
 from penstock.train.writing_hooks import (

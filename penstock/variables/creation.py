@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
-from penstock.graph.graph import get_default_graph
+from penstock.graph.graph import executing_eagerly_outside_functions, get_default_graph
+from penstock.graph.sessions import Stack
 
 Creator = Callable[..., Any]
 _C = TypeVar("_C", bound=type[Any])
-_CREATORS = ("__variable_creator_stack",)  # not a string, so that users do not see it among the collections
+creators = Stack()  # of pairs: the collections of a program, which its graph and all bodies share, and a creator
 
 
 class Kinds:
@@ -19,6 +20,7 @@ class Kinds:
     classes: ClassVar[dict[bool, type[Any]]] = {}  # the key is True for the resource kind; see `kind`
     scope_wants_resource: Callable[[], bool | None] = staticmethod(lambda: None)  # set by scope.py
     resource_by_default = False
+    eager: Callable[..., Any]  # set by eager.py: the class of variables of eager execution
 
 
 def kind(resource: bool) -> Callable[[_C], _C]:
@@ -57,19 +59,17 @@ def resource_variables_enabled() -> bool:
 
 @contextmanager
 def variable_creator_scope(variable_creator: Creator) -> Iterator[None]:
-    """Calls `variable_creator(next_creator, **kwargs)` for every variable made inside.
+    """Calls `variable_creator(next_creator, **kwargs)` for every variable that this thread makes inside.
 
     >>> with tf.variable_creator_scope(lambda make, **kw: make(**{**kw, "trainable": False})): ...
     """
-    stack = get_default_graph().get_collection_ref(_CREATORS)
-    stack.append(variable_creator)
-    try:
+    with creators.pushed((get_default_graph()._collections, variable_creator)):
         yield
-    finally:
-        stack.remove(variable_creator)
 
 
 def _default_creator(**kwargs: Any) -> Any:
+    if executing_eagerly_outside_functions():
+        return Kinds.eager(**{k: v for k, v in kwargs.items() if k not in ("use_resource", "expected_shape")})
     use_resource = kwargs.pop("use_resource", None)
     if use_resource is None:
         use_resource = Kinds.scope_wants_resource()
@@ -111,8 +111,10 @@ def create(*args: Any, **kwargs: Any) -> Any:
     if unknown:
         raise TypeError(f"Variable() got an unexpected keyword argument '{min(unknown)}'.")
     creator: Creator = _default_creator
-    for outer in get_default_graph().get_collection(_CREATORS):
-        creator = _chained(outer, creator)
+    program = get_default_graph()._collections
+    for owner, outer in creators.items:
+        if owner is program:
+            creator = _chained(outer, creator)
     return creator(**kwargs)
 
 

@@ -110,13 +110,13 @@ class ExponentialMovingAverage:
         with name_scope(self._name) as scope:
             decay: Any = convert_to_tensor(self._decay, name="decay")
             if self._num_updates is not None:
-                updates: Any = cast(self._num_updates, dt.float32, name="num_updates")
+                updates: Any = cast(_current(self._num_updates), dt.float32, name="num_updates")
                 decay = minimum(decay, (1.0 + updates) / (10.0 + updates))
             moves = []
             for var in var_list:
                 # The average of a variable starts as the variable, so it has no bias.
                 debias = self._zero_debias and not isinstance(var, Variable)
-                moves.append(assign_moving_average(self._averages[var], var, decay, zero_debias=debias).op)
+                moves.append(assign_moving_average(self._averages[var], _current(var), decay, zero_debias=debias).op)
             return group(*moves, name=scope)
 
     def _make(self, var: Any) -> Any:
@@ -165,3 +165,8 @@ def _all_variables() -> list[Any]:
             ]
         )
     )
+
+
+def _current(value: Any) -> Any:
+    """Reads a variable now: the snapshot of a reference may be older than the step that an average is to follow."""
+    return value._ref() if isinstance(value, Variable) and value.dtype._is_ref_dtype else value

@@ -81,6 +81,12 @@ class Variable(metaclass=_VariableType):
             )
         if constraint is not None and not callable(constraint):
             raise ValueError("The `constraint` argument must be a callable.")
+        for what, value, kind in (
+            ("synchronization", synchronization, VariableSynchronization),
+            ("aggregation", aggregation, VariableAggregation),
+        ):
+            if value is not None and not isinstance(value, kind):
+                raise ValueError(f"The {what} of a variable must be a tf.{kind.__name__}, received {value!r}.")
         self._synchronization = synchronization or VariableSynchronization.AUTO
         self._aggregation = aggregation or VariableAggregation.NONE
         if trainable is None:
@@ -311,9 +317,6 @@ class Variable(metaclass=_VariableType):
     def __hash__(self) -> int:
         return id(self)
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
     def __iter__(self) -> Iterator[Any]:
         raise TypeError(f"Variable '{self.name}' is not iterable; use tf.unstack, or index it.")
 
@@ -336,6 +339,21 @@ def _operator(name: str) -> Callable[..., Any]:
 
 for _name in OPERATORS:
     setattr(Variable, f"__{_name}__", _operator(f"__{_name}__"))
+
+
+def _equality(operator: str, negated: bool) -> Callable[[Any, Any], Any]:
+    by_value = _operator(operator)
+
+    def method(self: Variable, other: object) -> Any:
+        if other is None or not self.graph.equals_by_value:
+            return (self is other) is not negated
+        return by_value(self, other)
+
+    return method
+
+
+setattr(Variable, "__eq__", _equality("__eq__", negated=False))  # noqa: B010
+setattr(Variable, "__ne__", _equality("__ne__", negated=True))  # noqa: B010
 
 
 def _item(self: Variable, slice_spec: Any) -> Any:

@@ -22,9 +22,9 @@ from penstock.errors import INTERNAL, UNAVAILABLE, DataLossError, OpError, Unava
 from penstock.memory import aligned_empty
 from penstock.wire import codec
 from penstock.wire.batches import close_all, join_neighbours, rest_of, size_of
-from penstock.wire.codec import Goodbye, Message, Ping, Pong, Region, Released
 from penstock.wire.loop import Loop
-from penstock.wire.shared_memory import SUPPORTED, Arena, Leases
+from penstock.wire.messages import Goodbye, Message, Ping, Pong, Region, Released
+from penstock.wire.shared_memory import SUPPORTED, YOURS, Arena, Leases
 from penstock.wire.stream import Stream
 
 _STAGING = 1 << 16  # bytes: frames up to this size are read with one call
@@ -48,7 +48,7 @@ class Channel:
 
     def __init__(self, stream: Stream, peer: str) -> None:
         self.peer = peer
-        self._sent = self._received = 0  # bytes of frames
+        self._sent = self._received = 0  # bytes, those in shared memory included
         self.last_heard = time.monotonic()
         self._heard_before = 0.0  # `last_heard` at the last beat
         self._missed = 0  # beats since the peer was heard
@@ -77,16 +77,16 @@ class Channel:
     def send(self, message: Message) -> None:
         """Sends a message after those sent before. Its tensors must not change until it is received."""
         batches: list[tuple[list[Any], list[int]]] = []
-        arena = self._arena  # read once, since closing the channel sets it to None
-        placed: list[int] = []
+        arena, leases = self._arena, self._leases  # read once, since closing the channel sets them to None
+        sharer = None if arena is None or leases is None else _Sharer(arena, leases, batches)
         try:
-            buffers = codec.encode(message, None if arena is None else _sharer(arena, batches, placed))
+            buffers = codec.encode(message, sharer)
         except BaseException:
-            if arena is not None and placed:
+            if sharer is not None and sharer.placed:
                 self._send(batches)  # the peer must learn of the new regions even though the message is not sent
-                arena.release(placed)
+                sharer.take_back()
             raise
-        self._sent += sum(map(size_of, buffers))
+        self._sent += sum(map(size_of, buffers)) + (0 if sharer is None else sharer.copied)
         batches.append((buffers, []))
         self._send(batches)
 
@@ -218,7 +218,7 @@ class Channel:
             assert self._frame is not None
             (kind, meta), payload = self._frame, self._payload
             self._frame, self._payload = None, b""
-            message = codec.decode(kind, meta, payload, None if self._leases is None else self._leases.take)
+            message = codec.decode(kind, meta, payload, None if self._leases is None else self._taken)
             if message.__class__ is Region:
                 self._announced(message)
             elif message.__class__ is Released:
@@ -228,6 +228,14 @@ class Channel:
             else:
                 return message
         return None
+
+    def _taken(self, region: int, size: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        """Returns a tensor in shared memory, in a region of the peer or in one that comes back."""
+        assert self._arena is not None and self._leases is not None
+        self._received += size
+        if region >= YOURS:
+            return self._arena.take(region - YOURS, size, dtype, shape)
+        return self._leases.take(region, size, dtype, shape)
 
     def _begin_frame(self, most: int | None) -> bool:
         """Takes the fields of the next frame from the buffer, and tells if they were complete."""
@@ -288,17 +296,19 @@ class Channel:
 
     def traffic(self) -> tuple[int, int]:
         """Returns how many bytes were sent and received so far, those in shared memory included."""
-        arena, leases = self._arena, self._leases
-        return self._sent + (arena.copied if arena else 0), self._received + (leases.taken if leases else 0)
+        return self._sent, self._received
 
     # Closing
 
     def beat(self) -> None:
         """Pings a peer that was silent since the last beat, and closes the channel after several silent beats.
 
-        It counts beats and not seconds, so that a pause of this process is not taken for silence of the peer.
+        It counts beats and not seconds, so that a pause of this process is not taken for silence of the peer. It also
+        gives idle shared memory back.
         """
-        heard = self.last_heard
+        arena, heard = self._arena, self.last_heard
+        if arena is not None:
+            arena.trim()
         self._missed = self._missed + 1 if heard == self._heard_before else 0
         self._heard_before = heard
         if self._missed >= _BEATS:
@@ -366,20 +376,37 @@ def _ignore(*_: object) -> None:
     """Serves as the handler before `start` and after the end."""
 
 
-def _sharer(arena: Arena, batches: list[tuple[list[Any], list[int]]], placed: list[int]) -> codec.Share:
-    """Returns a function that puts tensors into an arena. It announces new regions in `batches` and fills `placed`."""
+class _Sharer:
+    """Puts tensors of one message into shared memory, and announces new regions in `batches`."""
 
-    def share(array: np.ndarray) -> int | None:
-        found = arena.put(array)
-        if found is None:
-            return None
-        region, descriptor, size = found
-        placed.append(region)
-        if descriptor >= 0:  # the region is new
-            batches.append((codec.encode(Region(region, size)), [descriptor]))
+    def __init__(self, arena: Arena, leases: Leases, batches: list[tuple[list[Any], list[int]]]) -> None:
+        self._arena, self._leases, self._batches = arena, leases, batches
+        self.placed: list[int] = []
+        self.copied = 0  # bytes
+
+    def __call__(self, array: np.ndarray) -> int | None:
+        """Returns the region of a tensor, or None if it should travel in the frame."""
+        region = self._leases.put(array)
+        if region is not None:
+            region += YOURS
+        else:
+            found = self._arena.put(array)
+            if found is None:
+                return None
+            region, descriptor, size = found
+            if descriptor >= 0:  # the region is new
+                self._batches.append((codec.encode(Region(region, size)), [descriptor]))
+        self.placed.append(region)
+        self.copied += array.nbytes
         return region
 
-    return share
+    def take_back(self) -> None:
+        """Frees the regions of a message that is not sent."""
+        for region in self.placed:
+            if region >= YOURS:
+                self._leases.give_back(region - YOURS)
+            else:
+                self._arena.release([region])
 
 
 class _Pulse:

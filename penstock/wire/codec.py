@@ -13,8 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,25 @@ import numpy as np
 from penstock.errors import DataLossError, InvalidArgumentError, UnimplementedError
 from penstock.graph import dtype as dt
 from penstock.memory import ALIGNMENT
+from penstock.wire.messages import (
+    Cancel,
+    Done,
+    Failed,
+    Free,
+    Goodbye,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    Region,
+    Released,
+    RunGraph,
+    Tensors,
+    Welcome,
+)
 
 MAGIC = b"PS"
-VERSION = 3
+VERSION = 6
 MAX_META = 1 << 24  # bytes: fields and tensor table of one frame
 MAX_PAYLOAD = 1 << 33  # bytes: tensors of one frame
 MAX_RANK = 254
@@ -35,122 +50,28 @@ _ZEROS = bytes(ALIGNMENT)
 _SMALL = 4096  # bytes: up to this size, copying an array costs less than one more buffer to write
 
 
-@dataclass(slots=True)
-class Hello:
-    """The connecting side sends this first: it says who it is and proves that it may connect."""
-
-    token: bytes
-    task: str  # "" for a client that is no task
-    incarnation: int
-
-
-@dataclass(slots=True)
-class Welcome:
-    """The accepting side answers Hello with this."""
-
-    task: str
-    incarnation: int
-
-
-@dataclass(slots=True)
-class Goodbye:
-    """The closing side sends this last, if it still can, to say why. The code is a status code."""
-
-    code: int
-    message: str
-
-
-@dataclass(slots=True)
-class RunGraph:
-    """Asks a task to run a step of a registered graph, `times` times. A negative `timeout` (seconds) means none."""
-
-    step: int
-    handle: int
-    timeout: float = -1.0
-    trace: bool = False
-    times: int = 1
-    fed: int = 0  # so many of the values are fed; the others are tensors of the step, as in Tensors
-    keys: Sequence[int] = ()
-    values: Sequence[Any] = ()
-
-
-@dataclass(slots=True)
-class Tensors:
-    """Carries tensors of a step from the task that made them to one that needs them."""
-
-    step: int
-    keys: Sequence[int] = ()
-    values: Sequence[Any] = ()
-
-
-@dataclass(slots=True)
-class Done:
-    """Answers RunGraph when the graph has run, with what was fetched and what was traced."""
-
-    step: int
-    trace: bytes = b""
-    fetched: int = 0  # so many of the values are fetched; the others are tensors of the step, as in Tensors
-    keys: Sequence[int] = ()
-    values: Sequence[Any] = ()
-
-
-@dataclass(slots=True)
-class Failed:
-    """Answers RunGraph when the graph has failed, with the error."""
-
-    step: int
-    code: int
-    op: str
-    message: str
-
-
-@dataclass(slots=True)
-class Cancel:
-    """Asks a task to cancel a step, because of what happened elsewhere."""
-
-    step: int
-    code: int
-    message: str
-
-
-@dataclass(slots=True)
-class Ping:
-    """Asks the peer for a sign of life."""
-
-
-@dataclass(slots=True)
-class Pong:
-    """Answers Ping."""
-
-
-@dataclass(slots=True)
-class Region:
-    """Announces a region of shared memory. Its descriptor comes along with the frame."""
-
-    region: int
-    size: int
-
-
-@dataclass(slots=True)
-class Released:
-    """Names regions whose tensors are no longer used, so that the sender may write to them again."""
-
-    regions: Sequence[int] = field(default_factory=list)
-
-
-Message = Hello | Welcome | Goodbye | RunGraph | Tensors | Done | Failed | Cancel | Ping | Pong | Region | Released
-
-# Fields with their struct codes. 's' and 'b' are a string and bytes, each after its length. Tensors, and the regions of
-# Released, follow the fields.
+# Fields with their struct codes. 's' and 'b' are a string and bytes, each after its length; '[s' and '[Q' are lists of
+# strings and of numbers, each after its length. Tensors, and the regions of Released, follow the fields.
 _LAYOUT: dict[type[Any], tuple[tuple[str, str], ...]] = {
     Hello: (("token", "b"), ("task", "s"), ("incarnation", "Q")),
     Welcome: (("task", "s"), ("incarnation", "Q")),
     Goodbye: (("code", "I"), ("message", "s")),
-    RunGraph: (("step", "Q"), ("handle", "Q"), ("timeout", "d"), ("trace", "?"), ("times", "I"), ("fed", "I")),
+    RunGraph: (
+        ("step", "Q"),
+        ("handle", "Q"),
+        ("timeout", "d"),
+        ("trace", "?"),
+        ("times", "I"),
+        ("writer", "Q"),
+        ("number", "Q"),
+        ("settled", "Q"),
+        ("fed", "I"),
+    ),
     Tensors: (("step", "Q"),),
     Done: (("step", "Q"), ("trace", "b"), ("fetched", "I")),
     Failed: (("step", "Q"), ("code", "I"), ("op", "s"), ("message", "s")),
     Cancel: (("step", "Q"), ("code", "I"), ("message", "s")),
+    Free: (("resources", "[s"), ("graphs", "[Q")),
     Ping: (),
     Pong: (),
     Region: (("region", "Q"), ("size", "Q")),
@@ -165,7 +86,7 @@ _U32 = struct.Struct("<I")
 def _fixed(kind: type[Any]) -> struct.Struct | None:
     """Returns one struct for all fields of a kind, or None if a field has a length of its own."""
     codes = [code for _, code in _LAYOUT[kind]]
-    return None if {"s", "b"} & set(codes) else struct.Struct("<" + "".join(codes))
+    return None if {"s", "b", "[s", "[Q"} & set(codes) else struct.Struct("<" + "".join(codes))
 
 
 _FIXED = {kind: _fixed(kind) for kind in _KINDS}
@@ -218,12 +139,10 @@ def encode(message: Message, share: Share | None = None) -> list[Any]:
     else:
         for name, code in _LAYOUT[kind]:
             value = getattr(message, name)
-            if code in "sb":
-                # An error message must arrive even if parts of it are no UTF-8.
-                text = value.encode(errors="backslashreplace") if code == "s" else value
-                meta += _U32.pack(len(text)) + text
-            else:
-                meta += struct.pack("<" + code, value)
+            if code[0] == "[":
+                meta += _U32.pack(len(value))
+            for item in value if code[0] == "[" else (value,):
+                _encode_field(item, code[-1], meta)
     payload: list[Any] = []
     size = 0
     if kind in _CARRIES_TENSORS:
@@ -235,6 +154,15 @@ def encode(message: Message, share: Share | None = None) -> list[Any]:
         )
     head = HEADER.pack(MAGIC, VERSION, _KIND_OF[kind], len(meta), size)
     return [b"".join((head, meta, *payload))] if size <= 4 * _SMALL else [head + meta, *payload]
+
+
+def _encode_field(value: Any, code: str, meta: bytearray) -> None:
+    if code in "sb":
+        # An error message must arrive even if parts of it are no UTF-8.
+        text = value.encode(errors="backslashreplace") if code == "s" else value
+        meta += _U32.pack(len(text)) + text
+    else:
+        meta += struct.pack("<" + code, value)
 
 
 def _encode_tensors(message: Any, meta: bytearray, payload: list[Any], share: Share | None) -> int:
@@ -341,18 +269,32 @@ def _fields(cls: type[Any], meta: Any) -> tuple[list[Any], int]:
     values: list[Any] = []
     at = 0
     for _, code in _LAYOUT[cls]:
-        if code in "sb":
-            (length,) = _U32.unpack_from(meta, at)
+        if code[0] == "[":
+            (count,) = _U32.unpack_from(meta, at)
             at += _U32.size
-            if length > len(meta) - at:
-                raise ValueError(f"a string of {length} bytes where {len(meta) - at} are left")
-            text = bytes(meta[at : at + length])
-            values.append(text.decode() if code == "s" else text)
-            at += length
+            if count > len(meta) - at:  # each item takes some bytes
+                raise ValueError(f"a list of {count} items where {len(meta) - at} bytes are left")
+            items = []
+            for _ in range(count):
+                item, at = _field(code[1], meta, at)
+                items.append(item)
+            values.append(items)
         else:
-            values += struct.unpack_from("<" + code, meta, at)
-            at += struct.calcsize("<" + code)
+            value, at = _field(code, meta, at)
+            values.append(value)
     return values, at
+
+
+def _field(code: str, meta: Any, at: int) -> tuple[Any, int]:
+    """Returns a field, and where the next one begins."""
+    if code not in "sb":
+        return struct.unpack_from("<" + code, meta, at)[0], at + struct.calcsize("<" + code)
+    (length,) = _U32.unpack_from(meta, at)
+    at += _U32.size
+    if length > len(meta) - at:
+        raise ValueError(f"a string of {length} bytes where {len(meta) - at} are left")
+    text = bytes(meta[at : at + length])
+    return text.decode() if code == "s" else text, at + length
 
 
 def _decode_tensors(table: Any, payload: Any, shared: Shared | None) -> tuple[list[int], list[Any]]:

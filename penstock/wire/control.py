@@ -52,9 +52,12 @@ _MESSAGES = {
     "Device": "string name; string device_type; int64 memory_limit_bytes; uint64 incarnation",
     "Session": "string name; int64 graphs",
     "Variable": "string name; string container; string device; string dtype; repeated int64 shape; int64 bytes",
-    "Resource": "string name; string container; string kind; int64 size; int64 capacity",
-    "Peer": "string name; uint64 bytes_sent; uint64 bytes_received",
     "Staleness": "int64 updates; int64 count",
+    "Resource": """
+        string name; string container; string kind; int64 size; int64 capacity;
+        repeated Staleness staleness; repeated Staleness clocks_ahead
+    """,
+    "Peer": "string name; uint64 bytes_sent; uint64 bytes_received",
     "Compiled": "string segment; int64 count; double seconds",
     "Status": """
         string task; uint64 incarnation; tensorboard.ClusterDef cluster; repeated Device devices;
@@ -65,7 +68,9 @@ _MESSAGES = {
         repeated Staleness staleness;
         Compiled compiled; Compiled compiled_last_minute; repeated Compiled compiled_segments; int64 loaded_programs
     """,
-    "RegisterGraphRequest": "string session; uint64 client; tensorboard.GraphDef graph; tensorboard.ClusterDef cluster",
+    "RegisterGraphRequest": """
+        string session; uint64 client; tensorboard.GraphDef graph; tensorboard.ClusterDef cluster; bool is_function
+    """,
     "RegisterGraphReply": "uint64 handle",
     "CloseSessionRequest": "string session",
     "ResetRequest": "repeated string containers",
@@ -103,6 +108,7 @@ class ControlServer:
         from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # start-up
         from grpc_reflection.v1alpha import reflection  # start-up
 
+        self._started = False
         self._pool = ThreadPoolExecutor(8, "penstock-control")
         self._server = grpc.server(
             self._pool,
@@ -137,11 +143,14 @@ class ControlServer:
 
     def start(self) -> None:
         """Starts serving."""
+        self._started = True
         self._server.start()
 
     def stop(self) -> None:
-        """Stops serving. Calls in progress get a moment to end."""
+        """Stops serving and closes the port. Calls in progress get a moment to end."""
         self._health.enter_graceful_shutdown()
+        if not self._started:
+            self._server.start()  # gRPC closes the port only of a server that was started
         self._server.stop(1.0).wait(5.0)
         self._pool.shutdown(wait=False)
 
@@ -272,13 +281,18 @@ class ControlClient:
         timeout: float | None = None,
         watched: Watched | None = None,
         cluster: Any = None,
+        is_function: bool = False,
     ) -> int:
         """Registers a partition and returns its handle; `cluster` is the ClusterDef that the session brings, if any.
+
+        With `is_function` it is a whole graph, which the task drives itself over the others.
 
         There is no default time limit, since a large graph takes long. `watched(cancel)` is a context around the call:
         a call of `cancel` in it raises CancelledError here.
         """
-        request = messages["RegisterGraphRequest"](session=session, client=client, graph=graph, cluster=cluster)
+        request = messages["RegisterGraphRequest"](
+            session=session, client=client, graph=graph, cluster=cluster, is_function=is_function
+        )
         return int(self._call("RegisterGraph", request, timeout, watched).handle)
 
     def close_session(self, session: str, timeout: float = 5.0) -> None:

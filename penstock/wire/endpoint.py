@@ -15,8 +15,8 @@ from typing import Any
 from penstock import logging
 from penstock.errors import PERMISSION_DENIED, DataLossError, UnavailableError, error_from_code
 from penstock.wire.channel import Channel
-from penstock.wire.codec import Goodbye, Hello, Welcome
 from penstock.wire.credentials import Credentials, RefusalLog
+from penstock.wire.messages import Goodbye, Hello, Welcome
 from penstock.wire.stream import Stream, TlsStream
 
 HANDSHAKE_SECS = 10.0  # in which a peer must say who it is

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Protocol
 
-IDLE_SECS = 0.01  # the loop's own thread reads again after nobody has read for so long
+IDLE_SECS = 0.005  # the loop's own thread reads again after nobody has read for so long
 _LEAD_TO_READ = 4  # a thread that has waited so many times more than all others reads while it waits
 _MAX_LEAD = 8
 
@@ -70,10 +70,12 @@ class Loop:
         self._thread: threading.Thread | None = None
         self._reading = threading.Lock()  # the thread that reads holds this
         self._reading_thread: int | None = None  # its id
+        self._is_claimed = False  # the main waiter wants to read
         self._last_wait_ended = 0.0  # when a waiting thread last stopped reading
         self._waiter_reads = False  # the main waiter reads, so the loop's own thread stays away
         self._main_waiter: int | None = None  # the thread that waits most often
         self._lead = 0  # how many times more it has waited than all others
+        self._is_empty = threading.Event()  # there is nothing to read any more
 
     def add(self, reader: Readable) -> None:
         """Starts reading `reader`."""
@@ -87,6 +89,7 @@ class Loop:
                 self._thread.start()
             descriptor = reader.fileno()
             self._readers[descriptor] = reader
+            self._is_empty.clear()
             self._selector.register(descriptor, selectors.EVENT_READ)
 
     def remove(self, reader: Readable) -> None:
@@ -96,6 +99,7 @@ class Loop:
             del self._readers[descriptor]
             self._selector.unregister(descriptor)
             if not self._readers:
+                self._is_empty.set()
                 self._interrupt()
 
     def is_read_here(self) -> bool:
@@ -140,8 +144,8 @@ class Loop:
                         return
                 self._poll(None)
                 self._reading_thread = None
-            while self._waiter_reads and self._readers:
-                time.sleep(IDLE_SECS)  # the main waiter comes back soon, and reads then
+            # The main waiter comes back soon, and reads then, for all others who wait as well.
+            while self._waiter_reads and not self._is_empty.wait(IDLE_SECS):
                 if not self._reading.locked() and time.monotonic() - self._last_wait_ended > IDLE_SECS:
                     self._waiter_reads = False
 
@@ -153,16 +157,19 @@ class Loop:
         self._selector = self._wakeup = self._thread = self._reading_thread = None
 
     def wait(self, signal: Signal, timeout: float | None) -> bool:
-        """Waits up to `timeout` seconds for a signal, and tells if it was set. The main waiter reads meanwhile."""
+        """Waits up to `timeout` seconds for a signal, and tells if it was set.
+
+        It reads meanwhile if it is the main waiter, or if nobody reads and as long as the main waiter does not want to.
+        """
         if signal.is_set:
             return True
-        if not (self._is_main_waiter() and self._reading.acquire(blocking=False)):
+        if not (self._takes_over() if self._is_main_waiter() else self._reading.acquire(blocking=False)):
             return signal.wait(timeout)
         end = None if timeout is None else time.monotonic() + timeout
         try:
             self._reading_thread = threading.get_ident()
             signal.loop = self
-            while self._selector is not None and not signal.is_set:
+            while self._selector is not None and not signal.is_set and not self._is_claimed:
                 remaining = None if end is None else end - time.monotonic()
                 if remaining is not None and remaining <= 0:
                     break
@@ -172,6 +179,16 @@ class Loop:
             self._last_wait_ended = time.monotonic()
             self._reading.release()
         return signal.wait(None if end is None else end - time.monotonic())
+
+    def _takes_over(self) -> bool:
+        """Claims reading for this thread. Returns False if the thread that reads is busy with a message meanwhile."""
+        if self._reading.acquire(blocking=False):
+            return True
+        self._is_claimed = True
+        self.wake()
+        taken = self._reading.acquire(timeout=IDLE_SECS)
+        self._is_claimed = False
+        return taken
 
     def _is_main_waiter(self) -> bool:
         """Counts a wait of this thread, and tells if it waits more often than all others together."""

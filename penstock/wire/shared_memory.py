@@ -3,6 +3,9 @@
 The sender owns the regions (anonymous memory files) and announces each with its descriptor over a Unix socket. The
 receiver gets a lease of a tensor and uses it in place. Once nothing there refers to the tensor, the region is released,
 and the sender may write the next tensor to it. Regions are used again, since the first touch of memory is slow.
+
+A large region goes to and fro: the receiver may write a tensor of its own to it and send it back with that. So a worker
+that pulls a variable and pushes its gradient needs one region, not two.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ import numpy as np
 from penstock.errors import DataLossError
 
 SMALLEST = 1 << 15  # bytes: smaller tensors travel in the frame itself
-LARGE = 1 << 23  # bytes: from this size on, a copy uses two threads
+LARGE = 1 << 23  # bytes: from this size on, a copy uses two threads, and the receiver may send a region back
+YOURS = 1 << 32  # is added to the number of a region that belongs to the receiver of the message
 MOST = 1 << 32  # bytes that each side of a connection may share; further tensors travel in frames
 MAX_REGIONS = 1 << 12
 SUPPORTED = hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")
@@ -39,8 +43,10 @@ class Arena:
         self._lock = threading.Lock()
         self._memory: dict[int, np.ndarray] = {}
         self._free: dict[int, list[int]] = {}  # by size
+        self._leased: set[int] = set()  # came back with a tensor that is used here
+        self._released: deque[int] = deque()  # those of them whose tensor is used no more
+        self._idle: set[int] = set()  # large ones that were free at the last `trim`, and are since
         self._bytes = 0
-        self.copied = 0  # bytes so far
 
     def put(self, array: np.ndarray) -> tuple[int, int, int] | None:
         """Copies a contiguous array to a region. Returns the region, its descriptor (-1 unless it is new) and its size.
@@ -53,9 +59,11 @@ class Arena:
         size = _rounded(nbytes)
         descriptor = -1
         with self._lock:
+            self._collect()
             free = self._free.get(size)
             if free:
                 region = free.pop()
+                self._idle.discard(region)
                 memory = self._memory[region]
             elif self._bytes + size > MOST or len(self._memory) >= MAX_REGIONS:
                 return None
@@ -68,18 +76,47 @@ class Arena:
                 self._memory[region] = memory
                 self._bytes += size
         _copy(memory[:nbytes], array.reshape(-1).view(np.uint8))
-        self.copied += nbytes
         return region, descriptor, size
 
     def release(self, regions: Sequence[int]) -> None:
         """Takes back regions that the receiver no longer uses."""
         with self._lock:
             for region in regions:
-                memory = self._memory.get(region)
-                free = None if memory is None else self._free.setdefault(memory.nbytes, [])
-                if free is None or region in free:
+                if not self._is_lent(region):
                     raise DataLossError(f"The peer released the region {region}, which it does not hold.")
-                free.append(region)
+                self._free_again(region)
+
+    def take(self, region: int, size: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        """Returns the tensor that the peer has written to a region which it held. The region is free when it dies."""
+        with self._lock:
+            if not self._is_lent(region) or size > self._memory[region].nbytes:
+                raise ValueError(f"{size} bytes in the region {region}, which the peer does not hold or is too small")
+            self._leased.add(region)
+        return _leased(self._memory[region], region, size, dtype, shape, self._released)
+
+    def trim(self) -> None:
+        """Gives the memory of large regions back to the system that nobody has used since the last call."""
+        with self._lock:
+            self._collect()
+            free = {region for size, some in self._free.items() if size >= LARGE for region in some}
+            for region in free & self._idle:
+                try:
+                    self._memory[region].base.obj.madvise(mmap.MADV_REMOVE)  # type: ignore[union-attr]
+                except OSError:
+                    break  # this system cannot; the memory stays with the region
+            self._idle = free
+
+    def _collect(self) -> None:
+        while self._released:
+            self._free_again(self._released.popleft())
+
+    def _is_lent(self, region: int) -> bool:
+        memory = self._memory.get(region)
+        return memory is not None and region not in self._free.get(memory.nbytes, ()) and region not in self._leased
+
+    def _free_again(self, region: int) -> None:
+        self._leased.discard(region)
+        self._free.setdefault(self._memory[region].nbytes, []).append(region)
 
 
 def _copy(to: np.ndarray, array: np.ndarray) -> None:
@@ -124,6 +161,16 @@ class _Lease:
         self._released.append(self._region)  # no lock and nothing more: this may run at any moment, in any thread
 
 
+def _leased(
+    memory: np.ndarray, region: int, size: int, dtype: np.dtype[Any], shape: tuple[int, ...], released: deque[int]
+) -> np.ndarray:
+    """Returns the first `size` bytes of a region as an array. Its end adds the region to `released`."""
+    if dtype.kind == "V":  # NumPy has no name for bfloat16
+        plain = np.asarray(_Lease(memory, region, "|u1", (size,), released))
+        return plain.view(dtype).reshape(shape)
+    return np.asarray(_Lease(memory, region, dtype.str, shape, released))
+
+
 class Leases:
     """Holds the regions that the peer has announced, and hands out the tensors in them."""
 
@@ -132,7 +179,7 @@ class Leases:
         self._bytes = 0
         self._leased: set[int] = set()
         self._released: deque[int] = deque()
-        self.taken = 0  # bytes so far
+        self._lock = threading.Lock()  # for those who take from `_released`
 
     def announced(self, region: int, size: int, descriptor: int) -> None:
         """Maps a region that the peer announced, and closes the descriptor in any case."""
@@ -143,7 +190,7 @@ class Leases:
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & wanted != wanted or os.fstat(descriptor).st_size != size:
                 raise DataLossError(f"The region {region} of the peer could change its size.")
             flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-            memory = mmap.mmap(descriptor, size, flags=flags, prot=mmap.PROT_READ)
+            memory = mmap.mmap(descriptor, size, flags=flags)
         except OSError as error:
             raise DataLossError(f"The region {region} cannot be mapped: {error}.") from error
         finally:
@@ -157,16 +204,37 @@ class Leases:
         if memory is None or size > memory.nbytes or region in self._leased:
             raise ValueError(f"{size} bytes in the region {region}, which is not there, too small or in use")
         self._leased.add(region)
-        self.taken += size
-        if dtype.kind == "V":  # NumPy has no name for bfloat16
-            plain = np.asarray(_Lease(memory, region, "|u1", (size,), self._released))
-            return plain.view(dtype).reshape(shape)
-        return np.asarray(_Lease(memory, region, dtype.str, shape, self._released))
+        return _leased(memory, region, size, dtype, shape, self._released)
+
+    def put(self, array: np.ndarray) -> int | None:
+        """Copies a large contiguous array to a region that became unused here. Returns the region, None without one."""
+        if array.nbytes < LARGE:
+            return None
+        region = self._unused(_rounded(array.nbytes))
+        if region is not None:
+            _copy(self._memory[region][: array.nbytes], array.reshape(-1).view(np.uint8))
+        return region
+
+    def _unused(self, size: int) -> int | None:
+        with self._lock:
+            for _ in range(len(self._released)):
+                region = self._released.popleft()
+                if self._memory[region].nbytes == size:
+                    self._leased.discard(region)
+                    return region
+                self._released.append(region)
+        return None
+
+    def give_back(self, region: int) -> None:
+        """Notes that a region which `put` returned is not sent after all."""
+        self._leased.add(region)
+        self._released.append(region)
 
     def released(self) -> list[int]:
         """Returns the regions that became unused since the last call."""
         if not self._released:
             return []
-        gone = [self._released.popleft() for _ in range(len(self._released))]
+        with self._lock:
+            gone = [self._released.popleft() for _ in range(len(self._released))]
         self._leased.difference_update(gone)
         return gone

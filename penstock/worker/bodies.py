@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import InvalidArgumentError, OpError
+from penstock.graph.dtype import variant
 from penstock.graph.function import Function
 from penstock.graph.opdef import grouped
 from penstock.passes import pipeline
@@ -19,28 +20,32 @@ from penstock.worker.cancellation import Cancellation
 from penstock.worker.executor import Context, Executable
 from penstock.worker.kinds import body
 from penstock.worker.plan import SegmentPlan, make_plan
+from penstock.worker.randomness import Drawn, RandomState
 from penstock.worker.resources import StoredVariable
 from penstock.worker.step import Step
 
 MAX_VERSIONS = 3  # compiled versions of one body before NumPy runs what it can
-MANY_NUMBERS = 32768  # in one call: compiled code runs a body with more
+MANY_NUMBERS = 1 << 18  # in one call: compiled code runs a body with more
 
 
 def callable_body(
     context: Context, device: str, function: Function, captured: Sequence[Any]
 ) -> Callable[[Sequence[Any]], list[Any]]:
-    """Returns a body as a function of values. `captured` are values or variables for its last parameters."""
+    """Returns a body as a function of values. `captured` are values or variables for its last parameters.
+
+    Each such function has random numbers of its own, so that every iteration of a dataset starts with the same ones.
+    """
     key = (function, device, *(v for v in captured if isinstance(v, StoredVariable)))
     body = context.bodies.get(key)
     if body is None:
         body = context.bodies[key] = _Body(context, device, function, captured)
-    return functools.partial(body.run, [None if isinstance(v, StoredVariable) else v for v in captured])
+    return functools.partial(body.run, RandomState(), [None if isinstance(v, StoredVariable) else v for v in captured])
 
 
 class _Body:
     """Runs a body in compiled code, or in NumPy where that is quicker.
 
-    A call of compiled code takes as long as NumPy needs for tens of thousands of numbers, and compiling it takes far
+    A call of compiled code takes as long as NumPy needs for a hundred thousand numbers, and compiling it takes far
     longer. So NumPy runs what it can of a body whose first call has few numbers, and of one that would be compiled
     again and again, since all elements of a dataset may differ in shape.
     """
@@ -58,10 +63,12 @@ class _Body:
         bound = {p: v for p, v in zip(last, self._captured, strict=True) if isinstance(v, StoredVariable)}
         return kind(make_plan(prepared), self._context, bound)
 
-    def run(self, captured: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    def run(self, generators: RandomState, captured: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
         """Runs the body and returns its results as arrays on the host."""
         executable = self._executable
-        values = executable.values([*arguments, *captured], Step(Cancellation()))
+        step = Step(Cancellation())
+        step.drawn = Drawn(generators)
+        values = executable.values([*arguments, *captured], step)
         if self._is_new:
             self._is_new = False
             if sum(v.size for v in values if isinstance(v, np.ndarray) and v.dtype != object) > MANY_NUMBERS:
@@ -122,7 +129,7 @@ class _NumpyCall(PlainCall):
         super().__init__(owner, node)
         self._kernel = node.op.kernel
         self._has_lists = any(arg.is_list for arg in node.op.inputs)
-        self._types = [t.base_dtype.as_numpy_dtype for t in node.dtypes]
+        self._types = [object if t is variant else t.base_dtype.as_numpy_dtype for t in node.dtypes]
         self._only = self.out_slots[0] if len(self.out_slots) == 1 else None
 
     def __call__(self, values: list[Any], step: Step) -> None:

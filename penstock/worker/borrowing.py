@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from penstock.memory import ALIGNMENT, aligned_empty, is_aligned
+from penstock.memory import ALIGNMENT, aligned_copy, is_aligned
 
 MIDDLE = 100 << 10  # bytes: XLA copies larger arrays in a thread of its own
 LARGE = 1 << 20  # bytes: below this size a copy costs less than a window
@@ -78,6 +78,4 @@ def aligned(array: np.ndarray) -> np.ndarray:
     """Returns `array`, or a copy of it that is aligned."""
     if is_aligned(array):
         return array
-    copy = aligned_empty(array.shape, array.dtype)
-    np.copyto(copy, array)
-    return copy
+    return aligned_copy(array)

@@ -21,10 +21,12 @@ from penstock.ops.engine.if_while import as_predicate, bound_of_count
 from penstock.ops.engine.iteration_memory import StackedMemory
 from penstock.passes import pipeline
 from penstock.passes.ir import SPLIT, Edge, Node, Subgraph, blamed
+from penstock.passes.without_writes import without_writes
 from penstock.worker.kinds import body, functions_of, written_positions
 from penstock.worker.owner import Owner as Executable
 from penstock.worker.owner import callable_body
 from penstock.worker.plan import Cuts, SegmentPlan, make_plan
+from penstock.worker.randomness import reserved
 from penstock.worker.resources import StoredVariable, placed
 from penstock.worker.segment import SMALL, Segment
 from penstock.worker.step import Step
@@ -87,6 +89,24 @@ class SegmentCall:
             raise NeedsThread  # pieces compile for each new value, and cannot be retried once they have begun
         edges = self.segment.plan.inputs
         results = self._pieces.run([values[self.owner.slot(e)] for e in edges], step)
+        for slot, value in zip(self.out_slots, results, strict=True):
+            values[slot] = value
+
+    @functools.cached_property
+    def writes(self) -> bool:
+        """Tells if it changes variables."""
+        return bool(self.segment.updated or self.segment.assigned)
+
+    @functools.cached_property
+    def _reading(self) -> Executable:
+        subgraph, bound = subgraph_of(self.segment.plan, self.owner)
+        return self.owner.inner(make_plan(without_writes(subgraph), self.owner.cuts), bound)
+
+    def without_writes(self, values: list[Any], step: Step) -> None:
+        """Computes its results and changes no variable."""
+        if step.quick:
+            raise NeedsThread
+        results = self._reading.run([values[self.owner.slot(e)] for e in self.segment.plan.inputs], step.inner())
         for slot, value in zip(self.out_slots, results, strict=True):
             values[slot] = value
 
@@ -154,6 +174,8 @@ def _may_block(node: Node) -> bool:
 
 class NodeCall:
     """An instruction that runs one node on the host."""
+
+    writes = False  # an update of a variable, which has no result
 
     def __init__(self, owner: Executable, node: Node) -> None:
         self.owner = owner
@@ -300,6 +322,8 @@ class HostCall(KernelCall):
             self.attrs["functions"] = functools.partial(callable_body, owner.context, node.device)
         kinds = [t.name == "resource" or t._is_ref_dtype for t in node.dtypes]
         finds = "resource" in node.op.wants and not self.wants_context
+        # The gradient of a closure that runs again counts once, like an update; it has no result either.
+        self.writes = node.op.name == "ResourceAccumulatorApplyGradient"
         self.is_handle = finds and not node.inputs and bool(kinds) and all(kinds)
         self.read = self._values_of_variables()
 
@@ -324,13 +348,24 @@ class HostCall(KernelCall):
             result = node.op.kernel(*self.grouped(arguments), **attrs)
         except Suspended:
             raise
-        except OpError as error:
-            raise type(error)(None, blamed(error, node), f"{error.message} [node '{node.name}']") from error
-        except (ValueError, IndexError) as error:
-            raise InvalidArgumentError(None, node.name, f"{node.op.name} '{node.name}': {error}") from error
         except Exception as error:
-            raise InternalError(None, node.name, f"{node.op.name} '{node.name}' failed: {error!r}") from error
-        return list(result) if isinstance(result, (tuple, list)) else [] if result is None else [result]
+            raise self._named(error) from error
+        results = list(result) if isinstance(result, (tuple, list)) else [] if result is None else [result]
+        if node.op.random:
+            self.owner.context.random_state.move_on(node, step.drawn, reserved(node, results[0].shape))
+        return results
+
+    def _named(self, error: Exception) -> OpError:
+        """An error of the kernel as one that names the node."""
+        node = self.node
+        if isinstance(error, OpError):
+            return type(error)(None, blamed(error, node), f"{error.message} [node '{node.name}']")
+        if isinstance(error, (ValueError, IndexError)):
+            return InvalidArgumentError(None, node.name, f"{node.op.name} '{node.name}': {error}")
+        return InternalError(None, node.name, f"{node.op.name} '{node.name}' failed: {error!r}")
+
+    def without_writes(self, values: list[Any], step: Step) -> None:
+        """Does nothing: an update has no result."""
 
     def __call__(self, values: list[Any], step: Step) -> None:
         arguments = [host_value(values[i]) if isinstance(i, int) else i for i in self.inputs]
@@ -348,10 +383,23 @@ class PlainCall(HostCall):
         self.jax_device = owner.context.device(node).jax_device
         self.on_cpu = self.jax_device.platform == "cpu"
         self.changed = [v for v in (self.inputs[i] for i in self.written) if isinstance(v, StoredVariable)]
+        self.writes = bool(self.written)
         self.locked = sorted(self.changed, key=lambda v: v.order)
         self.plain_slots = [] if any(isinstance(i, StoredVariable) for i in self.inputs) else self.in_slots
+        # Most nodes on the host are small: calling the kernel must not take longer than the kernel.
+        gives_one = [arg.is_list for arg in node.op.outputs] == [False]
+        is_simple = gives_one and bool(self.plain_slots) and not (self.wants_context or node.op.random)
+        self._only = self.out_slots[0] if is_simple else None
 
     def __call__(self, values: list[Any], step: Step) -> None:
+        if self._only is not None:
+            given = [values[slot] for slot in self.plain_slots]
+            arguments = [value if value.__class__ is np.ndarray else host_value(value) for value in given]
+            try:
+                values[self._only] = self.node.op.kernel(*self.grouped(arguments), **self.attrs)
+            except Exception as error:
+                raise self._named(error) from error
+            return
         if self.plain_slots:
             self.store(values, self.call([host_value(values[slot]) for slot in self.plain_slots], step))
             return
@@ -361,7 +409,8 @@ class PlainCall(HostCall):
             results = self.call([self._argument(i, values) for i in range(len(self.inputs))], step)
             for variable, value in zip(self.changed, results, strict=False):
                 variable.require_shape(value, self.name)
-                variable.value = self._kept(value)
+                if not (self.on_cpu and variable.overwrite(value, self.jax_device)):
+                    variable.value = self._kept(value)
         finally:
             for variable in self.locked:
                 variable.lock.release()

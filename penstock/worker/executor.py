@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from penstock.worker.resources import StoredVariable
 from penstock.worker.row_updates import RowUpdateCall
 from penstock.worker.step import Step
 from penstock.worker.tiers import Imagined
-from penstock.worker.transfer import RecvCall, SendCall, together
+from penstock.worker.transfer import RecvCall, SendCall, note_unused, together
 
 _UNSET: Any = None
 
@@ -86,10 +87,12 @@ class Executable:
         self._variables = bound or {}  # by node; parameters of a body may stand for variables, too
         self._first_node: dict[StoredVariable, Node] = {}
         self.feed_slots = [self.slot(edge) for edge in plan.feeds]
-        every = [self._instruction(s) for s in together([s for s in plan.stages if not _does_nothing(s)])]
+        stages = [s for s in plan.stages if not _does_nothing(s) and not self._renames(s)]
+        every = [self._instruction(s) for s in together(stages)]
         self._to_find = [i for i in every if _finds_handle(i)]
         self.instructions = [i for i in every if not _finds_handle(i)]
         self.fetches = [self.source(edge) for edge in plan.fetches]
+        note_unused(self.instructions, self.fetches)
         constants = [(self.slot((node, 0)), node.attrs["value"]) for node in plan.constants]
         self.empty: list[Any] = [_UNSET] * len(self._slots)  # the values of a step before it begins
         for slot, value in constants:
@@ -126,6 +129,15 @@ class Executable:
     def slot(self, edge: Edge) -> int:
         """The slot of an edge's value."""
         return self._slots.setdefault(edge, len(self._slots))
+
+    def _renames(self, stage: SegmentPlan | Node) -> bool:
+        """Gives the value of an Identity on the host the slot that it comes from; True: there is no more to do."""
+        if isinstance(stage, SegmentPlan) or stage.op.name != "Identity":
+            return False
+        source = self.source(stage.inputs[0])
+        if isinstance(source, int):
+            self._slots[stage, 0] = source
+        return isinstance(source, int)
 
     def variable_node(self, edge: Edge) -> Node | None:
         """The node of the variable that an edge refers to; one node for all that share a variable by name."""
@@ -198,7 +210,9 @@ class Executable:
                     step.check(instruction.name)
                 if stop is not None and instruction.waits and stop(at, instruction):
                     return False
-                if step.timings is None:
+                if step.commit is not None and instruction.writes:
+                    step.commit.run(instruction, values, step)
+                elif step.timings is None:
                     instruction(values, step)
                 else:
                     timed(instruction, values, step)
@@ -207,6 +221,14 @@ class Executable:
             error.at = at
             raise
         return True
+
+    @functools.cached_property
+    def overwrites_huge(self) -> bool:
+        """Tells if a step assigns new values to huge variables."""
+        segments = [i.segment for i in self.instructions if isinstance(i, SegmentCall)]
+        plain = [i for i in self.instructions if isinstance(i, PlainCall) and i.node.op.overwrites]
+        assigned = [*(v for s in segments for v in s.assigned_variables), *(v for i in plain for v in i.changed)]
+        return any(variable.is_huge for variable in assigned)
 
     def writes(self) -> bool:
         """Tells if a step changes variables."""

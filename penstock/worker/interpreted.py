@@ -15,6 +15,7 @@ from penstock.passes.on_host import deals_with_lists
 from penstock.worker.calls import KernelCall, host_value
 from penstock.worker.kinds import written_positions
 from penstock.worker.op_programs import OpPrograms, TooMuchWork, programs_of
+from penstock.worker.randomness import reserved
 from penstock.worker.resources import USED_UP, StoredVariable
 from penstock.worker.row_updates import RowUpdate, put_rows
 from penstock.worker.step import Step
@@ -72,6 +73,8 @@ class InterpretedCall(KernelCall):
                 raise TooMuchWork
             key = self.owner.context.random_state.key(self.node, step.drawn) if is_random else None
             results = self._programs.run(self.node, arguments, key, self._take(arguments, step))
+            if is_random:
+                self.owner.context.random_state.move_on(self.node, step.drawn, reserved(self.node, results[0].shape))
         else:
             results = self._results(arguments, step)
         if self._only is not None:

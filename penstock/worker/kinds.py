@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from penstock.graph.dtype import resource, string
+from penstock.graph.dtype import resource, string, variant
 from penstock.graph.function import Call, Function
 from penstock.graph.opdef import OpDef, static_positions
-from penstock.passes.ir import Node, Subgraph, is_reference
+from penstock.passes.ir import SPLIT, Node, Subgraph, is_reference
 from penstock.passes.prune import body_of
 
 _HANDLES = frozenset(("VarHandleOp",))
+_ROWS = frozenset(("ConcatV2", "ExpandDims", "GatherV2", "Pack", "Reshape", "Squeeze", "StridedSlice", "Unpack"))
 _FORWARDS = frozenset(("Identity", "Assign", "AssignVariableOp"))
 
 
@@ -29,10 +30,16 @@ def is_host(node: Node) -> bool:
     if op.host:
         return True
     if op.control_flow or _function_attrs(op):
+        if SPLIT in node.attrs:
+            return True
         if not all(is_pure_body(f) for f in functions_of(node)):
             return True
         if op.name == "If" and any(is_reference(source.dtypes[index]) for source, index in node.inputs):
             return True  # the branch that is not taken may read an uninitialised variable
+        if op.name == "While" and any(node.op.name == "ReadVariableOp" for node in body(node.attrs["cond"]).nodes):
+            return True  # it may wait for another step to change the variable
+    if op.name in _ROWS and any(source.dtypes[index] is variant for source, index in node.inputs):
+        return True  # the handles of datasets, ragged rows and the like are Python objects
     if op.name in _FORWARDS and _is_restored(node):
         return True  # compiled code would copy the value, and be compiled for every list of variables
     for dtype in node.dtypes:

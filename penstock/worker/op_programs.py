@@ -42,7 +42,7 @@ def programs_of(node: Node, donated: Sequence[int] = ()) -> OpPrograms:
     wanted = {k: v for k, v in node.attrs.items() if k in node.op.wants}
     types = tuple([source.dtypes[i].base_dtype for source, i in node.inputs])
     static = static_inputs(node)
-    key = (node.op.kernel, _hashable(wanted) if wanted else (), node.dtypes, types, static, *donated)
+    key = (node.op.kernel, hashable(wanted) if wanted else (), node.dtypes, types, static, *donated)
     found = _shared.get(key)
     if found is None:
         with _lock:
@@ -190,13 +190,14 @@ class _Program:
         return results
 
 
-def _hashable(value: Any) -> Any:
+def hashable(value: Any) -> Any:
+    """Returns the value of an attr, or attrs, as a key: equal keys mean the same."""
     if isinstance(value, dict):
-        return tuple(sorted((k, _hashable(v)) for k, v in value.items()))
+        return tuple(sorted((k, hashable(v)) for k, v in value.items()))
     if isinstance(value, (list, tuple)):
-        return tuple(map(_hashable, value))
+        return tuple(map(hashable, value))
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, Call):
-        return value.op, _hashable(value.attrs)
+        return value.op, hashable(value.attrs)
     return str(value) if isinstance(value, TensorShape) else id(value) if isinstance(value, Function) else value

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from penstock.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from penstock.graph.dtype import DType
 from penstock.graph.shape import TensorShape
+from penstock.memory import HUGE
 
 _order = itertools.count()
 
@@ -39,6 +41,18 @@ def placed(value: Any, jax_device: Any) -> Any:
         return jax.device_put(value)
 
 
+def let_go(jax_device: Any) -> None:
+    """Makes jax let go of the NumPy arrays that it was called with: it does so at its next call only.
+
+    Until then their memory is not freed, and a region of shared memory is not released.
+    """
+    jax.device_put(np.int8(0), jax_device)
+
+
+_copied = jax.jit(jnp.copy)
+_copied_to = jax.jit(lambda donated, value: jnp.copy(value), donate_argnums=0, keep_unused=True)
+
+
 class StoredVariable:
     """Holds the value of a variable. The value is replaced and never changed, so a reader has a consistent snapshot.
 
@@ -47,13 +61,14 @@ class StoredVariable:
     `order`.
     """
 
-    __slots__ = ("dtype", "in_place", "lock", "name", "on_cpu", "order", "shape", "value")
+    __slots__ = ("dtype", "in_place", "is_huge", "lock", "name", "on_cpu", "order", "shape", "value")
 
     def __init__(self, name: str, dtype: DType, shape: TensorShape, on_cpu: bool = False) -> None:
         self.name = name
         self.on_cpu = on_cpu  # its value is in the host's memory
         self.dtype = dtype
         self.shape = shape
+        self.is_huge = (shape.num_elements() or 0) * dtype.size >= HUGE  # copies of it are avoided
         self.value: Any = None
         self.in_place = False  # NumPy writes into it
         self.lock = threading.Lock()
@@ -79,6 +94,25 @@ class StoredVariable:
         # The two references are the name above and the argument of the call.
         alone = value.__class__ is np.ndarray and value.base is None and sys.getrefcount(value) == 2
         return value if alone and value.flags.writeable else np.array(value)
+
+    def overwrite(self, value: Any, jax_device: Any) -> bool:
+        """Copies an array to the memory of the current value, or to new memory, while the lock is held.
+
+        That memory belongs to XLA, so that updates can write into it. They would copy a value in NumPy's memory first.
+        Returns False, and does nothing, for variables that are not huge and for what NumPy does not hold.
+        """
+        if not self.is_huge or not isinstance(value, np.ndarray) or value.dtype == object:
+            return False
+        old, self.value = self.value, USED_UP
+        fits = isinstance(old, jax.Array) and (old.shape, old.dtype) == (value.shape, value.dtype)
+        try:
+            with jax.default_device(jax_device):
+                self.value = _copied_to(old, value) if fits else _copied(value)
+            let_go(jax_device)
+        finally:
+            if self.value is USED_UP:  # that has failed, for lack of memory say
+                self.value = None
+        return True
 
     def require_shape(self, value: Any, node: str) -> None:
         """Raises InvalidArgumentError if `value`, which `node` assigns, does not fit the declared shape."""
@@ -135,7 +169,7 @@ class ResourceManager:
     """Keeps the resources of one device, by container and name."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may remove a resource while it is held
         self._resources: dict[tuple[str, str], Any] = {}
 
     def lookup_or_create(self, container: str, name: str, create: Callable[[], Any]) -> Any:
@@ -155,6 +189,12 @@ class ResourceManager:
             raise NotFoundError(None, name, f"Resource '{name}' does not exist in container '{container}'.")
         return found
 
+    def remove(self, container: str, name: str) -> None:
+        """Closes the resource of that name, if there is one."""
+        with self._lock:
+            found = self._resources.pop((container, name), None)
+        _close(found)
+
     def items(self) -> list[tuple[tuple[str, str], Any]]:
         """Returns all resources with their keys."""
         with self._lock:
@@ -166,6 +206,10 @@ class ResourceManager:
             gone = [k for k in self._resources if not containers or k[0] in containers]
             closed = [self._resources.pop(k) for k in gone]
         for resource in closed:
-            close = getattr(resource, "close", None)
-            if close is not None:
-                close()
+            _close(resource)
+
+
+def _close(resource: Any) -> None:
+    close = getattr(resource, "close", None)
+    if close is not None:
+        close()

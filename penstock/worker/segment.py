@@ -14,16 +14,18 @@ import numpy as np
 from penstock.errors import InternalError, OpError, ResourceExhaustedError
 from penstock.graph.checks import NotTraceable
 from penstock.graph.dtype import DType
+from penstock.jaxprs.dims import evaluate
 from penstock.jaxprs.symbols import as_numbers, has_symbols
 from penstock.kernel.types import on_platform
 from penstock.kernel.waiting import NeedsThread
 from penstock.passes.ir import Edge, Node
+from penstock.wire.shared_memory import LARGE as SENT_BACK
 from penstock.worker.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed
 from penstock.worker.compilation import Compilations, Program, this_thread
-from penstock.worker.compiler_options import cpu_compiler_options
+from penstock.worker.compiler_options import compiler_options
 from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
-from penstock.worker.randomness import RandomState, is_random
-from penstock.worker.resources import USED_UP, StoredVariable, placed
+from penstock.worker.randomness import Known, RandomState, is_random
+from penstock.worker.resources import USED_UP, StoredVariable, let_go, placed
 from penstock.worker.shape_watch import shape_text, user_name, value_text
 from penstock.worker.tracing import Checks, Trace, variables_in
 
@@ -71,6 +73,9 @@ class Segment:
         self.in_slots = [slot_of(e) for e in self.inputs]
         fed = set(feed_slots)
         self.is_fed = [slot in fed for slot in self.in_slots]
+        self._received_slots = [
+            slot for slot, edge in zip(self.in_slots, self.inputs, strict=True) if edge[0].op.name == "_Recv"
+        ]
         self.static_slots = [slot_of(e) for e in plan.static]
         self.out_slots = [slot_of(e) for e in plan.outputs]
         self.variable_node = variable_node
@@ -127,8 +132,7 @@ class Segment:
 
     def jitted(self, function: Callable[..., Any]) -> Any:
         """Returns a function of a segment's arguments, jitted for its device. The first argument is donated."""
-        options = cpu_compiler_options() if self.platform == "cpu" else None
-        return jax.jit(function, donate_argnums=(0,), compiler_options=options)
+        return jax.jit(function, donate_argnums=(0,), compiler_options=compiler_options(self.platform))
 
     def compile(self, jitted: Any, forms: Sequence[Any]) -> Any:
         """Compiles such a function for arguments of these forms. Returns the code, which takes no others."""
@@ -170,16 +174,16 @@ class Segment:
                 if trace.needs_guard(node):
                     new[i] = jnp.where(ok, new[i], updated[i])
         assigned = [jnp.asarray(state[n]) for n, _ in self.assigned]
-        failed = trace.failed
+        failed, drawn = trace.failed, [_moved_on(trace.drawn.get(id(n), 1)) for n in self.random]
         if self.host is not None:
             # The program itself writes small results that only the client needs to host memory, so no transfer follows.
             # It cannot do so for inputs that are also outputs.
             for i in self.fetched:
                 if id(computed[i]) not in taken and getattr(outputs[i], "nbytes", MAX_ON_HOST) < MAX_ON_HOST:
                     outputs[i] = jax.device_put(outputs[i], self.host)
-            failed = failed and jax.device_put(failed, self.host)
+            failed, drawn = failed and jax.device_put(failed, self.host), jax.device_put(drawn, self.host)
         # The updated variables come first, so that each gets the buffer that was donated for it.
-        return new, outputs, assigned, failed
+        return new, outputs, assigned, drawn, failed
 
     def _function(self, values: list[Any]) -> Callable[..., Any]:
         """Returns the compiled function for these values."""
@@ -211,6 +215,9 @@ class Segment:
         _caller.quick, this_thread.program = quick, self.program
         compiled = self._compiled or self._function(values)
         outputs = self.run(compiled, self._inputs(values), drawn)
+        if self.platform == "cpu" and any([values[s].nbytes >= SENT_BACK for s in self._received_slots]):
+            jax.block_until_ready(outputs)
+            let_go(self.jax_device)
         for slot, value in zip(self.out_slots, outputs, strict=True):
             values[slot] = value
 
@@ -224,10 +231,11 @@ class Segment:
         """Calls compiled code of this segment, stores the new values of variables, and returns the outputs."""
         keys = self.random_state.keys(self.random, drawn) if self.random else None
         try:
-            outputs, failed = self._run(self.locks, compiled, inputs, keys, sizes)
+            outputs, moved, failed = self._run(self.locks, compiled, inputs, keys, sizes)
         except _Stale:
             # An update used up a buffer between the read and the call. The retry holds all locks against updates.
-            outputs, failed = self._run(self.all_locks, compiled, inputs, keys, sizes)
+            outputs, moved, failed = self._run(self.all_locks, compiled, inputs, keys, sizes)
+        self.move_on(drawn, moved, sizes)
         if failed is not None:
             self.checks.raise_if(failed, sizes=sizes)
         return outputs  # type: ignore[no-any-return]
@@ -244,7 +252,7 @@ class Segment:
     def forms(self, values: list[Any]) -> tuple[Any, Any]:
         """Returns the function for these values, and the shapes and types of its arguments."""
         compiled = self._compiled or self._function(values)
-        keys = np.zeros((len(self.random), 4), np.uint32) if self.random else None
+        keys = np.zeros((len(self.random), 3), np.uint64) if self.random else None
         updated = [v.read() for v in self.updated_variables]
         read = [v.read() for v in self.read_variables]
         arguments = (updated, read, self._inputs(values), self.constants, keys)
@@ -257,18 +265,18 @@ class Segment:
         inputs: list[Any],
         keys: Any,
         sizes: Mapping[str, int] | None,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, Any, Any]:
         """Calls the compiled code with `locks` held, and stores the new values of variables."""
         if not locks:
-            _, outputs, _, failed = self._call(compiled, [], inputs, keys)
-            return outputs, failed
+            _, outputs, _, moved, failed = self._call(compiled, [], inputs, keys)
+            return outputs, moved, failed
         updated = self.updated_variables
         for lock in locks:
             lock.acquire()
         try:
             old = [v.value for v in updated]
             try:
-                new, outputs, assigned, failed = self._call(compiled, old, inputs, keys)
+                new, outputs, assigned, moved, failed = self._call(compiled, old, inputs, keys)
             except BaseException:
                 self._forget_lost(old)
                 raise
@@ -279,7 +287,13 @@ class Segment:
         finally:
             for lock in locks:
                 lock.release()
-        return outputs, failed
+        return outputs, moved, failed
+
+    def move_on(self, drawn: dict[str, np.ndarray], moved: Sequence[Any], sizes: Mapping[str, int] | None) -> None:
+        """Moves the generators of random nodes on; `moved` says how far, which may depend on `sizes`."""
+        for node, blocks in zip(self.random, moved, strict=True):
+            count = evaluate(blocks.blocks, sizes or {}) if isinstance(blocks, Known) else blocks
+            self.random_state.move_on(node, drawn, int(count))
 
     def _forget_lost(self, old: list[Any]) -> None:
         """Marks variables as uninitialised whose buffers were donated to a call that failed, for lack of memory say."""
@@ -344,6 +358,10 @@ def _output(value: Any, taken: set[int], dtype: DType) -> Any:
     if has_symbols(value):
         return as_numbers(value, dtype.as_numpy_dtype)
     return jnp.copy(value) if id(value) in taken else jnp.asarray(value)
+
+
+def _moved_on(blocks: Any) -> Any:
+    return blocks if isinstance(blocks, jax.Array) else Known(blocks)
 
 
 def _host_memory(device: Any) -> Any:

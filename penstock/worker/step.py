@@ -22,6 +22,7 @@ class Step:
 
     __slots__ = (
         "cancelled",
+        "commit",
         "deadline",
         "drawn",
         "quick",
@@ -51,6 +52,7 @@ class Step:
         self.wait: Callable[[Signal, float | None], bool] = Signal.wait
         self.timings: list[tuple[str, str, str, float, float]] | None = [] if trace else None
         self.undo: list[Callable[[], None]] = []  # undoes what an interpreted segment has changed, if it fails
+        self.commit: Any = None  # for a closure, which writes once though it may run again
         self.waited = 0.0  # seconds that it was blocked
 
     def check(self, where: str) -> None:

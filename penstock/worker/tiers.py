@@ -33,6 +33,7 @@ from penstock.kernel.types import interpreting
 from penstock.kernel.waiting import NeedsThread
 from penstock.memory import without_collecting
 from penstock.worker.compilation import in_background
+from penstock.worker.kinds import written_positions
 from penstock.worker.op_programs import TooMuchWork
 from penstock.worker.segment import Segment
 from penstock.worker.step import Step
@@ -42,6 +43,7 @@ from penstock.worker.traced import Sizes, Traced, bound_for, pattern_of, shapes_
 AGAIN = 3  # runs of a shape before code is compiled for it
 WORTH = 0.001  # seconds that the quickest run in NumPy must take before code is compiled
 WORTH_MOVING = 0.01  # the same for a segment that changes large variables
+LATER = 5  # code for a run that is up to so many times quicker is compiled after LONG seconds of it
 LARGE = 1 << 20  # bytes of variables: moving them between NumPy and compiled code costs a copy
 LONG = 0.3  # seconds in NumPy, over all runs, after which code is prepared
 LONG_FOR_ONE = 1.0  # seconds of one shape, in code that is not for it alone, after which better code is prepared
@@ -80,7 +82,9 @@ class Tiers:
         self._make_node_by_node = node_by_node
         self._node_by_node: Any = None
         only = os.environ.get("PENSTOCK_TIER", "")
-        self._may_interpret = segment.platform == "cpu" and only in ("", "interpreted")
+        self._may_interpret = segment.platform == "cpu" and (
+            only == "interpreted" or (not only and not _replaces_huge(segment))
+        )
         self._may_trace = bool(segment.in_slots) and len(segment.plan.nodes) < MANY_NODES and only != "exact"
         self._is_small = len(segment.plan.nodes) <= FEW_NODES and not only
         self._may_pad = only in ("", "padded")
@@ -311,10 +315,13 @@ class Tiers:
         """Compiles code in the background if that pays."""
         if len(self._exact) + sum(len(t.programs) for t in list(self._traced.values())) >= MANY_PROGRAMS:
             return
-        if bounds is None and self._quickest < (WORTH_MOVING if self._is_large else WORTH):
-            if self._is_small and seen.runs > OFTEN:
+        worth = WORTH_MOVING if self._is_large else WORTH
+        if bounds is None and self._quickest < worth:
+            is_tiny = self._quickest < worth / LATER
+            if is_tiny and self._is_small and seen.runs > OFTEN:
                 self._settled = shapes, known
-            return
+            if is_tiny or seen.seconds < LONG:
+                return
         changes = self._changes(known)
         if (not changes and seen.runs >= AGAIN) or (seen.runs >= OFTEN and seen.seconds > LONG_FOR_ONE):
             if not seen.asked:
@@ -366,6 +373,17 @@ class Tiers:
         except Exception as error:  # another version of jax may differ; the other tiers still work
             self._may_pad = False
             logging.warning("'%s' could not be compiled for all sizes: %r", self.segment.name, error)
+
+
+def _replaces_huge(segment: Segment) -> bool:
+    """Tells if the segment changes the whole of a huge variable: compiled code does that without a second copy."""
+    huge = {n for n, v in (*segment.updated, *segment.assigned) if v.is_huge}
+    return bool(huge) and any(
+        segment.variable_node(node.inputs[i]) in huge
+        for node in segment.plan.nodes
+        for i in written_positions(node.op)
+        if all(arg.name != "indices" for arg in node.op.inputs)
+    )
 
 
 def _imagined_shape(dims: tuple[int, ...], declared: TensorShape, world: int) -> tuple[int, ...]:

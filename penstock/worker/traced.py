@@ -19,6 +19,7 @@ from penstock.kernel.lists import StackedList
 from penstock.memory import aligned_empty
 from penstock.ops.engine.iteration_memory import StackedMemory
 from penstock.worker.compilation import Program, this_thread
+from penstock.worker.randomness import Known
 from penstock.worker.resources import USED_UP
 from penstock.worker.segment import Segment
 from penstock.worker.step import Step
@@ -62,7 +63,7 @@ class Traced:
         else:
             raise NoRule("trace", "too much depends on the sizes")
         self.outcome = jax.tree.structure(outcome)
-        new, self.outputs, assigned, failed = outcome
+        new, self.outputs, assigned, self.moved, failed = outcome
         self.counts = len(new), len(jax.tree.leaves(self.outputs)), len(assigned)
         self.can_fail = failed is not None
         if any(is_symbol(d) for form in (*new, *assigned) for d in form.shape):
@@ -134,7 +135,11 @@ class Traced:
             segment.put(results[:new], ())
             if self.can_fail:
                 segment.checks.raise_if(results[-2:], sizes=sizes)
-            segment.put(results[:new], results[new + count : new + count + assigned])
+            last = new + count + assigned
+            segment.put(results[:new], results[new + count : last])
+            runs = iter(results[last:])
+            moved = [m if isinstance(m, Known) else next(runs) for m in self.moved]
+            segment.move_on(step.drawn, moved, sizes)
         finally:
             for i, value in enumerate(held):
                 if i in program.written and updated[i].value is USED_UP:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from penstock.jaxprs.symbols import NOT_FOR_SYMBOLS, as_numbers, has_symbols, he
 from penstock.ops.engine.if_while import first_failure
 from penstock.passes.ir import Edge, Node, blamed
 from penstock.worker.kinds import body, written_positions
-from penstock.worker.randomness import is_random
+from penstock.worker.randomness import inner_state, is_random, reserved
 
 
 class VariableRef:
@@ -80,6 +81,7 @@ class Trace:
         self._by_rows = False  # the current kernel respects the checks itself
         self._node: Node | None = None
         self.inner_failed: Any = None  # of the body traced last; its caller merges it
+        self.drawn: dict[int, Any] = {}  # by random node: by how much its generator moves on
 
     def run(self, nodes: Iterable[Node]) -> None:
         """Runs the kernels of `nodes` in order. Writes of rows are held back while nothing depends on them.
@@ -164,6 +166,8 @@ class Trace:
         except KERNEL_ERRORS as error:
             raise named_error(error, node, arguments) from error
         results = list(result) if isinstance(result, (tuple, list)) else [] if result is None else [result]
+        if op.random:
+            self.drawn[id(node)] = reserved(node, results[0].shape)
         if op.writes:
             if writes:
                 self._write(node, variables, results)
@@ -205,23 +209,23 @@ class Trace:
         if node.op.outputs and node.op.outputs[0].is_ref:
             self.values[(id(node), 0)] = VariableRef(variables[0])  # type: ignore[arg-type]
 
-    def call(self, function: Function, arguments: Sequence[Any], mix: Any = None) -> list[Any]:
-        """Traces a body on `arguments` and returns its outputs. `mix` varies its random numbers by iteration."""
+    def call(
+        self, function: Function, arguments: Sequence[Any], run: Any = None, branch: int | None = None
+    ) -> list[Any]:
+        """Traces a body on `arguments` and returns its outputs. Its random numbers vary by `run`, an iteration."""
         part = body(function)
         values: dict[tuple[int, int], Any] = {}
         for parameter, argument in zip(part.feeds, arguments, strict=True):
             values[(id(parameter), 0)] = argument
-        # A node's number does not depend on which other nodes of the body a step needs.
-        keys = {id(n): self._inner_key(n.order, mix) for n in part.nodes if is_random(n)}
+        keys = {id(n): inner_state(self.keys[id(self._node)], n, run, branch) for n in part.nodes if is_random(n)}
         inner = Trace(values, self.state, keys, lambda edge: None, self.checks)
         inner.run(part.nodes)
         self.inner_failed = inner.failed
         return [inner.value(edge) for edge in part.fetches]
 
-    def _inner_key(self, number: int, mix: Any) -> Any:
-        """Returns the key of a random node of a body: the key of the node that holds the body, plus `number`."""
-        key = jnp.asarray(self.keys[id(self._node)]) + jnp.array([number + 1, 0, 0, 0], jnp.uint32)
-        return key if mix is None else key.at[3].set(jnp.asarray(mix).astype(jnp.uint32))
+    def count_runs(self, number: Any) -> None:
+        """Notes how often a loop has run its body, or which branch has run."""
+        self.drawn[id(self._node)] = number
 
     def record(self, ok: Any, message: str, detail: Any) -> None:
         """Adds a check that a kernel makes."""
@@ -283,11 +287,22 @@ def call_kernel(node: Node, arguments: list[Any], trace: Any) -> Any:
     """Calls a node's kernel with its inputs grouped as declared and the attrs it wants."""
     op = node.op
     attrs = {k: v for k, v in node.attrs.items() if k in op.wants}
-    if op.random:
-        attrs["key"] = trace.keys[id(node)]
     if "ctx" in op.wants:
         attrs["ctx"] = trace
-    return op.kernel(*grouped(op, node.attrs, arguments), **attrs)
+    kernel = functools.partial(op.kernel, *grouped(op, node.attrs, arguments), **attrs)
+    return kernel(key=_generator(node, kernel, trace.keys[id(node)])) if op.random else kernel()
+
+
+def _generator(node: Node, kernel: Callable[..., Any], state: Any) -> Any:
+    """Returns the state of a node's generator. In a body it has the number of the run, and how far a run goes shows."""
+    if not isinstance(state, tuple):
+        return state
+    key, run, high = state
+    with ignoring_checks():
+        form = jax.eval_shape(lambda key: kernel(key=key), jax.ShapeDtypeStruct((3,), np.uint64))
+    shape = (form[0] if isinstance(form, (tuple, list)) else form).shape
+    blocks = as_numbers(np.asarray(reserved(node, shape), object), np.uint64)
+    return jnp.stack([jnp.uint64(key), jnp.uint64(run) * blocks, jnp.uint64(high)])
 
 
 def _typed(value: Any, dtype: Any) -> Any:

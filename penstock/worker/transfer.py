@@ -5,6 +5,7 @@ Neighbouring sends to one task become one message, and neighbouring receives one
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -18,11 +19,13 @@ class SendCall:
     """Sends values, or the values of variables, to one task."""
 
     waits = False
+    writes = False
     out_slots: tuple[int, ...] = ()
 
     def __init__(self, owner: Any, nodes: list[Node]) -> None:
         self.task: str = nodes[0].attrs["recv_task"]
         self.is_last = False  # it is the last instruction
+        self.unused: list[int] = []  # slots of received tensors that no instruction from here on needs
         self.keys = [n.attrs["key"] for n in nodes]
         self.repeated: bool = nodes[0].attrs["repeated"]
         self.sources: list[int | StoredVariable] = [owner.source(n.inputs[0]) for n in nodes]
@@ -42,6 +45,8 @@ class SendCall:
         return sent
 
     def __call__(self, values: list[Any], step: Any) -> None:
+        for slot in self.unused:
+            values[slot] = None  # if the tensor is in shared memory, this message may be written there
         tensors = self.gathered(values)
         if self.repeated:
             step.send(self.task, step.rendezvous.numbered(self.keys), tensors, None)
@@ -53,6 +58,7 @@ class RecvCall:
     """Waits for values from other tasks."""
 
     waits = True
+    writes = False
     in_slots: tuple[int, ...] = ()
 
     def __init__(self, owner: Any, nodes: list[Node]) -> None:
@@ -71,25 +77,41 @@ class RecvCall:
             values[slot] = value
 
 
+def note_unused(instructions: Sequence[Any], fetches: Iterable[int | StoredVariable]) -> None:
+    """Tells the sends which received tensors no instruction after them needs; each tensor goes to one send."""
+    received = {slot for i in instructions if isinstance(i, RecvCall) for slot in i.out_slots}.difference(fetches)
+    first: dict[int, SendCall] = {}
+    for instruction in reversed(instructions):
+        received.difference_update(instruction.in_slots)
+        if isinstance(instruction, SendCall):
+            first.update(dict.fromkeys(received, instruction))
+    for slot, send in first.items():
+        send.unused.append(slot)
+
+
 def together(stages: list[Any]) -> list[Any]:
     """Returns the stages of a plan, with sends to one task joined to a list, and neighbouring receives likewise.
 
-    A send is delayed while only small work on the host follows, since that costs less than another message.
+    A send waits for later ones to the same task while there is only small work on the host before them, since that
+    costs less than another message. Small work that no send needs comes after it: the other task need not wait for it.
     """
     if not any(isinstance(stage, Node) and stage.op.name in ("_Send", "_Recv") for stage in stages):
         return stages
     result: list[Any] = []
     held: dict[Any, list[Node]] = {}
+    places: dict[Any, int] = {}  # where the last of the held sends to a task may be
     receives: list[Node] | None = None  # the last stage, if it is a list of receives
-    for stage in stages:
+    for stage in [*stages, None]:
         name = stage.op.name if isinstance(stage, Node) else ""
         if name == "_Send":
-            held.setdefault((stage.attrs["recv_task"], stage.attrs["repeated"]), []).append(stage)
+            key = stage.attrs["recv_task"], stage.attrs["repeated"]
+            held.setdefault(key, []).append(stage)
+            places[key] = len(result)
             continue
-        if not name or not _is_small(stage):
-            if held:
-                receives = None
-            result += held.values()
+        if held and (not name or not _is_small(stage)):
+            receives = None
+            for key in sorted(held, key=places.__getitem__, reverse=True):
+                result.insert(places[key], held[key])
             held = {}
         if name != "_Recv":
             receives = None
@@ -99,7 +121,7 @@ def together(stages: list[Any]) -> list[Any]:
         else:
             receives = [stage]
             result.append(receives)
-    return [*result, *held.values()]
+    return result[:-1]
 
 
 def _is_small(node: Node) -> bool:

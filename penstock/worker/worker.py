@@ -12,25 +12,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from penstock import logging
 from penstock.errors import AbortedError, InternalError, InvalidArgumentError, OpError
-from penstock.kernel.waiting import NeedsThread, Suspended
 from penstock.memory import without_collecting
 from penstock.passes import pipeline
 from penstock.passes.ir import Subgraph
 from penstock.passes.partition import task_of
-from penstock.wire.codec import RunGraph
+from penstock.wire.messages import RunGraph
 from penstock.worker import body_functions  # noqa: F401  for host ops that call functions
 from penstock.worker.cancellation import Cancellation
+from penstock.worker.commits import ClosureId, Commits
 from penstock.worker.compilation import Compilations
 from penstock.worker.devices import Device
+from penstock.worker.execution import Execution, OnDone, Registered
 from penstock.worker.executor import Context, Executable, container_of
 from penstock.worker.plan import make_plan
 from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
-from penstock.worker.run_queue import run_queue
 from penstock.worker.step import Step
-from penstock.worker.transfer import RecvCall, SendCall
+from penstock.worker.transfer import SendCall
 
 QUICK = 0.01  # seconds: a graph that took no longer runs in the thread that brings its tensors
 MAX_THREADS = 1024  # for steps that block or take long
@@ -46,18 +45,13 @@ class Route(Protocol):
         """Hands tensors of a step to the task."""
 
 
-OnDone = Callable[[list[Any] | None, OpError | None, Step], None]  # gets the results, or the error, and the step
-
-
 @dataclass(slots=True)
-class Registered:
-    """A partition that a session has registered, and of which steps can run."""
+class RegisteredFunction:
+    """A function that a coordinator has registered; a driver runs it over this task and others."""
 
-    executable: Executable
+    driver: Any
+    function: Any
     session: str
-    writes: bool
-    cost: float = float("inf")  # seconds that the last run took
-    runs: int = 0
 
 
 @dataclass(slots=True)
@@ -68,14 +62,16 @@ class Counters:
     failed: int = 0
     updates: int = 0
     staleness: dict[int, int] = field(default_factory=dict)  # updates by others during a step: how often
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, writes: bool, seen: int) -> None:
         """Counts a step that began after `seen` updates."""
-        self.steps += 1
-        if writes:
-            stale = self.updates - seen
-            self.updates += 1
-            self.staleness[stale] = self.staleness.get(stale, 0) + 1
+        with self._lock:
+            self.steps += 1
+            if writes:
+                stale = self.updates - seen
+                self.updates += 1
+                self.staleness[stale] = self.staleness.get(stale, 0) + 1
 
 
 class Worker:
@@ -92,10 +88,14 @@ class Worker:
         self.device_names = [d.name for d in self.devices]
         self.counters = Counters()
         self.compilations = Compilations()
+        self.keeps_results = False  # what steps return goes into other steps, so that it stays on its device
         self.watched = False  # a server sets this, to have steps counted that are all in this task
         self.route: Callable[[str], Route] = self._no_route
+        self.make_driver: Callable[[], Any] = self._no_driver  # of functions that this task runs for a coordinator
+        self.commits = Commits()
+        self._drivers: dict[str, Any] = {}  # by session
         self._by_name = {d.name: d for d in self.devices}
-        self._graphs: dict[int, Registered] = {}
+        self._graphs: dict[int, Registered | RegisteredFunction] = {}
         self._random: dict[str, RandomState] = {}
         self._handles = itertools.count(1)
         self._lock = threading.Lock()
@@ -107,26 +107,69 @@ class Worker:
     def _no_route(self, task: str) -> Route:
         raise InternalError(f"{self.name} knows no way to {task}.")
 
+    def _no_driver(self) -> Any:
+        raise InternalError(f"{self.name} is no server, so that it cannot run whole functions for others.")
+
+    def context(self, session: str) -> Context:
+        """Returns the parts of this worker that code which runs for a session needs."""
+        with self._lock:
+            random_state = self._random.setdefault(session, RandomState())
+        return Context(self._by_name, random_state, self.compilations, session)
+
     # Graphs
 
     @without_collecting()
     def register_graph(self, subgraph: Subgraph, session: str = "") -> int:
         """Compiles a partition for a session, and returns the handle that names it in steps."""
-        with self._lock:
-            random_state = self._random.setdefault(session, RandomState())
-        context = Context(self._by_name, random_state, self.compilations, session)
-        executable = Executable(make_plan(pipeline.applied(pipeline.WORKER, subgraph)), context, for_client=True)
+        context = self.context(session)
+        plan = make_plan(pipeline.applied(pipeline.WORKER, subgraph))
+        executable = Executable(plan, context, for_client=not self.keeps_results)
         registered = Registered(executable, session, executable.writes())
         with self._lock:
             handle = next(self._handles)
             self._graphs[handle] = registered
         return handle
 
+    def restart_generators(self, session: str) -> None:
+        """Makes the random nodes of a session start again from their seeds."""
+        with self._lock:
+            if session in self._random:
+                self._random[session].restart()
+
+    def register_function(self, subgraph: Subgraph, session: str) -> int:
+        """Compiles a whole function, which a driver runs over this task and others, and returns its handle."""
+        with self._lock:
+            driver = self._drivers.get(session)
+            if driver is None:
+                driver = self._drivers[session] = self.make_driver()
+        function = RegisteredFunction(driver, driver.add(subgraph), session)
+        with self._lock:
+            handle = next(self._handles)
+            self._graphs[handle] = function
+        return handle
+
+    def deregister_graph(self, handle: int) -> None:
+        """Removes one partition, or one function with its partitions on all tasks."""
+        graph = self._graphs.pop(handle, None)
+        if isinstance(graph, RegisteredFunction):
+            graph.driver.forget(graph.function)
+
+    def free(self, resources: Sequence[tuple[str, str]], graphs: Sequence[int]) -> None:
+        """Frees resources, by container and name, and graphs that their user needs no more."""
+        for handle in graphs:
+            self.deregister_graph(handle)
+        for container, name in resources:
+            for device in self.devices:
+                device.resources.remove(container, name)
+
     def deregister_graphs(self, session: str) -> None:
         """Removes the partitions of a session, and the tensors that it kept between steps."""
         with self._lock:
             self._graphs = {h: g for h, g in self._graphs.items() if g.session != session}
             self._random.pop(session, None)
+            driver = self._drivers.pop(session, None)
+        if driver is not None:
+            driver.close()
         for device in self.devices:
             device.resources.clear([container_of(session)])
 
@@ -144,7 +187,7 @@ class Worker:
             raise AbortedError(
                 f"Graph handle {handle} is not registered on {self.name}: the session was closed or reset."
             )
-        return graph
+        return graph  # type: ignore[return-value]  # only start_graph gets functions
 
     # Steps
 
@@ -237,6 +280,8 @@ class Worker:
 
     def cancel(self, step: int) -> None:
         """Cancels a step: it stops here at the next instruction, and wakes if it waits."""
+        for driver in list(self._drivers.values()):
+            driver.cancel(step)
         found = self._steps.get(step)
         self.end_step(step)
         if found is not None:
@@ -250,13 +295,18 @@ class Worker:
         """
         number, values, count = request.step, request.values, request.fed
         try:
-            graph = self._graph(request.handle)
+            graph: Any = self._graph(request.handle)
+            if isinstance(graph, RegisteredFunction):
+                graph.driver.start(graph.function, request, on_done)
+                return
             if count != len(graph.executable.feed_slots):
                 raise InvalidArgumentError(
                     f"{count} values are fed to a graph that takes {len(graph.executable.feed_slots)}."
                 )
             step = self.open_step(number, None if request.timeout < 0 else request.timeout, request.trace)
             step.requester = requester
+            if request.number:
+                step.commit = self.commits.open(ClosureId(request.writer, request.number, request.settled))
         except OpError as error:
             on_done(None, error, Step(Cancellation()))
             return
@@ -283,154 +333,7 @@ class Worker:
         """Cancels all steps, then frees all resources."""
         for number in list(self._steps):
             self.cancel(number)
+        for driver in list(self._drivers.values()):
+            driver.close()
         self.reset()
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-class Execution:
-    """Runs one step of one partition for a master in another process."""
-
-    __slots__ = (
-        "_at",
-        "_began",
-        "_fed",
-        "_graph",
-        "_number",
-        "_on_done",
-        "_seen",
-        "_spent",
-        "_step",
-        "_times",
-        "_values",
-        "_worker",
-        "_yielded_at",
-    )
-
-    def __init__(self, worker: Worker, graph: Registered, request: RunGraph, step: Step, on_done: OnDone) -> None:
-        self._worker = worker
-        self._graph = graph
-        self._number = request.step
-        self._times = request.times
-        self._step = step
-        self._on_done = on_done
-        self._at = 0
-        self._yielded_at = -1  # the instruction before which it let other steps of this thread run
-        self._began = 0.0  # when this thread started or resumed it
-        self._spent = 0.0  # seconds of work so far
-        self._fed = request.values[: request.fed]
-        self._values: list[Any] = []  # empty until it begins
-        self._seen = worker.counters.updates
-
-    def _start_clock(self) -> None:
-        self._began = time.perf_counter()
-
-    def _stop_clock(self) -> None:
-        self._spent += time.perf_counter() - self._began
-
-    def run_to_end(self) -> None:
-        """Runs to the end, and blocks this thread where an instruction waits."""
-        executable = self._graph.executable
-        self._step.suspend, self._step.quick = None, False
-        self._start_clock()
-        try:
-            executable.proceed(self._initial_values(executable), self._step, self._at)
-            results = executable.results(self._values)
-        except BaseException as error:
-            self._finish(None, _as_op_error(error))
-            return
-        self._stop_clock()
-        self._spent -= self._step.waited
-        self._end(results)
-
-    def _initial_values(self, executable: Executable) -> list[Any]:
-        if not self._values:
-            self._values = executable.begin(self._fed)
-        return self._values
-
-    def resume(self) -> None:
-        """Runs until the end, or until it is suspended again."""
-        run_queue.run(self._proceed)
-
-    def _proceed(self) -> None:
-        executable = self._graph.executable
-        self._step.quick = True
-        self._start_clock()
-        try:
-            if not executable.proceed(self._initial_values(executable), self._step, self._at, self._stop):
-                return  # another thread may have resumed it already, so this one touches nothing more
-            results = executable.results(self._values)
-        except NeedsThread as error:
-            self._at = error.at
-            self._stop_clock()
-            self._worker.submit(self.run_to_end)
-            return
-        except Suspended:
-            return  # as above
-        except BaseException as error:
-            self._finish(None, _as_op_error(error))
-            return
-        self._stop_clock()
-        self._end(results)
-
-    def _end(self, results: list[Any]) -> None:
-        """Counts a completed run. It begins the next one if more were asked for, else it answers."""
-        graph, counters = self._graph, self._worker.counters
-        counters.note(graph.writes, self._seen)
-        # The first run compiles, so it does not count.
-        if graph.runs:
-            graph.cost = self._spent
-        graph.runs += 1
-        if self._times > 1:
-            self._times -= 1
-            self._at, self._yielded_at, self._values = 0, -1, []
-            self._seen, self._spent = counters.updates, 0.0
-            self._step.drawn, self._step.waited = {}, 0.0
-            self.resume()
-        elif results or graph.executable.ends_with_send:
-            self._finish(results, None)
-        else:  # the answer carries no tensors, so that steps which this one has resumed come first
-            run_queue.run(lambda: self._finish(results, None))
-
-    def _suspend(self) -> Callable[[], None]:
-        """Suspends the step. Returns the function that resumes it; cancelling the step resumes it, too."""
-        self._stop_clock()
-        self._step.rendezvous.suspend(self.resume)
-        return self._step.rendezvous.resume
-
-    def _stop(self, at: int, instruction: Any) -> bool:
-        """Decides at an instruction that may block. Returns True if this thread must stop before it."""
-        self._at = at
-        if not isinstance(instruction, RecvCall):
-            if instruction.node.op.can_suspend:
-                if run_queue.pending and self._yielded_at != at:
-                    self._yielded_at = at  # the pending steps may bring what it would wait for
-                    self._stop_clock()
-                    run_queue.run(self._proceed)
-                    return True
-                self._step.suspend = self._suspend
-                return False
-            self._stop_clock()
-            self._worker.submit(self.run_to_end)
-            return True
-        self._stop_clock()
-        if not self._step.rendezvous.ready(instruction.keys, self.resume):
-            return True
-        self._start_clock()
-        return False
-
-    def _finish(self, results: list[Any] | None, error: OpError | None) -> None:
-        self._worker.end_step(self._number)
-        self._values, self._fed = [], ()
-        if error is not None:
-            self._worker.counters.failed += 1
-        try:
-            self._on_done(results, error, self._step)
-        except OpError as gone:  # the requester has gone
-            logging.debug("The result of a step could not be delivered: %s", gone.message)
-
-
-def _as_op_error(error: BaseException) -> OpError:
-    if isinstance(error, OpError):
-        return error
-    logging.error("penstock: a step failed", exc_info=error)
-    return InternalError(f"{type(error).__name__}: {error}")

@@ -19,3 +19,9 @@ def gate(moment: str) -> Any:
     arrived, opened = gate_queues(moment)
     with tf.control_dependencies([arrived.enqueue(True)]):
         return opened.dequeue().op
+
+
+def turns(task: int) -> Any:
+    """The queue from which a worker takes its turns: True for a step, False for the end."""
+    with tf.device("/job:ps/task:0"):
+        return tf.FIFOQueue(100, tf.bool, shapes=[()], shared_name=f"turns{task}")

@@ -21,7 +21,9 @@ import penstock.v1 as tf
 
 TRAINER = Path(__file__).with_name("trainer.py")
 DEADLINE = 60.0  # seconds for anything that should happen
-KEEPALIVE = 2  # seconds of silence after which a task is lost
+KEEPALIVE = 2  # seconds of silence after which a task is lost, where tests freeze one
+LOST_SOON = {"PENSTOCK_KEEPALIVE_SECS": str(KEEPALIVE)}
+LOST_LATE = {"PENSTOCK_KEEPALIVE_SECS": "15"}  # for tasks whose peer is the test's own process, which may pause
 
 
 class Process:
@@ -38,6 +40,10 @@ class Process:
         )
         self._reader = threading.Thread(target=self._read, args=(log,), name=f"lines of {name}")
         self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
 
     def _read(self, log: Path) -> None:
         assert self._child.stdout is not None
@@ -99,19 +105,20 @@ class Process:
 
 
 class Cluster:
-    """Tasks `ps0`, `worker0`, ... of one job, all running the trainer.
+    """Tasks `ps0`, `worker0`, ... of one job, all running one program: the trainer, if no other is given.
 
     >>> with Cluster(tmp_path, workers=2) as cluster:
     ...     cluster.start("ps0", "worker0", "worker1", mode="monitored")
     ...     cluster["worker0"].wait_for("step 5")
     """
 
-    def __init__(self, folder: Path, ps: int = 1, workers: int = 2, **settings: Any) -> None:
+    def __init__(self, folder: Path, ps: int = 1, workers: int = 2, program: Path = TRAINER, **settings: Any) -> None:
         self.folder = folder
+        self.program = program
         self.addresses = free_addresses(ps + workers)
         jobs = {"ps": self.addresses[:ps], "worker": self.addresses[ps:]}
         self.spec = {job: addresses for job, addresses in jobs.items() if addresses}
-        self.settings = {"PENSTOCK_KEEPALIVE_SECS": str(KEEPALIVE), **settings}
+        self.settings = settings
         self._tasks: dict[str, Process] = {}
         self._all: list[Process] = []
         self._flags: list[str] = []
@@ -135,7 +142,7 @@ class Cluster:
 
     def run(self, name: str, *flags: str) -> Process:
         """Starts a process: a task if the name is that of a task."""
-        command = [sys.executable, str(TRAINER), f"--cluster={json.dumps(self.spec)}", f"--folder={self.folder}"]
+        command = [sys.executable, str(self.program), f"--cluster={json.dumps(self.spec)}", f"--folder={self.folder}"]
         task = re.fullmatch(r"(ps|worker)(\d+)", name)
         if task:
             command += [f"--job={task[1]}", f"--task={task[2]}"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster.processes import Cluster
+from cluster.processes import LOST_SOON, Cluster
 from leaks import leak_check
 
 import penstock.v1 as tf
@@ -80,7 +80,7 @@ def gated(cluster: Cluster, worker: str, moment: str, victim: str, fault: str) -
 
 def test_a_worker_rejoins(tmp_path: Path) -> None:
     """Killed or frozen while it waits for the chief, in a pull and in a push: no update is lost."""
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.write("hold.worker0.start")
         cluster.start("ps0", "worker0", "worker1", mode="monitored")
         waits = "Waiting until the chief has initialised the model .*not initialized: global_step"
@@ -101,7 +101,7 @@ def test_a_worker_rejoins(tmp_path: Path) -> None:
 
 def test_the_chief_comes_back(tmp_path: Path) -> None:
     """Killed or frozen while it initialises, in a pull, a push and a save: the others continue, no update is lost."""
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.write("hold.worker0.init")
         cluster.start("ps0", "worker0", mode="monitored")
         for fault in FAULTS:
@@ -119,14 +119,15 @@ def test_the_chief_comes_back(tmp_path: Path) -> None:
         assert counted(cluster, "^ack") <= step <= counted(cluster, "^try") + counted(cluster, "is lost")
         # A chief that ended by itself leaves no mark: the next one starts from the checkpoint.
         cluster.start("worker0")
-        assert int(cluster["worker0"].wait_for(r"session at step (\d+)")[1]) == step
+        # The other worker may have made its last step between the chief's last checkpoint and its last look.
+        assert step - int(cluster["worker0"].wait_for(r"session at step (\d+)")[1]) in (0, 1)
         assert not cluster["worker0"].find("is kept")
 
 
 @pytest.mark.parametrize("mode", ["monitored", "supervised"])
 def test_the_parameter_server_comes_back_empty(tmp_path: Path, mode: str) -> None:
     """Killed or frozen at the start, in a pull, a push and a save: no worker restarts, and training does not either."""
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.write("hold.worker0.start")
         cluster.start("ps0", "worker0", "worker1", mode=mode)
         cluster["worker1"].wait_for("Waiting until the chief has initialised the model")
@@ -146,7 +147,7 @@ def test_the_parameter_server_comes_back_empty(tmp_path: Path, mode: str) -> Non
 
 
 def test_a_parameter_server_is_frozen_while_the_chief_prepares_graphs(tmp_path: Path) -> None:
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.write("hold.worker0.init")
         cluster.start("ps0", "worker0", "worker1", mode="monitored")
         cluster["worker0"].wait_for("held at init")
@@ -160,7 +161,7 @@ def test_a_parameter_server_is_frozen_while_the_chief_prepares_graphs(tmp_path: 
 
 @pytest.mark.parametrize("mode", ["monitored", "supervised"])
 def test_what_is_lost_without_checkpoints_is_told(tmp_path: Path, mode: str) -> None:
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.start("ps0", "worker0", "worker1", mode=mode, checkpoints=0)
         makes_progress(cluster, "worker0", "worker1")
         cluster.kill("ps0")
@@ -176,7 +177,7 @@ def test_what_is_lost_without_checkpoints_is_told(tmp_path: Path, mode: str) -> 
 )
 def test_synchronous_training_goes_on(tmp_path: Path, mode: str, victims: list[str]) -> None:
     """Killed or frozen while a replica waits for a token: the replica logs that, and continues when all are back."""
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.start("ps0", "worker0", "worker1", mode=mode, sync=1)
         makes_progress(cluster, "worker0", "worker1")
         for victim in victims:
@@ -201,7 +202,7 @@ def test_synchronous_training_goes_on(tmp_path: Path, mode: str, victims: list[s
 
 def test_a_parameter_server_without_the_tokens_comes_back(tmp_path: Path) -> None:
     """The chief waits for a token of the first server: only its updating thread notices the loss of the second."""
-    with Cluster(tmp_path, ps=2) as cluster:
+    with Cluster(tmp_path, ps=2, **LOST_SOON) as cluster:
         # Without an input queue, whose threads would close the session and so wake the chief.
         cluster.start("ps0", "ps1", "worker0", "worker1", mode="monitored", sync=1, input=0)
         makes_progress(cluster, "worker0", "worker1")
@@ -218,7 +219,7 @@ def test_a_parameter_server_without_the_tokens_comes_back(tmp_path: Path) -> Non
 
 def test_synchronous_training_ends_with_the_data(tmp_path: Path) -> None:
     """Either replica may run out of data first: the others do its share, or end with the chief."""
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, **LOST_SOON) as cluster:
         # A step takes two gradients and makes at most one of the other replica too old: it uses up to three of the
         # chief's records. How many depends on which replica is slower.
         for records, least in (("24,6", 8), ("6,24", 2)):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster.gates import gate_queues
-from cluster.processes import DEADLINE, KEEPALIVE, Cluster
+from cluster.processes import DEADLINE, KEEPALIVE, LOST_SOON, Cluster
 from leaks import leak_check
 
 import penstock.v1 as tf
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A parameter server and two workers that do nothing by themselves."""
-    with leak_check(), Cluster(tmp_path_factory.mktemp("servers")) as cluster:
+    with leak_check(), Cluster(tmp_path_factory.mktemp("servers"), **LOST_SOON) as cluster:
         cluster.start("ps0", "worker0", "worker1", mode="join")
         for name in ("ps0", "worker0", "worker1"):
             cluster[name].wait_for("serves")
@@ -145,7 +145,7 @@ def test_every_acknowledged_update_counts(tmp_path: Path) -> None:
     def said(what: str) -> int:
         return sum(len(p.find(what)) for worker in ("worker0", "worker1") for p in cluster.of(worker))
 
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.start("ps0", "worker0", "worker1", mode="count", steps=200)
         assert [cluster[worker].end() for worker in ("worker0", "worker1")] == [0, 0]
         assert counter() == said("^ack") == 400

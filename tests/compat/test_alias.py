@@ -127,13 +127,13 @@ def test_a_missing_module_names_the_nearest(statement, says):
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
-        ("from tensorflow import keras", "penstock has no Keras yet"),
-        ("from tensorflow.keras.layers import Dense", "penstock has no Keras yet"),
+        ("from tensorflow import keras", "penstock has no Keras in the 1.x API"),
+        ("from tensorflow.keras.layers import Dense", "penstock has no Keras in the 1.x API"),
         ("import tensorflow.compat.v1.estimator", "penstock has no Estimators"),
         ("from tensorflow.python import debug as tf_debug", "penstock has no debugger"),
         ("from tensorflow.python.saved_model import tag_constants", "penstock has no SavedModel"),
-        ("from tensorflow.contrib.eager.python import tfe", "penstock has no eager execution"),
-        ("import tensorflow.compat.v2 as tf", "use tf.compat.v1"),
+        ("from tensorflow.contrib.eager.python import tfe", "penstock has no contrib.eager"),
+        ("import tensorflow.compat.v2 as tf", "penstock run --api 2"),
     ],
 )
 def test_a_module_that_is_missing_as_a_whole_says_so(statement, says):

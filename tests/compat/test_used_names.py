@@ -185,7 +185,6 @@ NAMES = {
 
 # Reason -> prefixes of names.
 LATER = {
-    "optimizers of tf.contrib.opt": "contrib.opt.",
     "strategies of tf.distribute": (
         "distribute. contrib.distribute. nn.compute_average_loss nn.scale_regularization_loss "
         "python.data.ops.multi_device_iterator_ops"
@@ -193,7 +192,6 @@ LATER = {
     "sums over devices by NCCL and collectives": "python.distribute. python.ops.collective_ops",
     "estimators": "estimator.",
     "Keras": "keras.",
-    "TensorFlow 2's face": "GradientTape function",
     "NVIDIA's own: cuDNN's packed weights, TensorRT and what prepares graphs for it": (
         "contrib.cudnn_rnn. python.compiler. python.grappler."
     ),

@@ -261,3 +261,19 @@ def test_batches_of_rows_are_the_batches_of_slices() -> None:
         fuse(nodes.Repeated(nodes.Batched(nodes.Shuffled(slices, 2, 0, 0, True), 2, False), -1)).input,
         nodes.BatchedRows,
     )
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_batches_of_a_parallel_map(threads: int) -> None:
+    checked = tf.data.Dataset.range(700).map(
+        lambda n: tf.check_numerics(1.0 / tf.cast(n - 450, tf.float32), "inf"), num_parallel_calls=threads
+    )
+    following = checked.batch(300).make_one_shot_iterator().get_next()
+    with tf.Session() as sess:
+        sizes = [len(sess.run(following))]
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            sess.run(following)
+        sizes.append(len(sess.run(following)))  # it goes on after the element that failed
+        with pytest.raises(tf.errors.OutOfRangeError):
+            sess.run(following)
+    assert sizes == [300, 249]

@@ -1,6 +1,8 @@
 """Missing names: the error names what exists."""
 
 import re
+import subprocess
+import sys
 import types
 
 import pytest
@@ -63,9 +65,8 @@ GAPS = {
     "contrib.layers.sparse_column_with_hash_bucket": "embedding_lookup_sparse",
     "saved_model": "tf.train.Saver",
     "debug": "tf.Print",
-    "GradientTape": "tf.gradients",
-    "function": "make_callable",
-    "contrib.eager": "tf.Session",
+    "contrib.autograph": "tf.autograph.to_graph",
+    "contrib.eager": "tf.enable_eager_execution",
     "distribute": "replica_device_setter",
 }
 
@@ -87,16 +88,56 @@ def test_what_is_missing_as_a_whole_has_a_message_of_its_own(path, says):
             found = getattr(found, part)
 
 
-def test_penstock_itself_names_the_face():
+def test_penstock_itself_is_the_api_of_tensorflow_2():
     import penstock
 
     assert penstock.__version__ == "0.1.0"
-    with pytest.raises(AttributeError, match=r"'penstock.constant' does not exist.*`import penstock.v1 as tf`"):
-        _ = penstock.constant
+    assert not hasattr(penstock, "placeholder")
+    with pytest.raises(AttributeError, match=r"'penstock.v2.constnat' does not exist.*'constant'"):
+        _ = penstock.constnat
 
 
-def test_eager_execution_is_said_not_to_be_there():
+@pytest.mark.parametrize("name", ["layers", "contrib", "app", "flags", "gfile", "logging"])
+def test_folders_are_no_names_of_tensorflow_2(name):
+    import penstock
+
+    with pytest.raises(AttributeError, match=r"no name of TensorFlow 2.*tf\.compat\.v1"):
+        getattr(penstock, name)
+
+
+PROGRAM = """
+import penstock.v1 as tf
+tf.enable_eager_execution()
+with tf.GradientTape() as tape:
+    x = tf.constant(3.0)
+    tape.watch(x)
+    y = tf.function(lambda x: x * x)(x)
+assert tape.gradient(y, x).numpy() == 6.0
+assert x.shape.as_list() == [] and tf.ones([2]).shape[0].value == 2
+v = tf.Variable(1.0)
+tf.train.GradientDescentOptimizer(0.5).apply_gradients([(tf.constant(1.0), v)])
+assert v.numpy() == 0.5
+"""
+
+
+def test_eager_execution_of_a_program_of_the_1x_api():
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=120)
+
+
+def test_eager_execution_comes_before_graphs():
     import penstock.v1 as tf
 
-    with pytest.raises(ValueError, match="penstock has no eager execution yet"):
+    tf.constant(1.0)
+    with pytest.raises(ValueError, match="must be called at program startup"):
         tf.enable_eager_execution()
+
+
+def test_functions_and_tapes_in_a_graph():
+    import penstock.v1 as tf
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.function(lambda x: x * x)(x)
+        assert session.run([y, tape.gradient(y, x)], {x: 3.0}) == [9.0, 6.0]

@@ -12,8 +12,9 @@ from golden_programs import check, load
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.graph import shape
-from penstock.graph.shape import Dimension, TensorShape, broadcast_shape
+from penstock.graph import dimension, shape
+from penstock.graph.dimension import Dimension
+from penstock.graph.shape import TensorShape, broadcast_shape
 
 PROGRAMS = {row["id"]: row for row in load("semantics/static_shapes.json")["cases"]}
 BROADCASTS = next(row for row in load("semantics/dtypes.json")["cases"] if row["id"] == "broadcast_errors")
@@ -200,7 +201,7 @@ def test_makers() -> None:
     assert shape.unknown_shape(rank=2) == [None, None]
     assert (shape.scalar(), shape.vector(None), shape.matrix(2, None)) == ([], [None], [2, None])
     assert shape.as_shape(None).rank is None
-    assert shape.as_dimension(3).value == 3
+    assert dimension.as_dimension(3).value == 3
     assert [shape.dimension_value(d) for d in (Dimension(3), Dimension(None), 3)] == [3, None, 3]
     assert shape.dimension_at_index(TensorShape(None), 2).value is None
 

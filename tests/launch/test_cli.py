@@ -172,3 +172,40 @@ def test_importing_the_command_does_not_import_jax():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, env=environment()
     )
     assert done.stdout.strip() == "False", (done.stdout, done.stderr, time.monotonic() - started)
+
+
+EAGER = """import tensorflow as tf
+from tensorflow.compat.v1 import Session
+
+print(tf.__version__, (tf.constant([1.0]) + 1.0).numpy())
+with tf.Graph().as_default():
+    x = tf.compat.v1.placeholder(tf.float32, [None])
+    with Session() as session:
+        print(session.run(tf.reduce_sum(x), {x: [1.0, 2.0]}))
+"""
+NEUTRAL = "import tensorflow as tf\nprint(tf.__version__, tf.executing_eagerly())\n"
+
+
+def test_a_script_for_tensorflow_2_runs_eagerly(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(EAGER)
+    done = penstock("run", str(script))
+    assert (done.returncode, done.stdout) == (0, "2.21.0 [2.]\n3.0\n"), done.stderr
+
+
+@pytest.mark.parametrize(("options", "says"), [((), "2.21.0 True"), (("--api", "1"), "1.15.0 False")])
+def test_the_api_can_be_chosen(tmp_path, options, says):
+    script = tmp_path / "train.py"
+    script.write_text(NEUTRAL)
+    done = penstock("run", *options, str(script))
+    assert (done.returncode, done.stdout) == (0, f"{says}\n"), done.stderr
+
+
+def test_the_1x_api_of_tensorflow_2_stays_graphs(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import tensorflow.compat.v1 as tf\ntf.disable_v2_behavior()\nx = tf.placeholder(tf.float32, [3])\n"
+        "print(tf.Session().run(x, {x: [1, 2, 3]}), x.shape[0].value)\n"
+    )
+    done = penstock("run", str(script))
+    assert (done.returncode, done.stdout) == (0, "[1. 2. 3.] 3\n"), done.stderr

@@ -162,6 +162,60 @@ def test_decisions(name):
     assert drive(tasks, [event for event, _ in steps], **policy) == [asked for _, asked in steps]
 
 
+def test_tasks_that_only_serve_are_not_waited_for_without_the_chief():
+    job = Job([PS, CHIEF, W0, W1, EVALUATOR], Policy(grace=5))
+    job.start()
+    for task in (PS, W0, W1):
+        job.under_way(task, serves=True)
+    assert job.ended(CHIEF, 0, now=1) == [Say("chief:0 is done")]
+    assert job.deadline == 6  # for the evaluator
+    (_, *asked) = job.ended(EVALUATOR, 0, now=2)
+    assert asked == [Terminate(PS), Terminate(W0), Terminate(W1)]
+
+
+def test_a_task_that_serves_after_the_chief_is_done_is_not_waited_for():
+    job = Job([CHIEF, W0], Policy(grace=5))
+    job.start()
+    job.ended(CHIEF, 0, now=1)
+    assert job.due(now=2) == []
+    job.under_way(W0, serves=True)
+    assert job.due(now=3) == [Terminate(W0)]
+
+
+def test_workers_that_serve_end_with_the_chief(launch):
+    text = """
+import penstock as tf
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+if me == "chief":
+    for other in ("ps", "worker"): hear(other)
+else:
+    server = tf.distribute.Server(resolver.cluster_spec(), job_name=me, task_index=index)
+    tell(me)
+    server.join()
+"""
+    code, _, err = finish(launch(text, options=["--chief", "--workers", 1, "--grace", DEADLINE * 2]))
+    assert code == 0 and "chief:0 is done" in err and "did not end" not in err
+
+
+def test_a_coordinator_that_fails_after_its_first_steps_is_restarted(launch):
+    text = """
+import penstock as tf
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+if me != "chief":
+    tf.distribute.Server(resolver.cluster_spec(), job_name=me, task_index=index).join()
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+value = coordinator.schedule(tf.function(lambda: tf.constant(3) + 4))
+coordinator.join()
+print("found", value.fetch(), flush=True)
+if tell("failed"): raise ValueError("once")
+"""
+    code, lines, err = finish(launch(text, options=["--chief", "--workers", 1]))
+    assert code == 0, err
+    assert lines.count("[chief:0] found 7") == 2
+    assert "chief:0 failed once" in err
+
+
 def test_delays_double_up_to_a_bound():
     assert [Policy().delay(n) for n in (1, 2, 3, 5, 6, 7, 2000)] == [1, 2, 4, 16, 30, 30, 30]
 

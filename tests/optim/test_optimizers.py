@@ -153,6 +153,8 @@ _ROW_RULES = [
     tf.train.AdagradOptimizer(0.1),
     tf.train.FtrlOptimizer(0.1),
     tf.train.RMSPropOptimizer(0.1, momentum=0.5),
+    tf.contrib.opt.LazyAdamOptimizer(0.1, name="LazyAdam"),
+    tf.contrib.opt.AdaMaxOptimizer(0.1),
 ]
 
 
@@ -250,6 +252,20 @@ def test_moving_averages(case: dict[str, Any]) -> None:
             session.run(update)
             rows.append(session.run(average))
     np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_averages_and_their_decay_follow_the_step_before(use_resource: bool) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        v = tf.Variable(1.0, use_resource=use_resource)
+        count = tf.train.get_or_create_global_step()
+        train = tf.train.GradientDescentOptimizer(1.0).apply_gradients([(tf.constant(1.0), v)], global_step=count)
+        ema = tf.train.ExponentialMovingAverage(0.9, num_updates=count)
+        with tf.control_dependencies([train]):
+            train = ema.apply([v])
+        session.run(tf.global_variables_initializer())
+        session.run(train)
+        assert session.run([v, ema.average(v)]) == [0.0, pytest.approx(2 / 11)]
 
 
 def test_clipped_gradients() -> None:

@@ -14,6 +14,7 @@ from penstock.passes.deal_ids import deal_ids
 from penstock.passes.optimize import optimize
 from penstock.passes.place import place
 from penstock.passes.prune import prune
+from penstock.passes.sparse_updates import sum_before_sending
 
 ROWS, WIDTH = 11, 3
 TABLE = np.random.RandomState(0).rand(ROWS, WIDTH).astype("f")
@@ -105,3 +106,21 @@ def test_shards_that_were_not_cut_evenly_are_left_alone() -> None:
         rows = tf.nn.embedding_lookup_sparse([long, short], tf.SparseTensor(*sparse_ids(rows=[[16], [3]])), None, "mod")
         session.run(tf.global_variables_initializer())
         np.testing.assert_allclose(session.run(rows), [TABLE[8], TABLE[10]])
+
+
+@pytest.mark.parametrize("is_read_whole", [False, True])
+def test_rows_that_were_dealt_out_are_not_summed_unless_compiled_code_takes_the_table(is_read_whole: bool) -> None:
+    with tf.Graph().as_default():
+        ids = tf.sparse_placeholder(tf.int64)
+        with tf.device("/job:ps/task:0"):
+            parts = shards("div", 2)
+        with tf.device("/job:worker/task:0"):
+            rows = tf.nn.embedding_lookup_sparse(parts, ids, None, partition_strategy="div", combiner="sum")
+            train = tf.train.AdagradOptimizer(0.5).minimize(tf.reduce_sum(rows))
+        fetched = [tf.reduce_sum(part) for part in parts] if is_read_whole else []
+        feeds = [ids.indices, ids.values, ids.dense_shape]
+        devices = [f"/job:{job}/replica:0/task:0/device:CPU:0" for job in ("ps", "worker")]
+        placed = place(optimize(prune(feeds, fetched, [train])), devices, False)
+        ops = [node.op.name for node in sum_before_sending(deal_ids(placed)).nodes]
+    assert ops.count("_DealIds") == 1
+    assert ops.count("SumDuplicateRowsOnHost") == (2 if is_read_whole else 0)

@@ -49,6 +49,7 @@ def test_the_list_names_each_pass() -> None:
         "gather_before_segments",
         "kernels_on_host",
         "lists_on_host",
+        "move_barriers",
         "optimize",
         "read_late",
         "rows_on_host",
@@ -84,6 +85,17 @@ def counted(x: Any, y: Any) -> Any:
     return tf.cond(tf.reduce_sum(y) > 0, lambda: x + tf.assign_add(total, tf.ones([1, WIDTH])), lambda: x - total)
 
 
+def joined(x: Any) -> Any:
+    """A value of the parameter server that waits there for a group, which the worker has joined."""
+    total = variable(1)
+    with tf.device(PS):
+        first, second = tf.assign_add(total, tf.ones([1, WIDTH])), tf.identity(x)
+    with tf.device(WORKER), tf.control_dependencies([first, second]):
+        both = tf.no_op()
+    with tf.device(PS), tf.control_dependencies([both]):
+        return x + tf.identity(second)
+
+
 def from_dataset() -> Any:
     data = tf.data.Dataset.range(4).map(lambda i: tf.ones([WIDTH]) * tf.cast(i, tf.float32)).batch(2).repeat()
     return data.make_one_shot_iterator().get_next()
@@ -99,6 +111,7 @@ MORE: dict[str, Callable[[Any, Any], Any]] = {
     "sums": lambda x, y: tf.concat([summed_rows(x), y], 0),
     "variable": lambda x, y: x + variable(1),
 }
+RARE: dict[str, Callable[[Any, Any], Any]] = {"joined": lambda x, y: joined(x)}
 
 
 def results(steps: Steps, target: str) -> list[Any]:
@@ -112,7 +125,7 @@ def results(steps: Steps, target: str) -> list[Any]:
         tensors = [x]
         for name, first, second in steps:
             with tf.device(WORKER if first % 2 else PS):
-                step = {**STEPS, **MORE}[name]
+                step = {**STEPS, **MORE, **RARE}[name]
                 tensors.append(step(tensors[first % len(tensors)], tensors[second % len(tensors)]))
         with tf.device(WORKER):
             loss = tf.reduce_mean((tensors[-1] + tf.gather(variable(7), tf.range(5) % 3)[0]) ** 2)
@@ -210,7 +223,7 @@ def test_graphs_give_the_same_without_a_pass(target: str, left_out: str) -> None
     @given(graphs([*MORE, *MORE, *STEPS]))
     @example([("branch", 1, 0), ("sums", 0, 0)])
     @example([("list", 1, 0), ("dataset", 0, 1)])
-    @example([("split sums", 1, 0)])
+    @example([("split sums", 1, 0), ("joined", 0, 1)])
     def check(steps: Steps) -> None:
         check_same(watch.results(steps, target), expected(tuple(steps)))
 

@@ -52,3 +52,30 @@ def test_soft_placement_takes_another_of_the_kind_else_a_cpu():
         assert found == {"tower": "GPU:0", "unique": "CPU:0", "other": "CPU:0"}
         with pytest.raises(InvalidArgumentError, match="available devices"):
             placed([tower])
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
+def test_a_read_for_another_device_does_not_move_a_variable(use_resource):
+    with tf.Graph().as_default(), tf.variable_scope("", use_resource=use_resource):
+        v = tf.get_variable("v", initializer=1.0)
+        with tf.device("/cpu:0"):
+            read = v.read_value()
+        assert placed([], [v.initializer])["v"] == placed([read])["v"] == "GPU:0"
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
+def test_control_flow_moves_no_variable(use_resource):
+    """A conditional and a loop that use variables of several devices leave each where it is in other steps."""
+    with tf.Graph().as_default(), tf.variable_scope("", use_resource=use_resource):
+        free = tf.get_variable("free", initializer=1.0)
+        with tf.device("/cpu:0"):
+            bound = tf.get_variable("bound", initializer=1.0)
+        queue = tf.FIFOQueue(2, tf.float32, name="q")
+        chosen = tf.cond(queue.size() > 0, lambda: tf.assign_add(free, bound), lambda: bound + queue.dequeue())
+        loop = tf.while_loop(lambda i: i < free, lambda i: i + bound, [0.0])
+        both = {"free": "GPU:0", "bound": "CPU:0"}
+        assert placed([], [tf.global_variables_initializer()]).items() >= both.items()
+        assert placed([chosen]).items() >= both.items()
+        assert placed([loop]).items() >= both.items()
+        of_one = tf.cond(queue.size() > 0, lambda: bound.read_value(), lambda: tf.constant(0.0), name="of_one")
+        assert placed([of_one])["of_one"] == "CPU:0"  # with its only variable

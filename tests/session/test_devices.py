@@ -52,6 +52,37 @@ def test_colocation_conflict_is_refused():
             sess.run(update)
 
 
+@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
+def test_control_flow_over_two_devices(use_resource):
+    """A conditional, a loop and their gradients use variables of two devices of one task, which stay there."""
+    config = tf.ConfigProto(device_count={"CPU": 2, "GPU": 0})
+    with tf.Graph().as_default(), tf.Session(config=config) as sess, tf.variable_scope("", use_resource=use_resource):
+        with tf.device("/cpu:0"):
+            v = tf.get_variable("v", initializer=[1.0, 2.0])
+        with tf.device("/cpu:1"):
+            w = tf.get_variable("w", initializer=[3.0, 5.0])
+        grow = tf.placeholder(tf.bool, [])
+        fed = tf.placeholder_with_default([10.0, 10.0], [2])
+
+        def grown():
+            with tf.control_dependencies([tf.assign_add(v, w + fed)]):
+                return tf.assign_add(w, tf.cond(grow, lambda: v.read_value() * w, lambda: v + 1.0))
+
+        chosen = tf.cond(grow, grown, lambda: v * w)
+        _, power = tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, x * v.read_value() * w), [0, fed])
+        slopes = tf.gradients(power, [v, w]) + tf.gradients(tf.cond(grow, lambda: v * w, lambda: w), [v, w])
+        sess.run(tf.global_variables_initializer())
+        np.testing.assert_array_equal(sess.run(chosen, {grow: False}), [3.0, 10.0])
+        np.testing.assert_array_equal(sess.run(power), [90.0, 1000.0])
+        found = sess.run(slopes, {grow: True})
+        np.testing.assert_array_equal(found, [[180.0, 1000.0], [60.0, 400.0], [3.0, 5.0], [1.0, 2.0]])
+        np.testing.assert_array_equal(sess.run(chosen, {grow: True}), [3.0 + 14.0 * 3.0, 5.0 + 17.0 * 5.0])
+        np.testing.assert_array_equal(sess.run(v), [14.0, 17.0])
+        np.testing.assert_array_equal(sess.run(w), [45.0, 90.0])
+        owners = sess._master.tasks.default.devices
+        assert [[key for key, _ in owner.resources.items()] for owner in owners] == [[("", "v")], [("", "w")]]
+
+
 def test_one_step_over_two_tasks_in_one_process():
     """Master, partitions, Send and Recv: the path of a cluster, with peers in this process."""
     with tf.Graph().as_default() as graph:

@@ -21,7 +21,15 @@ RULES = {
 }
 
 
-def _trained(target: str, devices: Any, rule: str, use_resource: bool) -> np.ndarray:
+def _looked_up(table: Any, ids: tf.Tensor, each_once: bool) -> tf.Tensor:
+    if not each_once:
+        return tf.nn.embedding_lookup(table, ids, partition_strategy="div")
+    places = tf.range(tf.size(ids, out_type=tf.int64))
+    sparse = tf.SparseTensor(tf.stack([places, places], 1), ids, tf.fill([2], tf.size(ids, out_type=tf.int64)))
+    return tf.nn.embedding_lookup_sparse(table, sparse, None, partition_strategy="div", combiner="sum")
+
+
+def _trained(target: str, devices: Any, rule: str, use_resource: bool, each_once: bool = False) -> np.ndarray:
     with tf.Graph().as_default(), tf.device(devices):
         initial = np.random.RandomState(9).rand(ROWS, WIDTH).astype(np.float32)
         table = tf.get_variable(
@@ -34,7 +42,7 @@ def _trained(target: str, devices: Any, rule: str, use_resource: bool) -> np.nda
             use_resource=use_resource,
         )
         ids = tf.placeholder(tf.int64, [None])
-        rows = tf.nn.embedding_lookup(table, ids, partition_strategy="div")
+        rows = _looked_up(table, ids, each_once)
         loss = tf.reduce_sum(tf.square(rows - 0.3))
         train = RULES[rule]().minimize(loss)
         with tf.Session(target) as session:
@@ -44,19 +52,20 @@ def _trained(target: str, devices: Any, rule: str, use_resource: bool) -> np.nda
             return np.concatenate(session.run(list(table)))
 
 
+@pytest.mark.parametrize("each_once", [False, True])
 @pytest.mark.parametrize(
     ("rule", "use_resource"),
     [("adagrad", False), ("adagrad", True), ("adam", False), ("gradient_descent", True), ("momentum", False)],
 )
-def test_as_in_one_task(rule: str, use_resource: bool) -> None:
+def test_as_in_one_task(rule: str, use_resource: bool, each_once: bool) -> None:
     with ExitStack() as servers:
         addresses = free_addresses(3)
         cluster = tf.train.ClusterSpec({"ps": addresses[:2], "worker": addresses[2:]})
         for task in (("ps", 0), ("ps", 1), ("worker", 0)):
             server = servers.enter_context(tf.train.Server(cluster, *task))
         setter = tf.train.replica_device_setter(cluster=cluster)
-        over_tasks = _trained(server.target, setter, rule, use_resource)
-    np.testing.assert_allclose(over_tasks, _trained("", None, rule, use_resource), rtol=2e-5, atol=1e-6)
+        over_tasks = _trained(server.target, setter, rule, use_resource, each_once)
+    np.testing.assert_allclose(over_tasks, _trained("", None, rule, use_resource, each_once), rtol=2e-5, atol=1e-6)
 
 
 def test_a_row_out_of_range_changes_nothing() -> None:

@@ -47,6 +47,14 @@ def test_plots_stand_side_by_side(tmp_path):
     assert all(len(blue(half)) for half in (drawn[:, :300], drawn[:, 300:]))
 
 
+def test_plots_stand_in_rows(tmp_path):
+    drawn = pixels(tmp_path, *[Plot("t", {"y": ([1, 2], [4, 4])})] * 3, size=(300, 200), columns=2)
+    assert drawn.shape == (400, 600, 3)
+    quarters = [drawn[y : y + 200, x : x + 300] for y in (0, 200) for x in (0, 300)]
+    assert (quarters[0] == quarters[1]).all() and (quarters[0] == quarters[2]).all()
+    assert len(blue(quarters[0])) and (quarters[3] == 255).all()
+
+
 @pytest.mark.parametrize(
     "line", [([], []), ([1], [5]), ([1, 2], [7, 7]), ([1, 2, 3], [1, np.nan, np.inf]), ([0, 1], [-1e30, 1e30])]
 )
@@ -57,3 +65,5 @@ def test_lines_with_little_in_them(tmp_path, line):
 def test_what_cannot_be_drawn(tmp_path):
     with pytest.raises(ValueError, match="at least 200 by 200"):
         save(tmp_path / "plot.png", Plot("t", {}), size=(100, 100))
+    with pytest.raises(ValueError, match="columns must be at least 1, received 0"):
+        save(tmp_path / "plot.png", Plot("t", {}), columns=0)

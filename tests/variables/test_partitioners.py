@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from golden_programs import load
 
+from penstock.distribute import partitioners as distributed
 from penstock.graph.shape import TensorShape
 from penstock.variables import partitioners
 
@@ -22,7 +23,7 @@ def test_partitioners(name: str) -> None:
     for row in rows:
 
         def partitions(row: dict = row) -> list[int]:
-            make = getattr(partitioners, name)
+            make = getattr(distributed if row["partitioner"].startswith("tf2.distribute.") else partitioners, name)
             return make(**row["kwargs"])(shape=TensorShape(row["shape"]), dtype=row["dtype"])
 
         if "raises" in row:

@@ -30,10 +30,11 @@ from penstock.errors import (
 )
 from penstock.wire import codec, shared_memory
 from penstock.wire.channel import Channel
-from penstock.wire.codec import HEADER, Cancel, Done, Ping, Region, Released, Tensors, encode
+from penstock.wire.codec import HEADER, encode
 from penstock.wire.credentials import Credentials, create_credentials
 from penstock.wire.loop import Loop
-from penstock.wire.shared_memory import SMALLEST
+from penstock.wire.messages import Cancel, Done, Ping, Region, Released, Tensors
+from penstock.wire.shared_memory import LARGE, SMALLEST, YOURS
 from penstock.wire.stream import Stream, TlsStream
 
 TRANSPORTS = ["tcp", "unix", "tls"]
@@ -420,6 +421,57 @@ def test_regions_of_a_message_that_cannot_be_sent(on_unix: tuple[Peer, Peer]) ->
     assert regions(one) == 1
 
 
+def test_a_large_region_goes_to_and_fro(on_unix: tuple[Peer, Peer]) -> None:
+    one, other = on_unix
+    for i in range(5):
+        value = np.full(LARGE // 8, i, np.float64)
+        arrived = send_one(one, other, value)
+        np.testing.assert_array_equal(arrived, value)
+        del arrived
+        answer = np.full(LARGE // 4, -i, np.float32)
+        np.testing.assert_array_equal(send_one(other, one, answer), answer)
+    assert (regions(one), regions(other)) == (1, 0)
+
+
+def test_a_region_in_use_does_not_go_back(on_unix: tuple[Peer, Peer]) -> None:
+    one, other = on_unix
+    kept = send_one(one, other, np.zeros(LARGE, np.uint8))
+    answer = send_one(other, one, np.ones(LARGE, np.uint8))
+    assert not kept.any()
+    more = send_one(one, other, np.full(LARGE, 2, np.uint8))  # its answer is in use
+    assert (answer == 1).all()
+    assert (more == 2).all()
+    assert (regions(one), regions(other)) == (2, 1)
+
+
+def test_a_large_region_of_a_message_that_cannot_be_sent(on_unix: tuple[Peer, Peer]) -> None:
+    one, other = on_unix
+    value = np.arange(LARGE // 8)
+    send_one(one, other, value)
+    with pytest.raises(UnimplementedError):
+        other.channel.send(Tensors(1, [0, 1], [value, np.array([object()], object)]))
+    np.testing.assert_array_equal(send_one(other, one, value), value)
+    assert (regions(one), regions(other)) == (1, 0)
+
+
+def test_idle_regions_give_their_memory_back(on_unix: tuple[Peer, Peer]) -> None:
+    one, other = on_unix
+    value = np.ones(LARGE, np.uint8)
+    kept = send_one(one, other, value)
+    send_one(one, other, value)
+    other.channel.send(Ping())  # the second region is free
+    send_one(other, one, np.zeros(1))
+    arena = one.channel._arena
+    assert arena is not None
+    arena.trim()
+    assert [memory.all() for memory in arena._memory.values()] == [True, True]
+    arena.trim()
+    assert [memory.any() for memory in arena._memory.values()] == [True, False]
+    assert kept.all()
+    assert send_one(one, other, value).all()
+    assert regions(one) == 2
+
+
 def test_without_memory_to_share(on_unix: tuple[Peer, Peer], monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = on_unix
 
@@ -466,6 +518,7 @@ HOSTILE: dict[str, Callable[[], list[tuple[bytes, tuple[int, ...]]]]] = {
     "a region twice": lambda: [(frame(Region(0, PAGE)), (sealed(PAGE),)) for _ in range(2)],
     "many descriptors": lambda: [(frame(Ping()), (sealed(PAGE),)) for _ in range(40)],
     "a tensor nowhere": lambda: [(tensor_in(5, 100), ())],
+    "a tensor in a region that was not lent": lambda: [(tensor_in(YOURS, 100), ())],
     "a tensor too large": lambda: [(frame(Region(0, PAGE)), (sealed(PAGE),)), (tensor_in(0, PAGE + 1), ())],
     "two tensors in one": lambda: [(frame(Region(0, PAGE)), (sealed(PAGE),)), (tensor_in(0, 10) * 2, ())],
     "a release of nothing": lambda: [(frame(Released([0])), ())],
@@ -505,6 +558,22 @@ def test_a_region_released_twice(credentials: Credentials, caplog: pytest.LogCap
     peer.stop()
     view = memoryview(bytearray(1 << 16))
     stream.read_some(view)  # the descriptor of the region is closed with the stream
+    stream.close()
+    stream.free()
+
+
+def test_a_region_that_comes_back_twice(credentials: Credentials, caplog: pytest.LogCaptureFixture) -> None:
+    mine, stream = streams("unix", credentials)
+    peer = Peer(mine, "peer").start()
+    peer.channel.send(Tensors(1, [0], [np.zeros(PAGE, np.uint8)]))
+    write(stream, tensor_in(YOURS, PAGE))
+    kept = peer.get().values[0]
+    write(stream, tensor_in(YOURS, PAGE))
+    assert "does not hold" in peer.end().message
+    assert not kept.any()
+    assert len(caplog.records) == 1
+    peer.stop()
+    stream.read_some(memoryview(bytearray(1 << 16)))  # the descriptor of the region is closed with the stream
     stream.close()
     stream.free()
 

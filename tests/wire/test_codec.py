@@ -15,12 +15,12 @@ from hypothesis.extra import numpy as hnp
 
 from penstock.errors import DataLossError, InvalidArgumentError, UnimplementedError
 from penstock.wire import codec
-from penstock.wire.codec import (
-    ALIGNMENT,
-    HEADER,
+from penstock.wire.codec import ALIGNMENT, HEADER, decode, decode_header, decode_whole, encode
+from penstock.wire.messages import (
     Cancel,
     Done,
     Failed,
+    Free,
     Goodbye,
     Hello,
     Ping,
@@ -30,10 +30,6 @@ from penstock.wire.codec import (
     RunGraph,
     Tensors,
     Welcome,
-    decode,
-    decode_header,
-    decode_whole,
-    encode,
 )
 
 relaxed = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
@@ -116,7 +112,7 @@ U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=50)
 SOME = st.lists(st.tuples(U64, tensors()), max_size=5)
 CARRIED = {
-    RunGraph: st.tuples(U64, U64, st.floats(), st.booleans(), U32),
+    RunGraph: st.tuples(U64, U64, st.floats(), st.booleans(), U32, U64, U64, U64),
     Tensors: st.tuples(U64),
     Done: st.tuples(U64, st.binary(max_size=100)),
 }
@@ -126,6 +122,7 @@ PLAIN = {
     Goodbye: st.tuples(U32, TEXT),
     Failed: st.tuples(U64, U32, TEXT, TEXT),
     Cancel: st.tuples(U64, U32, TEXT),
+    Free: st.tuples(st.lists(TEXT, max_size=10), st.lists(U64, max_size=10)),
     Ping: st.just(()),
     Pong: st.just(()),
     Region: st.tuples(U64, U64),
@@ -336,6 +333,8 @@ HOSTILE = {
         *[entry(STRINGS, STRING, (1,), 0, 1 << 16)] * 1000, payload=struct.pack("<Q", 65528) + bytes(65528)
     ),
     "a part of a region's number": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Released], 7, 0) + bytes(7),
+    "a list longer than the frame": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Free], 8, 0)
+    + struct.pack("<II", 2**32 - 1, 0),
     "text that is no UTF-8": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Welcome], 14, 0)
     + struct.pack("<I", 2)
     + b"\xff\xff"

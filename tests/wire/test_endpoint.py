@@ -31,10 +31,11 @@ from penstock.master.links import Link, Links
 from penstock.server import Server
 from penstock.wire import endpoint
 from penstock.wire.channel import Channel
-from penstock.wire.codec import Cancel, Hello, Region, RunGraph, Tensors, encode
+from penstock.wire.codec import encode
 from penstock.wire.control import ControlClient
 from penstock.wire.credentials import Credentials
 from penstock.wire.loop import Loop
+from penstock.wire.messages import Cancel, Hello, Region, RunGraph, Tensors
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.step import Step
 from penstock.worker.worker import MAX_EARLY, MAX_ENDED

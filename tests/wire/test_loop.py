@@ -81,6 +81,19 @@ def test_who_usually_waits_reads(reader: Reader) -> None:
     assert reader.threads[-1] != threading.get_ident()
 
 
+def test_who_usually_waits_reads_though_another_waits_for_long(reader: Reader) -> None:
+    slow = Reader(reader.loop)
+    late = slow.ask()
+    waiting = threading.Thread(target=reader.loop.wait, args=(late, DEADLINE))
+    waiting.start()
+    read_here = wait_often(reader, 200)
+    assert sum(read_here) > 100
+    slow.answer()
+    waiting.join(DEADLINE)
+    assert late.is_set and not waiting.is_alive()
+    slow.close()
+
+
 def test_nobody_reads_for_long_who_waits_no_more_than_others(reader: Reader) -> None:
     second = Reader(reader.loop)
     ready, gone = threading.Barrier(2), threading.Barrier(2)
@@ -101,6 +114,36 @@ def test_nobody_reads_for_long_who_waits_no_more_than_others(reader: Reader) -> 
     other.join(DEADLINE)
     assert all(len(each) == 50 for each in read)  # every answer came, read by either thread
     second.close()
+
+
+def test_a_wait_for_two_answers_while_the_thread_of_the_loop_reads(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_often(reader, 50)
+    loop = reader.loop
+    end = time.monotonic() + DEADLINE
+    while loop._thread is None or loop._reading_thread != loop._thread.ident:  # it reads when nobody else does
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    monkeypatch.setattr("penstock.wire.loop.IDLE_SECS", 2 * DEADLINE)
+    first, second = reader.ask(), reader.ask()
+    timers = [threading.Timer(seconds, reader.answer) for seconds in (0.05, 0.1)]
+    for timer in timers:
+        timer.start()
+    assert loop.wait(second, DEADLINE) and first.is_set
+    for timer in timers:
+        timer.join(DEADLINE)
+
+
+def test_who_waits_seldom_need_not_wait_for_who_reads_usually(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_often(reader, 50)
+    monkeypatch.setattr("penstock.wire.loop.IDLE_SECS", 2 * DEADLINE)
+    wait_often(reader, 1)
+    found: list[bool] = []
+    other = threading.Thread(target=lambda: found.extend(wait_often(reader, 2)))
+    other.start()
+    other.join(DEADLINE)
+    assert len(found) == 2
 
 
 def test_a_signal_of_another_thread_wakes_who_reads(reader: Reader) -> None:

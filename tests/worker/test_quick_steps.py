@@ -13,7 +13,7 @@ import pytest
 import penstock.v1 as tf
 from penstock.passes.place import place
 from penstock.passes.prune import prune
-from penstock.wire.codec import RunGraph
+from penstock.wire.messages import RunGraph
 from penstock.worker.devices import local_devices
 from penstock.worker.worker import Worker
 

@@ -101,6 +101,20 @@ def test_what_runs_once_is_not_compiled(compilations):
     assert compilations == []
 
 
+@pytest.mark.parametrize(("later", "programs"), [(1, 0), (1e9, 1)], ids=["always quick", "long in all"])
+def test_quick_work_is_compiled_once_it_has_taken_long_in_all(later, programs, compilations, monkeypatch):
+    monkeypatch.setattr(tiers, "WORTH", DEADLINE)
+    monkeypatch.setattr(tiers, "LATER", later)
+    monkeypatch.setattr(tiers, "LONG", 0.01)
+    x = tf.placeholder(tf.float32, [1000])
+    y = tf.tanh(x) * 2.0
+    with tf.Session(config=ON_CPU) as sess:
+        for i in range(1000):
+            np.testing.assert_allclose(sess.run(y, {x: np.full(1000, i)}), 2 * np.tanh(np.full(1000, i)), 1e-6)
+        assert wait_idle(DEADLINE)
+    assert len(compilations) == programs
+
+
 @pytest.mark.parametrize("config", [None, ON_CPU], ids=["any device", "CPU"])
 def test_a_thousand_lengths_need_few_programs(config, compilations, eager_compiler):
     x = tf.placeholder(tf.float32, [None])

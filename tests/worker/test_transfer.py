@@ -7,7 +7,7 @@ from typing import Any
 import penstock.v1  # noqa: F401  (declares the ops)
 from penstock.graph.opdef import op_of
 from penstock.passes.ir import Node
-from penstock.worker.transfer import together
+from penstock.worker.transfer import RecvCall, SendCall, note_unused, together
 
 
 def node(op: str, task: str = "", repeated: bool = False) -> Node:
@@ -20,7 +20,15 @@ def names(steps: list[Any]) -> list[Any]:
 
 def test_sends_wait_for_others_while_the_host_does_little() -> None:
     steps = [node("_Send", "a"), node("Reshape"), node("_Send", "b"), node("Unique"), node("_Send", "a")]
-    assert names(together(steps)) == ["Reshape_", "Unique_", ["_Send_a", "_Send_a"], ["_Send_b"]]
+    assert names(together(steps)) == ["Reshape_", ["_Send_b"], "Unique_", ["_Send_a", "_Send_a"]]
+
+
+def test_small_work_that_no_send_needs_comes_after_it() -> None:
+    steps = [node("_Send", "a"), node("Reshape"), node("_Send", "b"), node("_Send", "a"), node("Unique"), node("_Recv")]
+    found = names(together(steps))
+    assert found[0] == "Reshape_"
+    assert sorted(found[1:3]) == [["_Send_a", "_Send_a"], ["_Send_b"]]
+    assert found[3:] == ["Unique_", ["_Recv_"]]
 
 
 def test_sends_go_out_before_anything_that_may_take_long() -> None:
@@ -38,3 +46,43 @@ def test_sends_of_iterations_are_numbered_by_themselves() -> None:
 def test_neighbouring_receives_are_one() -> None:
     steps = [node("_Recv"), node("_Recv"), node("Reshape"), node("_Recv"), node("_Send", "a"), node("_Recv")]
     assert names(together(steps)) == [["_Recv_", "_Recv_"], "Reshape_", ["_Recv_"], ["_Send_a"], ["_Recv_"]]
+
+
+class Owner:
+    """Numbers edges as they come."""
+
+    def __init__(self) -> None:
+        self.slots: dict[Any, int] = {}
+
+    def slot(self, edge: Any) -> int:
+        return self.slots.setdefault(edge, len(self.slots))
+
+    source = slot
+
+
+def test_a_send_forgets_what_was_received_and_is_not_needed_after_it() -> None:
+    owner = Owner()
+    received = [Node(f"r{i}", op_of("_Recv"), _transfer(), ()) for i in range(4)]
+    sends = [Node(f"s{i}", op_of("_Send"), _transfer(), ()) for i in range(3)]
+    for send, source in zip(sends, (received[0], received[1], received[1]), strict=True):
+        send.inputs.append((source, 0))
+    calls: list[Any] = [RecvCall(owner, received), *(SendCall(owner, [send]) for send in sends)]
+    note_unused(calls, [owner.slot((received[3], 0))])
+    assert [call.unused for call in calls[1:]] == [[2], [0], []]
+    values: list[Any] = ["sent", "sent later", "unused", "fetched"]
+    calls[2](values, Nowhere())
+    assert values == [None, "sent later", "unused", "fetched"]
+
+
+class Nowhere:
+    """A step whose sends go nowhere."""
+
+    requester = None
+
+    def send(self, *_: object) -> bool:
+        return True
+
+
+def _transfer() -> dict[str, Any]:
+    names = dict.fromkeys(("recv_task", "send_task", "tensor_name"), "")
+    return {**names, "key": 0, "repeated": False}

@@ -71,7 +71,7 @@ def batch_norm(
     with variable_scope(scope, "BatchNorm", [inputs], reuse=reuse, custom_getter=variable_getter()) as sc:
         inputs = convert_to_tensor(inputs)
         if inputs.shape.rank is None:
-            raise ValueError(f"Inputs {inputs.name} has undefined rank")
+            raise ValueError(f"Inputs {inputs.label} has undefined rank")
         layer = _Uncollected(
             axis=1 if first else -1,
             momentum=decay,
@@ -99,7 +99,7 @@ def batch_norm(
         if flat:
             channels = inputs.shape.as_list()[-1]
             if channels is None:
-                raise ValueError(f"Inputs {inputs.name} has undefined channels dimension {inputs.shape}.")
+                raise ValueError(f"Inputs {inputs.label} has undefined channels dimension {inputs.shape}.")
             image = reshaping.reshape(inputs, [-1, channels, 1, 1] if first else [-1, 1, 1, channels])
             outputs = reshaping.reshape(layer.apply(image, training=is_training), reshaping.shape(inputs))
             outputs.set_shape(inputs.shape)
@@ -154,7 +154,7 @@ def layer_norm(
         inputs = convert_to_tensor(inputs)
         rank = inputs.shape.rank
         if rank is None:
-            raise ValueError(f"Inputs {inputs.name} has undefined rank.")
+            raise ValueError(f"Inputs {inputs.label} has undefined rank.")
         first = begin_norm_axis + rank if begin_norm_axis < 0 else begin_norm_axis
         if begin_params_axis >= rank or first >= rank:
             raise ValueError(
@@ -163,7 +163,7 @@ def layer_norm(
             )
         shape = inputs.shape.as_list()[begin_params_axis:]
         if None in shape:
-            raise ValueError(f"Inputs {inputs.name}: shape of inputs beyond begin_params_axis is not defined.")
+            raise ValueError(f"Inputs {inputs.label}: shape of inputs beyond begin_params_axis is not defined.")
         beta, gamma = _parameters(inputs, shape, center, scale, None, None, variables_collections, trainable)
         mean, variance = normalization.moments(inputs, list(range(first, rank)), keep_dims=True)
         epsilon = 1e-3 if inputs.dtype.base_dtype is dt.float16 else 1e-12
@@ -198,7 +198,7 @@ def group_norm(
         inputs = convert_to_tensor(inputs)
         rank = inputs.shape.rank
         if rank is None:
-            raise ValueError(f"Inputs {inputs.name} has undefined rank.")
+            raise ValueError(f"Inputs {inputs.label} has undefined rank.")
         at = channels_axis % rank
         axes = sorted(axis % rank for axis in reduction_axes)
         if at in axes or any(axis == 0 for axis in axes):
@@ -243,11 +243,11 @@ def instance_norm(
         inputs = convert_to_tensor(inputs)
         rank = inputs.shape.rank
         if rank is None:
-            raise ValueError(f"Inputs {inputs.name} has undefined rank.")
+            raise ValueError(f"Inputs {inputs.label} has undefined rank.")
         at = 1 if checked_format(data_format, ("NHWC", "NCHW")) == "channels_first" else rank - 1
         channels = inputs.shape.as_list()[at]
         if channels is None:
-            raise ValueError(f"Inputs {inputs.name} has undefined channels dimension {inputs.shape}.")
+            raise ValueError(f"Inputs {inputs.label} has undefined channels dimension {inputs.shape}.")
         beta, gamma = _parameters(
             inputs, [channels], center, scale, param_initializers, None, variables_collections, trainable
         )

@@ -84,7 +84,9 @@ class AttentionMechanism:
         with name_scope(None, f"{name}MemoryInit", nest.flatten(memory)):
             memory = convert_to_tensor(memory, name="memory")
             if memory.shape.rank is None or any(d is None for d in memory.shape.as_list()[2:]):
-                raise ValueError(f"Expected memory {memory.name} to have fully defined inner dims, saw: {memory.shape}")
+                raise ValueError(
+                    f"Expected memory {memory.label} to have fully defined inner dims, saw: {memory.shape}"
+                )
             self._lengths = None
             if memory_sequence_length is not None:
                 lengths = convert_to_tensor(memory_sequence_length, name="memory_sequence_length")

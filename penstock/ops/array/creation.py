@@ -11,11 +11,14 @@ from penstock.graph import dtype as dt
 from penstock.graph.arrays import array_of
 from penstock.graph.constant import constant_value, constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor, make_constant
+from penstock.graph.dimension import Dimension
 from penstock.graph.dtype import DType, as_dtype
+from penstock.graph.graph import get_default_graph
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
+from penstock.graph.ragged_tensor import Ragged
 from penstock.graph.scopes import name_scope
-from penstock.graph.shape import Dimension, TensorShape, as_shape
+from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.sparse_tensor import SparseTensor
 from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.jaxprs.symbols import as_size
@@ -66,6 +69,8 @@ def placeholder(dtype: DTypeLike, shape: ShapeLike = None, name: str | None = No
 
     >>> x = tf.placeholder(tf.float32, [None, 784])
     """
+    if get_default_graph().is_eager:
+        raise RuntimeError("tf.placeholder() is not compatible with eager execution: pass values as arguments.")
     tensor: Tensor = placeholder_op(dtype=as_dtype(dtype), shape=as_shape(shape), name=name)
     return tensor
 
@@ -190,6 +195,10 @@ def zeros_like(
     tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
 ) -> Tensor:
     """Zeros of the shape (and type) of `tensor`."""
+    if isinstance(tensor, Ragged):
+        zeroed: Any = tensor.with_flat_values(zeros_like(tensor.flat_values, dtype, name, optimize))
+        rows: Tensor = zeroed
+        return rows
     with name_scope(name, "zeros_like", [tensor]) as scope:
         source = convert_to_tensor(tensor, name="tensor")
         wanted = source.dtype.base_dtype if dtype is None else as_dtype(dtype)
@@ -205,6 +214,10 @@ def ones_like(
     tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
 ) -> Tensor:
     """Ones of the shape (and type) of `tensor`."""
+    if isinstance(tensor, Ragged):
+        filled: Any = tensor.with_flat_values(ones_like(tensor.flat_values, dtype, name, optimize))
+        rows: Tensor = filled
+        return rows
     with name_scope(name, "ones_like", [tensor]) as scope:
         source = convert_to_tensor(tensor, name="tensor")
         dims = shape_internal(source, optimize=optimize, const_name="shape_as_tensor")

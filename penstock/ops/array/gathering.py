@@ -128,8 +128,8 @@ def gather(
 ) -> Tensor:
     """The slices of `params` at `indices` along `axis`: `tf.gather(embeddings, ids)`."""
     at = batch_dims if axis is None else axis
-    # Only the wanted rows of a resource variable are read, on its own device.
-    sparse_read = getattr(params, "sparse_read", None)
+    # Only the wanted rows of a resource variable are read, on its own device; a sharded one takes indices of any rank.
+    sparse_read = getattr(params, "_rows_at", None) or getattr(params, "sparse_read", None)
     result: Tensor
     if sparse_read is not None and not isinstance(at, Tensor) and at == 0 and not batch_dims:
         result = sparse_read(indices, name=name)

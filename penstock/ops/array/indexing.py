@@ -8,10 +8,10 @@ import numpy as np
 
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor, make_constant
+from penstock.graph.dimension import Dimension
 from penstock.graph.opdef import op_of
 from penstock.graph.operation import Tensor, overload
 from penstock.graph.scopes import name_scope
-from penstock.graph.shape import Dimension
 from penstock.kernel.types import INDEX16
 from penstock.ops.array.joining import stack
 from penstock.ops.array.selection import boolean_mask

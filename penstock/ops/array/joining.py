@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +11,12 @@ import numpy as np
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value, constant_value_as_shape
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.dimension import Dimension
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
+from penstock.graph.ragged_tensor import tensor_or_ragged
 from penstock.graph.scopes import name_scope
-from penstock.graph.shape import Dimension, TensorShape
+from penstock.graph.shape import TensorShape
 from penstock.graph.typing import TensorLike
 from penstock.jaxprs.symbols import as_size
 from penstock.kernel.shapes import merge, require_rank
@@ -86,9 +87,15 @@ def _concat_grad(op: Operation, grad: Tensor) -> list[Any]:
 )
 def concat_v2(values: list[Array], axis: Array) -> Array:
     place = int(axis.reshape(()))
-    if all(value.__class__ is np.ndarray for value in values):
-        with contextlib.suppress(ValueError):  # the checks below raise a clear error
+    if {value.__class__ for value in values} == {np.ndarray}:
+        try:
             return np.concatenate(values, axis=place)
+        except ValueError:
+            return _concatenated(values, place)  # raises a clear error
+    return _concatenated(values, place)
+
+
+def _concatenated(values: list[Array], place: int) -> Array:
     first = values[0].shape
     if first and not -len(first) <= place < len(first):
         raise ValueError(f"Expected the dimension to be in the range [{-len(first)}, {len(first)}), but got {place}")
@@ -160,7 +167,7 @@ def stack(values: TensorLike, axis: int = 0, name: str = "stack") -> Tensor:
         except (TypeError, ValueError):
             pass  # the op raises a clear error
     elif len(values):
-        count = convert_to_tensor(values[0], name=name).shape.rank
+        count = tensor_or_ragged(values[0], name=name).shape.rank
         if count is not None and not -count - 1 <= axis <= count:
             raise ValueError(f"Argument `axis` = {axis} not in range [{-count - 1}, {count + 1})")
     result: Tensor = pack(values, axis=axis, name=name)

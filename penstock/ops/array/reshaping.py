@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import Any
 
@@ -14,6 +13,7 @@ from penstock.graph.convert import convert_to_tensor, make_constant
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Operation, Tensor
+from penstock.graph.ragged_tensor import Ragged
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, broadcast_shape
 from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
@@ -106,7 +106,7 @@ def size(input: TensorLike, name: str | None = None, out_type: DTypeLike = dt.in
             dims = op_of("Cast")(input.dense_shape, DstT=as_dtype(out_type), name="Cast")
             result: Tensor = op_of("Prod")(dims, [0], name=scope)
             return result
-        tensor = convert_to_tensor(input)
+        tensor = input.flat_values if isinstance(input, Ragged) else convert_to_tensor(input)
         count = tensor.shape.num_elements()
         if count is not None:
             return make_constant(count, as_dtype(out_type), name=scope)
@@ -119,7 +119,7 @@ def rank(input: TensorLike, name: str | None = None) -> Tensor:
     with name_scope(name, "Rank", [input]) as scope:
         if hasattr(input, "dense_shape"):
             return size(input.dense_shape, name=scope)
-        tensor = convert_to_tensor(input)
+        tensor: Any = input if isinstance(input, Ragged) else convert_to_tensor(input)
         if tensor.shape.rank is not None:
             return make_constant(tensor.shape.rank, dt.int32, name=scope)
         result: Tensor = rank_op(tensor, name=scope)
@@ -164,8 +164,17 @@ def _reshape_to_input(op: Operation, grad: Tensor) -> list[Any]:
 )
 def reshape_op(tensor: Array, shape: Array) -> Array:
     if tensor.__class__ is np.ndarray and shape.__class__ is np.ndarray and shape.dtype.kind == "i":
-        with contextlib.suppress(ValueError, TypeError):  # the checks below raise a clear error
-            return tensor.reshape([d if d >= -1 else None for d in shape.tolist()])
+        dims = shape.tolist()
+        if tuple(dims) == tensor.shape:
+            return tensor
+        try:
+            return tensor.reshape([d if d >= -1 else None for d in dims])
+        except (ValueError, TypeError):
+            return _reshaped(tensor, shape)  # raises a clear error
+    return _reshaped(tensor, shape)
+
+
+def _reshaped(tensor: Array, shape: Array) -> Array:
     dims = [as_size(d) for d in shape]
     unknown = [i for i, d in enumerate(dims) if d == -1]
     if len(unknown) > 1:

@@ -230,6 +230,21 @@ def index_of(
     return items, index, known
 
 
+def _as_key(vector: np.ndarray) -> tuple[str, bytes]:
+    return vector.dtype.char, vector.tobytes()
+
+
+@functools.lru_cache(1024)
+def _numpy_index(masks: tuple[int, ...], rank: int, *vectors: tuple[str, bytes]) -> tuple[Any, ...]:
+    """The index of a NumPy array of some rank, for begin, end and strides of these types and bytes."""
+    begin, end, strides = (np.frombuffer(data, kind) for kind, data in vectors)
+    full = [
+        None if item.dim is None else int(begin[item.entry]) if item.shrink else _range(item, begin, end, strides)
+        for item in _items_of(*masks, count=len(strides), rank=rank)
+    ]
+    return (*full, ...)  # the ellipsis keeps a NumPy scalar an array
+
+
 def _masks(op: Operation) -> dict[str, Any]:
     return {mask: op.attrs[mask] for mask in _MASKS}
 
@@ -261,14 +276,17 @@ def strided_slice_op(
     new_axis_mask: int = 0,
     shrink_axis_mask: int = 0,
 ) -> Array:
-    attrs = {
-        "begin_mask": begin_mask,
-        "end_mask": end_mask,
-        "ellipsis_mask": ellipsis_mask,
-        "new_axis_mask": new_axis_mask,
-        "shrink_axis_mask": shrink_axis_mask,
-    }
-    items, index, known = index_of(attrs, input.shape, begin, end, strides)
+    masks = ellipsis_mask, new_axis_mask, shrink_axis_mask, begin_mask, end_mask
+    if input.__class__ is begin.__class__ is end.__class__ is np.ndarray:
+        try:
+            return input[_numpy_index(masks, input.ndim, *[_as_key(vector) for vector in (begin, end, strides)])]
+        except IndexError:
+            return _checked_slice(input, begin, end, strides, masks)  # raises a clear error
+    return _checked_slice(input, begin, end, strides, masks)
+
+
+def _checked_slice(input: Array, begin: Array, end: Array, strides: Array, masks: Sequence[int]) -> Array:
+    items, index, known = index_of(dict(zip(_MASKS, masks, strict=True)), input.shape, begin, end, strides)
     if not known:
         # Traced indices come first, each keeping its axis with size 1; then all others at once.
         for axis, at in enumerate(index):
@@ -335,6 +353,16 @@ class SlicedVariable(Tensor):
         return self._attributes._assign_slice(bounds, _masks(self.op), value, name)
 
 
+@functools.cache
+def _sliced(kind: Any) -> Any:
+    """A class of tensors with values whose `assign` changes the variable that they are a slice of."""
+
+    def assign(self: Tensor, value: Any, name: str | None = None) -> Any:
+        return self._attributes(value, name)
+
+    return type("SlicedVariable", (kind,), {"__slots__": (), "assign": assign})
+
+
 def strided_slice(
     input_: TensorLike,
     begin: TensorLike,
@@ -353,19 +381,20 @@ def strided_slice(
     >>> tf.strided_slice(x, [0, 1], [4, 5], [2, 2])
     """
     steps = ones_like(begin) if strides is None else strides
-    result: Tensor = strided_slice_op(
-        input_,
-        begin,
-        end,
-        steps,
-        begin_mask=begin_mask,
-        end_mask=end_mask,
-        ellipsis_mask=ellipsis_mask,
-        new_axis_mask=new_axis_mask,
-        shrink_axis_mask=shrink_axis_mask,
-        name=name or "StridedSlice",
-    )
-    if var is not None:
+    masks = {
+        "begin_mask": begin_mask,
+        "end_mask": end_mask,
+        "ellipsis_mask": ellipsis_mask,
+        "new_axis_mask": new_axis_mask,
+        "shrink_axis_mask": shrink_axis_mask,
+    }
+    result: Tensor = strided_slice_op(input_, begin, end, steps, **masks, name=name or "StridedSlice")
+    if var is not None and result.graph.is_eager:
+        bounds = {"begin": begin, "end": end, "strides": steps}
+        kind: Any = type(result)
+        result.__class__ = _sliced(kind)
+        result._attributes = functools.partial(var._assign_slice, bounds, masks)
+    elif var is not None:
         result.__class__ = SlicedVariable
         result._attributes = var
     return result

@@ -1,1 +1,1 @@
-"""Control: ops that decide which nodes run, how often and in which order; also Python functions as nodes."""
+"""Control: ops that decide which nodes run, how often and in which order; also functions of Python and JAX as nodes."""

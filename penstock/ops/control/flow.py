@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
 from penstock.graph import nest
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.function import Function, share_captures, wait_outside
-from penstock.graph.graph import get_default_graph
+from penstock.graph.graph import executing_eagerly_outside_functions, get_default_graph
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import registered
 from penstock.graph.operation import Operation, Tensor
+from penstock.graph.ragged_tensor import Ragged
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.sparse_tensor import SparseTensor
@@ -39,11 +41,16 @@ def cond(
     >>> tf.cond(x > 0, lambda: x, lambda: -x)
     """
     true_fn, false_fn = true_fn or fn1, false_fn or fn2
-    if isinstance(pred, bool):
+    eager = get_default_graph().is_eager
+    if isinstance(pred, bool) and not eager:
         raise TypeError("pred must not be a Python bool: use a Python `if`, or a tensor.")
     for which, function in (("true_fn", true_fn), ("false_fn", false_fn)):
         if function is None or not callable(function):
             raise TypeError(f"{which} must be callable, received {function!r}.")
+    if eager:
+        assert true_fn is not None and false_fn is not None
+        result = true_fn() if pred else false_fn()
+        return result if strict else _without_singleton(result)
     with name_scope(name, "cond", [pred]) as scope:
         predicate = convert_to_tensor(pred, name="pred")
         if predicate.dtype.base_dtype is not dt.bool and predicate.shape.rank not in (None, 0):
@@ -101,7 +108,7 @@ def _check_branches(results: list[Any], branches: list[Function]) -> None:
         )
     for a, b in zip(branches[0].outputs, branches[1].outputs, strict=True):
         if a.dtype.base_dtype != b.dtype.base_dtype:
-            raise ValueError(
+            raise (TypeError if executing_eagerly_outside_functions() else ValueError)(
                 f"true_fn and false_fn must return the same types, received {a.dtype.base_dtype.name} and "
                 f"{b.dtype.base_dtype.name}."
             )
@@ -112,9 +119,31 @@ def _unwrapped(structure: Any, tensors: list[Tensor], strict: bool) -> Any:
     rest = iter(tensors)
     values = [None if leaf is None else like_structure(leaf, rest) for leaf in leaves]
     result = nest.pack_sequence_as(structure, values)
-    if not strict and isinstance(result, (list, tuple)) and len(result) == 1 and not hasattr(result, "_make"):
+    return result if strict else _without_singleton(result)
+
+
+def _without_singleton(result: Any) -> Any:
+    """The only element of a list or tuple that has one; anything else as it is."""
+    if isinstance(result, (list, tuple)) and len(result) == 1 and not hasattr(result, "_make"):
         return result[0]
     return result
+
+
+def cond_v2(
+    pred: TensorLike,
+    true_fn: Callable[[], Any] | None = None,
+    false_fn: Callable[[], Any] | None = None,
+    name: str | None = None,
+) -> Any:
+    """`true_fn()` if `pred` holds, else `false_fn()`, in the structure that these return.
+
+    >>> tf.cond(x > 0, lambda: x, lambda: -x)
+    """
+    if not get_default_graph().is_eager:
+        pred = convert_to_tensor(pred)
+        if pred.shape.rank not in (0, None):
+            raise InvalidArgumentError(f"cond: pred must be a scalar, received {pred!r}.")
+    return cond(pred, true_fn, false_fn, strict=True, name=name)
 
 
 def smart_cond(pred: TensorLike, true_fn: Any = None, false_fn: Any = None, name: str | None = None) -> Any:
@@ -141,7 +170,8 @@ def case(
     if not pairs and default is None:
         raise ValueError("case needs at least one pair or a default.")
     with name_scope(name, "case", [p for p, _ in pairs]):
-        required = [_exclusive([p for p, _ in pairs])] if exclusive and len(pairs) > 1 else []
+        checked = exclusive and len(pairs) > 1 and not get_default_graph().is_eager
+        required = [_exclusive([p for p, _ in pairs])] if checked else []
         if default is None:
             *pairs, (last_pred, last_fn) = pairs
             default = _asserted(last_pred, last_fn)
@@ -194,14 +224,74 @@ def while_loop(
         raise TypeError(f"cond must be callable, received {cond!r}.")
     if not callable(body):
         raise TypeError(f"body must be callable, received {body!r}.")
-    if not loop_vars and loop_vars != 0 and not isinstance(loop_vars, Tensor):
+    if not isinstance(loop_vars, (Tensor, int)) and not loop_vars:
         raise ValueError("No loop variables provided.")
     if parallel_iterations < 1:
         raise TypeError(f"parallel_iterations must be a positive integer, received {parallel_iterations}.")
+    if get_default_graph().is_eager:
+        result = _repeated(cond, body, loop_vars, maximum_iterations, not return_same_structure)
+        return result if return_same_structure else _without_singleton(result)
     with name_scope(name, "while", nest.flatten(loop_vars)) as scope:
         return _WhileBuilder(cond, body, loop_vars, shape_invariants, maximum_iterations).build(
             scope, parallel_iterations, return_same_structure, back_prop
         )
+
+
+def _repeated(cond: Any, body: Any, loop_vars: Any, maximum_iterations: Any, may_pack: bool) -> Any:
+    """A loop of eager execution: of Python."""
+    limit = None if maximum_iterations is None else int(maximum_iterations)
+    current = loop_vars if nest.is_nested(loop_vars) else [loop_vars]
+    done = 0
+    while (limit is None or done < limit) and (cond(**current) if isinstance(current, dict) else cond(*current)):
+        after = body(**current) if isinstance(current, dict) else body(*current)
+        if may_pack and len(current) == 1 and not isinstance(after, (list, tuple, dict)):
+            after = [after]
+        if limit is None and not isinstance(current, dict):
+            nest.assert_same_structure(list(current), list(after))
+        else:
+            nest.assert_same_structure(current, after)  # as in TensorFlow, the kind of sequence counts here, too
+        current, done = after, done + 1
+    return nest.map_structure(lambda leaf: leaf if isinstance(leaf, COMPOSITE) else convert_to_tensor(leaf), current)
+
+
+def while_loop_v2(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    shape_invariants: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    maximum_iterations: TensorLike = None,
+    name: str | None = None,
+) -> Any:
+    """Repeats `body` while `cond` holds, and returns the loop variables in the structure of `loop_vars`.
+
+    >>> tf.while_loop(lambda i: i < 10, lambda i: [i + 1], [tf.constant(0)])
+    """
+    return while_loop(
+        cond,
+        body,
+        loop_vars,
+        shape_invariants,
+        parallel_iterations,
+        back_prop,
+        swap_memory,
+        name,
+        maximum_iterations,
+        return_same_structure=True,
+    )
+
+
+def case_v2(
+    pred_fn_pairs: Any, default: Any = None, exclusive: bool = False, strict: bool = False, name: str = "case"
+) -> Any:
+    """The function of the first predicate that holds, or `default`; pairs only, since tensors are no keys of dicts."""
+    if isinstance(pred_fn_pairs, dict):
+        raise TypeError(
+            "case takes a list of pairs (predicate, function), received a dict: tensors cannot be its keys."
+        )
+    return case(pred_fn_pairs, default, exclusive, strict, name)
 
 
 class _WhileBuilder:
@@ -229,7 +319,7 @@ class _WhileBuilder:
         for tensor, shape in zip(self.start, shapes, strict=True):
             if not shape.is_compatible_with(tensor.shape):
                 raise ValueError(
-                    f"The shape invariant {shape} is not compatible with the initial value {tensor.name} of shape "
+                    f"The shape invariant {shape} is not compatible with the initial value {tensor.label} of shape "
                     f"{tensor.shape}."
                 )
         return shapes
@@ -243,7 +333,8 @@ class _WhileBuilder:
         go_on = self.cond(**arguments) if isinstance(arguments, dict) else self.cond(*arguments)
         go_on = convert_to_tensor(go_on)
         if go_on.dtype.base_dtype is not dt.bool:
-            raise TypeError(f"cond must return a boolean scalar tensor, received {go_on!r}.")
+            kind = InvalidArgumentError if executing_eagerly_outside_functions() else TypeError
+            raise kind(f"cond must return a boolean scalar tensor, received {go_on!r}.")
         if go_on.shape.rank not in (0, None):
             raise ValueError(f"cond must return a scalar, received {go_on!r}.")
         if self.limit is not None:
@@ -271,11 +362,11 @@ class _WhileBuilder:
             if tensor.dtype.base_dtype != before.dtype.base_dtype:
                 raise TypeError(
                     f"body returned a value of type {tensor.dtype.base_dtype.name} for the loop variable "
-                    f"{before.name} of type {before.dtype.base_dtype.name}."
+                    f"{before.label} of type {before.dtype.base_dtype.name}."
                 )
             if not _at_least_as_known(tensor.shape, shape):
                 raise ValueError(
-                    f"Input tensor '{before.name}' enters the loop with shape {shape}, but has shape {tensor.shape} "
+                    f"Input tensor '{before.label}' enters the loop with shape {shape}, but has shape {tensor.shape} "
                     "after one iteration. To allow the shape to vary across iterations, use the `shape_invariants` "
                     "argument of tf.while_loop to specify a less-specific shape."
                 )
@@ -313,6 +404,9 @@ def _shapes_of(leaf: Any, shape: TensorShape) -> list[TensorShape]:
     """The shape invariants of a loop variable's tensors, given the invariant of the variable."""
     if isinstance(leaf, SparseTensor):
         return [TensorShape.of((None, shape.rank)), TensorShape.of((None,)), TensorShape.of((shape.rank,))]
+    if isinstance(leaf, Ragged):
+        inner = None if shape.rank is None else (None, *shape.as_list()[leaf.ragged_rank + 1 :])
+        return [TensorShape.of(inner), *[TensorShape.of((None,))] * leaf.ragged_rank]
     if isinstance(leaf, IndexedSlices):
         rest = None if shape.rank is None else shape.as_list()[1:]
         values = TensorShape.of(None if rest is None else (None, *rest))

@@ -8,14 +8,18 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph import nest
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.function import Function
+from penstock.graph.hooks import hooks
 from penstock.graph.opdef import registered
 from penstock.graph.operation import Tensor
+from penstock.graph.ragged_tensor import Ragged, tensor_or_ragged
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.sparse_tensor import SparseTensor
 from penstock.graph.typing import DTypeLike
 from penstock.ops.control.flow import while_loop
 from penstock.ops.control.tensor_array import TensorArray
+from penstock.ops.ragged import carrying
 from penstock.ops.sparse.serialize import (
     deserialize_many_sparse,
     deserialize_sparse,
@@ -90,11 +94,12 @@ def map_fn(
     """
     if not callable(fn):
         raise TypeError(f"fn must be callable, received {fn!r}.")
+    fn = hooks.converted(fn)
     with name_scope(name, "map", nest.flatten(elems)):
         given = nest.flatten(elems)
         structure, arrays, size = _unstacked(nest.map_structure(_as_rows, elems), "map")
         result_structure = structure if dtype is None else dtype
-        types = [a.dtype for a in arrays] if dtype is None else nest.flatten(dtype)
+        types = [a.dtype for a in arrays] if dtype is None else [_item_type(leaf) for leaf in nest.flatten(dtype)]
         results = [TensorArray(t, size=size, infer_shape=infer_shape) for t in types]
 
         def body(i: Tensor, outputs: list[TensorArray]) -> Any:
@@ -102,7 +107,7 @@ def map_fn(
             values = fn(nest.pack_sequence_as(structure, rows))
             if dtype is not None:
                 nest.assert_same_structure(dtype, values, check_types=False)
-            flat = [serialize_sparse(v) if isinstance(v, SparseTensor) else v for v in nest.flatten(values)]
+            flat = [_as_row(v, t) for v, t in zip(nest.flatten(values), types, strict=True)]
             return _next(i), [a.write(i, v) for a, v in zip(outputs, flat, strict=True)]
 
         _, outputs = while_loop(
@@ -113,19 +118,87 @@ def map_fn(
             return_same_structure=True,
             back_prop=back_prop,
         )
-        elements = [convert_to_tensor(e) for e in given if not isinstance(e, SparseTensor)]
+        elements = [convert_to_tensor(e) for e in given if not isinstance(e, (SparseTensor, Ragged))]
         stacked = _stacked(result_structure, outputs, elements)
         if dtype is not None:
-            return stacked
+            return nest.map_structure(_from_items, dtype, stacked)
         return nest.pack_sequence_as(structure, list(map(_from_rows, given, nest.flatten(stacked))))
 
 
+def map_fn_v2(
+    fn: Callable[..., Any],
+    elems: Any,
+    dtype: DTypeLike | None = None,
+    parallel_iterations: int | None = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    name: str | None = None,
+    fn_output_signature: Any = None,
+) -> Any:
+    """Applies `fn` to each row of `elems` and stacks the results; `fn_output_signature` gives their types or specs.
+
+    >>> tf.map_fn(lambda x: tf.cast(x, tf.float32), tf.range(6), fn_output_signature=tf.float32)
+    """
+    types = fn_output_signature if fn_output_signature is not None else dtype
+    if types is not None:
+        types = nest.map_structure(lambda leaf: leaf if _is_ragged(leaf) else getattr(leaf, "dtype", leaf), types)
+    return map_fn(fn, elems, types, parallel_iterations, back_prop, swap_memory, infer_shape, name)
+
+
+def vectorized_map(fn: Callable[..., Any], elems: Any, fallback_to_while_loop: bool = True, warn: bool = True) -> Any:
+    """Applies `fn` to each row of `elems` and stacks the results, whatever their types.
+
+    >>> tf.vectorized_map(lambda x: x * x, tf.range(6))
+    """
+    found: list[Any] = []
+    rows = [convert_to_tensor(e) for e in nest.flatten(elems)]
+    specs = [(r.dtype.base_dtype, TensorShape.of(r.shape._dims[1:] if r.shape._dims else None)) for r in rows]
+
+    def types(*row: Tensor) -> list[Tensor]:
+        found.append(fn(nest.pack_sequence_as(elems, list(row))))
+        return []
+
+    Function.trace("row", specs, types)  # only the types of the results are wanted
+    dtypes = nest.map_structure(lambda leaf: convert_to_tensor(leaf).dtype.base_dtype, found[0])
+    return map_fn(fn, elems, dtypes)
+
+
 def _as_rows(elem: Any) -> Any:
-    """A dense tensor unchanged, a sparse one as serialized rows, which can be read and written one by one."""
+    """A dense tensor unchanged, others as rows in one value each, which can be read and written one by one."""
+    if isinstance(elem, Ragged):
+        return carrying.to_variant(elem, rows=True)
     return serialize_many_sparse(elem) if isinstance(elem, SparseTensor) else convert_to_tensor(elem, name="elems")
 
 
+def _is_ragged(spec: Any) -> bool:
+    return hasattr(spec, "ragged_rank")
+
+
+def _item_type(leaf: Any) -> Any:
+    """The type of the items that hold results: specs of ragged ones have handles."""
+    return dt.variant if _is_ragged(leaf) else leaf
+
+
+def _as_row(value: Any, item_type: Any) -> Any:
+    if isinstance(value, SparseTensor):
+        return serialize_sparse(value)
+    if item_type is dt.variant:
+        return carrying.to_variant(tensor_or_ragged(value))
+    return value
+
+
+def _from_items(spec: Any, rows: Any) -> Any:
+    """The stacked results of a function, of which `spec` describes one."""
+    if not _is_ragged(spec):
+        return rows
+    shape = TensorShape.of((None,)).concatenate(spec.shape)
+    return carrying.from_variant(rows, spec.dtype, spec.ragged_rank + 1, spec.row_splits_dtype, shape)
+
+
 def _from_row(elem: Any, row: Tensor) -> Any:
+    if isinstance(elem, Ragged):
+        return carrying.from_variant(row, elem.dtype, elem.ragged_rank - 1, elem.row_splits.dtype, elem.shape[1:])
     if not isinstance(elem, SparseTensor):
         return row
     rank = elem.shape.rank
@@ -133,6 +206,8 @@ def _from_row(elem: Any, row: Tensor) -> Any:
 
 
 def _from_rows(elem: Any, rows: Tensor) -> Any:
+    if isinstance(elem, Ragged):
+        return carrying.from_variant(rows, elem.dtype, elem.ragged_rank, elem.row_splits.dtype, elem.shape)
     return deserialize_many_sparse(rows, elem.dtype, elem.shape.rank) if isinstance(elem, SparseTensor) else rows
 
 

@@ -18,6 +18,7 @@ from penstock.errors import (
     UnknownError,
 )
 from penstock.graph.arrays import array_of
+from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.graph import get_default_graph
 from penstock.graph.opdef import op
@@ -43,7 +44,8 @@ _ERRORS: tuple[tuple[type[Exception], type[OpError]], ...] = (
 )
 
 
-def _call(values: list[Any], token: str, types: list[DType]) -> list[Any]:
+def call_back(values: list[Any], token: str, types: list[DType]) -> list[Any]:
+    """Calls the function of a token, and checks its results."""
     callback = _CALLBACKS.get(token)
     if callback is None:
         raise InvalidArgumentError(
@@ -52,14 +54,15 @@ def _call(values: list[Any], token: str, types: list[DType]) -> list[Any]:
     try:
         result = callback.function(*[v[()] if isinstance(v, np.ndarray) and v.ndim == 0 else v for v in values])
     except Exception as error:
-        raise _as_op_error(error) from error
+        raise as_op_error(error) from error
     results = list(result) if isinstance(result, (tuple, list)) else [] if result is None and not types else [result]
     if len(results) != len(types):
         raise InvalidArgumentError(f"{token} returns {len(results)} values, but expects {len(types)}")
     return [_checked(value, wanted, i, token) for i, (value, wanted) in enumerate(zip(results, types, strict=True))]
 
 
-def _as_op_error(error: Exception) -> OpError:
+def as_op_error(error: Exception) -> OpError:
+    """The error of a step for an error of the function."""
     kind = next((kind for cause, kind in _ERRORS if isinstance(error, cause)), UnknownError)
     return kind(f"{type(error).__name__}: {error}")
 
@@ -78,12 +81,26 @@ def _checked(value: Any, wanted: DType, position: int, token: str) -> np.ndarray
 
 @op("PyFunc", "list(Tin) -> output: list(Tout)", host=True, stateful=True, no_gradient=True)
 def py_func_op(input: list[Any], *, token: str, Tin: list[DType], Tout: list[DType]) -> list[Any]:
-    return _call(input, token, Tout)
+    return call_back(input, token, Tout)
 
 
 @op("PyFuncStateless", "list(Tin) -> output: list(Tout)", host=True, no_gradient=True)
 def py_func_stateless(input: list[Any], *, token: str, Tin: list[DType], Tout: list[DType]) -> list[Any]:
-    return _call(input, token, Tout)
+    return call_back(input, token, Tout)
+
+
+def register_callback(function: Callable[..., Any]) -> str:
+    """Makes a function known to nodes of the default graph, by a token. It lives as long as the graph."""
+    callback = _Callback(function)
+    token = f"pyfunc_{next(_numbers)}"
+    _CALLBACKS[token] = callback
+    get_default_graph().held.append(callback)
+    return token
+
+
+def callback_of(token: str) -> Any:
+    """The function of a token."""
+    return _CALLBACKS[token].function
 
 
 def py_func(func: Callable[..., Any], inp: Any, Tout: Any, stateful: bool = True, name: str | None = None) -> Any:
@@ -94,10 +111,11 @@ def py_func(func: Callable[..., Any], inp: Any, Tout: Any, stateful: bool = True
     if not callable(func):
         raise ValueError(f"py_func: func must be callable, received {func!r}.")
     several = isinstance(Tout, (list, tuple))
-    callback = _Callback(func)
-    token = f"pyfunc_{next(_numbers)}"
-    _CALLBACKS[token] = callback
-    get_default_graph().held.append(callback)
+    if get_default_graph().is_eager:
+        found = func(*[np.asarray(convert_to_tensor(x)) for x in inp])
+        tensors = [convert_to_tensor(x) for x in (found if isinstance(found, (list, tuple)) else [found])]
+        return tensors if len(tensors) != 1 else tensors[0]
+    token = register_callback(func)
     declaration = py_func_op if stateful else py_func_stateless
     results = declaration(list(inp), token=token, Tout=[as_dtype(t) for t in (Tout if several else [Tout])], name=name)
     return results if several or not isinstance(results, list) else results[0]

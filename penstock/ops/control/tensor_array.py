@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
 from penstock.graph.convert import convert_to_tensor
+from penstock.graph.graph import get_default_graph
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import registered
 from penstock.graph.operation import Tensor
+from penstock.graph.ragged_tensor import Ragged
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape, as_shape
 from penstock.graph.sparse_tensor import SparseTensor
@@ -28,6 +31,8 @@ def flat_tensors(value: Any) -> list[Tensor]:
         return [value.indices, value.values, value.dense_shape]
     if isinstance(value, IndexedSlices):
         return [t for t in (value.values, value.indices, value.dense_shape) if t is not None]
+    if isinstance(value, Ragged):
+        return value.parts
     return [convert_to_tensor(value)]
 
 
@@ -35,6 +40,8 @@ def like_structure(leaf: Any, tensors: Iterator[Tensor]) -> Any:
     """A value like `leaf`, made from the next tensors of the iterator `tensors`."""
     if isinstance(leaf, SparseTensor):
         return SparseTensor(next(tensors), next(tensors), next(tensors))
+    if isinstance(leaf, Ragged):
+        return leaf.with_parts([next(tensors) for _ in leaf.parts])
     if isinstance(leaf, IndexedSlices):
         values, indices = next(tensors), next(tensors)
         return IndexedSlices(values, indices, None if leaf.dense_shape is None else next(tensors))
@@ -48,6 +55,13 @@ class TensorArray:
     >>> ta = tf.TensorArray(tf.float32, size=2).write(0, 1.0).write(1, 2.0)
     >>> ta.stack()  # [1.0, 2.0]
     """
+
+    eager_kind: ClassVar[type[TensorArray] | None] = None  # the class to use where ops run at once, once loaded
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> TensorArray:
+        kind = cls.eager_kind
+        eager = cls is TensorArray and kind is not None and kwargs.get("flow") is None
+        return super().__new__(kind if eager and get_default_graph().is_eager else cls)  # type: ignore[arg-type]
 
     def __init__(
         self,
@@ -211,9 +225,14 @@ class TensorArray:
         return _op("NoOp")(name=name)
 
 
+# Programs see the parameters of the constructor, which `__new__` hides.
+_parameters = list(inspect.signature(TensorArray.__init__).parameters.values())
+TensorArray.__signature__ = inspect.Signature(_parameters[1:])  # type: ignore[attr-defined]
+
+
 def _op(name: str) -> Any:
     return registered(name)
 
 
 # Values that consist of several tensors, or of one tensor that is not a plain value.
-COMPOSITE = (TensorArray, SparseTensor, IndexedSlices)
+COMPOSITE = (TensorArray, SparseTensor, IndexedSlices, Ragged)

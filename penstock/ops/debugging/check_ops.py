@@ -73,7 +73,7 @@ def _pairwise(name: str, sign: str, compared: Any, scopes: int = 1) -> Check:
         return _require(default_name, compared, x, y, data, summarize, message, name, text)
 
     def text(x: Tensor, y: Tensor) -> list[Any]:
-        return [f"Condition x {sign} y did not hold element-wise:", f"x ({x.name}) = ", x, f"y ({y.name}) = ", y]
+        return [f"Condition x {sign} y did not hold element-wise:", f"x ({x.label}) = ", x, f"y ({y.label}) = ", y]
 
     return _documented(check, name, f"x {sign} y", "x, y")
 
@@ -97,7 +97,7 @@ def _about_zero(name: str, sign: str, compared: Any, inner_name: str, zero_first
 
     def text(first: Tensor, second: Tensor) -> list[Any]:
         x = second if zero_first else first
-        return [f"Condition x {sign} 0 did not hold element-wise:", f"x ({x.name}) = ", x]
+        return [f"Condition x {sign} 0 did not hold element-wise:", f"x ({x.label}) = ", x]
 
     return _documented(check, name, f"x {sign} 0", "x")
 
@@ -148,9 +148,9 @@ def assert_near(
             data = [
                 message or "",
                 f"x and y not equal to tolerance rtol = {rtol}, atol = {atol}",
-                f"x ({x.name}) = ",
+                f"x ({x.label}) = ",
                 x,
-                f"y ({y.name}) = ",
+                f"y ({y.label}) = ",
                 y,
             ]
         allowed = atol + rtol * unary.abs(y)
@@ -203,7 +203,7 @@ def _require_rank(
 
 
 def _name_of(tensor: Any) -> str:
-    return str(tensor.indices.name if isinstance(tensor, SparseTensor) else tensor.name)
+    return str(tensor.indices.label if isinstance(tensor, SparseTensor) else tensor.label)
 
 
 def assert_rank(
@@ -305,7 +305,7 @@ def assert_integer(x: TensorLike, message: str | None = None, name: str | None =
         x = convert_to_tensor(x, name="x")
         if not x.dtype.is_integer:
             start = "".join(f"{m} " for m in _message_lines(message))
-            raise TypeError(f"{start}Expected an integer type, received {x.name} of type {x.dtype!r}.")
+            raise TypeError(f"{start}Expected an integer type, received {x.label} of type {x.dtype!r}.")
         return grouping.no_op(name="statically_determined_was_integer")
 
 
@@ -315,7 +315,7 @@ def assert_scalar(tensor: TensorLike, name: str | None = None, message: str | No
         tensor = convert_to_tensor(tensor)
         if tensor.shape.rank != 0:
             start = "".join(f"{m} " for m in _message_lines(message))
-            raise ValueError(f"{start}Expected a scalar, received {tensor.name} of shape {tensor.shape}.")
+            raise ValueError(f"{start}Expected a scalar, received {tensor.label} of shape {tensor.shape}.")
         scalar: Tensor = tensor
         return scalar
 

@@ -42,7 +42,7 @@ def assert_shapes(
                 if symbol in _ANY:
                     continue
                 size = _size(tensor, position)
-                where = f"{tensor.name if isinstance(tensor, Tensor) else tensor.indices.name}, dimension {position}"
+                where = f"{tensor.label if isinstance(tensor, Tensor) else tensor.indices.label}, dimension {position}"
                 if isinstance(symbol, int):
                     expected: tuple[Any, str] = (symbol, "the size asked for")
                 else:

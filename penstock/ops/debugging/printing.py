@@ -15,6 +15,7 @@ from penstock.errors import InvalidArgumentError
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
+from penstock.graph.ragged_tensor import Ragged
 from penstock.graph.sparse_tensor import SparseTensor
 from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
@@ -108,6 +109,8 @@ def _replaced(value: Any, mark: str, tensors: list[Any]) -> Any:
     if isinstance(value, SparseTensor):
         tensors += [value.indices, value.values, value.dense_shape]
         return _Placeholder(f"'SparseTensor(indices={mark}, values={mark}, shape={mark})'")
+    if isinstance(value, Ragged) and value.graph.is_eager:
+        return value
     if isinstance(value, Tensor) or hasattr(value, "_as_tensor"):
         tensors.append(convert_to_tensor(value))
         return _Placeholder(mark)

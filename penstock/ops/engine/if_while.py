@@ -58,26 +58,30 @@ def if_op(
 ) -> list[Array]:
     predicate = as_predicate(cond)
     if isinstance(predicate, bool):
-        outputs = ctx.call(then_branch if predicate else else_branch, input)
+        outputs = ctx.call(then_branch if predicate else else_branch, input, branch=int(not predicate))
+        ctx.count_runs(1 if predicate else 1 << 32)
         ctx.merge_failure(ctx.inner_failed)
         return list(outputs)
     positions, carried = _split(input)
 
-    def branch(function: Function) -> Any:
+    def branch(number: int) -> Any:
+        function = (then_branch, else_branch)[number]
+
         def traced(values: list[Any]) -> Any:
-            outputs = [_array(v) for v in ctx.call(function, _replaced(input, positions, values))]
+            outputs = [_array(v) for v in ctx.call(function, _replaced(input, positions, values), branch=number)]
             outputs = [None if v is ABSENT else v for v in outputs]
             return outputs, NO_FAILURE if ctx.inner_failed is None else ctx.inner_failed
 
         return traced
 
     try:
-        branches = _with_same_outputs(then_branch, else_branch, [branch(then_branch), branch(else_branch)], carried)
+        branches = _with_same_outputs(then_branch, else_branch, [branch(0), branch(1)], carried)
         outputs, failed = lax.cond(predicate, *branches, carried)
         outputs = [ABSENT if v is None else v for v in outputs]
     except (TypeError, InvalidArgumentError) as error:
         # The branches differ in shape, or one does not fit its inputs: the host runs only the branch that is taken.
         raise NotTraceable(f"the branches cannot be compiled together ({str(error).splitlines()[0]})") from error
+    ctx.count_runs(jnp.where(jnp.asarray(predicate).reshape(()), np.uint64(1), np.uint64(1 << 32)))
     ctx.merge_failure(failed)
     return list(outputs)
 
@@ -217,10 +221,11 @@ def while_op(
 ) -> list[Array]:
     try:
         loop = _Loop(input, cond, body, ctx)
-        values, _, failed = loop.run()
+        values, runs, failed = loop.run()
     except InvalidArgumentError as error:
         # The error may never occur: a loop over a tensor of size 0 may not run its body. The host decides that.
         raise NotTraceable(f"the body cannot be compiled ({error.message})") from error
+    ctx.count_runs(runs)
     ctx.merge_failure(failed)
     return loop.result(values)
 
@@ -235,6 +240,7 @@ def while_op(
 def while_trip_count(input: list[Array], *, T: list[DType], cond: Function, body: Function, ctx: Any) -> Array:
     """A bound for the iterations of a loop: the next power of four, so that code is compiled for few bounds."""
     count = _Loop(input, cond, body, ctx).run()[1]
+    ctx.count_runs(count)
     exponent = 32 - lax.clz(jnp.maximum(count, 1) - 1)
     return lax.shift_left(jnp.int32(1), exponent + exponent % 2)
 

@@ -24,6 +24,7 @@ from penstock.ops.array import reshaping
 from penstock.ops.array.passthrough import refuse_gradient
 from penstock.ops.conv import blocks
 from penstock.ops.math.reduce import renamed
+from penstock.ops.random import philox
 
 _CROPPED = Types(dt.uint8, dt.uint16, dt.int8, dt.int16, dt.int32, dt.int64, dt.float16, dt.float32, dt.float64)
 _FLOATS = Types(dt.float32, dt.float16, dt.float64)
@@ -238,7 +239,7 @@ def _glimpses(images: Array, size: Array, starts: list[Array], noise: str, key: 
     shape = (batch, *extent, depth)
     if noise == "zero":
         return jnp.where(inside[..., None], found, np.float32(0))
-    draw = jax.random.wrap_key_data(jnp.asarray(key), impl="rbg")
+    draw = philox.jax_key(key, "rbg")
     if noise == "gaussian":
         mean = jnp.mean(images, axis=axes, keepdims=True)
         filling = jax.random.normal(draw, shape, np.float32) * jnp.std(images, axis=axes, keepdims=True) + mean

@@ -6,7 +6,9 @@ so places and weights are constants of the compiled code.
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,9 +19,22 @@ from penstock.kernel.types import Array
 
 _TABLE = 1024  # steps of the table of bicubic weights
 _UNROLLED = 8  # sums of more pixels become loops
+_Taps = TypeVar("_Taps", bound=Callable[..., Any])
 
 
 # Places and weights.
+
+
+def known(taps: _Taps) -> _Taps:
+    """Keeps places and weights for sizes that come again; NumPy needs them for each image of a dataset."""
+    kept = functools.lru_cache(64)(taps)
+
+    @functools.wraps(taps)
+    def found(before: int, after: int, align_corners: bool, half_pixel_centers: bool) -> Any:
+        function = taps if is_symbol(before) or is_symbol(after) else kept
+        return function(before, after, align_corners, half_pixel_centers)
+
+    return cast(_Taps, found)
 
 
 def target_size(images: Array, size: Array, align_corners: bool, half_pixel_centers: bool = False) -> tuple[int, int]:
@@ -61,6 +76,7 @@ def _places(before: int, after: int, align_corners: bool, half_pixel_centers: bo
     return places
 
 
+@known
 def nearest_places(before: int, after: int, align_corners: bool, half_pixel_centers: bool) -> np.ndarray:
     m = _module(before, after)
     at = m.arange(after, dtype=np.float32)
@@ -81,6 +97,7 @@ def _cubic_weights(a: float) -> np.ndarray:
     return np.stack([near, far], 1).astype(np.float32)
 
 
+@known
 def cubic_taps(before: int, after: int, align_corners: bool, half_pixel_centers: bool) -> tuple[Any, Any]:
     """The four pixels along one axis that contribute to a pixel of the result, [4, after], and their weights."""
     at = _places(before, after, align_corners, half_pixel_centers)
@@ -123,12 +140,15 @@ def _along(axis: int, weights: np.ndarray) -> np.ndarray:
 
 def _taken(images: Array, places: Any, axis: int) -> Array:
     """Rows (axis 1) or columns (axis 2) of the images."""
+    if isinstance(images, np.ndarray):
+        return images.take(places, axis, mode="clip")
     if axis == 1:
         return jnp.take(images, places, axis=1, mode="clip")
     # The elements of a column lie far apart in memory: XLA is several times as fast if columns are rows.
     return jnp.moveaxis(jnp.take(jnp.moveaxis(images, 2, 0), places, axis=0, mode="clip"), 0, 2)
 
 
+@known
 def bilinear_taps(before: int, after: int, align_corners: bool, half_pixel_centers: bool) -> tuple[Any, Any]:
     """The two pixels along one axis that contribute to a pixel of the result, [2, after], and their weights."""
     at = _places(before, after, align_corners, half_pixel_centers)
@@ -144,8 +164,21 @@ def bilinear(images: Array, target: tuple[int, int], align_corners: bool, half_p
     for axis in (2, 1):
         places, weights = bilinear_taps(images.shape[axis], target[axis - 1], align_corners, half_pixel_centers)
         first, second = _taken(result, places[0], axis), _taken(result, places[1], axis)
-        result = first + (second - first) * _along(axis, weights[1].astype(result.dtype))
+        result = _between(first, second, weights[1].astype(result.dtype, copy=False), axis)
     return result
+
+
+def _between(first: Array, second: Array, weights: Any, axis: int) -> Array:
+    """Pixels between those of two new arrays, of which `second` counts by the weights along `axis`."""
+    if not isinstance(first, np.ndarray):
+        return first + (second - first) * _along(axis, weights)
+    second -= first
+    # NumPy is several times as fast if the few channels of a pixel are no dimension of their own.
+    batch, height, width, channels = second.shape
+    rows = second.reshape(batch, height, width * channels)
+    rows *= weights.repeat(channels) if axis == 2 else weights[:, None]
+    second += first
+    return second
 
 
 def nearest(images: Array, target: tuple[int, int], align_corners: bool, half_pixel_centers: bool) -> Array:
@@ -188,6 +221,8 @@ def _weighted(images: Array, places: np.ndarray, weights: np.ndarray, axis: int)
         for place, weight in zip(places[1:], weights[1:], strict=True):
             total = total + part(place, weight)
         return total
+    # Images that are known while tracing are a NumPy array, which cannot be indexed by the places of an iteration.
+    images = jnp.asarray(images)
     rest = (jnp.asarray(places), jnp.asarray(weights))
     return lax.fori_loop(1, len(places), lambda i, so_far: so_far + part(rest[0][i], rest[1][i]), total)
 

@@ -47,6 +47,19 @@ class ResizeMethodV1:
     AREA = 3
 
 
+class ResizeMethodV2:
+    """The methods of `tf.image.resize`. Those beyond the first four are not there yet."""
+
+    BILINEAR = "bilinear"
+    NEAREST_NEIGHBOR = "nearest"
+    BICUBIC = "bicubic"
+    AREA = "area"
+    LANCZOS3 = "lanczos3"
+    LANCZOS5 = "lanczos5"
+    GAUSSIAN = "gaussian"
+    MITCHELLCUBIC = "mitchellcubic"
+
+
 _METHODS: dict[Any, str] = {
     ResizeMethodV1.BILINEAR: "bilinear",
     ResizeMethodV1.NEAREST_NEIGHBOR: "nearest",
@@ -83,6 +96,7 @@ def _bilinear_gradient(op: Operation, dy: Tensor) -> list[Any]:
     "ResizeBilinear",
     "T, int32 -> resized_images: float",
     static="size",
+    numpy=True,
     shape=_resized_shape,
     grad=_bilinear_gradient,
     T=_IMAGES,
@@ -119,6 +133,7 @@ def _nearest_gradient(op: Operation, dy: Tensor) -> list[Any]:
     "ResizeNearestNeighbor",
     "T, int32 -> resized_images: T",
     static="size",
+    numpy=True,
     shape=_resized_shape,
     grad=_nearest_gradient,
     T=_IMAGES,
@@ -167,6 +182,7 @@ def _bicubic_gradient(op: Operation, dy: Tensor) -> list[Any]:
     "ResizeBicubic",
     "T, int32 -> resized_images: float",
     static="size",
+    numpy=True,
     shape=_resized_shape,
     grad=_bicubic_gradient,
     T=_IMAGES,
@@ -265,6 +281,32 @@ def resize_images(
 
     >>> tf.image.resize_images(images, [224, 224], method=tf.image.ResizeMethod.AREA)
     """
+    resizer = _resizer(method)
+    return _resized(images, size, preserve_aspect_ratio, name, lambda x, n: resizer(x, n, align_corners=align_corners))
+
+
+def resize_images_v2(
+    images: TensorLike,
+    size: TensorLike,
+    method: str = "bilinear",
+    preserve_aspect_ratio: bool = False,
+    antialias: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """One image or a batch in another size. A pixel is at the centre of its square, unlike in `resize_images`.
+
+    >>> tf.image.resize(images, [224, 224], method="nearest")
+    """
+    resizer = _resizer(method)
+    if antialias and method != "nearest":
+        raise NotImplementedError(
+            "resize: penstock has no antialias=True; method='area' averages the pixels that a smaller image loses."
+        )
+    centers = {} if resizer is resize_area else {"half_pixel_centers": True}
+    return _resized(images, size, preserve_aspect_ratio, name, lambda x, n: resizer(x, n, **centers))
+
+
+def _resized(images: Any, size: Any, preserve_aspect_ratio: bool, name: str | None, resizer: Any) -> Tensor:
     with name_scope(name, "resize", [images, size]):
         images = convert_to_tensor(images, name="images")
         rank = images.shape.rank
@@ -281,7 +323,7 @@ def resize_images(
             size = _inside(images, size)
         wanted = constant_value_as_shape(size).as_list()
         if None in wanted or wanted != images.shape.as_list()[1:3]:
-            images = _resizer(method)(images, size, align_corners=align_corners)
+            images = resizer(images, size)
             images.set_shape([None, *wanted, None])
             images.set_shape([None, *known, None])
         return reshaping.squeeze(images, axis=[0]) if rank == 3 else images

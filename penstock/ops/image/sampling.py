@@ -17,6 +17,7 @@ from penstock.graph.shape import TensorShape
 from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import Array
+from penstock.ops.random import philox
 
 
 def _sampled_shape(op: Operation) -> list[TensorShape]:
@@ -82,7 +83,7 @@ def _sample(
     require((coverage >= 0) & (coverage <= 1), "min_object_covered must be in [0, 1], received {}", coverage)
     require((boxes >= 0) & (boxes <= 1), "All bounding box coordinates must be in [0.0, 1.0]")
     height, width = (jnp.asarray(image_size[i]).astype(np.float64) for i in (0, 1))
-    draws = jax.random.uniform(jax.random.wrap_key_data(jnp.asarray(key), impl="rbg"), (4, attempts), np.float64)
+    draws = jax.random.uniform(philox.jax_key(key, "rbg"), (4, attempts), np.float64)
     top, left, rows, columns, exists = _candidates(draws, height, width, aspect, area)
     flat = jnp.asarray(boxes).reshape(-1, 4)
     y1, x1, y2, x2 = (jnp.floor(flat[:, k] * (height, width)[k % 2].astype(np.float32)) for k in range(4))

@@ -180,9 +180,16 @@ def _raw_floats(message: Any, count: int) -> np.ndarray:
 
 
 def parse_columns(
-    serialized: Any, names: Sequence[bytes], sparse: list[SparseColumn], dense: list[DenseColumn]
+    serialized: Any,
+    names: Sequence[bytes],
+    sparse: list[SparseColumn],
+    dense: list[DenseColumn],
+    ragged: Sequence[SparseColumn] = (),
 ) -> list[np.ndarray]:
-    """The outputs of the parsing ops: indices, values and shapes of sparse features, then dense ones."""
+    """The outputs of the parsing ops: indices, values and shapes of sparse features, then dense ones.
+
+    The columns `ragged` are filled, and no outputs.
+    """
     single = np.ndim(serialized) == 0
     examples = listed(serialized)
     if np.ndim(serialized) > 1:
@@ -193,7 +200,7 @@ def parse_columns(
         name = names[index].decode("utf-8", "backslashreplace") if len(names) else ""
         features = message_in(Example, text, index, name).features.feature
         find = features.get
-        for sparse_column in sparse:
+        for sparse_column in (*sparse, *ragged):
             sparse_column.add(find(sparse_column.key), name)
         for dense_column in dense:
             dense_column.add(find(dense_column.key), name)
@@ -241,9 +248,11 @@ def _batch_shapes(op: Operation) -> list[TensorShape]:
     count = len(op.attrs["sparse_types"])
     shapes = op.attrs["dense_shapes"]
     if serialized.rank is None:
-        return [*sparse_shapes_of(count, None), *(TensorShape.of(None) for _ in shapes)]
+        ragged = 2 * len(op.attrs.get("ragged_value_types", ()))
+        return [*sparse_shapes_of(count, None), *[TensorShape.of(None)] * (len(shapes) + ragged)]
     dense = [serialized.concatenate(shape) for shape in shapes]
-    return [*sparse_shapes_of(count, serialized.rank + 1), *dense]
+    ragged = 2 * len(op.attrs.get("ragged_value_types", ()))
+    return [*sparse_shapes_of(count, serialized.rank + 1), *dense, *[TensorShape.of((None,))] * ragged]
 
 
 @op(
@@ -272,10 +281,14 @@ def parse_example_v2(
     ragged_split_types: list[DType],
     dense_shapes: list[TensorShape],
 ) -> Any:
-    if ragged_value_types:
-        raise invalid("Ragged features are not supported: parse them as VarLenFeature.")
-    columns = _columns(names_of(sparse_keys), sparse_types, names_of(dense_keys), Tdense, dense_shapes, dense_defaults)
-    return parse_columns(serialized, listed(names), *columns)
+    sparse, dense = _columns(
+        names_of(sparse_keys), sparse_types, names_of(dense_keys), Tdense, dense_shapes, dense_defaults
+    )
+    ragged = [SparseColumn(*pair) for pair in zip(names_of(ragged_keys), ragged_value_types, strict=True)]
+    found = parse_columns(serialized, listed(names), sparse, dense, ragged)
+    values = [column(c.values, c.dtype) for c in ragged]
+    splits = [np.cumsum([0, *c.sizes]) for c in ragged]
+    return [*found, *values, *(s.astype(t.as_numpy_dtype) for s, t in zip(splits, ragged_split_types, strict=True))]
 
 
 @op(

@@ -19,6 +19,7 @@ from penstock.ops.array.passthrough import ensure_shape
 from penstock.ops.array.reshaping import reshape
 from penstock.ops.io.parse_example import PARSED, parse_example_v2
 from penstock.ops.io.parse_sequence import parse_sequence_example_v2
+from penstock.ops.ragged.ragged_tensor import RaggedTensor
 from penstock.ops.sparse.rows import sparse_merge
 
 
@@ -58,6 +59,16 @@ class SparseFeature(NamedTuple):
     already_sorted: bool = False
 
 
+class RaggedFeature(NamedTuple):
+    """Any number of values, parsed as a RaggedTensor: `tf.io.RaggedFeature(tf.int64)`."""
+
+    dtype: Any
+    value_key: str | None = None
+    partitions: Any = ()
+    row_splits_dtype: Any = dt.int32
+    validate: bool = False
+
+
 class _Params:
     """Features in the form of the ops' arguments: lists of keys, types, shapes and defaults."""
 
@@ -65,6 +76,7 @@ class _Params:
         self.features = features or {}
         self.sparse: dict[str, DType] = {}
         self.dense: dict[str, tuple[DType, TensorShape, Any]] = {}
+        self.ragged: dict[str, tuple[DType, DType]] = {}  # the types of values and of splits
         self.missing_allowed: set[str] = set()
         for key in sorted(self.features):
             feature: Any = self.features[key]
@@ -86,6 +98,16 @@ class _Params:
             for index_key in sorted(_listed(feature.index_key)):
                 self._add_sparse(index_key, dt.int64)
             self._add_sparse(feature.value_key, dtype)
+        elif isinstance(feature, RaggedFeature):
+            if feature.partitions:
+                raise ValueError(
+                    f"Feature '{key}': RaggedFeature takes no partitions here. Parse the partitions as features of "
+                    "their own, and use tf.RaggedTensor.from_row_splits and the like."
+                )
+            value_key = key if feature.value_key is None else feature.value_key
+            types = dtype, as_dtype(feature.row_splits_dtype)
+            if self.ragged.setdefault(value_key, types) != types or value_key in self.sparse or value_key in self.dense:
+                raise ValueError(f"Conflicting features parse the values under '{value_key}'.")
         else:
             if feature.shape is None:
                 raise ValueError(f"Missing shape for feature {key}.")
@@ -102,6 +124,8 @@ class _Params:
             self.dense[key] = (dtype, shape, feature.default_value)
 
     def _add_sparse(self, key: str, dtype: DType) -> None:
+        if key in self.ragged:
+            raise ValueError(f"Conflicting features parse the values under '{key}'.")
         if self.sparse.setdefault(key, dtype) != dtype:
             raise ValueError(f"Conflicting types {self.sparse[key]} and {dtype} for feature {key}.")
 
@@ -126,6 +150,8 @@ class _Params:
                 result[key] = sparse_merge(
                     ids, found[feature.value_key], _listed(feature.size), already_sorted=feature.already_sorted
                 )
+            elif isinstance(feature, RaggedFeature):
+                result[key] = found[key if feature.value_key is None else feature.value_key]
             else:
                 result[key] = found[key]
         return {key: result[key] for key in sorted(result)}
@@ -163,7 +189,7 @@ def parse_example(
     """
     if not features:
         raise ValueError(f"Argument `features` cannot be None or empty. Received: {features!r}")
-    params = _Params(features, (VarLenFeature, SparseFeature, FixedLenFeature, FixedLenSequenceFeature))
+    params = _Params(features, (VarLenFeature, SparseFeature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature))
     for key, feature in features.items():
         if isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing:
             raise ValueError(f"Unsupported: FixedLenSequenceFeature requires allow_missing to be True, for '{key}'.")
@@ -174,23 +200,26 @@ def _parse(serialized: Any, params: _Params, name: str | None, example_names: An
     with name_scope(name, "ParseExample", [serialized, example_names]):
         serialized = convert_to_tensor(serialized, dtype=dt.string, name="serialized")
         defaults = params.defaults()
-        indices, values, shapes, dense, _, _ = parse_example_v2(
+        indices, values, shapes, dense, ragged, splits = parse_example_v2(
             serialized,
             [] if example_names is None else example_names,
             list(params.sparse),
             list(params.dense),
-            [],
+            list(params.ragged),
             defaults,
             num_sparse=len(params.sparse),
             sparse_types=list(params.sparse.values()),
             Tdense=params.dense_types,
-            ragged_value_types=[],
-            ragged_split_types=[],
+            ragged_value_types=[values for values, _ in params.ragged.values()],
+            ragged_split_types=[splits for _, splits in params.ragged.values()],
             dense_shapes=params.dense_shapes,
             name="ParseExampleV2",
         )
         sparse = _sparse(indices, values, shapes)
-        return dict(zip([*params.sparse, *params.dense], [*sparse, *dense], strict=True))
+        if serialized.shape.rank != 0:  # the values of one example are a vector
+            ragged = [RaggedTensor(*parts) for parts in zip(ragged, splits, strict=True)]
+        keys = [*params.sparse, *params.dense, *params.ragged]
+        return dict(zip(keys, [*sparse, *dense, *ragged], strict=True))
 
 
 def _scalar(value: Any, name: str) -> Tensor:

@@ -93,6 +93,15 @@ def audio_summary_v2(tag: Any, tensor: Any, sample_rate: Any, *, max_outputs: in
     return _serialized(summary)
 
 
+@op("EncodeWav", "float32, int32 -> contents: string", host=True, no_gradient=True, shape=shapes.scalar)
+def encode_wav(audio: Any, sample_rate: Any) -> Any:
+    if np.ndim(audio) != 2 or not np.shape(audio)[1]:
+        raise InvalidArgumentError(f"EncodeWav: audio must be 2-D, [length, channels], received {np.shape(audio)}.")
+    if int(sample_rate) <= 0:
+        raise InvalidArgumentError(f"EncodeWav: sample_rate must be > 0, received {int(sample_rate)}.")
+    return np.array(_wav(np.asarray(audio), int(sample_rate)), object)
+
+
 def _wav(clip: np.ndarray, rate: int) -> bytes:
     samples = np.clip(np.round(clip * 32767.0), -32768, 32767).astype("<i2")
     buffer = io.BytesIO()

@@ -34,7 +34,7 @@ class MutableHashTable(LookupInterface):
         self._default_value = convert_to_tensor(default_value, dtype=self._value_dtype)
         self._resource_handle = self._create_resource(name, shared_name or "", checkpoint and shared_name is None)
         self._name = self._resource_handle.op.name.split("/")[-1]
-        if checkpoint:
+        if checkpoint and not get_default_graph().is_eager:  # there it would live as long as the process
             get_default_graph().add_to_collection(GraphKeys.SAVEABLE_OBJECTS, _TableSaveable(self))
 
     def _create_resource(self, name: str, shared_name: str, sharing: bool) -> Tensor:
@@ -108,6 +108,15 @@ class MutableHashTable(LookupInterface):
         with name_scope(name, f"{self.name}_lookup_table_export_values", [handle]), colocate_with(handle):
             keys, values = ops.lookup_table_export_v2(handle, Tkeys=self._key_dtype, Tvalues=self._value_dtype)
         return keys, values
+
+    # Object checkpoints know a table by these.
+
+    def _saved_state(self) -> dict[str, Any]:
+        keys, values = self.export()
+        return {"table-keys": keys, "table-values": values}
+
+    def _restore_state(self, state: dict[str, Any]) -> None:
+        ops.lookup_table_import_v2(self._resource_handle, state["table-keys"], state["table-values"])
 
 
 class _TableSaveable(SaveableObject):

@@ -11,6 +11,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation, Tensor
+from penstock.graph.ragged_tensor import Ragged
 from penstock.graph.scopes import add_to_collection, init_scope, name_scope
 from penstock.graph.sparse_tensor import SparseTensor
 from penstock.graph.typing import DTypeLike, TensorLike
@@ -64,8 +65,11 @@ class LookupInterface(HasKeyAndValueTypes):
 
     def _keys(self, keys: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
         """Keys as a dense tensor, and a function that gives values the form of the keys, which may be sparse."""
+        rebuilt: Callable[[Tensor], Any]
         if isinstance(keys, SparseTensor):
             dense, rebuilt = keys.values, lambda v: SparseTensor(keys.indices, v, keys.dense_shape)
+        elif isinstance(keys, Ragged):
+            dense, rebuilt = keys.flat_values, keys.with_flat_values
         else:
             wanted = None if isinstance(keys, Tensor) else self._key_dtype
             dense, rebuilt = convert_to_tensor(keys, dtype=wanted, name="keys"), lambda v: v
@@ -94,6 +98,13 @@ class TableInitializerBase(HasKeyAndValueTypes):
         if wanted != found:
             raise TypeError(f"The initializer is for a table of {wanted}, the table holds {found}.")
 
+    @staticmethod
+    def _noted(filled: Operation) -> Operation:
+        """Notes the operation for `tables_initializer`. With eager execution it has run."""
+        if not filled.graph.is_eager:
+            add_to_collection(GraphKeys.TABLE_INITIALIZERS, filled)
+        return filled
+
 
 class KeyValueTensorInitializer(TableInitializerBase):
     """Fills a table from two tensors: `tf.lookup.KeyValueTensorInitializer(["a", "b"], [0, 1])`."""
@@ -119,8 +130,7 @@ class KeyValueTensorInitializer(TableInitializerBase):
             raise ValueError(f"Dimensions must be equal, but are {rows[0]} and {values[0]}, of keys and values.")
         with name_scope(self._name, values=(table.resource_handle, self._keys, self._values)):
             filled: Operation = ops.lookup_table_import_v2(table.resource_handle, self._keys, self._values)
-        add_to_collection(GraphKeys.TABLE_INITIALIZERS, filled)
-        return filled
+        return self._noted(filled)
 
 
 class TextFileInitializer(TableInitializerBase):
@@ -181,8 +191,7 @@ class TextFileInitializer(TableInitializerBase):
                 delimiter=self._delimiter,
                 offset=self._offset,
             )
-        add_to_collection(GraphKeys.TABLE_INITIALIZERS, filled)
-        return filled
+        return self._noted(filled)
 
 
 class TextFileStringTableInitializer(TextFileInitializer):

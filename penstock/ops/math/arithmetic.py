@@ -16,6 +16,7 @@ from penstock.graph.dtype import as_dtype
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import Types, later, op
 from penstock.graph.operation import Tensor
+from penstock.graph.ragged_tensor import tensor_or_ragged
 from penstock.graph.scopes import name_scope
 from penstock.graph.typing import DTypeLike, ShapeLike, TensorLike
 from penstock.kernel import shapes
@@ -211,9 +212,9 @@ def add_n_op(inputs: list[Array]) -> Array:
 # Public functions that are more than one op
 
 
-def _pair(x: Any, y: Any) -> tuple[Tensor, Tensor]:
-    x = convert_to_tensor(x, name="x")
-    return x, convert_to_tensor(y, dtype_hint=x.dtype.base_dtype, name="y")
+def _pair(x: Any, y: Any) -> tuple[Any, Any]:
+    x = tensor_or_ragged(x, name="x")
+    return x, tensor_or_ragged(y, dtype_hint=x.dtype.base_dtype, name="y")
 
 
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -257,7 +258,7 @@ _TRUE_QUOTIENT = {
 }
 
 
-def _float_pair(x: Any, y: Any, what: str) -> tuple[Tensor, Tensor]:
+def _float_pair(x: Any, y: Any, what: str) -> tuple[Any, Any]:
     """Both operands of a true division as floats: small integers as float32, others as float64."""
     x, y = _pair(x, y)
     if x.dtype.base_dtype != y.dtype.base_dtype:
@@ -281,15 +282,15 @@ def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x / y as in Python 3: `tf.divide(x, 2.0)`."""
     if name is None and not isinstance(x, Tensor):
-        x = convert_to_tensor(x, dtype=y.dtype.base_dtype if isinstance(y, Tensor) else None)
+        x = tensor_or_ragged(x, dtype=y.dtype.base_dtype if isinstance(y, Tensor) else None)
     return truediv(x, y, name)
 
 
 def div(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x / y as in Python 2: integers are divided with floor (deprecated, use `divide` or `floordiv`)."""
     with name_scope(name, "div", [x, y]) as scope:
-        x = convert_to_tensor(x, name="x")
-        y = convert_to_tensor(y, dtype=x.dtype.base_dtype, name="y")
+        x = tensor_or_ragged(x, name="x")
+        y = tensor_or_ragged(y, dtype=x.dtype.base_dtype, name="y")
         exact = x.dtype.is_floating or x.dtype.is_complex
         tensor: Tensor = (real_div if exact else floor_div)(x, y, name=scope)
         return tensor
@@ -299,7 +300,7 @@ def div_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x / y, and 0 where y is 0: `tf.div_no_nan(total, count)`."""
     with name_scope(name, "div_no_nan", [x, y]) as scope:
         if not isinstance(x, Tensor) and isinstance(y, Tensor):
-            x = convert_to_tensor(x, dtype_hint=y.dtype.base_dtype, name="x")
+            x = tensor_or_ragged(x, dtype_hint=y.dtype.base_dtype, name="x")
         tensor: Tensor = div_no_nan_op(*_float_pair(x, y, "div_no_nan"), name=scope)
         return tensor
 

@@ -16,6 +16,7 @@ from penstock.graph.dtype import DType, as_dtype
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import Types, later, op, op_of
 from penstock.graph.operation import Operation, Tensor
+from penstock.graph.ragged_tensor import Ragged
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.sparse_tensor import SparseTensor
@@ -152,11 +153,13 @@ def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Any:
     >>> tf.cast([1.9, -1.9], tf.int32)  # [1, -1]
     """
     wanted = as_dtype(dtype).base_dtype
-    if isinstance(x, (Tensor, IndexedSlices, SparseTensor)) and x.dtype == wanted:
+    if isinstance(x, (Tensor, IndexedSlices, SparseTensor, Ragged)) and x.dtype == wanted:
         return x
     with name_scope(name, "Cast", [x]) as scope:
         if isinstance(x, SparseTensor):
             return SparseTensor(x.indices, cast(x.values, wanted, name=scope), x.dense_shape)
+        if isinstance(x, Ragged):
+            return x.with_flat_values(cast(x.flat_values, wanted, name=scope))
         if isinstance(x, IndexedSlices):
             return IndexedSlices(cast(x.values, wanted, name=scope), x.indices, x.dense_shape)
         x = convert_to_tensor(x, name="x")

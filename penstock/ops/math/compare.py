@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax.numpy as jnp
 
 from penstock.graph.opdef import op
-from penstock.graph.operation import Tensor
+from penstock.graph.operation import Operation, Tensor
+from penstock.graph.shape import TensorShape
 from penstock.graph.typing import TensorLike
+from penstock.jaxprs.symbols import is_symbol
 from penstock.kernel import shapes
 from penstock.kernel.types import NUMBERS, REALS, Array, xp
 
 
-@op("Equal", "T, T -> z: bool", shape=shapes.broadcast, no_gradient=True, numpy=True)
+def _equality_shape(op: Operation) -> list[TensorShape]:
+    if op.attrs["incompatible_shape_error"]:
+        return shapes.broadcast(op)
+    if all(t.shape.is_fully_defined() for t in op.input_list):
+        return shapes.broadcast(op) if _fit(*(t.shape.as_list() for t in op.input_list)) else [TensorShape.of(())]
+    return [TensorShape.of(None)]  # it is a scalar if the shapes turn out not to fit
+
+
+def _fit(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Tells if shapes broadcast against each other. Shapes with symbols are left to the comparison itself."""
+    if any(map(is_symbol, (*a, *b))):
+        return True
+    return all(x == y or 1 in (x, y) for x, y in zip(reversed(a), reversed(b), strict=False))
+
+
+@op("Equal", "T, T -> z: bool", shape=_equality_shape, no_gradient=True, numpy=True)
 def equal(x: Array, y: Array, *, incompatible_shape_error: bool = True) -> Array:
+    if not incompatible_shape_error and not _fit(x.shape, y.shape):
+        return xp(x, y).asarray(False)
     return x == y
 
 
-@op("NotEqual", "T, T -> z: bool", shape=shapes.broadcast, no_gradient=True, numpy=True)
+@op("NotEqual", "T, T -> z: bool", shape=_equality_shape, no_gradient=True, numpy=True)
 def not_equal(x: Array, y: Array, *, incompatible_shape_error: bool = True) -> Array:
+    if not incompatible_shape_error and not _fit(x.shape, y.shape):
+        return xp(x, y).asarray(True)
     return x != y
 
 

@@ -226,3 +226,34 @@ def _real_function(rank: int, inverse: bool) -> Any:
 
 rfft, rfft2d, rfft3d = (_real_function(rank, inverse=False) for rank in (1, 2, 3))
 irfft, irfft2d, irfft3d = (_real_function(rank, inverse=True) for rank in (1, 2, 3))
+
+
+def _spectrogram_shape(node: Operation) -> list[TensorShape]:
+    window, stride = node.attrs["window_size"], node.attrs["stride"]
+    samples, channels = node.input_list[0].shape.with_rank(2).as_list()
+    frames = None if samples is None or stride < 1 else max(0, 1 + (samples - window) // stride)
+    return [TensorShape.of((channels, frames, 1 + _power_of_two(window) // 2))]
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << max(0, size - 1).bit_length()
+
+
+@op("AudioSpectrogram", "float32 -> spectrogram: float32", shape=_spectrogram_shape, host=True)
+def audio_spectrogram(
+    input: np.ndarray, *, window_size: int, stride: int, magnitude_squared: bool = False
+) -> np.ndarray:
+    """The magnitudes of the frequencies in windows of each channel; windows are weighted by a periodic Hann window."""
+    if input.ndim != 2:
+        raise ValueError(f"input must be 2-dimensional, received shape {list(input.shape)}")
+    if window_size < 2 or stride < 1:
+        raise ValueError(f"window_size must be at least 2 and stride 1, received {window_size} and {stride}")
+    samples, channels = input.shape
+    weights = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window_size) / window_size)
+    starts = range(0, samples - window_size + 1, stride)
+    frames = np.empty((channels, len(starts), window_size))
+    for i, start in enumerate(starts):
+        frames[:, i] = input[start : start + window_size].T * weights
+    size = _power_of_two(window_size)
+    spectrum = np.abs(np.fft.rfft(frames, size)) if len(starts) else np.empty((channels, 0, 1 + size // 2))
+    return (spectrum * spectrum if magnitude_squared else spectrum).astype(np.float32)

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.graph import dtype as dt
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.operation import Tensor
+from penstock.graph.ragged_tensor import Ragged
 from penstock.graph.scopes import name_scope
 from penstock.graph.sparse_tensor import SparseTensor
 from penstock.ops.linalg import matmul
@@ -25,8 +26,18 @@ def _by_type(logical: Binary, bits: Binary) -> Binary:
     return function
 
 
-def _tensor(x: Any) -> Tensor:
-    return x if isinstance(x, Tensor) else convert_to_tensor(x)
+def _tensor(x: Any) -> Any:
+    return x if isinstance(x, (Tensor, Ragged)) else convert_to_tensor(x)
+
+
+def _operand(x: Any, other: Any) -> Any:
+    """The second operand as a tensor: of the type of the first, or of its own, which the operation then refuses."""
+    if isinstance(other, (Tensor, Ragged)):
+        return other
+    try:
+        return convert_to_tensor(other, dtype=x.dtype.base_dtype)
+    except (TypeError, ValueError):
+        return convert_to_tensor(other)
 
 
 def _forward(operator: str, function: Binary) -> Binary:
@@ -35,7 +46,8 @@ def _forward(operator: str, function: Binary) -> Binary:
             return NotImplemented  # SparseTensor has the reflected operators
         with name_scope(None, operator, [self, other]) as scope:
             try:
-                return function(_tensor(self), other, name=scope)
+                x = _tensor(self)
+                return function(x, _operand(x, other) if x.graph.is_eager else other, name=scope)
             except (TypeError, ValueError):
                 # The other operand may support tensors even if tensors do not support it.
                 reflected = None if isinstance(other, Tensor) else getattr(other, f"__r{operator}__", None)
@@ -56,13 +68,27 @@ def _reflected(operator: str, function: Binary) -> Binary:
     def method(self: Any, other: Any) -> Any:
         with name_scope(None, operator, [other, self]) as scope:
             y = _tensor(self)
-            return function(convert_to_tensor(other, dtype=y.dtype.base_dtype, name="x"), y, name=scope)
+            x = other if isinstance(other, Ragged) else convert_to_tensor(other, dtype=y.dtype.base_dtype, name="x")
+            return function(x, y, name=scope)
 
     return method
 
 
 def _comparison(function: Binary) -> Binary:
     return lambda self, other: function(_tensor(self), other)
+
+
+def _equality(function: Binary, negated: bool) -> Binary:
+    """`==` or `!=`: of values where these exist or will, as in functions; of identities in graphs of TensorFlow 1."""
+
+    def method(self: Any, other: Any) -> Any:
+        if other is None:
+            return negated
+        if not self.graph.equals_by_value:
+            return (self is other) is not negated
+        return function(_tensor(self), other, incompatible_shape_error=False)
+
+    return method
 
 
 def _invert(x: Any) -> Any:
@@ -98,6 +124,8 @@ def _methods() -> dict[str, Binary]:
         methods[f"__r{operator}__"] = _reflected(operator, function)
     for operator, function in comparisons.items():
         methods[f"__{operator}__"] = _comparison(function)
+    methods["__eq__"] = _equality(compare.equal, negated=False)
+    methods["__ne__"] = _equality(compare.not_equal, negated=True)
     methods["__neg__"] = lambda x: unary.negative(_tensor(x))
     methods["__abs__"] = lambda x: unary.abs(_tensor(x))
     methods["__invert__"] = _invert

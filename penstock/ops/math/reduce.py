@@ -16,6 +16,7 @@ from penstock.graph.dtype import as_dtype
 from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.opdef import OpDef, Types, op
 from penstock.graph.operation import Operation, Tensor
+from penstock.graph.ragged_tensor import tensor_or_ragged
 from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.typing import DTypeLike, TensorLike
@@ -377,7 +378,7 @@ def reduce_variance(
 ) -> Tensor:
     """The variance along `axis`: `tf.math.reduce_variance(x, axis=0)`."""
     with name_scope(name or "reduce_variance"):
-        x = convert_to_tensor(input_tensor)
+        x = tensor_or_ragged(input_tensor)
         means = reduce_mean(x, axis, keepdims=True)
         if means.dtype.is_integer:
             raise TypeError(f"reduce_variance takes floats or complex numbers, received {means.dtype.name}.")

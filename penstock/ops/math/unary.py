@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from penstock.graph.checks import require
-from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import Types, later, op
 from penstock.graph.operation import Tensor
+from penstock.graph.ragged_tensor import tensor_or_ragged
 from penstock.graph.scopes import name_scope
 from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
@@ -216,7 +216,7 @@ def is_finite(x: Array) -> Array:
 def abs(x: TensorLike, name: str | None = None) -> Tensor:
     """The absolute value; of complex numbers the modulus: `tf.abs(-1.5)`."""
     with name_scope(name, "Abs", [x]) as scope:
-        x = convert_to_tensor(x, name="x")
+        x = tensor_or_ragged(x, name="x")
         tensor: Tensor
         if x.dtype.is_complex:
             tensor = casting.complex_abs(x, Tout=x.dtype.real_dtype, name=scope)
@@ -227,6 +227,6 @@ def abs(x: TensorLike, name: str | None = None) -> Tensor:
 
 def round(x: TensorLike, name: str | None = None) -> Tensor:
     """To the nearest integer, halves to the even one: `tf.round(2.5)` is 2."""
-    x = convert_to_tensor(x, name="x")
+    x = tensor_or_ragged(x, name="x")
     rounded: Tensor = x if x.dtype.is_integer else round_op(x, name=name)
     return rounded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import jax
@@ -13,12 +14,13 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.graph import get_default_graph
 from penstock.graph.opdef import Types, op
 from penstock.graph.operation import Operation, Tensor
+from penstock.graph.ragged_tensor import tensor_or_ragged
 from penstock.graph.scopes import control_dependencies, name_scope
 from penstock.graph.typing import TensorLike
 from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, REALS, Array
 from penstock.ops.array import creation, joining, passthrough, selection
-from penstock.ops.math import arithmetic, casting, compare, reduce, unary
+from penstock.ops.math import arithmetic, casting, compare, reduce, special, unary
 
 _FLOATS32 = Types(*FLOATS, default=dt.float32)
 
@@ -142,7 +144,7 @@ def leaky_relu(features: TensorLike, alpha: TensorLike = 0.2, name: str | None =
     >>> tf.nn.leaky_relu(x, alpha=0.1)
     """
     with name_scope(name, "LeakyRelu", [features, alpha]) as name:
-        features = convert_to_tensor(features, name="features")
+        features = tensor_or_ragged(features, name="features")
         if features.dtype.is_integer:
             features = casting.cast(features, dt.float32)
         if isinstance(alpha, Tensor):
@@ -192,3 +194,18 @@ def swish(features: TensorLike, beta: TensorLike = 1.0) -> Tensor:
 
 _swishes = itertools.count()
 silu = swish
+
+
+def gelu(features: TensorLike, approximate: bool = False, name: str | None = None) -> Tensor:
+    """`x` times the probability that a normal variable is below `x`; with `approximate` by a formula with tanh.
+
+    >>> tf.nn.gelu(x)
+    """
+    with name_scope(name, "Gelu", [features]):
+        x = tensor_or_ragged(features, name="features")
+        if not x.dtype.is_floating:
+            raise ValueError(f"gelu: features must have a floating point type, received {x.dtype.name}.")
+        if approximate:
+            inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * arithmetic.pow(x, 3.0))
+            return 0.5 * x * (1.0 + unary.tanh(inner))  # type: ignore[no-any-return]
+        return 0.5 * x * (1.0 + special.erf(x / math.sqrt(2.0)))  # type: ignore[no-any-return]

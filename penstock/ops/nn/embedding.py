@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
 from penstock.graph.checks import require_in_range
 from penstock.graph.convert import convert_to_tensor
@@ -16,6 +17,7 @@ from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.sparse_tensor import SparseTensor
 from penstock.graph.typing import TensorLike
 from penstock.kernel.types import FLOATS, INDEX, Array
+from penstock.memory import aligned_empty
 from penstock.ops.array import (
     creation,
     gathering,
@@ -85,7 +87,7 @@ def _lookup_in_shards(
     if partition_strategy == "mod":
         shard_of, row_of = flat % count, flat // count
     elif partition_strategy == "div":
-        shard_of, row_of = _contiguous(shards, flat)
+        shard_of, row_of = contiguous(shards, flat)
     else:
         raise ValueError(f"Unrecognized partition strategy: {partition_strategy}. Must be 'mod' or 'div'.")
     shard_of = casting.cast(shard_of, dt.int32)
@@ -109,7 +111,7 @@ def _lookup_in_shards(
     return _clipped(result, ids, max_norm)
 
 
-def _contiguous(shards: list[Any], flat: Any) -> tuple[Any, Any]:
+def contiguous(shards: list[Any], flat: Any) -> tuple[Any, Any]:
     """Shard and row of each id if the table has contiguous shards: the first `extra` shards have one row more."""
     kind = flat.dtype.base_dtype
     sizes = [None if s.shape.rank is None else s.shape.as_list()[0] for s in shards]
@@ -152,8 +154,8 @@ def deal_ids(ids: Array, *, N: int, table_rows: int) -> Any:
         low, high = (int(row.min()), int(row.max())) if row.size else (0, 0)
         first = [i * (high - low + 1) for i in range(N + 1)]
         key = wanted.astype(np.int64) % N * first[1] + (row - low)
-    appears_first, idx = ranked(key)
-    distinct = key[appears_first]
+    positions, idx = ranked(key, any_position=True)
+    distinct = key[positions]
     ends = distinct.searchsorted(first).tolist()
     rows = [distinct[begin:end] - start for begin, end, start in zip(ends, ends[1:], first, strict=False)]
     if not table_rows:
@@ -161,6 +163,26 @@ def deal_ids(ids: Array, *, N: int, table_rows: int) -> Any:
         distinct = np.concatenate([row * N + i for i, row in enumerate(rows)])
     places = np.arange(len(distinct), dtype=np.int32)
     return distinct, idx, *rows, *[places[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+@op("_JoinShards", "N*T -> rows: T", host=True, no_gradient=True)
+def join_shards(pieces: list[Array]) -> Array:
+    """The rows that were looked up for the distinct ids of `_DealIds`, of all shards, in the order of the ids."""
+    rows = [np.asarray(piece) for piece in pieces]
+    length = sum(map(len, rows))
+    # Aligned memory is read by compiled code without a copy.
+    joined: np.ndarray = np.concatenate(rows, out=aligned_empty((length, *rows[0].shape[1:]), rows[0].dtype))
+    return joined
+
+
+@op("_RowsOfShard", "T, int32 -> rows: T", host=True, no_gradient=True)
+def rows_of_shard(values: Array, places: Array) -> Array:
+    """The rows at the places that `_DealIds` gives for a shard: these follow each other."""
+    rows, count = np.asarray(values), len(places)
+    first = int(places[0]) if count else 0
+    if first + count > len(rows):
+        raise InvalidArgumentError(f"There are {len(rows)} rows, places {first} to {first + count - 1} were asked for.")
+    return rows[first : first + count]
 
 
 def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:

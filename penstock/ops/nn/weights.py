@@ -33,16 +33,16 @@ def assert_broadcastable(weights: Any, values: Any) -> Operation:
         if weights.shape.rank is not None and values.shape.rank is not None:
             if weights.shape.rank != values.shape.rank:
                 raise ValueError(
-                    f"{_REFUSED} Received {weights.name} of shape {weights.shape} "
-                    f"for {values.name} of shape {values.shape}."
+                    f"{_REFUSED} Received {weights.label} of shape {weights.shape} "
+                    f"for {values.label} of shape {values.shape}."
                 )
             if weights.shape.is_fully_defined() and values.shape.is_fully_defined():
                 sizes = zip(weights.shape.as_list(), values.shape.as_list(), strict=True)
                 for i, (weight, value) in enumerate(sizes):
                     if weight not in (1, value):
                         raise ValueError(
-                            f"{_REFUSED} Dimension {i} differs: received {weights.name} of shape {weights.shape} "
-                            f"for {values.name} of shape {values.shape}."
+                            f"{_REFUSED} Dimension {i} differs: received {weights.label} of shape {weights.shape} "
+                            f"for {values.label} of shape {values.shape}."
                         )
                 return grouping.no_op(name="static_dims_check_success")
         is_scalar = compare.equal(0, weights_rank, name="is_scalar")
@@ -55,9 +55,9 @@ def assert_broadcastable(weights: Any, values: Any) -> Operation:
             valid = compare.logical_or(is_scalar, nonscalar)
         data = [
             _REFUSED,
-            f"Received weights {weights.name} of shape",
+            f"Received weights {weights.label} of shape",
             weights_shape,
-            f"and values {values.name} of shape",
+            f"and values {values.label} of shape",
             values_shape,
         ]
         return assertion.Assert(valid, data, name=scope)

@@ -1,1 +1,1 @@
-"""Queues, staging areas and accumulators: some steps put values in, and others wait for them."""
+"""Queues, staging areas, accumulators and clocks: some steps put values in, and others wait for them."""

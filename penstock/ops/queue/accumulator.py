@@ -39,7 +39,9 @@ def _pair(op: Operation) -> list[TensorShape]:
 
 
 def _gradient_shape(op: Operation) -> list[TensorShape]:
-    return [op.input_list[0].op.attrs.get("shape", TensorShape.of(None))]
+    source = op.input_list[0].op
+    # In a branch or loop the handle comes in by a node that says nothing about the accumulator.
+    return [source.attrs["shape"] if source.type.endswith("ConditionalAccumulator") else TensorShape.of(None)]
 
 
 def _unknown(op: Operation) -> list[TensorShape]:
@@ -189,6 +191,18 @@ def resource_accumulator_set_global_step(handle: Any, new_global_step: np.ndarra
     from_handle(handle).set_global_step(int(new_global_step))
 
 
+@op(
+    "ResourceAccumulatorGlobalStep",
+    "resource -> global_step: int64",
+    host=True,
+    stateful=True,
+    no_gradient=True,
+    shape=shapes.scalar,
+)
+def resource_accumulator_global_step(handle: Any) -> np.ndarray:
+    return np.array(from_handle(handle).global_step, np.int64)
+
+
 @op("AccumulatorSetGlobalStep", "&string, int64 ->", host=True, stateful=True, no_gradient=True)
 def accumulator_set_global_step(handle: Any, new_global_step: np.ndarray) -> None:
     from_handle(handle).set_global_step(int(new_global_step))
@@ -255,6 +269,11 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         step = casting.cast(convert_to_tensor(local_step), dt.int64)
         node: Operation = resource_accumulator_apply_gradient(self._accumulator_ref, step, grad, name=name)
         return node
+
+    def _global_step(self) -> Tensor:
+        """The accumulator's step, which rises whenever its gradients are taken."""
+        step: Tensor = resource_accumulator_global_step(self._accumulator_ref)
+        return step
 
     def take_grad(self, num_required: TensorLike, name: str | None = None) -> Tensor:
         """The mean (or sum) of all gradients, once there are `num_required`; empties the accumulator."""

@@ -11,13 +11,13 @@ import numpy as np
 from penstock.errors import InvalidArgumentError
 from penstock.graph.dtype import DType
 from penstock.graph.shape import TensorShape
-from penstock.kernel.waiting import Waitable
+from penstock.kernel.waiting import WaitableItems
 from penstock.memory import aligned_empty
 
 _LARGE = 1 << 16  # bytes: a larger sum is put into aligned memory, which the update reads without a copy
 
 
-class Accumulator(Waitable):
+class Accumulator(WaitableItems):
     """A sum of gradients and their number. Gradients older than `global_step` are dropped.
 
     >>> accumulator.apply(0, gradient); accumulator.take(1, step)

@@ -18,7 +18,7 @@ import numpy as np
 from penstock.errors import CancelledError, InvalidArgumentError, OpError, OutOfRangeError
 from penstock.graph.dtype import DType
 from penstock.graph.shape import TensorShape
-from penstock.kernel.waiting import NeedsThread, Suspended, Waitable
+from penstock.kernel.waiting import NeedsThread, Suspended, WaitableItems
 
 Element = tuple[np.ndarray, ...]
 
@@ -32,7 +32,7 @@ class _Turn:
         self.cancelled = False
 
 
-class Queue(Waitable):
+class Queue(WaitableItems):
     """First in, first out. Each element is a tuple of arrays with the types and shapes of the queue.
 
     >>> queue.enqueue([(np.float32(1.0),)], step); queue.dequeue(1, step)

@@ -17,6 +17,7 @@ from penstock.graph.operation import Operation
 from penstock.graph.shape import TensorShape
 from penstock.graph.typing import TensorLike
 from penstock.kernel.types import Array
+from penstock.ops.random import philox
 from penstock.ops.random.stateful import seeds
 
 _SAMPLER = "int64 -> sampled_candidates: int64, true_expected_count: float32, sampled_expected_count: float32"
@@ -50,8 +51,7 @@ def _check(true_classes: Array, num_true: int, num_sampled: int, unique: bool, r
 
 def _uniform(key: Array, count: int) -> Array:
     """Numbers in [0, 1), float64: a vocabulary may have more classes than float32 has numbers there."""
-    _, bits = lax.rng_bit_generator(key, (count,), np.uint64, algorithm=lax.RandomAlgorithm.RNG_PHILOX)
-    return (bits >> np.uint64(11)).astype(jnp.float64) * 2.0**-53
+    return (philox.wide_words(key, count) >> np.uint64(11)).astype(jnp.float64) * 2.0**-53
 
 
 def _drawn(
@@ -77,8 +77,7 @@ def _drawn(
         seen = seen.at[jnp.where(taken, batch, range_max)].set(True, mode="drop")
         # The last round ends with the draw that completes the sample.
         used = jnp.where(place[-1] + 1 >= count, jnp.argmax(place + 1 >= count) + 1, count)
-        # The first two words of the state are Philox's key: another key is another stream.
-        return chosen, seen, jnp.minimum(place[-1] + 1, count), tries + used, key.at[1].add(np.uint32(0x9E3779B9))
+        return chosen, seen, jnp.minimum(place[-1] + 1, count), tries + used, key.at[1].add(np.uint64(count))
 
     start = (jnp.zeros(count, jnp.int64), jnp.zeros(range_max, bool), jnp.asarray(0), jnp.asarray(0), jnp.asarray(key))
     chosen, _, _, tries, _ = lax.while_loop(more, a_round, start)

@@ -21,6 +21,7 @@ from penstock.kernel import shapes
 from penstock.kernel.types import INDEX, Array
 from penstock.ops.array import reshaping
 from penstock.ops.math import arithmetic, elementwise_gradients
+from penstock.ops.random import rejection
 from penstock.ops.random.stateful import seeds, shape_tensor, sizes
 
 
@@ -56,9 +57,7 @@ def random_gamma_grad(alpha: Array, sample: Array) -> Array:
     T=Types(dt.float16, dt.float32, dt.float64),
 )
 def random_gamma_op(shape: Array, alpha: Array, *, seed: int = 0, seed2: int = 0, key: Array) -> Array:
-    exact = alpha.astype(np.float32) if alpha.dtype == np.float16 else alpha
-    drawn = jax.random.gamma(jax.random.wrap_key_data(key, impl="rbg"), exact, sizes(shape) + alpha.shape, exact.dtype)
-    return drawn.astype(alpha.dtype)
+    return rejection.gamma(key, alpha, sizes(shape) + alpha.shape).astype(alpha.dtype)
 
 
 _POISSON = (dt.float16, dt.float32, dt.float64, dt.int32, dt.int64)
@@ -78,9 +77,8 @@ _POISSON = (dt.float16, dt.float32, dt.float64, dt.int32, dt.int64)
 def random_poisson_v2(
     shape: Array, rate: Array, *, seed: int = 0, seed2: int = 0, dtype: DType = dt.int64, key: Array
 ) -> Array:
-    # jax draws Poisson numbers only from Threefry keys, which have two words.
-    words = jax.random.wrap_key_data(jnp.asarray(key)[:2] ^ jnp.asarray(key)[2:], impl="threefry2x32")
-    return jax.random.poisson(words, rate, sizes(shape) + rate.shape, np.int64).astype(dtype.as_numpy_dtype)
+    drawn = rejection.poisson(key, rate, sizes(shape) + rate.shape)
+    return drawn.astype(dtype.as_numpy_dtype)
 
 
 def random_gamma(
@@ -105,6 +103,13 @@ def random_gamma(
         # Zero has probability zero, and most models would take its logarithm next.
         result: Tensor = arithmetic.maximum(np.finfo(alpha.dtype.as_numpy_dtype).tiny, drawn / beta)
         return result
+
+
+def poisson(
+    shape: ShapeLike, lam: TensorLike, dtype: DTypeLike = dt.float32, seed: int | None = None, name: str | None = None
+) -> Tensor:
+    """`random_poisson` with the order of arguments of TensorFlow 2: `tf.random.poisson([10], [0.5, 1.5])`."""
+    return random_poisson(lam, shape, dtype, seed, name)
 
 
 def random_poisson(

@@ -1,18 +1,18 @@
-"""Random numbers. A kernel takes `key`, a Philox key and counter, which is new on every run.
+"""Random numbers. A kernel takes `key`, the state of a Philox generator, which moves on with every run.
 
-The same key gives the same numbers on every device.
+The same state gives the same numbers on every device, and those of TensorFlow's kernels for the CPU.
 """
 
 from __future__ import annotations
 
-import math as pymath
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from penstock import philox as generator
 from penstock.graph import dtype as dt
 from penstock.graph.checks import require
 from penstock.graph.constant import constant_value
@@ -30,16 +30,9 @@ from penstock.ops.array import reshaping, slicing
 from penstock.ops.control import grouping
 from penstock.ops.debugging import assertion
 from penstock.ops.math import arithmetic, reduce
+from penstock.ops.random import philox
 
 _FLOAT32, _INT64 = dt.float32, dt.int64
-
-# To make a number in [1, 2) from random bits: unsigned type, bits to drop, and the bits of 1.0.
-_ONE_TO_TWO: dict[str, tuple[Any, int, int]] = {
-    "float16": (np.uint16, 6, 0x3C00),
-    "bfloat16": (np.uint16, 9, 0x3F80),
-    "float32": (np.uint32, 9, 0x3F800000),
-    "float64": (np.uint64, 12, 0x3FF0000000000000),
-}
 
 
 def sizes(shape: Array) -> tuple[int, ...]:
@@ -50,39 +43,6 @@ def sizes(shape: Array) -> tuple[int, ...]:
     if any(d < 0 for d in dims):
         raise ValueError(f"Dimensions must be non-negative, received shape {list(dims)}")
     return dims
-
-
-def _bits(key: Array, dims: tuple[int, ...], width: Any) -> Array:
-    """Random unsigned integers of type `width`."""
-    parts = 8 // np.dtype(width).itemsize
-    count = pymath.prod(dims)
-    # XLA makes 64-bit words about four times as fast as the same bits in 32-bit words.
-    philox = lax.RandomAlgorithm.RNG_PHILOX
-    _, words = lax.rng_bit_generator(key, (-(-count // parts),), np.uint64, algorithm=philox)
-    if parts > 1:
-        words = jnp.concatenate([(words >> np.uint64(64 // parts * i)).astype(width) for i in range(parts)])
-    return words[:count].reshape(dims)
-
-
-def _uniform(key: Array, dims: tuple[int, ...], dtype: DType) -> Array:
-    """Uniform numbers in [0, 1), equally spaced: as many as the mantissa has between 1 and 2."""
-    width, drop, one = _ONE_TO_TWO[dtype.name]
-    bits = _bits(key, dims, width) >> width(drop) | width(one)
-    kind = dtype.as_numpy_dtype
-    return lax.bitcast_convert_type(bits, kind) - np.ones((), kind)
-
-
-def _normal(key: Array, dims: tuple[int, ...], dtype: DType, limit: float = pymath.inf) -> Array:
-    """Normal numbers between -limit and limit, by the inverse of the distribution function."""
-    exact = dtype if dtype.size >= 4 else _FLOAT32
-    kind = exact.as_numpy_dtype
-    bound = kind(pymath.erf(limit / pymath.sqrt(2.0)))
-    uniform = _uniform(key, dims, exact) * (bound + bound) - bound
-    # The inverse is infinite at -1, which the uniform numbers may reach.
-    normal = kind(pymath.sqrt(2.0)) * lax.erf_inv(jnp.maximum(uniform, np.nextafter(kind(-1), kind(0))))
-    if limit < pymath.inf:
-        normal = jnp.clip(normal, kind(-limit), kind(limit))
-    return normal.astype(dtype.as_numpy_dtype)
 
 
 _from_shape = shapes.from_value(0)
@@ -99,7 +59,7 @@ _from_shape = shapes.from_value(0)
     dtype=FLOATS,
 )
 def random_uniform_op(shape: Array, *, seed: int = 0, seed2: int = 0, dtype: DType, key: Array) -> Array:
-    return _uniform(key, sizes(shape), dtype)
+    return philox.uniform(key, sizes(shape), dtype)
 
 
 @op(
@@ -118,11 +78,7 @@ def random_uniform_int(
     dims = sizes(shape)
     if 0 not in dims:
         require(minval < maxval, "Need minval < maxval, got {} >= maxval", minval)
-    width = np.uint32 if minval.dtype == np.int32 else np.uint64
-    # Differences and sums wrap around, so that they are right even where maxval - minval does not fit.
-    low = jnp.asarray(minval).astype(width)
-    span = jnp.maximum(jnp.asarray(maxval).astype(width) - low, width(1))
-    return (_bits(key, dims, width) % span + low).astype(minval.dtype)
+    return philox.integers_between(key, dims, minval, maxval)
 
 
 @op(
@@ -136,7 +92,7 @@ def random_uniform_int(
     dtype=FLOATS,
 )
 def random_standard_normal(shape: Array, *, seed: int = 0, seed2: int = 0, dtype: DType, key: Array) -> Array:
-    return _normal(key, sizes(shape), dtype)
+    return philox.normal(key, sizes(shape), dtype)
 
 
 @op(
@@ -150,18 +106,41 @@ def random_standard_normal(shape: Array, *, seed: int = 0, seed2: int = 0, dtype
     dtype=FLOATS,
 )
 def truncated_normal_op(shape: Array, *, seed: int = 0, seed2: int = 0, dtype: DType, key: Array) -> Array:
-    return _normal(key, sizes(shape), dtype, limit=2.0)
+    return philox.truncated_normal(key, sizes(shape), dtype)
 
 
-@op("RandomShuffle", "T -> output: T", random=True, no_gradient=True, shape=shapes.unchanged)
-def random_shuffle_op(value: Array, *, seed: int = 0, seed2: int = 0, key: Array) -> Array:
-    if value.ndim == 0 or value.shape[0] < 2:
-        return value if value.dtype == object else jnp.asarray(value)
-    # Sorting by 64 random bits: two equal ones are too rare to matter.
-    order = jnp.argsort(_bits(key, (value.shape[0],), np.uint64))
-    if value.dtype == object:  # strings, which stay on the host
-        return value[np.asarray(order)]
-    return jnp.take(value, order, axis=0)
+def _blocks_of_words(shape: tuple[Any, ...]) -> Any:
+    """A shuffle takes one word for each row."""
+    return -(-shape[0] // 4) if shape and shape[0] > 1 else 0
+
+
+@op(
+    "RandomShuffle",
+    "T -> output: T",
+    random=True,
+    reserves=_blocks_of_words,
+    host=True,
+    no_gradient=True,
+    shape=shapes.unchanged,
+)
+def random_shuffle_op(value: np.ndarray, *, seed: int = 0, seed2: int = 0, key: Array) -> np.ndarray:
+    return value[shuffled_rows(key, len(value))] if value.ndim else value
+
+
+def shuffled_rows(state: Iterable[Any], count: int) -> list[int]:
+    """The numbers up to `count` in the order into which a generator shuffles rows, by Fisher and Yates."""
+    order = list(range(count))
+    key, start, high = map(int, state)
+    words = generator.words(key, start, high, -(-count // 4)).tolist()
+    for i, word in zip(range(count - 1), words, strict=False):
+        at = i + word % (count - i)
+        order[i], order[at] = order[at], order[i]
+    return order
+
+
+def _blocks_of_doubles(shape: tuple[Any, ...]) -> Any:
+    """For each row TensorFlow reserves two words per sample, and the samples in fours."""
+    return 2 * philox.RESERVED * shape[0] * (-(-shape[1] // 4) * 4)
 
 
 def _multinomial_shape(op: Operation) -> list[TensorShape]:
@@ -174,6 +153,7 @@ def _multinomial_shape(op: Operation) -> list[TensorShape]:
     "Multinomial",
     "T, int32 -> output: output_dtype",
     random=True,
+    reserves=_blocks_of_doubles,
     static="num_samples",
     no_gradient=True,
     shape=_multinomial_shape,
@@ -191,14 +171,20 @@ def multinomial_op(
     rows, classes = logits.shape
     if rows and samples and not classes:
         raise ValueError("num_classes should be positive, received logits without columns")
-    exact = _FLOAT32 if logits.dtype != np.float64 else dt.float64
-    logits = logits.astype(exact.as_numpy_dtype)
-    weights = jnp.exp(logits - jnp.max(logits, axis=1, keepdims=True))
+    return draw_classes(key, logits, samples).astype(output_dtype.as_numpy_dtype)
+
+
+def draw_classes(state: Array, logits: Array, samples: int) -> Array:
+    """`samples` classes for each row of logits. A logit that is not finite has no chance."""
+    wide = jnp.asarray(logits).astype(np.float64)
+    finite = jnp.isfinite(wide)
+    highest = jnp.max(jnp.where(finite, wide, -np.inf), axis=1, keepdims=True, initial=-np.inf)
+    weights = jnp.where(finite, jnp.exp(wide - highest), 0)
     reached = jnp.cumsum(weights, axis=1)
-    points = _uniform(key, (rows, samples), exact) * reached[:, -1:]
+    points = philox.uniform(state, (wide.shape[0], samples), dt.float64) * reached[:, -1:]
     found = jax.vmap(lambda ends, at: jnp.searchsorted(ends, at, side="right"))(reached, points)
     # Rounding may give the upper end itself.
-    return jnp.minimum(found, classes - 1).astype(output_dtype.as_numpy_dtype)
+    return jnp.minimum(found, wide.shape[1] - 1)
 
 
 def shape_tensor(shape: Any) -> Tensor:

@@ -1,16 +1,12 @@
 """Random numbers that depend on nothing but their seed: the same in every run, on every device, and in TensorFlow.
 
-Uniform, normal and truncated normal numbers are TensorFlow's own, from the Philox generator with its way of turning
-bits into numbers. The other distributions are reproducible too, but drawn in another way.
+They come from the Philox generator, with TensorFlow's way of turning its words into numbers.
 """
 
 from __future__ import annotations
 
-import math as pymath
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from penstock.graph import dtype as dt
@@ -27,22 +23,21 @@ from penstock.kernel import shapes
 from penstock.kernel.types import FLOATS, INDEX, INDEX32, INDEX64, REALS, Array
 from penstock.ops.array import reshaping
 from penstock.ops.math import arithmetic
-from penstock.ops.random import gamma_poisson
+from penstock.ops.random import gamma_poisson, rejection
 from penstock.ops.random import stateful as random
+from penstock.ops.random.algorithms import Algorithm, algorithm_number, require_philox
 from penstock.ops.random.philox import (
-    halves,
+    integers,
+    integers_between,
     key_and_counter,
     normal,
-    random_bits,
-    random_wide_bits,
+    state_of,
     truncated_normal,
     uniform,
 )
 
 _FLOAT32, _INT32, _INT64, _UINT64 = dt.float32, dt.int32, dt.int64, dt.uint64
 _WHOLE = Types(dt.int32, dt.int64, dt.uint32, dt.uint64)
-_PHILOX = 1
-_AUTO = 3  # the algorithm: "automatic", which is Philox
 
 
 # Ops that take a key and a counter
@@ -73,15 +68,14 @@ def _sized(name: str, draw: Any, types: Types, default: DType) -> OpDef:
         Tshape=INDEX32,
     )
     def kernel(shape: Array, key: Array, counter: Array, alg: Array, *, dtype: DType = default) -> Array:
-        return draw(key, counter, random.sizes(shape), dtype)
+        require_philox(alg)
+        return draw(state_of(key, counter), random.sizes(shape), dtype)
 
     return kernel
 
 
-def _full_int(key: Array, counter: Array, dims: tuple[int, ...], dtype: DType) -> Array:
-    count = pymath.prod(dims)
-    bits = random_wide_bits(key, counter, count) if dtype.size == 8 else random_bits(key, counter, count)
-    return bits.astype(dtype.as_numpy_dtype).reshape(dims)
+def _full_int(state: Array, dims: tuple[int, ...], dtype: DType) -> Array:
+    return integers(state, dims, dtype).astype(dtype.as_numpy_dtype)
 
 
 stateless_random_uniform_v2 = _sized("StatelessRandomUniformV2", uniform, FLOATS, _FLOAT32)
@@ -102,14 +96,10 @@ stateless_random_uniform_full_int_v2 = _sized("StatelessRandomUniformFullIntV2",
 def stateless_random_uniform_int_v2(
     shape: Array, key: Array, counter: Array, alg: Array, minval: Array, maxval: Array
 ) -> Array:
+    require_philox(alg)
     dims = random.sizes(shape)
     require(minval < maxval, "Need minval < maxval, got minval = {}", minval)
-    wide = minval.dtype.itemsize == 8
-    unsigned = np.uint64 if wide else np.uint32
-    low = jnp.asarray(minval).astype(unsigned)
-    span = jnp.maximum(jnp.asarray(maxval).astype(unsigned) - low, unsigned(1))
-    bits = (random_wide_bits if wide else random_bits)(key, counter, pymath.prod(dims))
-    return (bits % span + low).astype(minval.dtype).reshape(dims)
+    return integers_between(state_of(key, counter), dims, minval, maxval)
 
 
 # Ops of TensorFlow 1 that take the seed itself, for old graphs
@@ -127,7 +117,7 @@ def _seeded(name: str, draw: Any) -> OpDef:
         Tseed=INDEX64,
     )
     def kernel(shape: Array, seed: Array, *, dtype: DType = _FLOAT32) -> Array:
-        return draw(*key_and_counter(seed), random.sizes(shape), dtype)
+        return draw(state_of(*key_and_counter(seed)), random.sizes(shape), dtype)
 
     return kernel
 
@@ -149,15 +139,10 @@ stateless_truncated_normal_v1 = _seeded("StatelessTruncatedNormal", truncated_no
 )
 def stateless_random_uniform_int_v1(shape: Array, seed: Array, minval: Array, maxval: Array) -> Array:
     kernel = stateless_random_uniform_int_v2.kernel
-    return kernel(shape, *key_and_counter(seed), np.int32(_PHILOX), minval, maxval)
+    return kernel(shape, *key_and_counter(seed), np.int32(Algorithm.PHILOX.value), minval, maxval)
 
 
-# Other distributions: jax draws them, from a key made of the seed
-
-
-def _jax_key(key: Array, counter: Array) -> Array:
-    words = [*halves(jnp.asarray(key)[0]), *halves(jnp.asarray(counter)[1])]
-    return jax.random.wrap_key_data(jnp.stack(words[:2]) ^ jnp.stack(words[2:]), impl="threefry2x32")
+# Other distributions
 
 
 _DRAWN = (dt.float16, dt.float32, dt.float64, dt.int32, dt.int64)
@@ -180,9 +165,8 @@ def _multinomial_shape(op: Operation) -> list[TensorShape]:
     output_dtype=INDEX64,
 )
 def stateless_multinomial_op(logits: Array, num_samples: Array, seed: Array, *, output_dtype: DType = _INT64) -> Array:
-    key, counter = key_and_counter(seed)
-    words = jnp.stack([*halves(key[0]), *halves(counter[1])])
-    return random.multinomial_op.kernel(logits, num_samples, output_dtype=output_dtype, key=words)
+    state = state_of(*key_and_counter(seed))
+    return random.multinomial_op.kernel(logits, num_samples, output_dtype=output_dtype, key=state)
 
 
 def _ends_shape(op: Operation) -> list[TensorShape]:
@@ -203,9 +187,7 @@ def _ends_shape(op: Operation) -> list[TensorShape]:
 def stateless_random_binomial_op(
     shape: Array, seed: Array, counts: Array, probs: Array, *, dtype: DType = _INT64
 ) -> Array:
-    tries, chances = (jnp.asarray(a).astype(np.float64) for a in (counts, probs))
-    key = _jax_key(*key_and_counter(seed))
-    drawn = jax.random.binomial(key, tries, chances, random.sizes(shape), np.float64)
+    drawn = rejection.binomial(state_of(*key_and_counter(seed)), counts, probs, random.sizes(shape))
     return drawn.astype(dtype.as_numpy_dtype)
 
 
@@ -221,8 +203,8 @@ def stateless_random_binomial_op(
     dtype=Types(*_DRAWN),
 )
 def stateless_random_poisson_op(shape: Array, seed: Array, lam: Array, *, dtype: DType) -> Array:
-    rates = jnp.asarray(lam).astype(np.float64)
-    drawn = jax.random.poisson(_jax_key(*key_and_counter(seed)), rates, random.sizes(shape), np.int64)
+    state = state_of(*key_and_counter(seed))
+    drawn = rejection.poisson(state, lam, random.sizes(shape))
     return drawn.astype(dtype.as_numpy_dtype)
 
 
@@ -236,8 +218,8 @@ def stateless_random_poisson_op(shape: Array, seed: Array, lam: Array, *, dtype:
     shape_dtype=INDEX32,
 )
 def stateless_random_gamma_v3(shape: Array, key: Array, counter: Array, alg: Array, alpha: Array) -> Array:
-    exact = jnp.asarray(alpha).astype(np.float32) if alpha.dtype == np.float16 else jnp.asarray(alpha)
-    return jax.random.gamma(_jax_key(key, counter), exact, random.sizes(shape), exact.dtype).astype(alpha.dtype)
+    require_philox(alg)
+    return rejection.gamma(state_of(key, counter), alpha, random.sizes(shape)).astype(alpha.dtype)
 
 
 # Public functions
@@ -256,7 +238,7 @@ def stateless_uniform(
 
     >>> tf.random.stateless_uniform([2], seed=[1, 2])
     """
-    kind = as_dtype(dtype)
+    kind, number = as_dtype(dtype), algorithm_number(alg)
     if maxval is None:
         if kind.is_integer and minval is not None:
             raise ValueError(f"stateless_uniform: maxval must be given for integer dtype {kind.name}.")
@@ -266,15 +248,15 @@ def stateless_uniform(
         result: Tensor
         if kind.is_integer and minval is None:
             key, counter = get_key_counter(seed)
-            result = stateless_random_uniform_full_int_v2(dims, key, counter, _AUTO, dtype=kind, name=scope)
+            result = stateless_random_uniform_full_int_v2(dims, key, counter, number, dtype=kind, name=scope)
             return result
         minval = convert_to_tensor(minval, dtype=kind, name="min")
         maxval = convert_to_tensor(maxval, dtype=kind, name="max")
         key, counter = get_key_counter(seed)
         if kind.is_integer:
-            result = stateless_random_uniform_int_v2(dims, key, counter, _AUTO, minval, maxval, name=scope)
+            result = stateless_random_uniform_int_v2(dims, key, counter, number, minval, maxval, name=scope)
             return result
-        drawn = stateless_random_uniform_v2(dims, key, counter, _AUTO, dtype=kind)
+        drawn = stateless_random_uniform_v2(dims, key, counter, number, dtype=kind)
         return arithmetic.add(drawn * (maxval - minval), minval, name=scope)
 
 
@@ -288,7 +270,8 @@ def stateless_normal(
     alg: Any = "auto_select",
 ) -> Tensor:
     """Normal random numbers that depend on `seed`, two integers, alone: `tf.random.stateless_normal([2], [1, 2])`."""
-    return _scaled(stateless_random_normal_v2, "stateless_random_normal", shape, seed, mean, stddev, dtype, name)
+    draw, label = stateless_random_normal_v2, "stateless_random_normal"
+    return _scaled(draw, label, shape, seed, mean, stddev, dtype, name, alg)
 
 
 def stateless_truncated_normal(
@@ -301,18 +284,27 @@ def stateless_truncated_normal(
     alg: Any = "auto_select",
 ) -> Tensor:
     """`stateless_normal` without numbers further than two standard deviations from the mean."""
-    return _scaled(stateless_truncated_normal_v2, "stateless_truncated_normal", shape, seed, mean, stddev, dtype, name)
+    draw, label = stateless_truncated_normal_v2, "stateless_truncated_normal"
+    return _scaled(draw, label, shape, seed, mean, stddev, dtype, name, alg)
 
 
 def _scaled(
-    draw: OpDef, default_name: str, shape: Any, seed: Any, mean: Any, stddev: Any, dtype: Any, name: str | None
+    draw: OpDef,
+    default_name: str,
+    shape: Any,
+    seed: Any,
+    mean: Any,
+    stddev: Any,
+    dtype: Any,
+    name: str | None,
+    alg: Any,
 ) -> Tensor:
     with name_scope(name, default_name, [shape, seed, mean, stddev]) as scope:
         dims = random.shape_tensor(shape)
         mean = convert_to_tensor(mean, dtype=dtype, name="mean")
         stddev = convert_to_tensor(stddev, dtype=dtype, name="stddev")
         key, counter = get_key_counter(seed)
-        drawn = draw(dims, key, counter, _AUTO, dtype=as_dtype(dtype))
+        drawn = draw(dims, key, counter, algorithm_number(alg), dtype=as_dtype(dtype))
         return arithmetic.add(drawn * stddev, mean, name=scope)
 
 
@@ -372,7 +364,7 @@ def stateless_gamma(
         both = reshaping.broadcast_dynamic_shape(reshaping.shape(alpha), reshaping.shape(beta))
         alpha = reshaping.broadcast_to(alpha, both)
         key, counter = get_key_counter(seed)
-        drawn: Any = stateless_random_gamma_v3(dims, key, counter, _AUTO, alpha)
+        drawn: Any = stateless_random_gamma_v3(dims, key, counter, Algorithm.AUTO_SELECT.value, alpha)
         result: Tensor = arithmetic.maximum(np.finfo(alpha.dtype.as_numpy_dtype).tiny, drawn / beta)
         return result
 

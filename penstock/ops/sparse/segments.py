@@ -53,10 +53,10 @@ def _divided(rows: np.ndarray, ends: np.ndarray, power: float) -> np.ndarray:
     """One row of each segment, divided by a power of the number of its rows."""
     if not power:
         return rows
-    counts = np.maximum(ends[1:] - ends[:-1], 1)
+    counts = np.maximum(ends[1:] - ends[:-1], 1).reshape(-1, *[1] * (rows.ndim - 1))
     # Half-precision quotients are the same if they are computed in a longer type.
     divisors = counts.astype(rows.dtype) if power == 1 and rows.dtype.kind == "f" else counts**power
-    quotients: np.ndarray = rows / divisors.reshape(-1, *[1] * (rows.ndim - 1))
+    quotients: np.ndarray = rows / divisors
     return quotients.astype(rows.dtype, copy=False)
 
 

@@ -49,15 +49,15 @@ def sum_duplicate_rows_on_host(values: np.ndarray, indices: np.ndarray) -> Any:
     """
     if not indices.size:
         return values, indices
-    rising = not np.count_nonzero(indices[1:] <= indices[:-1])
-    order = None if rising else np.argsort(indices)
+    is_rising = not np.count_nonzero(indices[1:] <= indices[:-1])
+    order = None if is_rising else np.argsort(indices)
     ordered = indices if order is None else indices[order]
-    is_new = run_starts(ordered)
-    distinct = ordered if rising or is_new.all() else ordered[is_new]
+    is_new = None if is_rising else run_starts(ordered)
+    distinct = ordered if is_new is None else ordered[is_new]
     found, count = len(distinct), _padded(len(distinct), (values.shape[1:], values.dtype))
-    rows = np.full(count, np.iinfo(indices.dtype).max, indices.dtype)
+    rows = np.full(count, _LARGEST[indices.dtype], indices.dtype)
     rows[:found] = distinct
-    if found == len(ordered):
+    if is_new is None or found == len(ordered):
         sums = np.zeros((count, *values.shape[1:]), values.dtype)
         sums[:found] = values if order is None else values[order]
         return sums, rows
@@ -66,6 +66,7 @@ def sum_duplicate_rows_on_host(values: np.ndarray, indices: np.ndarray) -> Any:
     return sums_of_runs(values, ends, order), rows
 
 
+_LARGEST = {np.dtype(kind): np.iinfo(kind).max for kind in (np.int32, np.int64)}
 _sizes: dict[Any, list[int]] = defaultdict(list)  # sizes that were used so far, per kind
 _sizes_lock = threading.Lock()
 

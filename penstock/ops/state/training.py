@@ -244,3 +244,99 @@ def apply_adam(
     v = v + (grad * grad - v) * (1 - beta2)
     direction = grad * (1 - beta1) + beta1 * m if use_nesterov else m
     return var - direction * rate / (jnp.sqrt(v) + epsilon), m, v
+
+
+@rule("LazyAdam", "V, V, V, T, T, T, T, T, T, T", writes="var m v")
+def lazy_adam(
+    var: Array,
+    m: Array,
+    v: Array,
+    beta1_power: Array,
+    beta2_power: Array,
+    lr: Array,
+    beta1: Array,
+    beta2: Array,
+    epsilon: Array,
+    grad: Array,
+    *,
+    use_locking: bool = False,
+) -> Any:
+    return apply_adam.ref.kernel(var, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad)
+
+
+@update("ApplyAdamWithAmsgrad", "V, V, V, V, T, T, T, T, T, T, T", writes="var m v vhat")
+def apply_adam_with_amsgrad(
+    var: Array,
+    m: Array,
+    v: Array,
+    vhat: Array,
+    beta1_power: Array,
+    beta2_power: Array,
+    lr: Array,
+    beta1: Array,
+    beta2: Array,
+    epsilon: Array,
+    grad: Array,
+    *,
+    use_locking: bool = False,
+) -> Any:
+    require_same_shape(var, m, v, vhat, grad)
+    rate = lr * jnp.sqrt(1 - beta2_power) / (1 - beta1_power)
+    m = m + (grad - m) * (1 - beta1)
+    v = v + (grad * grad - v) * (1 - beta2)
+    vhat = jnp.maximum(vhat, v)
+    return var - m * rate / (jnp.sqrt(vhat) + epsilon), m, v, vhat
+
+
+@rule("AdaMax", "V, V, V, T, T, T, T, T, T", writes="var m v")
+def ada_max(
+    var: Array,
+    m: Array,
+    v: Array,
+    beta1_power: Array,
+    lr: Array,
+    beta1: Array,
+    beta2: Array,
+    epsilon: Array,
+    grad: Array,
+    *,
+    use_locking: bool = False,
+) -> Any:
+    require_same_shape(var, m, v, grad)
+    m = m + (grad - m) * (1 - beta1)
+    v = jnp.maximum(beta2 * v, jnp.abs(grad))
+    return var - lr / (1 - beta1_power) * (m / (v + epsilon)), m, v
+
+
+@update("ApplyAddSign", "V, V, T, T, T, T, T", writes="var m")
+def apply_add_sign(
+    var: Array,
+    m: Array,
+    lr: Array,
+    alpha: Array,
+    sign_decay: Array,
+    beta: Array,
+    grad: Array,
+    *,
+    use_locking: bool = False,
+) -> Any:
+    require_same_shape(var, m, grad)
+    m = m * beta + grad * (1 - beta)
+    return var - lr * (alpha + sign_decay * jnp.sign(grad) * jnp.sign(m)) * grad, m
+
+
+@update("ApplyPowerSign", "V, V, T, T, T, T, T", writes="var m")
+def apply_power_sign(
+    var: Array,
+    m: Array,
+    lr: Array,
+    logbase: Array,
+    sign_decay: Array,
+    beta: Array,
+    grad: Array,
+    *,
+    use_locking: bool = False,
+) -> Any:
+    require_same_shape(var, m, grad)
+    m = m * beta + grad * (1 - beta)
+    return var - lr * jnp.exp(logbase * sign_decay * jnp.sign(grad) * jnp.sign(m)) * grad, m

@@ -163,27 +163,9 @@ def _sparse(parts: Any) -> SparseTensor:
 def _require_sparse(function: str, result_type: str) -> None:
     if result_type != "SparseTensor":
         raise NotImplementedError(
-            f"tf.{function}: result_type must be 'SparseTensor', received {result_type!r}: penstock has no "
-            "RaggedTensor. Use tf.sparse.to_dense or the SparseTensor's values."
+            f"tf.{function}: result_type must be 'SparseTensor', received {result_type!r}. tf.strings.split of the 2.x "
+            "API gives a RaggedTensor; tf.RaggedTensor.from_sparse makes one."
         )
-
-
-def require_scalar(function: str, strings: Tensor) -> None:
-    """Raises an error unless there is one string: the result of more would be ragged."""
-    if strings.shape.rank != 0:
-        raise NotImplementedError(
-            f"tf.strings.{function}: input must be one string, received shape {strings.shape}: the result for several "
-            "strings would be a RaggedTensor, which penstock does not have."
-        )
-
-
-def bytes_split(input: TensorLike, name: str | None = None) -> Tensor:
-    """The bytes of one string: `tf.strings.bytes_split("ab")  # ["a", "b"]`."""
-    with name_scope(name, "StringsByteSplit", [input]):
-        string = convert_to_tensor(input, dtype=dt.string, name="input")
-        require_scalar("bytes_split", string)
-        values: Tensor = string_split_op(expand_dims(string, 0), "", skip_empty=False)[1]
-        return values
 
 
 # N-grams
@@ -242,11 +224,6 @@ def ngrams(
 ) -> Tensor:
     """Runs of `ngram_width` neighbours in a vector of strings, joined: `tf.strings.ngrams(["a", "b", "c"], 2)`."""
     with name_scope(name, "StringNGrams", [data]):
-        widths = [ngram_width] if isinstance(ngram_width, int) else list(ngram_width)
-        if padding_width is not None and pad_values is None:
-            raise ValueError("ngrams: padding_width needs pad_values.")
-        left, right = (pad_values, pad_values) if isinstance(pad_values, (str, bytes)) else pad_values or ("", "")
-        pad = (-1 if padding_width is None else padding_width) if pad_values is not None else 0
         strings = convert_to_tensor(data, dtype=dt.string, name="data")
         if strings.shape.rank != 1:
             raise NotImplementedError(
@@ -254,17 +231,35 @@ def ngrams(
             )
         count = constant_value(shape(strings, out_type=dt.int64))
         splits = constant(np.array([0, int(count[0])]), dt.int64) if count is not None else _whole(strings)
-        found: Tensor = string_n_grams(
-            strings,
-            splits,
-            separator=separator,
-            ngram_widths=widths,
-            left_pad=left,
-            right_pad=right,
-            pad_width=pad,
-            preserve_short_sequences=preserve_short_sequences,
+        return ngrams_of_rows(
+            strings, splits, ngram_width, separator, pad_values, padding_width, preserve_short_sequences
         )[0]
-        return found
+
+
+def ngrams_of_rows(
+    strings: Tensor,
+    splits: Tensor,
+    ngram_width: Any,
+    separator: str,
+    pad_values: Any,
+    padding_width: int | None,
+    preserve_short_sequences: bool,
+) -> tuple[Tensor, Tensor]:
+    """The n-grams of each row of strings, and the splits of their rows."""
+    if padding_width is not None and pad_values is None:
+        raise ValueError("ngrams: padding_width needs pad_values.")
+    left, right = (pad_values, pad_values) if isinstance(pad_values, (str, bytes)) else pad_values or ("", "")
+    found, ends = string_n_grams(
+        strings,
+        splits,
+        separator=separator,
+        ngram_widths=[ngram_width] if isinstance(ngram_width, int) else list(ngram_width),
+        left_pad=left,
+        right_pad=right,
+        pad_width=(-1 if padding_width is None else padding_width) if pad_values is not None else 0,
+        preserve_short_sequences=preserve_short_sequences,
+    )
+    return found, ends
 
 
 def _whole(strings: Tensor) -> Tensor:

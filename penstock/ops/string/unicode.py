@@ -14,6 +14,7 @@ from penstock.graph.convert import convert_to_tensor
 from penstock.graph.dtype import DType
 from penstock.graph.opdef import op
 from penstock.graph.operation import Operation, Tensor
+from penstock.graph.ragged_tensor import Ragged
 from penstock.graph.scopes import name_scope
 from penstock.graph.shape import TensorShape
 from penstock.graph.typing import TensorLike
@@ -25,9 +26,9 @@ from penstock.ops.array.reshaping import reshape, shape, size
 from penstock.ops.array.slicing import slice as slice_of
 from penstock.ops.math.arithmetic import add, multiply
 from penstock.ops.math.reduce import reduce_prod
+from penstock.ops.string.each import of_each
 from penstock.ops.string.forms import invalid, listed, require_one_of, texts
 from penstock.ops.string.scripts import script_of
-from penstock.ops.string.split import require_scalar
 
 _ERRORS = ("strict", "replace", "ignore")
 _OUTPUTS = ("UTF-8", "UTF-16-BE", "UTF-32-BE")
@@ -227,12 +228,6 @@ def unicode_script(input: Any) -> Any:
     return script_of(np.asarray(input))
 
 
-def _one_string(function: str, input: Any) -> Tensor:
-    string = convert_to_tensor(input, dtype=dt.string, name="input")
-    require_scalar(function, string)
-    return reshape(string, [1])
-
-
 def unicode_decode(
     input: TensorLike,
     input_encoding: str,
@@ -240,18 +235,16 @@ def unicode_decode(
     replacement_char: int = _REPLACEMENT,
     replace_control_characters: bool = False,
     name: str | None = None,
-) -> Tensor:
-    """The characters of one string as numbers: `tf.strings.unicode_decode("hé", "UTF-8")  # [104, 233]`."""
+) -> Any:
+    """The characters of strings as numbers: `tf.strings.unicode_decode("hé", "UTF-8")  # [104, 233]`."""
+    options: dict[str, Any] = {
+        "input_encoding": input_encoding,
+        "errors": errors,
+        "replacement_char": replacement_char,
+        "replace_control_characters": replace_control_characters,
+    }
     with name_scope(name, "UnicodeDecode", [input]):
-        _, chars = unicode_decode_op(
-            _one_string("unicode_decode", input),
-            input_encoding=input_encoding,
-            errors=errors,
-            replacement_char=replacement_char,
-            replace_control_characters=replace_control_characters,
-        )
-        found: Tensor = chars
-        return found
+        return of_each(input, lambda strings: unicode_decode_op(strings, **options))[0]
 
 
 def unicode_decode_with_offsets(
@@ -261,16 +254,16 @@ def unicode_decode_with_offsets(
     replacement_char: int = _REPLACEMENT,
     replace_control_characters: bool = False,
     name: str | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The characters of one string as numbers, and the offsets of their first bytes."""
+) -> tuple[Any, Any]:
+    """The characters of strings as numbers, and the offsets of their first bytes."""
+    options: dict[str, Any] = {
+        "input_encoding": input_encoding,
+        "errors": errors,
+        "replacement_char": replacement_char,
+        "replace_control_characters": replace_control_characters,
+    }
     with name_scope(name, "UnicodeDecodeWithOffsets", [input]):
-        _, chars, offsets = unicode_decode_with_offsets_op(
-            _one_string("unicode_decode_with_offsets", input),
-            input_encoding=input_encoding,
-            errors=errors,
-            replacement_char=replacement_char,
-            replace_control_characters=replace_control_characters,
-        )
+        chars, offsets = of_each(input, lambda strings: unicode_decode_with_offsets_op(strings, **options))
         return chars, offsets
 
 
@@ -280,9 +273,11 @@ def unicode_encode(
     errors: str = "replace",
     replacement_char: int = _REPLACEMENT,
     name: str | None = None,
-) -> Tensor:
+) -> Any:
     """Strings of the characters along the last axis: `tf.strings.unicode_encode([104, 233], "UTF-8")`."""
     with name_scope(name, "UnicodeEncode", [input]):
+        if isinstance(input, Ragged):
+            return _encoded_rows(input, output_encoding, errors, replacement_char)
         chars = convert_to_tensor(input, dtype=dt.int32, name="input")
         rank = chars.shape.rank
         if not rank:
@@ -306,6 +301,18 @@ def unicode_encode(
         return reshape(encoded, outer)
 
 
+def _encoded_rows(chars: Ragged, encoding: str, errors: str, replacement: int) -> Any:
+    """A string of the characters of each innermost row."""
+    values = chars.values
+    if isinstance(values, Ragged):
+        return chars.with_values(_encoded_rows(values, encoding, errors, replacement))
+    if values.shape.rank != 1:
+        return chars.with_values(unicode_encode(values, encoding, errors, replacement))
+    return unicode_encode_op(
+        values, chars.row_splits, output_encoding=encoding, errors=errors, replacement_char=replacement
+    )
+
+
 def _split_chars(chars: Tensor, encoding: str, errors: str, replacement: int) -> Tensor:
     found: Tensor = unicode_encode_op(
         chars,
@@ -323,16 +330,11 @@ def unicode_split(
     errors: str = "replace",
     replacement_char: int = _REPLACEMENT,
     name: str | None = None,
-) -> Tensor:
-    """One string as strings of one character each: `tf.strings.unicode_split("hé", "UTF-8")`."""
+) -> Any:
+    """Strings as strings of one character each: `tf.strings.unicode_split("hé", "UTF-8")`."""
     with name_scope(name, "UnicodeSplit", [input]):
-        _, chars = unicode_decode_op(
-            _one_string("unicode_split", input),
-            input_encoding=input_encoding,
-            errors=errors,
-            replacement_char=replacement_char,
-        )
-        return _split_chars(chars, input_encoding, errors, replacement_char)
+        chars = unicode_decode(input, input_encoding, errors, replacement_char)
+        return _split_all(chars, input_encoding, errors, replacement_char)
 
 
 def unicode_split_with_offsets(
@@ -341,13 +343,14 @@ def unicode_split_with_offsets(
     errors: str = "replace",
     replacement_char: int = _REPLACEMENT,
     name: str | None = None,
-) -> tuple[Tensor, Tensor]:
-    """One string as strings of one character each, and the offsets of their first bytes."""
+) -> tuple[Any, Any]:
+    """Strings as strings of one character each, and the offsets of their first bytes."""
     with name_scope(name, "UnicodeSplitWithOffsets", [input]):
-        _, chars, offsets = unicode_decode_with_offsets_op(
-            _one_string("unicode_split_with_offsets", input),
-            input_encoding=input_encoding,
-            errors=errors,
-            replacement_char=replacement_char,
-        )
-        return _split_chars(chars, input_encoding, errors, replacement_char), offsets
+        chars, offsets = unicode_decode_with_offsets(input, input_encoding, errors, replacement_char)
+        return _split_all(chars, input_encoding, errors, replacement_char), offsets
+
+
+def _split_all(chars: Any, encoding: str, errors: str, replacement: int) -> Any:
+    if isinstance(chars, Ragged):
+        return chars.with_flat_values(_split_chars(chars.flat_values, encoding, errors, replacement))
+    return _split_chars(chars, encoding, errors, replacement)

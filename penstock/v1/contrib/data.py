@@ -1,8 +1,9 @@
 """The first names of `tf.data` and of functions that are now in `tf.data.experimental`."""
 
 from penstock.data.csv import CsvDataset, make_batched_features_dataset, make_csv_dataset
-from penstock.data.dataset import AUTOTUNE, Dataset
+from penstock.data.dataset import Dataset
 from penstock.data.elements import get_single_element
+from penstock.data.inputs import AUTOTUNE
 from penstock.data.iterator import Iterator
 from penstock.data.readers import FixedLengthRecordDataset, TextLineDataset, TFRecordDataset
 from penstock.data.transformations import (

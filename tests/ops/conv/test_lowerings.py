@@ -14,7 +14,7 @@ from jax import lax
 from tolerances import assert_near, unit_roundoff
 
 from penstock.ops.conv import lowerings, pool_lowerings
-from penstock.worker import compiler_options
+from penstock.worker.compiler_options import compiler_options
 
 PLATFORMS = ["cpu", "gpu"]  # "gpu" is XLA's own, which also runs on the CPU if there is no other device
 
@@ -299,13 +299,13 @@ def test_padding_is_below_every_negative_value() -> None:
 
 
 def test_compiler_options_change_no_value(rng: np.random.Generator) -> None:
-    assert compiler_options.cpu_compiler_options(), "this XLA does not know the option: measure convolutions anew"
+    assert compiler_options("cpu"), "this XLA does not know the option: measure convolutions anew"
     x, kernel = random(rng, (8, 12, 12, 32)), random(rng, (3, 3, 32, 32))
 
     def conv(x: Any, kernel: Any) -> Any:
         return lowerings.conv2d(x, kernel, padding="SAME")
 
-    fast = jax.jit(conv, compiler_options=compiler_options.cpu_compiler_options())
+    fast = jax.jit(conv, compiler_options=compiler_options("cpu"))
     close(fast(x, kernel), reference(x, kernel, {"padding": "SAME"}))
 
 

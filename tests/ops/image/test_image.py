@@ -8,11 +8,13 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
 import penstock.v1 as tf
+from penstock.ops.image.resize import resize_bicubic_op, resize_bilinear_op, resize_nearest_neighbor_op
 
 RNG = np.random.RandomState(0)
 PHOTO = RNG.randint(0, 256, (9, 7, 3)).astype(np.uint8)
@@ -262,8 +264,10 @@ def test_unknown_ranks() -> None:
         run(cropped, {image: one[:2]})
 
 
+@pytest.mark.parametrize("tier", ["", "exact"])
 @pytest.mark.parametrize("method", ["bilinear", "nearest", "bicubic"])
-def test_gradient_of_an_unknown_size(method: str) -> None:
+def test_gradient_of_an_unknown_size(method: str, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_TIER", tier)
     image, size = tf.placeholder(tf.float32, [1, None, None, 1]), tf.placeholder(tf.int32, [2])
     resized = tf.image.resize_images(image, size, method)
     (gradient,) = tf.gradients(resized, image)
@@ -300,3 +304,16 @@ def test_random_adjustments_follow_their_seed() -> None:
     kept = [np.array_equal(flip, image) for flip in flips]
     assert 8 < sum(kept) < 56
     assert all(k or np.array_equal(flip, image[:, ::-1]) for k, flip in zip(kept, flips, strict=True))
+
+
+@pytest.mark.parametrize("kernel", [resize_bilinear_op, resize_nearest_neighbor_op, resize_bicubic_op])
+@pytest.mark.parametrize("options", [{}, {"align_corners": True}, {"half_pixel_centers": True}])
+def test_resizing_in_numpy_is_that_of_compiled_code(kernel: Any, options: dict[str, bool]) -> None:
+    for images in (PHOTO[None], PHOTO[None][:0], RNG.uniform(-1, 1, (2, 5, 8, 1)).astype(np.float32)):
+        for size in ([4, 11], [9, 7], [1, 1]):
+            before = images.copy()
+            in_numpy = kernel.kernel(images, np.array(size, np.int32), **options)
+            compiled = kernel.kernel(jnp.asarray(images), np.array(size, np.int32), **options)
+            assert isinstance(in_numpy, np.ndarray) and in_numpy.dtype == compiled.dtype
+            np.testing.assert_allclose(in_numpy, compiled, rtol=1e-6, atol=1e-6)
+            assert (images == before).all()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from golden_programs import check, load, run_program, view
 
-from penstock import autodiff
+from penstock.autodiff import gradients
 from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
 from penstock.graph.constant import constant_value
@@ -207,7 +207,7 @@ def _tf(**more: Any) -> types.SimpleNamespace:
         Session=Session,
         constant=creation.constant,
         placeholder=creation.placeholder,
-        gradients=autodiff.gradients,
+        gradients=gradients,
         get_default_graph=lambda: None,
         global_variables=list,
         **more,
@@ -280,7 +280,7 @@ def test_nodes_of_gradients(case: str) -> None:
     function, shapes, expected = GRADIENT_NODES[case]
     with Graph().as_default() as graph:
         inputs = [creation.placeholder(dt.float32, shape) for shape in shapes]
-        autodiff.gradients(function(*inputs), inputs)
+        gradients(function(*inputs), inputs)
         made = [op.name.split("_grad/", 1)[1] for op in graph.get_operations() if "_grad/" in op.name]
     assert made == expected.split()
 
@@ -304,7 +304,7 @@ EDGES: list[tuple[Any, list[Any], list[Any]]] = [
 def test_gradients_at_the_edges(function: Any, inputs: list[Any], expected: list[Any]) -> None:
     with Graph().as_default() as graph:
         tensors = [creation.constant(x) for x in inputs]
-        grads = autodiff.gradients(function(*tensors), tensors)
+        grads = gradients(function(*tensors), tensors)
     for got, wanted in zip(Session(graph=graph).run(grads), expected, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5)
 

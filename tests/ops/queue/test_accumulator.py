@@ -99,3 +99,16 @@ def test_rows_of_sparse_gradients(shape: Any, first: list[int], second: list[int
         session.run(accumulator.apply_grad(first, [[1.0], [2.0]]))
         session.run(accumulator.apply_grad(second, [[3.0], [4.0]]))
         assert tuple(part.tolist() for part in session.run(accumulator.take_grad(2))) == taken
+
+
+def test_gradients_taken_in_a_branch_have_the_shape_of_the_accumulator() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        accumulator = tf.ConditionalAccumulator(tf.float32, shape=[2])
+        add = accumulator.apply_grad([1.0, 3.0])
+        wanted = tf.placeholder(tf.bool, [])
+        taken = tf.cond(wanted, lambda: accumulator.take_grad(2), lambda: tf.zeros([2]))
+        assert taken.shape.as_list() == [2]
+        session.run(add)
+        assert session.run(taken, {wanted: False}).tolist() == [0.0, 0.0]
+        session.run(add)
+        assert session.run(taken, {wanted: True}).tolist() == [1.0, 3.0]

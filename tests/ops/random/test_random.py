@@ -11,13 +11,14 @@ from penstock.graph import dtype as dt
 from penstock.graph.graph import Graph
 from penstock.graph.scopes import set_random_seed
 from penstock.ops.math import operators  # noqa: F401
-from penstock.ops.random import gamma_poisson
+from penstock.ops.random import gamma_poisson, philox
 from penstock.ops.random import stateful as random
 from penstock.session import Session
 
-KEY = np.array([1, 2, 3, 4], np.uint32)
+KEY = np.array([1, 2, 3], np.uint64)  # the state of a generator
 COUNT = 200_001  # odd: the bits come in pairs
 TRUNCATED_STD = 0.8796  # standard deviation of a normal distribution cut at two standard deviations
+DISTRIBUTIONS = [random.random_uniform_op, random.random_standard_normal, random.truncated_normal_op]
 
 
 def draw(op: object, shape: object = (COUNT,), key: np.ndarray = KEY, **attrs: object) -> np.ndarray:
@@ -54,13 +55,34 @@ def test_moments(op: object, mean: float, std: float, low: float, high: float, d
     assert abs(np.corrcoef(exact[:half], exact[half : 2 * half])[0, 1]) < 0.01
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("op", DISTRIBUTIONS, ids=lambda op: op.name)
+def test_many_numbers_are_the_same_in_pieces(op: object, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = np.array([1, 2**64 - 100, 3], np.uint64)  # the low half of its counter overflows in the first piece
+    at_once = draw(op, (3, 701), key, dtype=dt.as_dtype(dtype))
+    monkeypatch.setattr(philox, "MANY", 1000)
+    monkeypatch.setattr(philox, "PIECE", 512)
+    in_pieces = draw(op, (3, 701), key, dtype=dt.as_dtype(dtype))
+    np.testing.assert_allclose(in_pieces.astype(np.float64), at_once.astype(np.float64), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", DISTRIBUTIONS, ids=lambda op: op.name)
+def test_many_numbers_need_little_more_memory_than_they_take(op: object) -> None:
+    shape = np.array([philox.MANY], np.int32)
+    kernel = jax.jit(lambda key: 2 * op.kernel(shape, key=key, dtype=dt.float32))  # type: ignore[attr-defined]
+    memory = kernel.lower(KEY).compile().memory_analysis()
+    assert memory.output_size_in_bytes + memory.temp_size_in_bytes < 2.3 * 4 * philox.MANY
+
+
 def test_the_key_decides_the_numbers() -> None:
     first, again = (draw(random.random_standard_normal, dtype=dt.float32) for _ in range(2))
     np.testing.assert_array_equal(first, again)
-    for position in range(4):
+    for position in (0, 2):
         other = KEY.copy()
         other[position] += 1
         assert (draw(random.random_standard_normal, key=other, dtype=dt.float32) != first).mean() > 0.99
+    later = draw(random.random_standard_normal, key=KEY + np.array([0, 1, 0], np.uint64), dtype=dt.float32)
+    np.testing.assert_array_equal(later[:-4], first[4:])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""AutoGraph: Python control flow over tensors becomes nodes of the graph."""

@@ -1,0 +1,1 @@
+"""The coordinator: sends functions to workers, which drive the parameter servers."""

@@ -1,0 +1,444 @@
+"""Dispatcher: sends closures to workers and takes their answers, whatever is lost meanwhile."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from penstock import logging
+from penstock.distribute.coordinator.closures import Closure, RemoteValue, cancelled_by
+from penstock.distribute.coordinator.queue import ClosureQueue
+from penstock.distribute.coordinator.rounds import Rounds
+from penstock.distribute.coordinator.visits import Visits
+from penstock.distribute.coordinator.waiting import Waits
+from penstock.distribute.coordinator.workers import RemoteWorker
+from penstock.distribute.synchronous import GradientExchange
+from penstock.eager.cluster import before_leaving, connected_task, process_number, reconnect, was_restarted
+from penstock.eager.runtime import runtime
+from penstock.errors import (
+    AbortedError,
+    CancelledError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    OutOfRangeError,
+    UnavailableError,
+)
+from penstock.wire.messages import Done
+
+# A worker that did not know the process before gets these errors from a parameter server that was restarted.
+_OF_A_NEW_PROCESS = (FailedPreconditionError, NotFoundError)
+
+
+class Dispatcher:
+    """The workers of a strategy's cluster, and the closures that they run. A ClusterCoordinator is one."""
+
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+        self._writer = process_number()  # names the closures of this process on parameter servers
+        session = _new_session()
+        self._kept = strategy.kept_state
+        self._log: list[Closure] = []  # closures that have run since the last checkpoint
+        self._recovering = False
+        self._repeated: list[Closure] = []  # by the last recovery
+        self._recovery: threading.Thread | None = None
+        self._is_saving = False
+        self._changed = threading.Condition()
+        count = strategy.cluster_resolver.cluster_spec().num_tasks("worker")
+        rounds = Rounds(count, strategy.backup_workers) if strategy.synchronous else None
+        self._queue = ClosureQueue(count, rounds)
+        self._waits = Waits(self._changed, self._queue)
+        self._exchanges: list[GradientExchange] = []  # of the current round
+        self._is_applying = False
+        self._waiters = 0  # threads that wait for results, and schedule nothing meanwhile
+        self._visits = Visits(count)
+        self._workers = [RemoteWorker(i, session, partial(connected_task, "worker", i)) for i in range(count)]
+        self._error: BaseException | None = None
+        self._to_cancel: list[tuple[RemoteWorker, Closure, OpError]] = []
+        self._resources: list[Callable[[int], Closure]] = []  # make what each worker holds, such as iterators
+        self._threads = [
+            threading.Thread(
+                target=self._waits.watched, args=(self._serve, w), name=f"penstock-coordinator-{w.number}", daemon=True
+            )
+            for w in self._workers
+        ]
+        for thread in self._threads:
+            thread.start()
+        if self._kept is not None:
+            runtime.recovered = self._recovered
+        before_leaving(self.close)
+
+    def _is_over(self) -> bool:
+        return self._queue.is_empty and not self._recovering and not self._is_applying and not self._exchanges
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """A context in which this thread waits: a round of synchronous training may then be smaller."""
+        with self._changed:
+            self._waiters += 1
+        self._apply_if_due()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiters -= 1
+
+    def _wait_for_result(self, ready: Callable[[], bool]) -> None:
+        with self._waiting(), self._changed:
+            self._waits.until(ready, "RemoteValue.get")
+
+    def _raise_error(self) -> None:
+        self._waits.raise_if_stopped()
+        if self._error is not None and self._queue.is_idle:
+            error, self._error = self._error, None
+            raise error
+
+    # Sending
+
+    def _send_to_all(self) -> None:
+        for worker in self._workers:
+            self._send_to(worker)
+
+    def _send_to(self, worker: RemoteWorker) -> None:
+        """Sends closures that a worker can take at once; leaves the others to the worker's thread."""
+        while True:
+            with self._changed:
+                closure = self._queue.peek(worker.number)
+                if closure is None:
+                    return
+                if not worker.is_connected or not worker.knows(closure.function):
+                    self._changed.notify_all()  # its thread connects, and registers the function, first
+                    return
+                self._queue.take(worker.number)
+                if not self._has_elements(worker, closure):
+                    continue
+                settled = self._queue.settled
+            self._start(worker, closure, settled)
+
+    def _has_elements(self, worker: RemoteWorker, closure: Closure) -> bool:
+        """Gives a closure the elements that it visits when it is first sent. If there are none left, it fails."""
+        if closure.elements is None:
+            closure.elements = self._visits.give(closure.function.iterators, worker.number)
+        if closure.elements is None:
+            self._queue.ended(worker.number, closure)
+            error = OutOfRangeError("End of sequence: all elements of the dataset were given to functions before.")
+            closure.result._fail(error)
+            self._fail(error)
+            self._changed.notify_all()
+        return closure.elements is not None
+
+    def _start(self, worker: RemoteWorker, closure: Closure, settled: int) -> None:
+        try:
+            worker.start(closure, self._writer, settled, partial(self._waits.watched, self._answered, worker))
+        except OpError as error:
+            self._answered(worker, closure, error)
+
+    def _answered(
+        self, worker: RemoteWorker, closure: Closure, result: Done | OpError, are_servers_checked: bool = False
+    ) -> None:
+        """Takes the answer to a closure, in the thread that reads from the worker."""
+        if isinstance(result, OpError) and not worker.is_connected:
+            self._lost(worker, result)
+            return
+        if self._kept is not None and isinstance(result, _OF_A_NEW_PROCESS) and not are_servers_checked:
+            self._check_servers(worker, closure, result)
+            return
+        with self._changed:
+            if closure.number not in self._queue.running[worker.number]:
+                return  # the worker was counted as lost meanwhile
+            self._waits.answers += 1
+            if self._kept is not None and isinstance(result, (AbortedError, UnavailableError)):
+                self._queue.again(worker.number, closure)
+                self._begin_recovery(result)
+                self._changed.notify_all()
+                return
+            in_time = self._queue.rounds is not None and self._queue.rounds.has(closure.number)
+            if isinstance(result, OutOfRangeError) and self._has_other_elements(worker, closure, result):
+                self._queue.again(worker.number, closure)
+            elif isinstance(result, OpError):
+                self._queue.ended(worker.number, closure)
+                closure.result._fail(result)
+                self._fail(result)
+            else:
+                self._queue.ended(worker.number, closure)
+                closure.result._set(result.values)
+                if self._kept is not None and closure.worker is None:
+                    self._log.append(closure)
+                if in_time:
+                    self._exchanges += [e for e in closure.function.exchanges if e not in self._exchanges]
+            self._changed.notify_all()
+        self._cancel_all()
+        self._apply_if_due()
+        self._send_to(worker)
+
+    def _check_servers(self, worker: RemoteWorker, closure: Closure, error: OpError) -> None:
+        """Asks, in another thread, if a parameter server was restarted, since a variable has no value there."""
+
+        def check() -> None:
+            found = AbortedError(f"It was restarted: {error.message}") if was_restarted("ps") else error
+            self._answered(worker, closure, found, are_servers_checked=True)
+
+        threading.Thread(target=self._waits.watched, args=(check,), name="penstock-coordinator-check").start()
+
+    def _has_other_elements(self, worker: RemoteWorker, closure: Closure, error: OutOfRangeError) -> bool:
+        """Gives a closure that came to the end of a dataset elements that are left, if there are any."""
+        which = closure.function.visit_of(error)
+        if which is None or closure.elements is None:
+            return False
+        return self._visits.ended(closure.function.iterators, closure.elements, which, worker.number)
+
+    def _fail(self, error: Exception) -> None:
+        """Keeps the first error for the next call, and cancels all that has not run."""
+        if self._error is not None:
+            return
+        self._error = error
+        why = cancelled_by(error)
+        for closure in self._queue.drop():
+            closure.result._fail(why)
+        for worker, running in zip(self._workers, self._queue.running, strict=True):
+            # Elements that were given to a closure are visited by no other.
+            self._to_cancel += [(worker, closure, why) for closure in running.values() if not closure.elements]
+
+    def _cancel_all(self) -> None:
+        """Cancels what workers run for nothing; not while the lock is held, since this sends messages."""
+        with self._changed:
+            cancelled, self._to_cancel = self._to_cancel, []
+        for worker, closure, why in cancelled:
+            worker.cancel(closure, why)
+
+    # Synchronous training
+
+    def _apply_if_due(self) -> None:
+        """Has the gradients of a round applied if the round is over."""
+        rounds = self._queue.rounds
+        if rounds is None:
+            return
+        with self._changed:
+            more_come = self._queue.waiting > 0 or not self._waiters
+            count = rounds.gradients(sum(self._queue.present), more_come)
+            if not count or self._is_applying or not self._exchanges:
+                return
+            self._is_applying = self._queue.is_paused = True
+            exchanges, self._exchanges = self._exchanges, []
+        threading.Thread(
+            target=self._waits.watched, args=(self._apply, exchanges, count), name="penstock-coordinator-apply"
+        ).start()
+
+    def _apply(self, exchanges: list[GradientExchange], count: int) -> None:
+        error: Exception | None = None
+        try:
+            for exchange in exchanges:
+                exchange.apply(count)
+        except Exception as failed:  # whatever it is, the program must hear of it
+            error = failed
+        with self._changed:
+            assert self._queue.rounds is not None
+            self._queue.rounds.next()
+            self._exchanges.clear()  # gradients that came during the update were too late
+            self._is_applying = self._queue.is_paused = False
+            if error is not None:
+                self._fail(error)
+            self._changed.notify_all()
+        self._cancel_all()
+        self._send_to_all()
+
+    # Parameter servers that are lost
+
+    def _save_if_due(self) -> None:
+        """Writes a checkpoint, if it is time for one, while no function runs."""
+        kept = self._kept
+        if kept is None or not kept.is_due:
+            return
+        with self._changed:
+            if self._queue.is_paused:  # by a recovery
+                return
+            self._queue.is_paused = True
+            self._waits.until(lambda: self._recovering or not any(self._queue.running), "A checkpoint")
+            if self._recovering or self._waits.is_stopped:
+                return
+        error: OpError | None = None
+        self._is_saving = True
+        try:
+            kept.save()
+        except (AbortedError, UnavailableError) as lost:
+            error = lost
+        self._is_saving = False
+        with self._changed:
+            if error is not None:
+                self._begin_recovery(error)
+                return
+            self._log.clear()
+            self._queue.is_paused = False
+        self._send_to_all()
+
+    def _recovered(self, error: OpError) -> bool:
+        """Waits for a recovery, for an operation of the program on a variable that was lost.
+
+        The variables are what they were only when the functions have run again that had run before.
+        """
+        if threading.current_thread() is self._recovery or self._is_saving:
+            return False
+        with self._changed:
+            self._begin_recovery(error)
+            self._waits.until(self._is_as_before, "An operation on a lost variable")
+            return self._error is None and not self._waits.is_stopped
+
+    def _is_as_before(self) -> bool:
+        return not self._recovering and all(closure.result.is_ready for closure in self._repeated)
+
+    def _begin_recovery(self, error: OpError) -> None:
+        if self._recovering or self._waits.is_stopped:
+            return
+        logging.warning("Lost a parameter server: %s Its variables will be restored.", error.message)
+        self._recovering = self._queue.is_paused = True
+        self._recovery = threading.Thread(
+            target=self._waits.watched, args=(self._recover,), name="penstock-coordinator-recovery", daemon=True
+        )
+        self._recovery.start()
+
+    def _recover(self) -> None:
+        """Waits for the parameter servers, restores all variables, and repeats what has run since they were saved."""
+        assert self._kept is not None
+        with self._changed:
+            self._waits.until(lambda: not any(self._queue.running), "The recovery")
+            if self._waits.is_stopped:
+                return
+        try:
+            self._restore()
+        except Exception as error:  # whatever it is, the program must hear of it
+            with self._changed:
+                self._recovering = self._queue.is_paused = False
+                for closure in self._queue.drop(even_sent=True):  # the variables that they need are lost
+                    closure.result._fail(cancelled_by(error))
+                self._fail(error)
+                self._changed.notify_all()
+            return
+        session = _new_session()
+        with self._changed:
+            # The closures get new numbers, so that parameter servers do not take what they remember for this run.
+            for worker in self._workers:
+                worker.renew(session)
+            self._repeated = [closure.again(RemoteValue()) for closure in self._log]
+            self._log.clear()
+            self._queue.repeat(self._repeated)
+            self._recovering = self._queue.is_paused = False
+            self._changed.notify_all()
+        self._send_to_all()
+
+    def _restore(self) -> None:
+        assert self._kept is not None
+        while not self._waits.is_stopped:
+            reconnect()
+            try:
+                self._kept.restore()
+                return
+            except (AbortedError, UnavailableError) as error:
+                logging.warning("Lost a parameter server again: %s", error.message)
+
+    # A thread for each worker
+
+    def _serve(self, worker: RemoteWorker) -> None:
+        """Connects to a worker, makes its resources, and registers functions there, again after it was lost."""
+        number = worker.number
+        while not self._waits.is_stopped:
+            try:
+                if not self._queue.present[number]:
+                    self._connect(worker)
+                with self._changed:
+                    # Not a wait of the program: it ends with the coordinator.
+                    self._changed.wait_for(lambda: self._waits.is_stopped or self._has_work(worker))
+                    closure = self._queue.peek(number)
+                if closure is not None:
+                    if not worker.is_connected:  # nobody else tells of a worker that was lost while it had nothing
+                        raise UnavailableError("The connection was lost while it had no function to run.")
+                    self._register(worker, closure)
+                    del closure  # which would live as long as this waits
+                    self._send_to(worker)
+            except OpError as error:
+                self._failed(worker, error)
+
+    def _register(self, worker: RemoteWorker, closure: Closure) -> None:
+        try:
+            worker.register(closure.function)
+        except OpError:
+            raise
+        except Exception as error:  # values in a graph may be of any kind, and not all can travel
+            logging.error("penstock: a function cannot be sent", exc_info=error)
+            name = closure.function.name
+            raise InvalidArgumentError(
+                f"The function '{name}' cannot be sent to worker {worker.number}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _has_work(self, worker: RemoteWorker) -> bool:
+        if not self._queue.present[worker.number]:
+            return True
+        closure = self._queue.peek(worker.number)
+        return closure is not None and not (worker.is_connected and worker.knows(closure.function))
+
+    def _connect(self, worker: RemoteWorker) -> None:
+        """Connects to a worker, and has it make the resources that all workers have."""
+        worker.connect()
+        made = 0
+        while True:
+            with self._changed:
+                missing = self._resources[made:]
+                if not missing:
+                    self._queue.back(worker.number)
+                    self._changed.notify_all()
+                    break
+            for make in missing:
+                try:
+                    worker.run(make(worker.number))
+                except OpError as error:
+                    if not worker.is_connected:
+                        raise
+                    with self._changed:
+                        self._fail(error)
+                        self._changed.notify_all()
+                made += 1
+        self._send_to(worker)
+
+    def _failed(self, worker: RemoteWorker, error: OpError) -> None:
+        if not worker.is_connected or not worker.answers():
+            self._lost(worker, error)
+            return
+        with self._changed:
+            if self._kept is not None and isinstance(error, (AbortedError, UnavailableError)):
+                self._begin_recovery(error)
+                return
+            closure = self._queue.take(worker.number)
+            if closure is not None:  # its function cannot be registered
+                self._queue.ended(worker.number, closure)
+                closure.result._fail(error)
+            self._fail(error)
+            self._changed.notify_all()
+        self._cancel_all()
+
+    def _lost(self, worker: RemoteWorker, error: OpError) -> None:
+        """Has other workers run what a worker had."""
+        with self._changed:
+            if self._queue.present[worker.number]:
+                logging.warning("Lost worker %d: %s Others run its functions.", worker.number, error.message)
+            self._queue.lost(worker.number)
+            self._visits.lost(worker.number)
+            self._changed.notify_all()
+        self._apply_if_due()
+        self._send_to_all()
+
+    def close(self) -> None:
+        """Ends the threads, and has the workers forget the functions."""
+        runtime.recovered = None
+        self._waits.stop(CancelledError("The coordinator is closed: its process has left the cluster."))
+        for worker in self._workers:
+            worker.close()
+        for thread in self._threads:
+            thread.join(5.0)
+
+
+def _new_session() -> str:
+    return f"{secrets.randbits(63):016x}"

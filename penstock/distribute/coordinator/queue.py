@@ -1,0 +1,142 @@
+"""ClosureQueue: which closure goes to which worker. It is pure: events in, decisions out; it waits for nothing."""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Sequence
+from operator import attrgetter
+
+from penstock.distribute.coordinator.closures import Closure
+from penstock.distribute.coordinator.rounds import Rounds
+
+DEPTH = 4  # closures that a worker has at once: it runs one, and the next ones need not travel first
+
+
+class ClosureQueue:
+    """The closures that wait and those that workers have, in the order of their numbers.
+
+    >>> queue = ClosureQueue(2)
+    >>> queue.add(closure); queue.take(0)
+    """
+
+    def __init__(self, workers: int, rounds: Rounds | None = None) -> None:
+        self.rounds = rounds  # of synchronous training
+        self._next = 1
+        self._waiting: deque[Closure] = deque()
+        self._bound: list[deque[Closure]] = [deque() for _ in range(workers)]  # for one worker each
+        self.running: list[dict[int, Closure]] = [{} for _ in range(workers)]
+        self.present = [False] * workers  # connected, with all that it needs
+        self.is_paused = False  # no worker gets a closure
+
+    def add(self, closure: Closure) -> None:
+        """Takes a new closure."""
+        closure.number = self._next
+        self._next += 1
+        self._line_of(closure).append(closure)
+
+    def _line_of(self, closure: Closure) -> deque[Closure]:
+        return self._waiting if closure.worker is None else self._bound[closure.worker]
+
+    def take(self, worker: int) -> Closure | None:
+        """The closure that a worker shall run next, if there is one and the worker has room."""
+        closure = self.peek(worker)
+        if closure is not None:
+            (self._bound[worker] or self._waiting).popleft()
+            closure.was_sent = True
+            self.running[worker][closure.number] = closure
+            if self._is_of_round(closure):
+                self.rounds.took(worker, closure.number)  # type: ignore[union-attr]
+        return closure
+
+    def _is_of_round(self, closure: Closure) -> bool:
+        return self.rounds is not None and closure.worker is None and bool(closure.function.exchanges)
+
+    def peek(self, worker: int) -> Closure | None:
+        """The closure that `take` would give."""
+        if self.is_paused or not self.present[worker] or len(self.running[worker]) >= DEPTH:
+            return None
+        line = self._bound[worker] or self._waiting
+        if not line or (self._is_of_round(line[0]) and not self.rounds.may_take(worker)):  # type: ignore[union-attr]
+            return None
+        return line[0]
+
+    def ended(self, worker: int, closure: Closure) -> bool:
+        """Notes that a worker has run a closure. False: the worker was counted as lost meanwhile."""
+        if self.running[worker].pop(closure.number, None) is None:
+            return False
+        if self._is_of_round(closure):
+            self.rounds.ended(closure.number)  # type: ignore[union-attr]
+        return True
+
+    def lost(self, worker: int) -> None:
+        """Notes that a worker has gone: what it had goes to others, before what came later.
+
+        What it was to make for itself is dropped: it makes all of that when it comes back.
+        """
+        self.present[worker] = False
+        if self.rounds is not None:
+            self.rounds.lost(worker)
+        back, self.running[worker] = self.running[worker], {}
+        self._bound[worker].clear()
+        for closure in back.values():
+            if closure.worker is None:
+                self._wait_again(closure)
+
+    def again(self, worker: int, closure: Closure) -> None:
+        """Has a closure that a worker has run be run again, by any worker."""
+        if self.ended(worker, closure):
+            self._wait_again(closure)
+
+    def _wait_again(self, closure: Closure) -> None:
+        bisect.insort(self._line_of(closure), closure, key=attrgetter("number"))
+
+    def repeat(self, closures: Sequence[Closure]) -> None:
+        """Takes closures that have run and must run once more, before all others, which get new numbers."""
+        waiting = [*closures, *sorted(self._waiting, key=lambda c: c.number)]
+        self._waiting.clear()
+        for closure in waiting:
+            self.add(closure)
+
+    def back(self, worker: int) -> None:
+        """Notes that a worker has come back."""
+        self.present[worker] = True
+
+    def drop(self, even_sent: bool = False) -> list[Closure]:
+        """Removes the closures that wait and that no worker has had, or all that wait.
+
+        Those that were sent may have made some of their writes; those of one worker make what functions need later.
+        """
+        dropped = [closure for closure in self._waiting if even_sent or not closure.was_sent]
+        self._waiting = deque(closure for closure in self._waiting if closure.was_sent and not even_sent)
+        return dropped
+
+    def clear(self) -> list[Closure]:
+        """Removes all closures, those that workers have included."""
+        removed = [closure for line in (self._waiting, *self._bound) for closure in line]
+        removed += [closure for running in self.running for closure in running.values()]
+        self._waiting = deque()
+        self._bound = [deque() for _ in self._bound]
+        self.running = [{} for _ in self.running]
+        return removed
+
+    @property
+    def is_idle(self) -> bool:
+        """Tells if no closure runs, or will run again."""
+        return not any(self.running) and not any(closure.was_sent for closure in self._waiting)
+
+    @property
+    def is_empty(self) -> bool:
+        """Tells if no closure waits or runs."""
+        return not self._waiting and not any(self._bound) and not any(self.running)
+
+    @property
+    def waiting(self) -> int:
+        """The number of closures that no worker has."""
+        return len(self._waiting) + sum(map(len, self._bound))
+
+    @property
+    def settled(self) -> int:
+        """All closures with lower numbers have ended."""
+        first = [line[0].number for line in (self._waiting, *self._bound) if line]  # each line is in order
+        return min([*first, *(n for running in self.running for n in running)], default=self._next)

@@ -1,0 +1,1 @@
+"""Eager execution: tensors with values, gradient tapes, functions traced into graphs."""

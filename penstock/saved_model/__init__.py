@@ -1,0 +1,1 @@
+"""SavedModels: objects with variables, functions, assets and tables in a directory, in TensorFlow's format."""

@@ -1,0 +1,7 @@
+"""Names that TensorFlow calls experimental."""
+
+from penstock.face.missing import guard as _guard
+from penstock.face.missing import listing as _listing
+
+__getattr__ = _guard(__name__)
+__dir__ = _listing(__name__)

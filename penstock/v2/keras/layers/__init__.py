@@ -1,0 +1,9 @@
+"""Layers of models."""
+
+from penstock.face.missing import guard as _guard
+from penstock.face.missing import listing as _listing
+from penstock.keras.preprocessing import IntegerLookup, Normalization, StringLookup, TextVectorization
+from penstock.v2.keras.layers import experimental
+
+__getattr__ = _guard(__name__, more="keras.layers")
+__dir__ = _listing(__name__, more="keras.layers")

@@ -1,0 +1,149 @@
+"""Which closure goes to which worker: each runs once, whatever workers are lost and come back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.distribute.coordinator.closures import Closure, RemoteValue
+from penstock.distribute.coordinator.queue import DEPTH, ClosureQueue
+
+
+def closure(worker: int | None = None) -> Closure:
+    nothing: Any = None
+    return Closure(nothing, [], RemoteValue(), worker)
+
+
+def ready(workers: int) -> ClosureQueue:
+    queue = ClosureQueue(workers)
+    for worker in range(workers):
+        queue.back(worker)
+    return queue
+
+
+def test_a_worker_has_a_few_closures_at_once() -> None:
+    queue = ready(1)
+    for _ in range(DEPTH + 1):
+        queue.add(closure())
+    assert [queue.take(0) is not None for _ in range(DEPTH + 1)] == [True] * DEPTH + [False]
+
+
+def test_closures_of_a_lost_worker_come_first_and_in_order() -> None:
+    queue = ready(2)
+    closures = [closure() for _ in range(6)]
+    for each in closures:
+        queue.add(each)
+    assert [queue.take(0), queue.take(0)] == closures[:2]
+    assert queue.take(1) is closures[2]
+    queue.lost(0)
+    assert queue.take(0) is None
+    assert [queue.take(1), queue.take(1)] == closures[:2]
+
+
+def test_closures_of_several_lost_workers_come_in_order() -> None:
+    queue = ready(3)
+    closures = [closure() for _ in range(4)]
+    for each in closures:
+        queue.add(each)
+    assert [queue.take(i % 2) for i in range(4)] == closures
+    queue.lost(0)
+    queue.lost(1)
+    assert queue.settled == closures[0].number
+    assert [queue.take(2) for _ in range(4)] == closures
+
+
+def test_a_closure_that_is_to_run_again_comes_before_later_ones() -> None:
+    queue = ready(1)
+    first, second, third = closure(), closure(), closure()
+    for each in (first, second, third):
+        queue.add(each)
+    assert [queue.take(0), queue.take(0)] == [first, second]
+    queue.again(0, second)
+    queue.again(0, first)
+    assert [queue.take(0), queue.take(0), queue.take(0)] == [first, second, third]
+
+
+def test_only_closures_that_no_worker_has_had_are_dropped() -> None:
+    queue = ready(2)
+    sent, new, bound = closure(), closure(), closure(worker=1)
+    for each in (sent, new, bound):
+        queue.add(each)
+    assert queue.take(0) is sent
+    queue.lost(0)
+    assert queue.drop() == [new]
+    assert [queue.take(1), queue.take(1)] == [bound, sent]
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_closure_of_one_worker_is_for_no_other_and_goes_with_it(is_sent: bool) -> None:
+    """A worker that comes back makes all that it needs, so nobody waits for what it was to make before."""
+    queue = ready(2)
+    bound = closure(worker=1)
+    queue.add(bound)
+    assert queue.take(0) is None
+    if is_sent:
+        assert queue.take(1) is bound
+    queue.lost(1)
+    assert queue.is_empty
+    queue.back(1)
+    assert queue.take(0) is queue.take(1) is None
+
+
+def test_settled_is_the_first_that_may_run_again() -> None:
+    queue = ready(1)
+    first, second = closure(), closure()
+    assert queue.settled == 1
+    queue.add(first)
+    queue.add(second)
+    queue.take(0)
+    queue.take(0)
+    queue.ended(0, second)
+    assert queue.settled == first.number
+    queue.ended(0, first)
+    assert queue.settled == second.number + 1
+    assert queue.is_empty
+
+
+def test_an_answer_of_a_worker_that_counts_as_lost_is_not_taken() -> None:
+    queue = ready(1)
+    queue.add(closure())
+    taken = queue.take(0)
+    assert taken is not None
+    queue.lost(0)
+    assert not queue.ended(0, taken)
+    assert not queue.is_empty
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["add", "take", "end", "lose", "back"]), st.integers(0, 2)), max_size=120))
+def test_each_closure_ends_once(events: list[tuple[str, int]]) -> None:
+    queue, added, ended = ready(3), [], []
+    for event, worker in events:
+        if event == "add":
+            added.append(closure())
+            queue.add(added[-1])
+        elif event == "take":
+            queue.take(worker)
+        elif event == "end" and queue.running[worker]:
+            done = next(iter(queue.running[worker].values()))
+            assert queue.ended(worker, done)
+            ended.append(done)
+        elif event == "lose":
+            queue.lost(worker)
+        elif event == "back":
+            queue.back(worker)
+        running = [c for each in queue.running for c in each.values()]
+        assert len(running) + len(ended) + queue.waiting == len(added)
+        assert all(c.number >= queue.settled for c in added if c not in ended)
+    for worker in range(3):
+        queue.back(worker)
+    while not queue.is_empty:
+        for worker in range(3):
+            queue.take(worker)
+            for done in list(queue.running[worker].values()):
+                assert queue.ended(worker, done)
+                ended.append(done)
+    assert sorted(c.number for c in ended) == [c.number for c in added]
