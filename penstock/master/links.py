@@ -63,7 +63,7 @@ class Link:
                 self._asked.pop(request.step, None)
             raise
 
-    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
+    def deliver(self, step: int, keys: Sequence[int], values: list[Any]) -> None:
         """Sends tensors of a step."""
         self.channel.send(Tensors(step, keys, values))
 
@@ -102,8 +102,8 @@ class Link:
         elif isinstance(message, Done):
             count = message.fetched
             if self._worker is not None and len(message.values) > count:
-                self._worker.deliver(message.step, message.keys[count:], message.values[count:])
-                message.values = message.values[:count]
+                tensors, message.values = list(message.values[count:]), message.values[:count]
+                self._worker.deliver(message.step, message.keys[count:], tensors)
             self._answered(message.step, message)
         elif isinstance(message, Failed):
             self._answered(message.step, error_from_code(message.code, message.message, message.op or None))

@@ -55,7 +55,7 @@ class Tensors:
 
     step: int
     keys: Sequence[int] = ()
-    values: Sequence[Any] = ()
+    values: list[Any] = field(default_factory=list)
 
 
 @dataclass(slots=True)

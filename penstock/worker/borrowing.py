@@ -11,6 +11,7 @@ waits for it.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import jax
@@ -72,6 +73,15 @@ def borrowed(array: np.ndarray) -> np.ndarray | Borrowed:
         return array
     window = np.asarray(_Window(array, address - into, (array.nbytes + _BLOCK) // item))
     return Borrowed(window, np.int32(into // item), array.shape)
+
+
+def watched(array: np.ndarray) -> tuple[np.ndarray, weakref.ref[Any]]:
+    """Returns a contiguous array in the same memory, and a reference that dies when nothing uses that or its views.
+
+    A reference to a view would die too soon: views of a view keep the array alive and not the view.
+    """
+    window = _Window(array, array.ctypes.data, array.size)
+    return np.asarray(window).view(array.dtype).reshape(array.shape), weakref.ref(window)
 
 
 def aligned(array: np.ndarray) -> np.ndarray:

@@ -34,11 +34,15 @@ class Rendezvous:
         run = self._runs[keys[0]] = self._runs.get(keys[0], -1) + 1
         return [key + (run << KEY_BITS) for key in keys]
 
-    def put(self, keys: Sequence[int], values: Sequence[Any]) -> None:
-        """Adds tensors, and wakes the taker if it waits for no others."""
+    def put(self, keys: Sequence[int], values: list[Any]) -> None:
+        """Adds tensors, and wakes the taker if it waits for no others. The list is empty afterwards.
+
+        So the taker alone has the tensors, and shared memory that they are in is free once it needs them no more.
+        """
         wake = None
         with self._lock:
             self._tensors.update(zip(keys, values, strict=True))
+            values.clear()
             if self._wake is not None and all(key in self._tensors for key in self._awaited):
                 wake, self._wake = self._wake, None
         if wake is not None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Callable
+import time
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +19,7 @@ from penstock.graph.dtype import DType
 from penstock.graph.shape import TensorShape
 from penstock.memory import HUGE
 
+LET_GO_SECONDS = 0.1  # longer than XLA needs; after that the memory is freed later
 _order = itertools.count()
 
 
@@ -41,12 +44,17 @@ def placed(value: Any, jax_device: Any) -> Any:
         return jax.device_put(value)
 
 
-def let_go(jax_device: Any) -> None:
+def let_go(jax_device: Any, lent: Sequence[weakref.ref[Any]] = ()) -> None:
     """Makes jax let go of the NumPy arrays that it was called with: it does so at its next call only.
 
-    Until then their memory is not freed, and a region of shared memory is not released.
+    Until then their memory is not freed, and a region of shared memory is not released. XLA may be done with what is
+    `lent` a moment after the results are there, and tells nobody, so that jax is called again.
     """
+    deadline = time.monotonic() + LET_GO_SECONDS
     jax.device_put(np.int8(0), jax_device)
+    while any(used() is not None for used in lent) and time.monotonic() < deadline:
+        time.sleep(0.0002)
+        jax.device_put(np.int8(0), jax_device)
 
 
 _copied = jax.jit(jnp.copy)

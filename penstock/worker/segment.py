@@ -20,7 +20,7 @@ from penstock.kernel.types import on_platform
 from penstock.kernel.waiting import NeedsThread
 from penstock.passes.ir import Edge, Node
 from penstock.wire.shared_memory import LARGE as SENT_BACK
-from penstock.worker.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed
+from penstock.worker.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed, watched
 from penstock.worker.compilation import Compilations, Program, this_thread
 from penstock.worker.compiler_options import compiler_options
 from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
@@ -73,9 +73,7 @@ class Segment:
         self.in_slots = [slot_of(e) for e in self.inputs]
         fed = set(feed_slots)
         self.is_fed = [slot in fed for slot in self.in_slots]
-        self._received_slots = [
-            slot for slot, edge in zip(self.in_slots, self.inputs, strict=True) if edge[0].op.name == "_Recv"
-        ]
+        self._received = [i for i, edge in enumerate(self.inputs) if edge[0].op.name == "_Recv"]
         self.static_slots = [slot_of(e) for e in plan.static]
         self.out_slots = [slot_of(e) for e in plan.outputs]
         self.variable_node = variable_node
@@ -214,10 +212,17 @@ class Segment:
         """Runs the segment. With `quick` it raises NeedsThread if it would have to compile."""
         _caller.quick, this_thread.program = quick, self.program
         compiled = self._compiled or self._function(values)
-        outputs = self.run(compiled, self._inputs(values), drawn)
-        if self.platform == "cpu" and any([values[s].nbytes >= SENT_BACK for s in self._received_slots]):
+        inputs = self._inputs(values)
+        lent = []
+        for i in self._received:
+            if self.platform == "cpu" and _may_be_sent_back(inputs[i]):
+                inputs[i], used = watched(inputs[i])
+                lent.append(used)
+        outputs = self.run(compiled, inputs, drawn)
+        if lent:
+            del inputs
             jax.block_until_ready(outputs)
-            let_go(self.jax_device)
+            let_go(self.jax_device, lent)
         for slot, value in zip(self.out_slots, outputs, strict=True):
             values[slot] = value
 
@@ -362,6 +367,10 @@ def _output(value: Any, taken: set[int], dtype: DType) -> Any:
 
 def _moved_on(blocks: Any) -> Any:
     return blocks if isinstance(blocks, jax.Array) else Known(blocks)
+
+
+def _may_be_sent_back(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.nbytes >= SENT_BACK
 
 
 def _host_memory(device: Any) -> Any:

@@ -46,7 +46,7 @@ class Step:
         self.quick = False  # raise NeedsThread before work that takes long, such as compiling
         self.rendezvous: Rendezvous = _NOWHERE  # tensors of other tasks arrive here
         # Takes a task, keys, values and a route. Returns False, and sends nothing, if that is the route to the task.
-        self.send: Callable[[str, Sequence[int], Sequence[Any], Any], bool] = _to_nobody
+        self.send: Callable[[str, Sequence[int], list[Any], Any], bool] = _to_nobody
         self.requester: Any = None  # the route to the master, if that is in another process
         self.reply_tensors: tuple[Sequence[int], Sequence[Any]] = ((), ())  # keys and tensors for the requester
         self.wait: Callable[[Signal, float | None], bool] = Signal.wait

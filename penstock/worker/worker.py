@@ -41,8 +41,8 @@ MAX_ENDED = 4096  # ended steps that are remembered, to drop tensors that come f
 class Route(Protocol):
     """Delivers tensors to another task."""
 
-    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
-        """Hands tensors of a step to the task."""
+    def deliver(self, step: int, keys: Sequence[int], values: list[Any]) -> None:
+        """Hands tensors of a step over to the task: the list may be empty afterwards."""
 
 
 @dataclass(slots=True)
@@ -236,7 +236,7 @@ class Worker:
         step.rendezvous = Rendezvous()
         step.cancelled.on_cancel(step.rendezvous.cancel)
 
-        def send(task: str, keys: Sequence[int], values: Sequence[Any], kept_for: Route | None) -> bool:
+        def send(task: str, keys: Sequence[int], values: list[Any], kept_for: Route | None) -> bool:
             route = self.route(task)
             if route is kept_for:
                 return False
@@ -255,8 +255,8 @@ class Worker:
             if len(self._ended) > MAX_ENDED:
                 self._ended.popitem(last=False)
 
-    def deliver(self, step: int, keys: Sequence[int], values: Sequence[Any]) -> None:
-        """Receives tensors of a step from another task. They may come before the step begins here."""
+    def deliver(self, step: int, keys: Sequence[int], values: list[Any]) -> None:
+        """Receives tensors of a step from another task, and empties the list. They may come before the step begins."""
         found = self._steps.get(step)
         if found is None:
             with self._lock:
@@ -293,7 +293,7 @@ class Worker:
         A quick graph runs in this thread. Where it would block for a tensor, a queue or an accumulator it is suspended,
         and the thread that brings the tensor, or changes the queue, resumes it. Other graphs get a thread of the pool.
         """
-        number, values, count = request.step, request.values, request.fed
+        number, count = request.step, request.fed
         try:
             graph: Any = self._graph(request.handle)
             if isinstance(graph, RegisteredFunction):
@@ -310,8 +310,9 @@ class Worker:
         except OpError as error:
             on_done(None, error, Step(Cancellation()))
             return
-        if len(values) > count:
-            step.rendezvous.put(request.keys[count:], values[count:])
+        if len(request.values) > count:
+            tensors, request.values = list(request.values[count:]), request.values[:count]
+            step.rendezvous.put(request.keys[count:], tensors)
         execution = Execution(self, graph, request, step, on_done)
         if graph.cost < QUICK:
             execution.resume()

@@ -1,12 +1,18 @@
-"""Sends and receives of a step are grouped into common transfers."""
+"""Sends and receives of a step are grouped into common transfers, and use shared memory again."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
+
+import jax
+import numpy as np
 
 import penstock.v1  # noqa: F401  (declares the ops)
 from penstock.graph.opdef import op_of
 from penstock.passes.ir import Node
+from penstock.worker.borrowing import watched
+from penstock.worker.resources import let_go
 from penstock.worker.transfer import RecvCall, SendCall, note_unused, together
 
 
@@ -86,3 +92,17 @@ class Nowhere:
 def _transfer() -> dict[str, Any]:
     names = dict.fromkeys(("recv_task", "send_task", "tensor_name"), "")
     return {**names, "key": 0, "repeated": False}
+
+
+def test_memory_that_was_lent_to_xla_is_free_after_let_go() -> None:
+    array = np.arange(6, dtype=np.float32)
+    lent, used = watched(array)
+    np.testing.assert_array_equal(lent, array)
+    users = [lent[2:].reshape(2, 2)]  # jax may keep views of what it is called with
+    del lent
+    assert used() is not None
+    late = threading.Timer(0.02, users.clear)  # as XLA's thread does, a moment after the results are there
+    late.start()
+    let_go(jax.devices("cpu")[0], [used])
+    assert used() is None
+    late.join()
