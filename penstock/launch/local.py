@@ -39,6 +39,9 @@ class Commands:
     cluster: Cluster
     flags: ClusterFlags
     columns: int | None = None  # width of the terminal that shows a task's lines
+    accelerators: Mapping[Task, Mapping[str, str]] = field(
+        default_factory=dict
+    )  # settings by which a task sees its own
 
     def command(self, task: Task, pipe: int) -> list[str]:
         """The command line of a task. Its flags come first, since arguments after a `--` are not parsed as flags.
@@ -55,7 +58,7 @@ class Commands:
         terminal = {} if self.columns is None else {"PENSTOCK_TERMINAL_COLUMNS": str(self.columns)}
         # Parameter servers keep variables in host memory: the accelerators are left to the workers.
         platform = {"JAX_PLATFORMS": "cpu"} if task.job == PS else {}
-        return {**platform, **os.environ, **own, **terminal}
+        return {**platform, **os.environ, **own, **terminal, **self.accelerators.get(task, {})}
 
 
 @dataclass

@@ -35,6 +35,7 @@ def launch(
     Each task gets TF_CONFIG and, where the script defines them, the flags --ps_hosts, --worker_hosts, --job_name and
     --task_index. The exit code is 0 if all workers end well, else that of the first task that failed for good.
     """
+    from penstock.launch.accelerators import described, shared_out  # start-up
     from penstock.launch.cluster import LaunchError, Size  # start-up
     from penstock.launch.flags import flags_of, knows_clusters  # start-up
     from penstock.launch.job import Policy  # start-up
@@ -50,6 +51,7 @@ def launch(
         policy = Policy(max_restarts, grace, kill_after)
         found = flags_of(script, program.args, wanted=flags, chief=chief)
         with reserve(size, base_port) as cluster:
+            accelerators = shared_out(cluster.tasks)
             display = Display(cluster.tasks, log_dir or Path(tempfile.mkdtemp(prefix="penstock-")))
             try:
                 if not (found.options or flags or knows_clusters(script)):
@@ -61,13 +63,16 @@ def launch(
                 told = f" and {' '.join(found.options.values())}" if found.options else ""
                 places = [f"{task} at {cluster.places.get(str(task), 'no address')}" for task in cluster.tasks]
                 display.notice(f"{', '.join(places)}: told by TF_CONFIG{told}; logs in {display.logs}")
+                if given := described(accelerators):
+                    display.notice(given)
                 started = time.monotonic()
                 with ExitStack() as announcement:
                     try:
                         announcement.enter_context(announced(str(script), cluster.places))
                     except OSError as error:
                         display.notice(f"`penstock status` needs an address to find this job: {error}")
-                    code = Launcher(Commands(program, cluster, found, display.columns), policy, display).run()
+                    commands = Commands(program, cluster, found, display.columns, accelerators)
+                    code = Launcher(commands, policy, display).run()
                 outcome = "done" if code == 0 else f"ended with exit code {code}"
                 display.notice(f"{outcome} after {time.monotonic() - started:.1f} s; logs in {display.logs}")
             finally:

@@ -1,0 +1,85 @@
+"""Shares the GPUs of this machine out among the tasks of a cluster.
+
+JAX takes most of the memory of every GPU that it sees, so two tasks that see the same one cannot both start. Each
+worker gets GPUs of its own or, where there are more workers than GPUs, a part of the memory of one. A parameter server
+sees none.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from penstock.launch.cluster import CHIEF, EVALUATOR, PS, WORKER, LaunchError, Task
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+FRACTION, OLD_FRACTION = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
+_SHARED = 0.9  # of a GPU's memory is divided among its tasks; each needs some more for its CUDA context
+_QUERY = ("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader")
+_QUERY_SECONDS = 30.0
+_TURNS = (WORKER, CHIEF, EVALUATOR)  # workers come first: a chief of its own may do nothing but coordinate
+
+
+def gpus(environment: Mapping[str, str]) -> list[str]:
+    """The GPUs that a process sees: those in CUDA_VISIBLE_DEVICES, else those that NVIDIA's driver lists.
+
+    >>> gpus({"CUDA_VISIBLE_DEVICES": "2,3"})
+    ['2', '3']
+    """
+    if VISIBLE in environment:
+        named = [each.strip() for each in environment[VISIBLE].split(",")]
+        return named[: next((i for i, each in enumerate(named) if each in ("", "-1")), len(named))]  # as CUDA does
+    try:
+        listed = subprocess.run(_QUERY, capture_output=True, text=True, timeout=_QUERY_SECONDS, env=dict(environment))
+    except FileNotFoundError:
+        return []
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(
+            f"the GPUs of this machine cannot be listed: {error}. Set {VISIBLE}, empty for none."
+        ) from error
+    # It fails where there is a driver and no GPU.
+    return [line.strip() for line in listed.stdout.splitlines() if line.strip()] if listed.returncode == 0 else []
+
+
+def shares(tasks: Sequence[Task], gpus: Sequence[str]) -> dict[Task, dict[str, str]]:
+    """The settings by which each task sees its share of the GPUs; none where there are no GPUs.
+
+    >>> shares([Task("ps", 0), Task("worker", 0), Task("worker", 1)], ["0", "1", "2"])[Task("worker", 0)]
+    {'CUDA_VISIBLE_DEVICES': '0,2'}
+    """
+    if not gpus:
+        return {}
+    computing = sorted((task for task in tasks if task.job in _TURNS), key=lambda t: (_TURNS.index(t.job), t.index))
+    own = {task: list(gpus[turn :: len(computing)]) or [gpus[turn % len(gpus)]] for turn, task in enumerate(computing)}
+    users = Counter(gpu for found in own.values() for gpu in found)
+    found = {task: {VISIBLE: ""} for task in tasks if task.job == PS}
+    for task, its in own.items():
+        found[task] = {VISIBLE: ",".join(its)}
+        if users[its[0]] > 1:
+            found[task][FRACTION] = f"{_SHARED / users[its[0]]:.3f}"
+    return found
+
+
+def shared_out(tasks: Sequence[Task]) -> dict[Task, dict[str, str]]:
+    """The settings for the tasks of a job on this machine. A fraction of the memory that the user has set is kept."""
+    found = shares(tasks, gpus(os.environ))
+    if FRACTION in os.environ or OLD_FRACTION in os.environ:
+        for settings in found.values():
+            settings.pop(FRACTION, None)
+    return found
+
+
+def described(found: Mapping[Task, Mapping[str, str]]) -> str:
+    """A line for the user about what `shares` gave; empty if there was nothing to give.
+
+    >>> described({Task("worker", 0): {"CUDA_VISIBLE_DEVICES": "1", "XLA_CLIENT_MEM_FRACTION": "0.450"}})
+    'GPUs: worker:0 has 45% of 1'
+    """
+    texts = []
+    for task, settings in found.items():
+        if settings[VISIBLE]:
+            part = f"{float(settings[FRACTION]):.0%} of " if FRACTION in settings else ""
+            texts.append(f"{task} has {part}{settings[VISIBLE]}")
+    return f"GPUs: {', '.join(texts)}" if texts else ""
