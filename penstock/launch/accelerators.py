@@ -8,39 +8,15 @@ sees none.
 from __future__ import annotations
 
 import os
-import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from penstock.gpus import VISIBLE, visible_gpus
 from penstock.launch.cluster import CHIEF, EVALUATOR, PS, WORKER, LaunchError, Task
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 FRACTION, OLD_FRACTION = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 _SHARED = 0.9  # of a GPU's memory is divided among its tasks; each needs some more for its CUDA context
-_QUERY = ("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader")
-_QUERY_SECONDS = 30.0
 _TURNS = (WORKER, CHIEF, EVALUATOR)  # workers come first: a chief of its own may do nothing but coordinate
-
-
-def gpus(environment: Mapping[str, str]) -> list[str]:
-    """The GPUs that a process sees: those in CUDA_VISIBLE_DEVICES, else those that NVIDIA's driver lists.
-
-    >>> gpus({"CUDA_VISIBLE_DEVICES": "2,3"})
-    ['2', '3']
-    """
-    if VISIBLE in environment:
-        named = [each.strip() for each in environment[VISIBLE].split(",")]
-        return named[: next((i for i, each in enumerate(named) if each in ("", "-1")), len(named))]  # as CUDA does
-    try:
-        listed = subprocess.run(_QUERY, capture_output=True, text=True, timeout=_QUERY_SECONDS, env=dict(environment))
-    except FileNotFoundError:
-        return []
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(
-            f"the GPUs of this machine cannot be listed: {error}. Set {VISIBLE}, empty for none."
-        ) from error
-    # It fails where there is a driver and no GPU.
-    return [line.strip() for line in listed.stdout.splitlines() if line.strip()] if listed.returncode == 0 else []
 
 
 def shares(tasks: Sequence[Task], gpus: Sequence[str]) -> dict[Task, dict[str, str]]:
@@ -64,7 +40,10 @@ def shares(tasks: Sequence[Task], gpus: Sequence[str]) -> dict[Task, dict[str, s
 
 def shared_out(tasks: Sequence[Task]) -> dict[Task, dict[str, str]]:
     """The settings for the tasks of a job on this machine. A fraction of the memory that the user has set is kept."""
-    found = shares(tasks, gpus(os.environ))
+    try:
+        found = shares(tasks, visible_gpus(os.environ))
+    except RuntimeError as error:
+        raise LaunchError(str(error)) from error
     if FRACTION in os.environ or OLD_FRACTION in os.environ:
         for settings in found.values():
             settings.pop(FRACTION, None)
