@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_FOR_TESTS := $(VENV)/.installed-for-tests
 
-.PHONY: venv venv-for-tests test lint demo tiers chaos chaos-coordinator bench bench-peers optimizers clean
+.PHONY: venv venv-for-tests test lint demo tiers long chaos chaos-coordinator bench bench-peers optimizers clean
 
 venv: $(INSTALLED)
 venv-for-tests: $(INSTALLED_FOR_TESTS)
@@ -36,6 +36,10 @@ demo: venv
 # All golden cases in every tier; `make test` has some of them.
 tiers: venv-for-tests
 	GOLDEN_TIERS_EVERY=1 $(BIN)/python -m pytest -n 2 tests/test_golden_tiers.py
+
+# Further variants of tests of faults, which `make test` leaves out.
+long: venv-for-tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m long tests/cluster tests/distribute
 
 # Kills tasks of a training at many moments. The whole sweep takes hours: make chaos CHAOS="--every 100"
 chaos: venv

@@ -21,6 +21,14 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("PENSTOCK_FULL_TRACEBACK", "1")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out further variants of tests that start many processes, unless they are asked for: `make long`."""
+    if "long" not in config.getoption("markexpr"):
+        left_out = [item for item in items if "long" in item.keywords]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if "long" not in item.keywords]
+
+
 @pytest.fixture
 def nothing_on_disk() -> Iterator[None]:
     """Compiles every program, even if an earlier process has stored it on disk."""

@@ -159,7 +159,7 @@ def test_a_parameter_server_is_frozen_while_the_chief_prepares_graphs(tmp_path: 
         ends(cluster)
 
 
-@pytest.mark.parametrize("mode", ["monitored", "supervised"])
+@pytest.mark.parametrize("mode", ["monitored", pytest.param("supervised", marks=pytest.mark.long)])
 def test_what_is_lost_without_checkpoints_is_told(tmp_path: Path, mode: str) -> None:
     with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.start("ps0", "worker0", "worker1", mode=mode, checkpoints=0)

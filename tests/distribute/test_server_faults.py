@@ -44,7 +44,7 @@ def coordinator_of(cluster: Cluster, **settings: Any) -> Any:
 # Without recovery
 
 
-@pytest.mark.parametrize("fault", ["kill", "freeze"])
+@pytest.mark.parametrize("fault", ["kill", pytest.param("freeze", marks=pytest.mark.long)])
 def test_a_lost_parameter_server_is_an_error_of_join_and_schedule(cluster: Cluster, fault: str) -> None:
     coordinator = coordinator_of(cluster)
     counters = Counters(coordinator.strategy)
@@ -80,7 +80,7 @@ def test_recovery_of_a_parameter_server_without_restarting_the_coordinator(clust
     assert counters.values() == [60, 60]
 
 
-@pytest.mark.parametrize("victims", [("ps0", "ps1"), ("ps1", "worker0")])
+@pytest.mark.parametrize("victims", [pytest.param(("ps0", "ps1"), marks=pytest.mark.long), ("ps1", "worker0")])
 def test_two_tasks_killed_at_once(cluster: Cluster, tmp_path: Path, victims: tuple[str, str]) -> None:
     coordinator = coordinator_of(cluster, ps_recovery=tmp_path / "state")
     counters = Counters(coordinator.strategy)
@@ -130,7 +130,9 @@ def test_a_frozen_parameter_server_that_comes_back(cluster: Cluster, tmp_path: P
     assert counters.values() == [40, 40]
 
 
-@pytest.mark.parametrize("written", [0, 1, 2])
+@pytest.mark.parametrize(
+    "written", [pytest.param(0, marks=pytest.mark.long), 1, pytest.param(2, marks=pytest.mark.long)]
+)
 def test_a_parameter_server_killed_during_a_checkpoint(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
