@@ -22,7 +22,7 @@ os.environ.setdefault("PENSTOCK_FULL_TRACEBACK", "1")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out further variants of tests that start many processes, unless they are asked for: `make long`."""
+    """Leaves out further variants of tests that take long, unless they are asked for: `make long`."""
     if "long" not in config.getoption("markexpr"):
         left_out = [item for item in items if "long" in item.keywords]
         config.hook.pytest_deselected(items=left_out)

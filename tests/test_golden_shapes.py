@@ -1,8 +1,7 @@
 """One graph, one session, many sizes: programs have TensorFlow's results, or fail for the same sizes.
 
-They do so in every tier. Compiling each size in the exact tier takes most of the time. The slowest rows take
-4 to 9 seconds there: `random_gamma_sizes`, `stateless_sizes`, `linalg_sizes`, `losses_batches` and those of
-`safe_embedding_lookup_sparse`.
+They do so in every tier. The exact tier compiles each size, which takes up to 9 seconds for a row, so `make test` has
+every fourth row there, and `make long` the others.
 """
 
 from __future__ import annotations
@@ -19,13 +18,28 @@ ROUNDED = ("batch_norm_training", "fused_batch_norm_sizes")
 ROWS = parameters("loops/shapes.json", {})
 # The numbers of a seed differ from TensorFlow's.
 RANDOM = [row for row in ROWS if row.id.startswith(("random_", "dropout_"))]
+OTHERS = [row for row in ROWS if row not in RANDOM]
+OTHERS_EXACT = [
+    pytest.param(*row.values, id=row.id, marks=[*row.marks, *([pytest.mark.long] if i % 4 else [])])
+    for i, row in enumerate(OTHERS)
+]
 
 
 @pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
-@pytest.mark.parametrize("tier", ["interpreted", "padded", "exact"])
-@pytest.mark.parametrize("row", [row for row in ROWS if row not in RANDOM])
+@pytest.mark.parametrize("tier", ["interpreted", "padded"])
+@pytest.mark.parametrize("row", OTHERS)
 def test_values(row: dict[str, Any], tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_TIER", tier)
+    _has_the_values(row)
+
+
+@pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
+@pytest.mark.parametrize("row", OTHERS_EXACT)
+def test_values_in_the_exact_tier(row: dict[str, Any], exact_tier: None) -> None:
+    _has_the_values(row)
+
+
+def _has_the_values(row: dict[str, Any]) -> None:
     if row["id"] not in ROUNDED:
         check(row, tf)
         return
