@@ -37,7 +37,7 @@ demo: venv
 tiers: venv-for-tests
 	GOLDEN_TIERS_EVERY=1 $(BIN)/python -m pytest -n 2 tests/test_golden_tiers.py
 
-# Further variants of tests of faults, and of programs in the exact tier, which `make test` leaves out.
+# Further variants of tests of faults and of golden programs, which `make test` leaves out.
 long: venv-for-tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m long tests/cluster tests/distribute tests/test_golden_shapes.py
 

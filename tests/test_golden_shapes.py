@@ -1,7 +1,7 @@
 """One graph, one session, many sizes: programs have TensorFlow's results, or fail for the same sizes.
 
-They do so in every tier. The exact tier compiles each size, which takes up to 9 seconds for a row, so `make test` has
-every fourth row there, and `make long` the others.
+They do so in every tier. Compiling takes up to 9 seconds for a row, in the exact tier for each size. So `make test` has
+some rows in the tiers that compile, and `make long` the others.
 """
 
 from __future__ import annotations
@@ -19,27 +19,18 @@ ROWS = parameters("loops/shapes.json", {})
 # The numbers of a seed differ from TensorFlow's.
 RANDOM = [row for row in ROWS if row.id.startswith(("random_", "dropout_"))]
 OTHERS = [row for row in ROWS if row not in RANDOM]
-OTHERS_EXACT = [
-    pytest.param(*row.values, id=row.id, marks=[*row.marks, *([pytest.mark.long] if i % 4 else [])])
+EVERY = {"interpreted": 1, "padded": 4, "exact": 4}  # of so many rows, `make test` has one in a tier
+CASES = [
+    pytest.param(tier, *row.values, id=f"{tier}-{row.id}", marks=[pytest.mark.long] if i % every else [])
+    for tier, every in EVERY.items()
     for i, row in enumerate(OTHERS)
 ]
 
 
 @pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
-@pytest.mark.parametrize("tier", ["interpreted", "padded"])
-@pytest.mark.parametrize("row", OTHERS)
-def test_values(row: dict[str, Any], tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("tier", "row"), CASES)
+def test_values(tier: str, row: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_TIER", tier)
-    _has_the_values(row)
-
-
-@pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
-@pytest.mark.parametrize("row", OTHERS_EXACT)
-def test_values_in_the_exact_tier(row: dict[str, Any], exact_tier: None) -> None:
-    _has_the_values(row)
-
-
-def _has_the_values(row: dict[str, Any]) -> None:
     if row["id"] not in ROUNDED:
         check(row, tf)
         return

@@ -11,7 +11,7 @@ from penstock.master.cluster import ClusterSpec
 
 
 class ExecutableLocation(enum.Enum):
-    """Where the program runs that asks for the cluster: in one of its pods, or outside."""
+    """Tells where the program runs that asks for the cluster: in one of its pods, or outside."""
 
     WITHIN_CLUSTER = 0
     OFF_CLUSTER = 1

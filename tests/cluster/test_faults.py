@@ -124,7 +124,7 @@ def test_the_chief_comes_back(tmp_path: Path) -> None:
         assert not cluster["worker0"].find("is kept")
 
 
-@pytest.mark.parametrize("mode", ["monitored", "supervised"])
+@pytest.mark.parametrize("mode", ["monitored", pytest.param("supervised", marks=pytest.mark.long)])
 def test_the_parameter_server_comes_back_empty(tmp_path: Path, mode: str) -> None:
     """Killed or frozen at the start, in a pull, a push and a save: no worker restarts, and training does not either."""
     with Cluster(tmp_path, **LOST_SOON) as cluster:
@@ -173,7 +173,11 @@ def test_what_is_lost_without_checkpoints_is_told(tmp_path: Path, mode: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("mode", "victims"), [("monitored", ["worker1", "worker0", "ps0"]), ("supervised", ["worker0", "ps0"])]
+    ("mode", "victims"),
+    [
+        ("monitored", ["worker1", "worker0", "ps0"]),
+        pytest.param("supervised", ["worker0", "ps0"], marks=pytest.mark.long),
+    ],
 )
 def test_synchronous_training_goes_on(tmp_path: Path, mode: str, victims: list[str]) -> None:
     """Killed or frozen while a replica waits for a token: the replica logs that, and continues when all are back."""

@@ -80,7 +80,8 @@ def test_recovery_of_a_parameter_server_without_restarting_the_coordinator(clust
     assert counters.values() == [60, 60]
 
 
-@pytest.mark.parametrize("victims", [pytest.param(("ps0", "ps1"), marks=pytest.mark.long), ("ps1", "worker0")])
+@pytest.mark.long
+@pytest.mark.parametrize("victims", [("ps0", "ps1"), ("ps1", "worker0")])
 def test_two_tasks_killed_at_once(cluster: Cluster, tmp_path: Path, victims: tuple[str, str]) -> None:
     coordinator = coordinator_of(cluster, ps_recovery=tmp_path / "state")
     counters = Counters(coordinator.strategy)
@@ -117,6 +118,7 @@ def test_a_variable_that_is_read_after_its_server_was_restarted(cluster: Cluster
     assert counters.values() == [30, 30]
 
 
+@pytest.mark.long
 def test_a_frozen_parameter_server_that_comes_back(cluster: Cluster, tmp_path: Path) -> None:
     coordinator = coordinator_of(cluster, ps_recovery=tmp_path / "state")
     counters = Counters(coordinator.strategy)
