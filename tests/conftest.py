@@ -24,9 +24,8 @@ os.environ.setdefault("PENSTOCK_FULL_TRACEBACK", "1")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out further variants of tests that take long, unless they are asked for: `make long`."""
     if "long" not in config.getoption("markexpr"):
-        left_out = [item for item in items if "long" in item.keywords]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if "long" not in item.keywords]
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
 @pytest.fixture

@@ -135,8 +135,10 @@ def _tasks_on_nodes(given: int | Mapping[str, int] | None) -> dict[str, int]:
 
 def _own_gpus(place: int, tasks: int, per_node: int | None, per_task: int | None) -> list[str]:
     """Returns the GPUs of the task with this place on its node, where there are at most so many tasks."""
-    visible = visible_gpus(os.environ) if per_node is None or VISIBLE in os.environ else []
-    named = visible if VISIBLE in os.environ else [str(number) for number in range(per_node or len(visible))]
+    if per_node is None or VISIBLE in os.environ:
+        named = visible_gpus(os.environ)
+    else:
+        named = [str(number) for number in range(per_node)]
     per_task = len(named) // tasks if per_task is None else per_task
     if per_task * tasks > len(named):
         raise RuntimeError(

@@ -23,7 +23,6 @@ def nothing_left_behind() -> Iterator[None]:
         yield
 
 
-@pytest.mark.long
 def test_tasks_are_killed_while_a_checkpoint_is_made() -> None:
     parts = ["--training", "sync", "--ps", "2", "--load", "quiet", "--victims", "ps1", "worker0", "--no-starts"]
     ran = subprocess.run(
