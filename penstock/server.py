@@ -38,7 +38,8 @@ from penstock.wire.credentials import ENVIRONMENT_VARIABLE, Credentials, is_loop
 from penstock.wire.endpoint import Listener
 from penstock.wire.messages import Welcome
 from penstock.worker.devices import local_devices, use_batch_scheduling, use_threads
-from penstock.worker.worker import Route, Worker
+from penstock.worker.outbox import Route
+from penstock.worker.worker import Worker
 
 SWITCH_SECS = 1e-4  # after which Python switches to another thread of the process
 

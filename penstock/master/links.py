@@ -133,12 +133,13 @@ class Link:
         def on_done(values: list[Any] | None, error: OpError | None, ran: Step) -> None:
             with self._lock:
                 self._running.discard(step)
+            keys, tensors = ran.outbox.take(self)
+            error = error or ran.outbox.flush_at_end()
             if error is not None or values is None:
                 assert error is not None
                 self.channel.send(_failed(step, error, error.op_name))
                 return
             trace = b"" if ran.timings is None else encoded(ran.timings)
-            keys, tensors = ran.reply_tensors
             try:
                 self.channel.send(Done(step, trace, len(values), [*range(len(values)), *keys], [*values, *tensors]))
             except UnavailableError:
@@ -148,7 +149,7 @@ class Link:
 
         with self._lock:
             self._running.add(step)
-        self._worker.start_graph(request, on_done, self)
+        self._worker.start_graph(request, on_done)
 
     def on_close(self, channel: Channel, reason: OpError) -> None:
         """Fails the steps that the peer ran for us, and cancels those that we run for the peer."""

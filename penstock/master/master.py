@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import secrets
 import threading
@@ -27,7 +28,6 @@ from penstock.wire.messages import Done, RunGraph
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.commits import ClosureId
 from penstock.worker.step import Step
-from penstock.worker.transfer import SendCall
 from penstock.worker.worker import Worker
 
 _NO_CLOSURE = ClosureId(0, 0, 0)
@@ -54,19 +54,12 @@ class _LocalPart(_Part):
 class Signature:
     """Holds a graph that is compiled for one set of feeds and fetches."""
 
-    __slots__ = ("fetch_count", "first_receiver", "first_send", "local_part", "other_parts", "run_whole", "wait")
+    __slots__ = ("fetch_count", "local_part", "other_parts", "run_whole", "wait")
 
     def __init__(self, parts: list[_Part], fetch_count: int) -> None:
         self.local_part = next((p for p in parts if isinstance(p, _LocalPart)), None)
         self.other_parts = [p for p in parts if p is not self.local_part]
         self.fetch_count = fetch_count
-        # The first tensors that the local part sends travel in the RunGraph message to their receiver.
-        self.first_send: SendCall | None = None
-        self.first_receiver: _Part | None = None
-        if self.local_part is not None and self.other_parts:
-            self.first_send = self.local_part.worker.first_send(self.local_part.graph)
-            if self.first_send is not None:
-                self.first_receiver = next(p for p in self.other_parts if p.task.name == self.first_send.task)
         # A thread that waits for tasks of other processes reads their loop meanwhile, if they share one.
         loops = {id(p.task.loop): p.task.loop for p in self.other_parts if p.task.loop is not None}
         self.wait = next(iter(loops.values())).wait if len(loops) == 1 else Signal.wait
@@ -279,11 +272,12 @@ class _StepDriver:
             step = local.worker.open_step(self._number, self._timeout, self._trace)
             step.wait = self._signature.wait
         try:
-            sent_along = self._first_sent(fed)
             for part in others:
-                self._start(
-                    part, [fed[i] for i in part.feeds], sent_along if part is self._signature.first_receiver else ()
-                )
+                start = functools.partial(self._start, part, [fed[i] for i in part.feeds])
+                if local is None:
+                    start((), [])
+                else:  # the first tensors that the local part sends may travel along
+                    step.outbox.begin(part.task.name, start)
             if local is not None:
                 self._run_local(local, [fed[i] for i in local.feeds], step)
             self._wait()
@@ -301,19 +295,7 @@ class _StepDriver:
                 results[position] = value.copy() if borrowed else value
         return results, step, self._traces
 
-    def _first_sent(self, fed: Sequence[Any]) -> Sequence[Any]:
-        """Returns the tensors that the local part sends first."""
-        local, send = self._signature.local_part, self._signature.first_send
-        if local is None or send is None:
-            return ()
-        try:
-            return local.worker.first_sent(local.graph, send, [fed[i] for i in local.feeds])
-        except OpError as error:
-            failure = error
-            self._handle(lambda tracker: tracker.failed(local, failure))
-            return ()
-
-    def _start(self, part: _Part, fed: list[Any], sent_along: Sequence[Any]) -> None:
+    def _start(self, part: _Part, fed: list[Any], keys: Sequence[int], tensors: list[Any]) -> None:
         def answer(result: Done | OpError) -> None:
             if isinstance(result, OpError):
                 self._handle(lambda tracker: tracker.failed(part, result))
@@ -333,26 +315,20 @@ class _StepDriver:
             answer(failure)  # another part has failed before this one began
             return
         timeout, count = -1.0 if self._timeout is None else self._timeout, len(fed)
-        request = RunGraph(self._number, 0, timeout, self._trace, self._times, *self._closure, count, range(count), fed)
-        if sent_along:
-            assert self._signature.first_send is not None
-            request.keys, request.values = [*range(count), *self._signature.first_send.keys], [*fed, *sent_along]
+        every, values = [*range(count), *keys], [*fed, *tensors]
+        request = RunGraph(self._number, 0, timeout, self._trace, self._times, *self._closure, count, every, values)
         try:
             part.task.start(part.graph, request, answer)
         except OpError as error:
             answer(error)
 
     def _run_local(self, part: _LocalPart, fed: list[Any], step: Step) -> None:
-        before = self._tracker.error
-        if before is not None:
-            self._handle(lambda tracker: tracker.failed(part, before))
-            return
         try:
-            first = 0 if self._signature.first_send is None else 1
-            values = part.worker.run_graph(part.graph, fed, step, first)
+            values = part.worker.run_graph(part.graph, fed, step)
         except OpError as error:
             failure = error
             self._handle(lambda tracker: tracker.failed(part, failure))
+            step.outbox.start_rest()  # they answer that this part has failed
         except BaseException as error:
             interrupted = CancelledError(f"The step was interrupted: {error!r}")
             self._handle(lambda tracker: tracker.cancelled(interrupted))

@@ -78,6 +78,7 @@ class LocalTask:
         request.handle = graph
 
         def on_done(values: list[Any] | None, error: OpError | None, ran: Step) -> None:
+            error = error or ran.outbox.flush_at_end()
             if error is not None or values is None:
                 assert error is not None
                 answer(error)

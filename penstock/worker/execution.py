@@ -130,7 +130,7 @@ class Execution:
             self._seen, self._spent = counters.updates, 0.0
             self._step.drawn, self._step.waited = {}, 0.0
             self.resume()
-        elif results or graph.executable.ends_with_send:
+        elif results or self._step.outbox:
             self._finish(results, None)
         else:  # the answer carries no tensors, so that steps which this one has resumed come first
             run_queue.run(lambda: self._finish(results, None))
@@ -144,6 +144,9 @@ class Execution:
     def _stop(self, at: int, instruction: Any) -> bool:
         """Decides at an instruction that may block. Returns True if this thread must stop before it."""
         self._at = at
+        outbox = self._step.outbox
+        if outbox and (not isinstance(instruction, RecvCall) or self._step.rendezvous.missing(instruction.keys)):
+            outbox.flush()
         if not isinstance(instruction, RecvCall):
             if instruction.node.op.can_suspend:
                 if run_queue.pending and self._yielded_at != at:

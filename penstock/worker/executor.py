@@ -23,7 +23,7 @@ from penstock.worker.resources import StoredVariable
 from penstock.worker.row_updates import RowUpdateCall
 from penstock.worker.step import Step
 from penstock.worker.tiers import Imagined
-from penstock.worker.transfer import RecvCall, SendCall, note_unused, together
+from penstock.worker.transfer import RecvCall, SendCall, may_wait, note_unused, together
 
 _UNSET: Any = None
 
@@ -77,7 +77,12 @@ class Executable:
     """A partition compiled to instructions. `run` takes the fed values and returns the fetched ones."""
 
     def __init__(
-        self, plan: Plan, context: Context, bound: dict[Node, StoredVariable] | None = None, for_client: bool = False
+        self,
+        plan: Plan,
+        context: Context,
+        bound: dict[Node, StoredVariable] | None = None,
+        for_client: bool = False,
+        is_whole: bool = False,
     ) -> None:
         self.context = context
         self.plan = plan
@@ -97,10 +102,10 @@ class Executable:
         self.empty: list[Any] = [_UNSET] * len(self._slots)  # the values of a step before it begins
         for slot, value in constants:
             self.empty[slot] = value
-        last = self.instructions[-1] if self.instructions else None
-        self.ends_with_send = isinstance(last, SendCall)
-        if isinstance(last, SendCall):
-            last.is_last = True
+        for i, instruction in enumerate(self.instructions):
+            if isinstance(instruction, (SendCall, RecvCall)):
+                instruction.flushes = not may_wait(self.instructions, i + 1, at_end=is_whole)
+        self.others_may_wait = may_wait(self.instructions, 0, at_end=True)  # other parts, until this one sends
         if for_client:
             self._mark_fetched()
         segments = [i.segment for i in self.instructions if isinstance(i, SegmentCall)]

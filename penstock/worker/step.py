@@ -11,6 +11,7 @@ import numpy as np
 from penstock.errors import CancelledError, DeadlineExceededError, InternalError
 from penstock.wire.loop import Signal
 from penstock.worker.cancellation import Cancellation
+from penstock.worker.outbox import Outbox, Route
 from penstock.worker.rendezvous import KEY_BITS, Rendezvous
 from penstock.worker.transfer import RecvCall
 
@@ -25,11 +26,9 @@ class Step:
         "commit",
         "deadline",
         "drawn",
+        "outbox",
         "quick",
         "rendezvous",
-        "reply_tensors",
-        "requester",
-        "send",
         "suspend",
         "timings",
         "undo",
@@ -45,10 +44,7 @@ class Step:
         self.suspend: Callable[[], Callable[[], None]] | None = None
         self.quick = False  # raise NeedsThread before work that takes long, such as compiling
         self.rendezvous: Rendezvous = _NOWHERE  # tensors of other tasks arrive here
-        # Takes a task, keys, values and a route. Returns False, and sends nothing, if that is the route to the task.
-        self.send: Callable[[str, Sequence[int], list[Any], Any], bool] = _to_nobody
-        self.requester: Any = None  # the route to the master, if that is in another process
-        self.reply_tensors: tuple[Sequence[int], Sequence[Any]] = ((), ())  # keys and tensors for the requester
+        self.outbox: Outbox = _TO_NOBODY  # what is sent to other tasks goes here
         self.wait: Callable[[Signal, float | None], bool] = Signal.wait
         self.timings: list[tuple[str, str, str, float, float]] | None = [] if trace else None
         self.undo: list[Callable[[], None]] = []  # undoes what an interpreted segment has changed, if it fails
@@ -65,11 +61,13 @@ class Step:
     def inner(self) -> Step:
         """Returns a step for a body: the same, but with new random keys."""
         step = Step(self.cancelled, self.deadline)
-        step.rendezvous, step.send, step.wait, step.timings = self.rendezvous, self.send, self.wait, self.timings
+        step.rendezvous, step.outbox, step.wait, step.timings = self.rendezvous, self.outbox, self.wait, self.timings
         return step
 
     def wait_for(self, recv: RecvCall, keys: Sequence[int]) -> None:
         """Blocks until all tensors of a Recv have arrived. Raises if the step is cancelled or its deadline passes."""
+        if self.outbox and self.rendezvous.missing(keys):
+            self.outbox.flush()
         arrived = Signal()
         if self.rendezvous.ready(keys, arrived.set):
             return
@@ -86,5 +84,8 @@ class Step:
         return None if self.deadline is None else self.deadline - time.monotonic()
 
 
-def _to_nobody(task: str, keys: Sequence[int], values: Sequence[Any], kept_for: Any) -> bool:
+def _to_nobody(task: str) -> Route:
     raise InternalError(f"A step that is all in one task tried to send to {task}.")
+
+
+_TO_NOBODY = Outbox(0, _to_nobody)  # for steps that are all in one task

@@ -24,7 +24,7 @@ class SendCall:
 
     def __init__(self, owner: Any, nodes: list[Node]) -> None:
         self.task: str = nodes[0].attrs["recv_task"]
-        self.is_last = False  # it is the last instruction
+        self.flushes = True  # nothing that is to be sent waits any longer
         self.unused: list[int] = []  # slots of received tensors that no instruction from here on needs
         self.keys = [n.attrs["key"] for n in nodes]
         self.repeated: bool = nodes[0].attrs["repeated"]
@@ -47,11 +47,10 @@ class SendCall:
     def __call__(self, values: list[Any], step: Any) -> None:
         for slot in self.unused:
             values[slot] = None  # if the tensor is in shared memory, this message may be written there
-        tensors = self.gathered(values)
-        if self.repeated:
-            step.send(self.task, step.rendezvous.numbered(self.keys), tensors, None)
-        elif not step.send(self.task, self.keys, tensors, step.requester if self.is_last else None):
-            step.reply_tensors = self.keys, tensors
+        keys = step.rendezvous.numbered(self.keys) if self.repeated else self.keys
+        step.outbox.post(self.task, keys, self.gathered(values))
+        if self.flushes:
+            step.outbox.flush()
 
 
 class RecvCall:
@@ -64,6 +63,7 @@ class RecvCall:
     def __init__(self, owner: Any, nodes: list[Node]) -> None:
         self.keys = [n.attrs["key"] for n in nodes]
         self.repeated: bool = nodes[0].attrs["repeated"]
+        self.flushes = True
         self.out_slots = [owner.slot((n, 0)) for n in nodes]
         self.name = nodes[0].name
         self.device = nodes[0].device
@@ -75,6 +75,8 @@ class RecvCall:
         step.wait_for(self, keys)
         for slot, value in zip(self.out_slots, step.rendezvous.take(keys), strict=True):
             values[slot] = value
+        if self.flushes and step.outbox:
+            step.outbox.flush()
 
 
 def note_unused(instructions: Sequence[Any], fetches: Iterable[int | StoredVariable]) -> None:
@@ -122,6 +124,20 @@ def together(stages: list[Any]) -> list[Any]:
             receives = [stage]
             result.append(receives)
     return result[:-1]
+
+
+def may_wait(instructions: Sequence[Any], at: int, at_end: bool) -> bool:
+    """Tells if what is to be sent before an instruction may wait: there is small work until the next send or wait.
+
+    After the last instruction it may if `at_end` says so.
+    """
+    for instruction in instructions[at:]:
+        if isinstance(instruction, (SendCall, RecvCall)):
+            return True
+        node = getattr(instruction, "node", None)
+        if node is None or not _is_small(node):
+            return False
+    return at_end
 
 
 def _is_small(node: Node) -> bool:

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.errors import AbortedError, InternalError, InvalidArgumentError, OpError
 from penstock.memory import without_collecting
@@ -25,24 +25,17 @@ from penstock.worker.compilation import Compilations
 from penstock.worker.devices import Device
 from penstock.worker.execution import Execution, OnDone, Registered
 from penstock.worker.executor import Context, Executable, container_of
+from penstock.worker.outbox import Outbox, Route
 from penstock.worker.plan import make_plan
 from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
 from penstock.worker.step import Step
-from penstock.worker.transfer import SendCall
 
 QUICK = 0.01  # seconds: a graph that took no longer runs in the thread that brings its tensors
 MAX_THREADS = 1024  # for steps that block or take long
 EARLY_SECS = 60.0  # how long tensors are kept whose step has not begun here
 MAX_EARLY = 256  # steps that have tensors here and have not begun
 MAX_ENDED = 4096  # ended steps that are remembered, to drop tensors that come for them
-
-
-class Route(Protocol):
-    """Delivers tensors to another task."""
-
-    def deliver(self, step: int, keys: Sequence[int], values: list[Any]) -> None:
-        """Hands tensors of a step over to the task: the list may be empty afterwards."""
 
 
 @dataclass(slots=True)
@@ -123,7 +116,7 @@ class Worker:
         """Compiles a partition for a session, and returns the handle that names it in steps."""
         context = self.context(session)
         plan = make_plan(pipeline.applied(pipeline.WORKER, subgraph))
-        executable = Executable(plan, context, for_client=not self.keeps_results)
+        executable = Executable(plan, context, for_client=not self.keeps_results, is_whole=True)
         registered = Registered(executable, session, executable.writes())
         with self._lock:
             handle = next(self._handles)
@@ -196,21 +189,16 @@ class Worker:
         # Others may reset a server's task, so that each step checks if the graph is still there.
         return functools.partial(self.run_graph, handle) if self.watched else self._graph(handle).executable.run
 
-    def first_send(self, handle: int) -> SendCall | None:
-        """Returns the first instruction of a graph if it is a send, else None."""
-        instructions = self._graph(handle).executable.instructions
-        return instructions[0] if instructions and isinstance(instructions[0], SendCall) else None
-
-    def first_sent(self, handle: int, send: SendCall, fed: Sequence[Any]) -> list[Any]:
-        """Returns the tensors that the first instruction of a graph sends."""
-        return send.gathered(self._graph(handle).executable.begin(fed))
-
-    def run_graph(self, handle: int, fed: Sequence[Any], step: Step, at: int = 0) -> list[Any]:
-        """Runs one step of a registered partition from instruction `at` on. It blocks where an instruction waits."""
+    def run_graph(self, handle: int, fed: Sequence[Any], step: Step) -> list[Any]:
+        """Runs one step of a registered partition. It blocks where an instruction waits."""
         graph, counters = self._graph(handle), self.counters
         seen = counters.updates
         try:
-            results = graph.executable.run(fed, step, at)
+            if step.outbox and not graph.executable.others_may_wait:
+                step.outbox.flush()
+            results = graph.executable.run(fed, step)
+            if step.outbox:
+                step.outbox.flush()
         except BaseException:
             counters.failed += 1
             raise
@@ -234,16 +222,8 @@ class Worker:
     def _new_step(self, number: int) -> Step:
         step = Step(Cancellation())
         step.rendezvous = Rendezvous()
+        step.outbox = Outbox(number, self.route)
         step.cancelled.on_cancel(step.rendezvous.cancel)
-
-        def send(task: str, keys: Sequence[int], values: list[Any], kept_for: Route | None) -> bool:
-            route = self.route(task)
-            if route is kept_for:
-                return False
-            route.deliver(number, keys, values)
-            return True
-
-        step.send = send
         return step
 
     def end_step(self, number: int) -> None:
@@ -287,7 +267,7 @@ class Worker:
         if found is not None:
             found.cancelled.set()
 
-    def start_graph(self, request: RunGraph, on_done: OnDone, requester: Route | None = None) -> None:
+    def start_graph(self, request: RunGraph, on_done: OnDone) -> None:
         """Starts one step of a partition without blocking. `on_done` gets the results, or the error.
 
         A quick graph runs in this thread. Where it would block for a tensor, a queue or an accumulator it is suspended,
@@ -304,7 +284,6 @@ class Worker:
                     f"{count} values are fed to a graph that takes {len(graph.executable.feed_slots)}."
                 )
             step = self.open_step(number, None if request.timeout < 0 else request.timeout, request.trace)
-            step.requester = requester
             if request.number:
                 step.commit = self.commits.open(ClosureId(request.writer, request.number, request.settled))
         except OpError as error:

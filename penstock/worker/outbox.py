@@ -1,0 +1,86 @@
+"""An outbox collects what a step sends to other tasks, so that each of them gets few messages.
+
+What is posted waits until the step is flushed: before it waits for others, before work that takes long, and at its
+end. Then each task gets one message with all that waits for it: the request to run its part, and tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from penstock.errors import OpError
+
+
+class Route(Protocol):
+    """Delivers tensors to another task."""
+
+    def deliver(self, step: int, keys: Sequence[int], values: list[Any]) -> None:
+        """Hands tensors of a step over to the task: the list may be empty afterwards."""
+
+
+Start = Callable[[Sequence[int], list[Any]], None]  # asks a task to run its part, and gives it these tensors
+
+
+class Outbox:
+    """Holds what one step sends, by task. Only the thread that runs the step uses it.
+
+    >>> outbox.post("/job:ps/replica:0/task:0", [3], [gradient])
+    >>> outbox.flush()
+    """
+
+    __slots__ = ("_route", "_starts", "_step", "_tensors")
+
+    def __init__(self, step: int, route: Callable[[str], Route]) -> None:
+        self._step = step
+        self._route = route
+        self._starts: dict[str, Start] = {}
+        self._tensors: dict[str, tuple[list[int], list[Any]]] = {}
+
+    def __bool__(self) -> bool:
+        """Tells if something waits."""
+        return bool(self._tensors or self._starts)
+
+    def begin(self, task: str, start: Start) -> None:
+        """Posts the request to run a task's part; it comes before all tensors for the task."""
+        self._starts[task] = start
+
+    def post(self, task: str, keys: Sequence[int], values: list[Any]) -> None:
+        """Posts tensors."""
+        waiting = self._tensors.get(task)
+        if waiting is None:
+            self._tensors[task] = list(keys), values
+        else:
+            waiting[0].extend(keys)
+            waiting[1].extend(values)
+
+    def flush(self) -> None:
+        """Sends everything. An error leaves the rest unsent: the step fails, and its master cancels the other parts."""
+        while self._tensors:
+            task, (keys, values) = self._tensors.popitem()
+            start = self._starts.pop(task, None)
+            if start is None:
+                self._route(task).deliver(self._step, keys, values)
+            else:
+                start(keys, values)
+        self.start_rest()
+
+    def flush_at_end(self) -> OpError | None:
+        """Sends everything after the last instruction of a step, and returns the error if that fails."""
+        try:
+            self.flush()
+        except OpError as error:
+            return error
+        return None
+
+    def start_rest(self) -> None:
+        """Begins all parts that have not begun, without their tensors."""
+        while self._starts:
+            self._starts.popitem()[1]((), [])
+
+    def take(self, route: Route) -> tuple[Sequence[int], list[Any]]:
+        """Removes and returns the tensors for the task at the end of a route, to put them into a message of its own."""
+        for task in self._tensors:
+            if self._route(task) is route:
+                return self._tensors.pop(task)
+        return (), []

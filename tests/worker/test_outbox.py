@@ -1,0 +1,108 @@
+"""What a step sends waits in its outbox, and goes to each task in one message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import penstock.v1 as tf
+from penstock.errors import UnavailableError
+from penstock.graph.opdef import op_of
+from penstock.passes.ir import Node
+from penstock.worker.outbox import Outbox
+from penstock.worker.transfer import RecvCall, SendCall, may_wait
+
+
+class Mail:
+    """Routes that note what they deliver."""
+
+    def __init__(self, lost: str = "") -> None:
+        self.delivered: list[tuple[str, list[int], list[Any]]] = []
+        self._routes = {task: self._route(task, lost) for task in ("a", "b")}
+
+    def _route(self, task: str, lost: str) -> Any:
+        def deliver(step: int, keys: Sequence[int], values: list[Any]) -> None:
+            if task == lost:
+                raise UnavailableError(f"{task} is lost")
+            self.delivered.append((task, list(keys), list(values)))
+
+        return SimpleNamespace(deliver=deliver)
+
+    def __call__(self, task: str) -> Any:
+        return self._routes[task]
+
+
+def test_each_task_gets_one_message() -> None:
+    mail = Mail()
+    outbox = Outbox(1, mail)
+    assert not outbox
+    outbox.post("a", [1], ["x"])
+    outbox.post("b", [2], ["y"])
+    outbox.post("a", [3, 4], ["z", "w"])
+    assert outbox and not mail.delivered
+    outbox.flush()
+    assert sorted(mail.delivered) == [("a", [1, 3, 4], ["x", "z", "w"]), ("b", [2], ["y"])]
+    assert not outbox
+
+
+def test_a_request_takes_the_tensors_along() -> None:
+    mail, started = Mail(), list[Any]()
+    outbox = Outbox(1, mail)
+    for task in ("a", "b"):
+        outbox.begin(task, lambda keys, values, task=task: started.append((task, list(keys), values)))
+    outbox.post("a", [1], ["x"])
+    outbox.flush()
+    outbox.post("a", [2], ["y"])
+    outbox.flush()
+    assert sorted(started) == [("a", [1], ["x"]), ("b", [], [])]
+    assert mail.delivered == [("a", [2], ["y"])]
+
+
+def test_an_answer_takes_the_tensors_for_its_receiver() -> None:
+    mail = Mail()
+    outbox = Outbox(1, mail)
+    outbox.post("a", [1], ["x"])
+    outbox.post("b", [2], ["y"])
+    assert outbox.take(mail("a")) == ([1], ["x"])
+    assert outbox.take(mail("a")) == ((), [])
+    assert outbox.flush_at_end() is None
+    assert mail.delivered == [("b", [2], ["y"])]
+
+
+def test_a_lost_task_is_an_error() -> None:
+    outbox = Outbox(1, Mail(lost="a"))
+    outbox.post("a", [1], ["x"])
+    with pytest.raises(UnavailableError, match="a is lost"):
+        outbox.flush()
+    outbox.post("a", [1], ["x"])
+    assert isinstance(outbox.flush_at_end(), UnavailableError)
+
+
+class Owner:
+    """Gives each edge a slot."""
+
+    def source(self, edge: Any) -> int:
+        return 0
+
+    slot = source
+
+
+def test_nothing_waits_for_work_that_takes_long() -> None:
+    attrs = {**dict.fromkeys(("recv_task", "send_task", "tensor_name"), "a"), "key": 0, "repeated": False}
+    send = SendCall(Owner(), [Node("send", op_of("_Send"), attrs, (), [(Node("x", op_of("NoOp"), {}, ()), 0)])])
+    recv = RecvCall(Owner(), [Node("recv", op_of("_Recv"), attrs, (tf.float32,))])
+    small = SimpleNamespace(node=Node("small", op_of("Unique"), {}, ()))
+    blocking = SimpleNamespace(node=Node("take", op_of("QueueDequeueV2"), {}, ()))
+    segment = SimpleNamespace()
+    for after, expected in [
+        ([send], True),
+        ([recv, segment], True),
+        ([small, small, send], True),
+        ([segment, send], False),
+        ([small, blocking], False),
+    ]:
+        assert may_wait(after, 0, at_end=False) is expected
+    assert may_wait([small], 0, at_end=True) and not may_wait([small], 0, at_end=False)
