@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from penstock.graph.dtype import int32
 from penstock.ops.array.passthrough import identity_op
-from penstock.ops.nn.embedding import deal_ids as deal_ids_op
-from penstock.ops.nn.embedding import join_shards, rows_of_shard
+from penstock.ops.nn.sharded_lookups import deal_ids as deal_ids_op
+from penstock.ops.nn.sharded_lookups import join_shards, rows_of_shard
 from penstock.passes.ir import (
     Edge,
     Node,
@@ -81,7 +81,7 @@ def deal_ids(subgraph: Subgraph) -> Subgraph:
     if not dealt:
         return subgraph
     subgraph = rewritten(subgraph, change)
-    return without_unused(rewritten(subgraph, lambda n: [_passing_on(n) if _keeps_shape(n) else n]))
+    return without_unused(rewritten(subgraph, lambda n: [passing_on(n) if _keeps_shape(n) else n]))
 
 
 def _keeps_shape(node: Node) -> bool:
@@ -91,10 +91,10 @@ def _keeps_shape(node: Node) -> bool:
     (source, _), (shape, _) = node.inputs
     if source.op is deal_ids_op:
         return shape.op.name == "Const" and shape.attrs["value"].tolist() == [-1]
-    if source.op is not join_shards or shape.op.name != "ConcatV2" or _number(shape.inputs[-1]) != 0:
+    if source.op is not join_shards or shape.op.name != "ConcatV2" or number_of(shape.inputs[-1]) != 0:
         return False
     gather = source.inputs[0][0]
-    table = gather.inputs[0][0].inputs[0][0] if reads_variable(gather.inputs[0][0]) else gather.inputs[0][0]
+    table = table_of(gather)
     count, *rest = (part for part, _ in shape.inputs[:-1])
     return (
         count.op.name == "Shape"
@@ -105,7 +105,14 @@ def _keeps_shape(node: Node) -> bool:
     )
 
 
-def _passing_on(node: Node) -> Node:
+def table_of(gather: Node) -> Node:
+    """The variable, or what else it may be, that a Gather takes rows of."""
+    table = gather.inputs[0][0]
+    return table.inputs[0][0] if reads_variable(table) else table
+
+
+def passing_on(node: Node) -> Node:
+    """The Identity of a node's first input, in place of the node."""
     return replace(node, op=identity_op, attrs={"T": node.dtypes[0]}, inputs=node.inputs[:1])
 
 
@@ -133,7 +140,7 @@ def _axis(gather: Node) -> int | None:
     """The axis from which a Gather takes rows, if it is known and the Gather has no batch."""
     if len(gather.inputs) < 3:
         return 0
-    return _number(gather.inputs[2]) if not gather.attrs["batch_dims"] else None
+    return number_of(gather.inputs[2]) if not gather.attrs["batch_dims"] else None
 
 
 def _one_op(found: _Dealt) -> Node:
@@ -223,11 +230,12 @@ def _inputs(edge: Edge, op: str) -> list[Edge]:
 def _with_number(edge: Edge, op: str) -> tuple[Edge | None, int]:
     """The first input of an op whose second is a number, and the number."""
     inputs = _inputs(edge, op)
-    number = _number(inputs[1]) if len(inputs) == 2 else None
+    number = number_of(inputs[1]) if len(inputs) == 2 else None
     return (None, 0) if number is None else (inputs[0], number)
 
 
-def _number(edge: Edge) -> int | None:
+def number_of(edge: Edge) -> int | None:
+    """The number that an edge is known to carry, if any."""
     constant = edge[0]
     is_number = constant.op.name == "Const" and constant.attrs["value"].size == 1
-    return int(constant.attrs["value"]) if is_number else None
+    return int(constant.attrs["value"].item()) if is_number else None

@@ -35,9 +35,10 @@ class NameInBody(str):
 
 
 def blamed(error: OpError, node: Node) -> str:
-    """The name of the node that an error of `node` is about: one in a body of it if the error comes from there."""
+    """The name of the node that an error of `node` is about: one in a body of it, or one that it stands for."""
     inner = error.op_name or ""
-    return inner if "::" in inner else node.name
+    stands_for = (*node.attrs.get("lookups", ()), *node.attrs.get("sums", ()))
+    return inner if "::" in inner or inner in stands_for else node.name
 
 
 @dataclass(slots=True, eq=False)

@@ -19,6 +19,7 @@ from penstock.passes.late_reads import read_late
 from penstock.passes.on_host import kernels_on_host, lists_on_host
 from penstock.passes.optimize import optimize
 from penstock.passes.place import place, put_on
+from penstock.passes.plan_lookups import plan_lookups
 from penstock.passes.rows_on_host import rows_on_host
 from penstock.passes.sparse_lookups import gather_before_segments
 from penstock.passes.sparse_updates import fuse_sparse_updates, sum_before_sending, take_summed_rows
@@ -30,7 +31,7 @@ Pass = Callable[[Subgraph], Subgraph]
 GRAPH: tuple[Pass, ...] = (optimize,)
 
 # The master, once all nodes have a device.
-PLACED: tuple[Pass, ...] = (deal_ids,)
+PLACED: tuple[Pass, ...] = (deal_ids, plan_lookups)
 
 # A worker, on its partition and on each body that it runs by itself.
 WORKER: tuple[Pass, ...] = (gather_before_segments, take_summed_rows, fuse_sparse_updates, rows_on_host, read_late)

@@ -19,7 +19,9 @@ _RAGGED = frozenset(
     (
         "_DealIds",
         "_JoinShards",
+        "_PlanLookups",
         "_RowsOfShard",
+        "_SpreadLookups",
         "DynamicPartition",
         "ListDiff",
         "SparseFillEmptyRows",

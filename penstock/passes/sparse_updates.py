@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.ops.nn.embedding import deal_ids
+from penstock.ops.nn.sharded_lookups import deal_ids, plan_lookups
 from penstock.ops.state.duplicate_rows import sum_duplicate_rows, sum_duplicate_rows_on_host
 from penstock.ops.state.update_forms import with_distinct_indices
 from penstock.passes.ir import Edge, Node, Subgraph, Uses, reads_variable, rewritten, uses_of, visible_nodes
@@ -140,6 +140,8 @@ def _are_distinct(indices: Edge) -> bool:
     node, output = indices
     while node.op.name in ("Identity", "Reshape"):
         node, output = node.inputs[0]
+    if node.op is plan_lookups:
+        return bool(output < node.attrs["K"])
     return node.op is deal_ids and 2 <= output < 2 + node.attrs["N"]
 
 

@@ -51,6 +51,7 @@ def test_the_list_names_each_pass() -> None:
         "lists_on_host",
         "move_barriers",
         "optimize",
+        "plan_lookups",
         "read_late",
         "rows_on_host",
         "sum_before_sending",

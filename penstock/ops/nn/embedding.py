@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 
-from penstock.errors import InvalidArgumentError
 from penstock.graph import dtype as dt
-from penstock.graph.checks import require_in_range
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.opdef import op, op_of
 from penstock.graph.operation import Tensor
@@ -17,7 +14,6 @@ from penstock.graph.scopes import colocate_with, name_scope
 from penstock.graph.sparse_tensor import SparseTensor
 from penstock.graph.typing import TensorLike
 from penstock.kernel.types import FLOATS, INDEX, Array
-from penstock.memory import aligned_empty
 from penstock.ops.array import (
     creation,
     gathering,
@@ -35,7 +31,6 @@ from penstock.ops.sparse import segments
 from penstock.ops.sparse.arranging import sparse_reshape
 from penstock.ops.sparse.indices import as_sparse
 from penstock.ops.sparse.rows import sparse_fill_empty_rows, sparse_retain
-from penstock.row_sums import ranked
 
 
 def embedding_lookup(
@@ -133,56 +128,6 @@ def contiguous(shards: list[Any], flat: Any) -> tuple[Any, Any]:
     shard_of = arithmetic.maximum(flat // (each + 1), (flat - extra) // each)
     row_of = selection.where(shard_of < extra, flat % (each + 1), (flat - extra) % each)
     return shard_of, row_of
-
-
-@op("_DealIds", "T -> y: T, idx: int32, rows: N*T, places: N*int32", host=True, no_gradient=True, T=INDEX)
-def deal_ids(ids: Array, *, N: int, table_rows: int) -> Any:
-    """The distinct ids, the place of each id among them, and for each shard of the table their rows and places.
-
-    The distinct ids are in the order of shards and rows, so each shard has consecutive places and rising rows.
-    The table has contiguous shards ("div"); or, if `table_rows` is 0, its row i is in shard i % N ("mod").
-    """
-    wanted = np.asarray(ids)
-    kind = wanted.dtype
-    if table_rows:
-        require_in_range(wanted, table_rows, "ids")
-        each, extra = divmod(table_rows, N)
-        first = [i * each + min(i, extra) for i in range(N + 1)]
-        key = wanted
-    else:  # large enough for all ids
-        row = wanted // N
-        low, high = (int(row.min()), int(row.max())) if row.size else (0, 0)
-        first = [i * (high - low + 1) for i in range(N + 1)]
-        key = wanted.astype(np.int64) % N * first[1] + (row - low)
-    positions, idx = ranked(key, any_position=True)
-    distinct = key[positions]
-    ends = distinct.searchsorted(first).tolist()
-    rows = [distinct[begin:end] - start for begin, end, start in zip(ends, ends[1:], first, strict=False)]
-    if not table_rows:
-        rows = [(row + low).astype(kind, copy=False) for row in rows]
-        distinct = np.concatenate([row * N + i for i, row in enumerate(rows)])
-    places = np.arange(len(distinct), dtype=np.int32)
-    return distinct, idx, *rows, *[places[begin:end] for begin, end in itertools.pairwise(ends)]
-
-
-@op("_JoinShards", "N*T -> rows: T", host=True, no_gradient=True)
-def join_shards(pieces: list[Array]) -> Array:
-    """The rows that were looked up for the distinct ids of `_DealIds`, of all shards, in the order of the ids."""
-    rows = [np.asarray(piece) for piece in pieces]
-    length = sum(map(len, rows))
-    # Aligned memory is read by compiled code without a copy.
-    joined: np.ndarray = np.concatenate(rows, out=aligned_empty((length, *rows[0].shape[1:]), rows[0].dtype))
-    return joined
-
-
-@op("_RowsOfShard", "T, int32 -> rows: T", host=True, no_gradient=True)
-def rows_of_shard(values: Array, places: Array) -> Array:
-    """The rows at the places that `_DealIds` gives for a shard: these follow each other."""
-    rows, count = np.asarray(values), len(places)
-    first = int(places[0]) if count else 0
-    if first + count > len(rows):
-        raise InvalidArgumentError(f"There are {len(rows)} rows, places {first} to {first + count - 1} were asked for.")
-    return rows[first : first + count]
 
 
 def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:

@@ -22,7 +22,7 @@ from penstock.ops.math.segments import check_sorted, sorted_shape
 from penstock.row_sums import run_ends, spread_by_runs, sums_of_runs
 
 
-def _check_pairs(indices: np.ndarray, ids: np.ndarray) -> None:
+def check_pairs(indices: np.ndarray, ids: np.ndarray) -> None:
     if indices.shape != ids.shape or ids.ndim != 1:
         raise InvalidArgumentError(
             f"segment_ids and indices must be vectors of one size, got {ids.shape} and {indices.shape}"
@@ -38,7 +38,7 @@ def _num_segments_shape(op: Operation) -> list[TensorShape]:
 def _sparse_sum(data: Array, indices: Array, segment_ids: Array, num_segments: Any, power: float) -> np.ndarray:
     """Sums of picked rows, divided by a power of their number."""
     values, chosen, ids = np.asarray(data), np.asarray(indices), np.asarray(segment_ids)
-    _check_pairs(chosen, ids)
+    check_pairs(chosen, ids)
     require_in_range(chosen, values.shape[0])
     count = check_sorted(ids)
     if num_segments is not None:
@@ -46,10 +46,10 @@ def _sparse_sum(data: Array, indices: Array, segment_ids: Array, num_segments: A
             raise InvalidArgumentError(f"segment ids must be < num_segments {int(num_segments)}")
         count = int(num_segments)
     ends = run_ends(ids, count)
-    return _divided(sums_of_runs(values, ends, chosen), ends, power)
+    return divided_by_counts(sums_of_runs(values, ends, chosen), ends, power)
 
 
-def _divided(rows: np.ndarray, ends: np.ndarray, power: float) -> np.ndarray:
+def divided_by_counts(rows: np.ndarray, ends: np.ndarray, power: float) -> np.ndarray:
     """One row of each segment, divided by a power of the number of its rows."""
     if not power:
         return rows
@@ -122,12 +122,12 @@ def _sparse_segment(name: str, power: float) -> tuple[Any, Any]:
     )
     def grad(grad: Array, indices: Array, segment_ids: Array, output_dim0: Array) -> Array:
         rows, picked, ids = np.asarray(grad), np.asarray(indices), np.asarray(segment_ids)
-        _check_pairs(picked, ids)
+        check_pairs(picked, ids)
         require_in_range(picked, int(output_dim0))
         if check_sorted(ids) > len(rows):
             raise InvalidArgumentError(f"Segment id {ids[-1]} out of range [0, {len(rows)}).")
         ends = run_ends(ids, len(rows))
-        return spread_by_runs(_divided(rows, ends, power), ends, picked, int(output_dim0))
+        return spread_by_runs(divided_by_counts(rows, ends, power), ends, picked, int(output_dim0))
 
     return plain, sized
 

@@ -1,0 +1,166 @@
+"""Ops for lookups in tables that are split into shards. Passes put them in place of many small ops.
+
+`_DealIds`, `_JoinShards` and `_RowsOfShard` stand for one lookup. `_PlanLookups`, `_CombineLookups` and
+`_SpreadLookups` stand for several at once, with the sums or means of their rows: a step of a model with many features
+spends its time on the number of ops, not on their work.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import InvalidArgumentError
+from penstock.graph.checks import require_in_range
+from penstock.graph.opdef import op
+from penstock.kernel.types import INDEX, INDEX32, Array
+from penstock.memory import aligned_empty
+from penstock.ops.math.segments import check_sorted
+from penstock.ops.sparse.segments import check_pairs, divided_by_counts
+from penstock.row_sums import distinct_and_ranks, spread_by_runs, sums_of_runs
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Ids of one lookup as numbers that sort by shard and row."""
+
+    values: np.ndarray
+    first: list[int]  # the least number of each shard, and the limit of all
+    low: int  # what is added to a number, less the first of its shard, to get a row
+
+    @classmethod
+    def of(cls, ids: np.ndarray, shards: int, table_rows: int) -> _Keys:
+        """The keys of ids. The table has contiguous shards ("div"); if `table_rows` is 0, row i is in shard i % n."""
+        if table_rows:
+            require_in_range(ids, table_rows, "ids")
+            each, extra = divmod(table_rows, shards)
+            return cls(ids, [i * each + min(i, extra) for i in range(shards + 1)], 0)
+        row = ids // shards
+        low, high = (int(row.min()), int(row.max())) if row.size else (0, 0)
+        first = [i * (high - low + 1) for i in range(shards + 1)]
+        return cls(ids.astype(np.int64) % shards * first[1] + (row - low), first, low)
+
+
+@op("_DealIds", "T -> y: T, idx: int32, rows: N*T, places: N*int32", host=True, no_gradient=True, T=INDEX)
+def deal_ids(ids: Array, *, N: int, table_rows: int) -> Any:
+    """The distinct ids, the place of each id among them, and for each shard of the table their rows and places.
+
+    The distinct ids are in the order of shards and rows, so each shard has consecutive places and rising rows.
+    """
+    wanted = np.asarray(ids)
+    keys = _Keys.of(wanted, N, table_rows)
+    first = keys.first
+    distinct, idx = distinct_and_ranks(keys.values, first[-1])
+    ends = distinct.searchsorted(first).tolist()
+    rows = [
+        (distinct[begin:end] + (keys.low - start)).astype(wanted.dtype, copy=False)
+        for begin, end, start in zip(ends, ends[1:], first, strict=False)
+    ]
+    if not table_rows:
+        distinct = np.concatenate([row * N + i for i, row in enumerate(rows)])
+    places = np.arange(len(distinct), dtype=np.int32)
+    found = distinct.astype(wanted.dtype, copy=False)
+    return found, idx, *rows, *[places[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+@op("_JoinShards", "N*T -> rows: T", host=True, no_gradient=True)
+def join_shards(pieces: list[Array]) -> Array:
+    """The rows that were looked up for the distinct ids of `_DealIds`, of all shards, in the order of the ids."""
+    rows = [np.asarray(piece) for piece in pieces]
+    length = sum(map(len, rows))
+    # Aligned memory is read by compiled code without a copy.
+    joined: np.ndarray = np.concatenate(rows, out=aligned_empty((length, *rows[0].shape[1:]), rows[0].dtype))
+    return joined
+
+
+@op("_RowsOfShard", "T, int32 -> rows: T", host=True, no_gradient=True)
+def rows_of_shard(values: Array, places: Array) -> Array:
+    """The rows at the places that `_DealIds` gives for a shard: these follow each other."""
+    rows, count = np.asarray(values), len(places)
+    first = int(places[0]) if count else 0
+    if first + count > len(rows):
+        raise InvalidArgumentError(f"There are {len(rows)} rows, places {first} to {first + count - 1} were asked for.")
+    return rows[first : first + count]
+
+
+@dataclass(frozen=True)
+class LookupPlan:
+    """Several lookups as one: the distinct rows of all, and which of them each segment of ids picks."""
+
+    picked: np.ndarray  # for each id its row among the distinct rows of all lookups
+    ends: np.ndarray  # the ends of the segments among the ids
+    row_ends: list[int]  # of each shard of each lookup among the distinct rows
+    segment_ends: list[int]  # of each lookup among the segments
+
+
+@op(
+    "_PlanLookups",
+    "M*T, M*Tsegmentids -> rows: K*T, plan: variant",
+    host=True,
+    no_gradient=True,
+    T=INDEX,
+    Tsegmentids=INDEX32,
+)
+def plan_lookups(
+    ids: list[Array], segment_ids: list[Array], *, N: int, table_rows: list[int], lookups: list[str], sums: list[str]
+) -> Any:
+    """The rows that lookups need of each of N shards, those of the first lookup first, and what follows from them.
+
+    `lookups` and `sums` are the names of the nodes that this stands for, for errors.
+    """
+    wanted = [np.asarray(each) for each in ids]
+    keys: list[np.ndarray] = []
+    first, lows = [0], list[int]()
+    segments: list[np.ndarray] = []
+    segment_ends = [0]
+    for each, segment, rows, lookup, total in zip(wanted, segment_ids, table_rows, lookups, sums, strict=True):
+        found = _blaming(lookup, _Keys.of, each, N, rows)
+        base, begin = first[-1], segment_ends[-1]
+        keys.append(found.values.astype(np.int64, copy=False) + base)
+        first += [base + start for start in found.first[1:]]
+        lows += [found.low - start for start in first[-N - 1 : -1]]
+        segment = np.asarray(segment)
+        _blaming(total, check_pairs, each, segment)
+        segment_ends.append(begin + _blaming(total, check_sorted, segment))
+        segments.append(segment + begin)
+    distinct, picked = distinct_and_ranks(np.concatenate(keys), first[-1])
+    row_ends = distinct.searchsorted(first).tolist()
+    rows_of_shards = [
+        (distinct[begin:end] + low).astype(wanted[0].dtype, copy=False)
+        for begin, end, low in zip(row_ends, row_ends[1:], lows, strict=False)
+    ]
+    ends = np.zeros(segment_ends[-1] + 1, np.int32)
+    np.cumsum(np.bincount(np.concatenate(segments), minlength=segment_ends[-1]), out=ends[1:])
+    return *rows_of_shards, LookupPlan(picked, ends, row_ends, segment_ends)
+
+
+def _blaming(name: str, check: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function, whose errors name a node."""
+    try:
+        return check(*arguments)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(None, name, error.message) from error
+
+
+@op("_CombineLookups", "variant, K*T -> output: M*T", host=True, no_gradient=True)
+def combine_lookups(plan: LookupPlan, pieces: list[Array], *, power: float) -> Any:
+    """The sums of the rows of each segment of ids over a power of their number, for each lookup."""
+    combined = divided_by_counts(sums_of_runs(np.concatenate(pieces), plan.ends, plan.picked), plan.ends, power)
+    return [combined[begin:end] for begin, end in itertools.pairwise(plan.segment_ends)]
+
+
+@op("_SpreadLookups", "variant, M*T -> rows: K*T", host=True, no_gradient=True)
+def spread_lookups(plan: LookupPlan, grads: list[Array], *, power: float, row_shape: list[int]) -> Any:
+    """The gradients of the rows that were looked up, from those of the segments: the rows of each shard."""
+    sizes = [end - begin for begin, end in itertools.pairwise(plan.segment_ends)]
+    for grad, size in zip(grads, sizes, strict=True):
+        if len(grad) < size:
+            raise InvalidArgumentError(f"Segment id {size - 1} out of range [0, {len(grad)}).")
+    values = np.concatenate([grad[:size] for grad, size in zip(grads, sizes, strict=True)])
+    values = divided_by_counts(values, plan.ends, power)
+    rows = spread_by_runs(values, plan.ends, plan.picked, plan.row_ends[-1]).reshape(-1, *row_shape)
+    return [rows[begin:end] for begin, end in itertools.pairwise(plan.row_ends)]
