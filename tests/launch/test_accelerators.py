@@ -73,10 +73,10 @@ def test_a_driver_without_gpus(tmp_path) -> None:
 
 
 def test_a_driver_that_cannot_be_asked(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = _driver(tmp_path, "")
+    _driver(tmp_path, "")
     (tmp_path / "nvidia-smi").write_bytes(b"\x7fELF of another machine")
     monkeypatch.delenv(VISIBLE, raising=False)
-    monkeypatch.setenv("PATH", path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # a real one elsewhere would be asked
     with pytest.raises(LaunchError, match=r"cannot be listed: .*Set CUDA_VISIBLE_DEVICES, empty for none"):
         shared_out([W0])
 
