@@ -1,0 +1,155 @@
+"""Runs a task on another machine, for engines that reach it by a command with pipes, as `srun` and a Ray actor do.
+
+The engine starts `COMMAND` there, writes `letter(...)` to its standard input, and keeps that open. The letter has the
+script, its settings and the job's credentials: those are on no command line and no shared disk. This program writes
+them to a directory of its own, which only its user can read, and removes it at the end.
+
+The task's output is passed on as it is. In between, on stderr, are marks for the engine, which `Marks` takes out: the
+task does its work, or has ended with that code (a command such as srun does not tell signals from exit codes). When
+the standard input ends, since the engine closed it or is gone, the task gets SIGTERM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from penstock.launch.cluster import Task
+from penstock.launch.engine import Invocation
+from penstock.launch.events import Ended, Events, Output, Signal, UnderWay
+from penstock.launch.job import exit_code
+from penstock.launch.processes import Processes
+from penstock.progress import SERVES, STEPS
+from penstock.wire.credentials import ENVIRONMENT_VARIABLE, Credentials, create_credentials
+
+COMMAND = (sys.executable, "-m", "penstock.launch.remote")
+_LONGEST_LETTER = 1 << 22
+# A command for the application, which terminals do not show. Its line end lets commands that buffer lines pass it on.
+_MARK = re.compile(rb"\x1b\]penstock ([.s]|-?\d+)\x07\n")
+_BEGINNING, _LONGEST_MARK = b"\x1b]penstock ", 32
+
+
+def job_credentials() -> dict[str, str]:
+    """The credentials of a job as files by name: those of the launcher, if it has any, or new ones.
+
+    New ones are on a disk of this machine only for the moment in which they are made.
+    """
+    if found := Credentials.from_environment():
+        return _files(found.directory)
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        return _files(create_credentials(Path(folder) / "credentials").directory)
+
+
+def _files(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text("ascii") for path in folder.iterdir()}
+
+
+@contextmanager
+def unpacked(credentials: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Writes credentials to a private directory inside the `with`; gives the variable that names it."""
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        for name, text in credentials.items():
+            path = Path(folder) / Path(name).name
+            path.touch(0o600)
+            path.write_text(text, "ascii")
+        yield {ENVIRONMENT_VARIABLE: folder} if credentials else {}
+
+
+def letter(run: Invocation, credentials: Mapping[str, str]) -> bytes:
+    """The line that tells this program what to run."""
+    fields = {"script": run.script, "args": run.args, "settings": {**run.settings}, "defaults": {**run.defaults}}
+    return json.dumps({**fields, "credentials": dict(credentials)}).encode() + b"\n"
+
+
+class Marks:
+    """Takes the marks out of a task's stderr, however it is cut into pieces.
+
+    >>> marks = Marks(Task("worker", 0))
+    >>> marks.feed(b"step 1\\n\\x1b]pen"), marks.feed(b"stock .\\x07\\nstep 2\\n"), marks.under_way
+    (b'step 1\\n', b'step 2\\n', UnderWay(task=Task(job='worker', index=0), serves=False))
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._held = b""
+        self.under_way: UnderWay | None = None
+        self.code: int | None = None  # the exit code, or minus the signal, once the task has ended
+
+    def feed(self, data: bytes) -> bytes:
+        """The data without marks; the beginning of a mark is held back. The end of the stream, b"", releases it."""
+        text = _MARK.sub(self._found, self._held + data)
+        start = text.rfind(b"\x1b", -_LONGEST_MARK) if data else -1
+        whole = start < 0 or not (_BEGINNING.startswith(text[start:]) or text[start:].startswith(_BEGINNING))
+        text, self._held = (text, b"") if whole else (text[:start], text[start:])
+        return text
+
+    def _found(self, mark: re.Match[bytes]) -> bytes:
+        if mark[1] in (STEPS, SERVES):
+            self.under_way = UnderWay(self._task, serves=mark[1] == SERVES)
+        else:
+            self.code = int(mark[1])
+        return b""
+
+
+def _mark(word: bytes) -> bytes:
+    return _BEGINNING + word + b"\x07\n"
+
+
+def main() -> None:
+    """Runs the task that the letter on the standard input describes."""
+    written = sys.stdin.buffer.readline(_LONGEST_LETTER)
+    if not written.endswith(b"\n"):
+        sys.exit("penstock launch: the launcher was gone before it said what to run, so this task does not start.")
+    fields = json.loads(written)
+    task = Task("task", 0)  # it is the only one here
+    run = Invocation(fields["script"], tuple(fields["args"]), fields["settings"], fields["defaults"])
+    entry = [sys.executable, "-m", "penstock.launch.task", str(os.getpid())]
+    with (
+        unpacked(fields["credentials"]) as own,
+        Events() as events,
+        closing(Processes(events, events.post)) as processes,
+        events.signals(),
+    ):
+
+        def stop() -> None:
+            processes.signal(task, signal.SIGTERM)
+            # A stopped process would not handle SIGTERM.
+            processes.signal(task, signal.SIGCONT)
+
+        def heard() -> None:
+            if not os.read(0, 1):
+                events.forget(0)
+                stop()
+
+        events.watch(0, heard)
+        environment = {**run.environment(os.environ), **own}
+        processes.start(task, lambda pipe: [*entry, str(pipe), run.script, *run.args], environment)
+        while True:
+            for event in events.next(None):
+                match event:
+                    case Output(_, stream, data):
+                        _write(1 if stream == "stdout" else 2, data)
+                    case UnderWay(_, serves):
+                        _write(2, _mark(SERVES if serves else STEPS))
+                    case Signal():
+                        stop()
+                    case Ended(_, code, why):
+                        _write(2, f"penstock launch: the task {why}\n".encode() if why else b"")
+                        _write(2, _mark(str(code).encode()))
+                        sys.exit(exit_code(code))
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+if __name__ == "__main__":
+    main()
