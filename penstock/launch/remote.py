@@ -2,11 +2,13 @@
 
 The engine starts `COMMAND` there, writes `letter(...)` to its standard input, and keeps that open. The letter has the
 script, its settings and the job's credentials: those are on no command line and no shared disk. This program writes
-them to a directory of its own, which only its user can read, and removes it at the end.
+them to a directory of its own, in memory where that is possible, which only its user can read, and removes it at the
+end. Later the engine may write TERMINATE or KILL. When the standard input ends, since the engine is gone, the task is
+terminated, and killed if it is not gone soon.
 
 The task's output is passed on as it is. In between, on stderr, are marks for the engine, which `Marks` takes out: the
-task does its work, or has ended with that code (a command such as srun does not tell signals from exit codes). When
-the standard input ends, since the engine closed it or is gone, the task gets SIGTERM.
+task is there (every few seconds), it does its work, it has ended with that code (a command such as srun does not tell
+signals from exit codes).
 """
 
 from __future__ import annotations
@@ -30,9 +32,14 @@ from penstock.progress import SERVES, STEPS
 from penstock.wire.credentials import ENVIRONMENT_VARIABLE, Credentials, create_credentials
 
 COMMAND = (sys.executable, "-m", "penstock.launch.remote")
-_LONGEST_LETTER = 1 << 22
+TERMINATE, KILL = b"t", b"k"
+BEAT = 2.0  # seconds between two signs of life
+_LONGEST_LETTER = 1 << 20
+_ORPHAN_ENDS_WITHIN = 10.0  # seconds, after the engine is gone
+_MEMORY = Path("/dev/shm")
 # A command for the application, which terminals do not show. Its line end lets commands that buffer lines pass it on.
-_MARK = re.compile(rb"\x1b\]penstock ([.s]|-?\d+)\x07\n")
+_MARK = re.compile(rb"\x1b\]penstock ([.su]|-?\d+)\x07\n")
+_UP = b"u"
 _BEGINNING, _LONGEST_MARK = b"\x1b]penstock ", 32
 
 
@@ -43,7 +50,8 @@ def job_credentials() -> dict[str, str]:
     """
     if found := Credentials.from_environment():
         return _files(found.directory)
-    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="penstock-", dir=memory) as folder:
         return _files(create_credentials(Path(folder) / "credentials").directory)
 
 
@@ -54,7 +62,8 @@ def _files(folder: Path) -> dict[str, str]:
 @contextmanager
 def unpacked(credentials: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """Writes credentials to a private directory inside the `with`; gives the variable that names it."""
-    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="penstock-", dir=memory) as folder:
         for name, text in credentials.items():
             path = Path(folder) / Path(name).name
             path.touch(0o600)
@@ -79,6 +88,7 @@ class Marks:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._held = b""
+        self.up = False  # the program there has begun
         self.under_way: UnderWay | None = None
         self.code: int | None = None  # the exit code, or minus the signal, once the task has ended
 
@@ -91,6 +101,9 @@ class Marks:
         return text
 
     def _found(self, mark: re.Match[bytes]) -> bytes:
+        self.up = True
+        if mark[1] == _UP:
+            return b""
         if mark[1] in (STEPS, SERVES):
             self.under_way = UnderWay(self._task, serves=mark[1] == SERVES)
         else:
@@ -104,7 +117,7 @@ def _mark(word: bytes) -> bytes:
 
 def main() -> None:
     """Runs the task that the letter on the standard input describes."""
-    written = sys.stdin.buffer.readline(_LONGEST_LETTER)
+    written = _line()
     if not written.endswith(b"\n"):
         sys.exit("penstock launch: the launcher was gone before it said what to run, so this task does not start.")
     fields = json.loads(written)
@@ -118,17 +131,31 @@ def main() -> None:
         events.signals(),
     ):
 
-        def stop() -> None:
+        def terminate() -> None:
             processes.signal(task, signal.SIGTERM)
             # A stopped process would not handle SIGTERM.
             processes.signal(task, signal.SIGCONT)
 
-        def heard() -> None:
-            if not os.read(0, 1):
-                events.forget(0)
-                stop()
+        def kill() -> None:
+            processes.signal(task, signal.SIGKILL)
 
-        events.watch(0, heard)
+        def told() -> None:
+            match os.read(0, 1):
+                case b"":
+                    events.forget(0)
+                    terminate()
+                    events.later(_ORPHAN_ENDS_WITHIN, kill)
+                case word if word == TERMINATE:
+                    terminate()
+                case word if word == KILL:
+                    kill()
+
+        def beat() -> None:
+            _write(2, _mark(_UP))
+            events.later(BEAT, beat)
+
+        beat()
+        events.watch(0, told)
         environment = {**run.environment(os.environ), **own}
         processes.start(task, lambda pipe: [*entry, str(pipe), run.script, *run.args], environment)
         while True:
@@ -139,11 +166,17 @@ def main() -> None:
                     case UnderWay(_, serves):
                         _write(2, _mark(SERVES if serves else STEPS))
                     case Signal():
-                        stop()
+                        terminate()
                     case Ended(_, code, why):
                         _write(2, f"penstock launch: the task {why}\n".encode() if why else b"")
                         _write(2, _mark(str(code).encode()))
                         sys.exit(exit_code(code))
+
+
+def _line() -> bytes:
+    # Unbuffered, so that what follows the letter is still there to be read.
+    with open(0, "rb", buffering=0, closefd=False) as stdin:
+        return stdin.readline(_LONGEST_LETTER)
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -15,6 +15,7 @@ from penstock.launch.program import Program
 
 
 def launch(
+    context: typer.Context,
     script: Annotated[Path, typer.Argument(help="A Python script that imports tensorflow.")],
     args: Annotated[list[str] | None, typer.Argument(help="Passed to the script of every task.")] = None,
     ps: Annotated[int, typer.Option("--ps", help="Parameter servers.")] = 1,
@@ -30,6 +31,9 @@ def launch(
     cpus: Annotated[str | None, typer.Option(metavar="N", help="CPUs of each task: 2, or ps=1,worker=4.")] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N", help="GPUs of each task, in the same way.")] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each task: 4G, worker=8G.")] = None,
+    submit: Annotated[
+        str | None, typer.Option(metavar="OPTIONS", help="For slurm: submit a job, with these options for sbatch.")
+    ] = None,
     flags: Annotated[
         bool | None,
         typer.Option("--flags/--no-flags", help="Give tasks --job_name etc.", show_default="if the script has them"),
@@ -42,7 +46,7 @@ def launch(
     """
     from penstock.launch.cluster import LaunchError, Size  # start-up
     from penstock.launch.engine import Commands, Request  # start-up
-    from penstock.launch.engines import engine_named  # start-up
+    from penstock.launch.engines import engine_named, submitted  # start-up
     from penstock.launch.events import Events  # start-up
     from penstock.launch.flags import flags_of, knows_clusters  # start-up
     from penstock.launch.job import Policy  # start-up
@@ -60,6 +64,9 @@ def launch(
         found = flags_of(script, program.args, wanted=flags, chief=chief)
         commands = Commands(program, found, columns_for(size.tasks))
         request = Request(size, commands, Needs.parse(cpus, gpus, memory), base_port)
+        if submit is not None:
+            typer.echo(f"penstock launch: {submitted(on, submit, request, context, log_dir)}", err=True)
+            return
         with Events() as events, engine_named(on)(request, events) as engine:
             cluster = engine.cluster
             display = Display(cluster.tasks, log_dir or Path(tempfile.mkdtemp(prefix="penstock-")))
