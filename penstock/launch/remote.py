@@ -23,7 +23,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from penstock.launch.cluster import Task
+from penstock import errors
+from penstock.launch.cluster import LaunchError, Task
 from penstock.launch.engine import Invocation
 from penstock.launch.events import Ended, Events, Output, Signal, UnderWay
 from penstock.launch.job import exit_code
@@ -48,22 +49,41 @@ def job_credentials() -> dict[str, str]:
 
     New ones are on a disk of this machine only for the moment in which they are made.
     """
-    if found := Credentials.from_environment():
-        return _files(found.directory)
-    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="penstock-", dir=memory) as folder:
-        return _files(create_credentials(Path(folder) / "credentials").directory)
+    try:
+        if found := Credentials.from_environment():
+            return _files(found)
+        with _private_folder() as folder:
+            return _files(create_credentials(Path(folder) / "credentials"))
+    except errors.OpError as error:
+        raise LaunchError(error.message) from error
 
 
-def _files(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text("ascii") for path in folder.iterdir()}
+def _files(credentials: Credentials) -> dict[str, str]:
+    return {path.name: path.read_text("ascii") for path in credentials.directory.iterdir()}
+
+
+def _private_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="penstock-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
+
+
+@contextmanager
+def credentials_here() -> Iterator[None]:
+    """Gives this process the credentials of its job inside the `with`, if it has none: `penstock status` needs them."""
+    if os.environ.get(ENVIRONMENT_VARIABLE):
+        yield
+        return
+    with unpacked(job_credentials()) as own:
+        os.environ.update(own)
+        try:
+            yield
+        finally:
+            os.environ.pop(ENVIRONMENT_VARIABLE, None)
 
 
 @contextmanager
 def unpacked(credentials: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """Writes credentials to a private directory inside the `with`; gives the variable that names it."""
-    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="penstock-", dir=memory) as folder:
+    with _private_folder() as folder:
         for name, text in credentials.items():
             path = Path(folder) / Path(name).name
             path.touch(0o600)

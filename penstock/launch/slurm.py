@@ -112,7 +112,8 @@ class SlurmEngine:
         elif life.marks.up:
             self._lose(life.node, f"no sign of {task} for {silent:.0f} s")
         else:
-            self._lose(life.node, f"{task} did not start within {silent:.0f} s")
+            life.said = life.said or f"no answer to srun within {silent:.0f} s: timed out".encode()
+            self._processes.signal(task, signal.SIGKILL)
 
     def _heard(self, event: Event) -> None:
         match event:
@@ -123,8 +124,10 @@ class SlurmEngine:
                     self._heard_stderr(task, life, data)
                 else:
                     self._events.post(event)
-            case Ended(task, code):
-                self._ended(task, self._lives.pop(task), code)
+            case Ended(task, code, why):
+                life = self._lives.pop(task)
+                life.said = life.said or why.encode()
+                self._ended(task, life, code)
 
     def _heard_stderr(self, task: Task, life: _Life, data: bytes) -> None:
         before = life.marks.under_way
@@ -142,8 +145,9 @@ class SlurmEngine:
             self._events.post(Ended(task, life.marks.code))
         elif life.lost:
             self._events.post(Ended(task, -signal.SIGKILL, life.lost))
-        elif life.marks.up and code > 128:  # the node lives: it has told srun the signal that ended the step
-            self._events.post(Ended(task, 128 - code))
+        elif life.marks.up and (code > 128 or code < 0):
+            # The node lives: it has told srun the signal that ended the step. Or srun was ended, and the step with it.
+            self._events.post(Ended(task, min(code, 128 - code)))
         elif life.marks.up:
             self._lose(life.node, said)
             self._events.post(Ended(task, -signal.SIGKILL, f"was lost with node {life.node}"))

@@ -56,7 +56,7 @@ def allocation() -> tuple[str, list[Node]]:
     try:
         names = nodes_of(os.environ["SLURM_JOB_NODELIST"])
         cpus = counts_of(os.environ["SLURM_JOB_CPUS_PER_NODE"])
-        memory = int(os.environ["SLURM_MEM_PER_NODE"]) << 20 if os.environ.get("SLURM_MEM_PER_NODE") else None
+        per_node, per_cpu = (int(os.environ.get(f"SLURM_MEM_PER_{what}", 0)) << 20 for what in ("NODE", "CPU"))
     except (KeyError, ValueError) as error:
         raise LaunchError(
             f"the environment does not describe the allocation {job}: {error}. Start penstock launch by sbatch or "
@@ -65,7 +65,10 @@ def allocation() -> tuple[str, list[Node]]:
     if len(names) != len(cpus):
         raise LaunchError(f"the allocation {job} has {len(names)} nodes {names}, but CPUs of {len(cpus)}: {cpus}.")
     addresses = dict(_NODE.findall(_asked(["scontrol", "show", "node", ",".join(names), "--oneliner"])))
-    return job, [Node(name, addresses.get(name, name), count, memory) for name, count in zip(names, cpus, strict=True)]
+    return job, [
+        Node(name, addresses.get(name, name), count, per_node or per_cpu * count or None)
+        for name, count in zip(names, cpus, strict=True)
+    ]
 
 
 def with_ports(job: str, nodes: Sequence[Node], count: int, first: int | None) -> list[Node]:

@@ -52,6 +52,7 @@ def launch(
     from penstock.launch.job import Policy  # start-up
     from penstock.launch.launcher import Launcher  # start-up
     from penstock.launch.output import Display, columns_for  # start-up
+    from penstock.launch.remote import credentials_here  # start-up
     from penstock.launch.resources import Needs  # start-up
     from penstock.launch.running import announced  # start-up
 
@@ -67,7 +68,12 @@ def launch(
         if submit is not None:
             typer.echo(f"penstock launch: {submitted(on, submit, request, context, log_dir)}", err=True)
             return
-        with Events() as events, engine_named(on)(request, events) as engine:
+        with ExitStack() as stack:
+            place = engine_named(on)
+            if on is not On.LOCAL:
+                stack.enter_context(credentials_here())
+            events = stack.enter_context(Events())
+            engine = stack.enter_context(place(request, events))
             cluster = engine.cluster
             display = Display(cluster.tasks, log_dir or Path(tempfile.mkdtemp(prefix="penstock-")))
             try:
@@ -83,12 +89,12 @@ def launch(
                 for text in engine.notices:
                     display.notice(text)
                 started = time.monotonic()
-                with ExitStack() as announcement:
-                    try:
-                        announcement.enter_context(announced(str(script), cluster.places))
-                    except OSError as error:
-                        display.notice(f"`penstock status` needs an address to find this job: {error}")
-                    code = Launcher(engine, events, policy, display).run()
+                moved = None
+                try:
+                    moved = stack.enter_context(announced(str(script), cluster.places))
+                except OSError as error:
+                    display.notice(f"`penstock status` needs an address to find this job: {error}")
+                code = Launcher(engine, events, policy, display, moved).run()
                 outcome = "done" if code == 0 else f"ended with exit code {code}"
                 display.notice(f"{outcome} after {time.monotonic() - started:.1f} s; logs in {display.logs}")
             finally:

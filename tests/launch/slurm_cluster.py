@@ -140,9 +140,13 @@ class SlurmCluster:
         daemon.wait()
         # The steps go before their tasks: none may tell that a task has ended.
         tasks = self.processes(node)
+        folders = {_credentials(task) for task in tasks}
         for pid in {_parent(task) for task in tasks if _name(_parent(task)) == "slurmstepd"} | set(tasks):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        # A power cut would empty the memory in which they are.
+        for folder in filter(None, folders):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def processes(self, node: str) -> list[int]:
         """The processes of tasks on a node."""
@@ -154,6 +158,15 @@ class SlurmCluster:
                 if all(mark in environ for mark in marks):
                     found.append(int(path.parent.name))
         return found
+
+
+def _credentials(pid: int) -> str:
+    """The directory in memory that a task has for its credentials; empty if it has none."""
+    try:
+        found = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0PENSTOCK_CREDENTIALS=/dev/shm/")[1:]
+    except OSError:
+        return ""
+    return "/dev/shm/" + found[0].partition(b"\0")[0].decode() if found else ""
 
 
 def _name(pid: int) -> str:

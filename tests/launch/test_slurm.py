@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -16,12 +17,14 @@ import pytest
 from launch.launching import DEADLINE, ROOT, finish, wait_until
 from launch.slurm_cluster import NODES, SlurmCluster, missing
 
+from penstock.launch import running
 from penstock.launch.cluster import LaunchError, Task
 from penstock.launch.resources import Needs, Resources
 from penstock.launch.slurm import srun
 from penstock.launch.slurm_nodes import Node, placed
 from penstock.launch.slurm_submit import batch_script
 from penstock.train.checkpoint_state import latest_checkpoint
+from penstock.wire.credentials import Credentials
 
 PS, W0, W1 = Task("ps", 0), Task("worker", 0), Task("worker", 1)
 needs_slurm = pytest.mark.skipif(bool(missing()), reason=f"Slurm is not installed: no {missing()}")
@@ -101,6 +104,105 @@ def test_an_environment_that_describes_no_allocation(script, some_slurm):
     assert "does not describe the allocation 7" in says and "received 'n[1'" in says
 
 
+# Stands in for srun: it runs the command here, except on a node that is noted as dead.
+SRUN = """#!/bin/bash
+for option in "$@"; do case $option in --nodelist=*) nodes=${option#*=};; esac; done
+while [[ $1 == --* ]]; do shift; done
+for node in ${nodes//,/ }; do
+    export SLURMD_NODENAME=$node
+    if [[ $* == *free_ports* ]]; then "$@"
+    elif [[ -e HERE/$node.dead ]]; then
+        echo "srun: error: Task launch for StepId=7.1 failed on node $node: Communication connection failure" >&2
+        exit 233
+    else exec "$@"
+    fi
+done
+"""
+
+
+@pytest.fixture
+def pretended(launch, tmp_path):
+    """Launches with a stand-in for Slurm's commands: three nodes, all of them this machine."""
+    here = tmp_path / "bin"
+    here.mkdir()
+    names = {"srun": SRUN.replace("HERE", str(here)), "scontrol": "#!/bin/sh\n"}
+    names["scontrol"] += "".join(f"echo NodeName={node} Arch=any NodeAddr=127.0.0.1 Port=1\n" for node in NODES)
+    for name, text in names.items():
+        (here / name).write_text(text)
+        (here / name).chmod(0o755)
+    allocated = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_JOB_CPUS_PER_NODE": "4(x3)"}
+    environment = {"PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "XDG_RUNTIME_DIR": str(tmp_path), **allocated}
+
+    def start(text, dead=(), options=()):
+        for node in dead:
+            (here / f"{node}.dead").touch()
+        return launch(text, options=["--on", "slurm", *options], env=environment)
+
+    return start
+
+
+def test_a_node_that_vanishes_during_the_start_is_replaced(pretended, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    text = """
+print(me, index, os.environ["SLURMD_NODENAME"], flush=True)
+if me == "ps": wait()
+begin(); tell("up"); hear("seen")
+"""
+    process = pretended(text, dead=["n1"])
+    wait_until((tmp_path / "up.told").exists)
+    (job,) = running.running_jobs()
+    Credentials.load(job.credentials)
+    (tmp_path / "seen.told").touch()
+    code, lines, err = finish(process)
+    assert code == 0, err
+    assert "[worker:0] worker 0 n0" in lines and not any("n1" in line for line in lines)
+    assert "node n1 is lost: srun: error: Task launch for StepId=7.1 failed on node n1" in err
+    assert f"moving worker:0 to n0, at {job.addresses['worker:0']}" in err
+    assert "worker:0 moved to another address: ps:0, worker:1 are restarted to learn it" in err
+    assert "failed" not in err.replace("failed on node n1", "")
+    assert not os.path.exists(job.credentials)
+
+
+def test_when_all_nodes_vanish_the_job_ends(pretended):
+    code, lines, err = finish(pretended("print('ran')", dead=NODES))
+    assert code == 126 and lines == []
+    assert "no node is left" in err and "failed on node n0" in err
+
+
+def test_a_step_that_is_killed_is_restarted_where_it_was(pretended):
+    text = """
+print(me, index, os.environ["SLURMD_NODENAME"], flush=True)
+if me == "ps": wait()
+if index and tell("killed"):
+    import shutil
+    shutil.rmtree(os.environ["PENSTOCK_CREDENTIALS"])  # the program that would remove it is killed:
+    os.kill(os.getppid(), signal.SIGKILL)  # as the system does that is out of memory
+"""
+    code, lines, err = finish(pretended(text))
+    assert code == 0, err
+    assert "[worker:1] worker 1 n2" in lines and "is lost" not in err
+    assert "worker:1 was ended by SIGKILL: restart 1 of 3 in 1 s" in err
+
+
+def test_tasks_that_do_not_stop_are_killed(pretended):
+    process = pretended("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwait()", options=["--kill-after", 0.5])
+    for _ in range(3):
+        assert process.stdout.readline().endswith("waiting\n")
+    process.terminate()
+    code, _, err = finish(process)
+    assert code == 143 and "still running after 0.5 s: ps:0, worker:0, worker:1" in err
+
+
+def test_tasks_end_with_a_launcher_that_is_killed(pretended, tmp_path):
+    process = pretended("wait()")
+    for _ in range(3):
+        assert process.stdout.readline().endswith("waiting\n")
+    process.kill()
+    process.wait(DEADLINE)  # the fixture sees that no process is left
+    (file,) = (tmp_path / "penstock").glob("*.json")
+    shutil.rmtree(json.loads(file.read_text())["credentials"])
+
+
 @pytest.fixture(scope="module")
 def cluster():
     with SlurmCluster() as found:
@@ -156,7 +258,7 @@ if index == 1 and tell("failed"):
 
 @needs_slurm
 @pytest.mark.long
-def test_signals_end_the_tasks_and_their_exit_code_is_that_of_the_launcher(slurm, launch_there):
+def test_a_signal_ends_the_tasks_on_all_nodes(slurm, launch_there):
     text = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsubprocess.Popen(['sleep', '600'])\nwait()"
     # Not as its child: salloc passes no signals on.
     process = launch_there(
