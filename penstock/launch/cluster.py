@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 PS, CHIEF, WORKER, EVALUATOR = "ps", "chief", "worker", "evaluator"
@@ -51,6 +51,11 @@ class Size:
         counts = {PS: self.ps, CHIEF: int(self.chief), WORKER: self.workers}
         return [Task(job, index) for job, count in counts.items() for index in range(count)]
 
+    @property
+    def tasks(self) -> list[Task]:
+        """All tasks, in the order in which they are started; an evaluator has no address."""
+        return [*self.addressed, Task(EVALUATOR, 0)] if self.evaluator else self.addressed
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -60,11 +65,11 @@ class Cluster:
     evaluator: bool = False
 
     @classmethod
-    def at(cls, size: Size, ports: list[int]) -> Cluster:
-        """A cluster of that size on this machine; `ports` are those of `size.addressed`."""
+    def at(cls, size: Size, places: Iterable[str]) -> Cluster:
+        """A cluster of that size; `places` are the addresses of `size.addressed`."""
         addresses: dict[str, tuple[str, ...]] = {}
-        for task, port in zip(size.addressed, ports, strict=True):
-            addresses[task.job] = (*addresses.get(task.job, ()), f"127.0.0.1:{port}")
+        for task, address in zip(size.addressed, places, strict=True):
+            addresses[task.job] = (*addresses.get(task.job, ()), address)
         return cls(addresses, size.evaluator)
 
     @property

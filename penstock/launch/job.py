@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -118,7 +118,10 @@ class Job:
         self._serving: set[Task] = set()
         self._failures: dict[Task, Counter[str]] = {}
         self._restarts: Counter[Task] = Counter()
+        self._starts: Counter[Task] = Counter()
         self._restart_at: dict[Task, float] = {}
+        self._moving: set[Task] = set()  # these were asked to end, to be started with new addresses
+        self._moved_by: float | None = None
         self._over_by: float | None = None
         self._code: int | None = None
         self._stopped_at = 0.0
@@ -132,7 +135,7 @@ class Job:
     @property
     def deadline(self) -> float | None:
         """The time at which `due` must be called, if nothing happens before."""
-        times = [*self._restart_at.values(), self._over_by, self._kill_at]
+        times = [*self._restart_at.values(), self._moved_by, self._over_by, self._kill_at]
         return min((time for time in times if time is not None), default=None)
 
     def start(self) -> list[Instruction]:
@@ -148,10 +151,24 @@ class Job:
         if serves:
             self._serving.add(task)
 
-    def ended(self, task: Task, code: int, now: float, error: str = "") -> list[Instruction]:
+    def moved(self, tasks: Collection[Task], now: float) -> list[Instruction]:
+        """Records that tasks have new addresses: all others that run are stopped, and started anew to learn them."""
+        if self.stopping:
+            return []
+        others = [task for task, phase in self._phases.items() if phase is _Phase.RUNNING and task not in tasks]
+        asked = [task for task in others if task not in self._moving]
+        self._moving.update(asked)
+        if not asked:
+            return []
+        self._moved_by = now + self._policy.kill_after
+        why = f"{_listed(tasks)} moved to another address: restarting {_listed(asked)}, which must learn it"
+        return [Say(why), *map(Terminate, asked)]
+
+    def ended(self, task: Task, code: int, now: float, error: str = "", why: str = "") -> list[Instruction]:
         """Records that a task ended, with an exit code or with minus the number of the signal that ended it.
 
-        `error` is the last line of the traceback that it printed, if any.
+        `error` is the last line of the traceback that it printed, if any. `why` says how it ended, if it did not end
+        by itself.
         """
         self._phases[task] = _Phase.ENDED
         if self.stopping:
@@ -159,8 +176,12 @@ class Job:
             if code > 0 and error and not _ERRORS_OF_OTHERS.match(error):
                 self._note_failure(task, code, error)
             return self._finish()
+        if task in self._moving:
+            # Its code says nothing: it was asked to end.
+            self._moving.discard(task)
+            return [self._start(task)]
         if code != 0:
-            return self._failed(task, code, now, error)
+            return self._failed(task, code, now, error, why)
         if task.job == PS:
             return [Say(f"{task} ended by itself, without an error, before the workers: it is not restarted")]
         return [Say(f"{task} is done"), *self._progress(now)]
@@ -169,6 +190,9 @@ class Job:
         """Acts on all times that have passed."""
         if self._kill_at is not None and now >= self._kill_at:
             return [Say(f"still running after {self._policy.kill_after:g} s: {self._running()}"), *self._kill()]
+        if self._moved_by is not None and now >= self._moved_by:
+            self._moved_by = None
+            return [Kill(task) for task in self._moving]
         if self._over_by is not None and not self._needed(self._waited_for):  # the last ones turned out to serve
             return self.stop(0, "", now)
         if self._over_by is not None and now >= self._over_by:
@@ -198,6 +222,8 @@ class Job:
         self._stopped_at = now
         self._over_by = None
         self._restart_at.clear()
+        self._moving.clear()
+        self._moved_by = None
         asked: list[Instruction] = []
         for task, phase in self._phases.items():
             if phase is _Phase.RUNNING:
@@ -211,26 +237,29 @@ class Job:
     def _start(self, task: Task) -> Start:
         self._phases[task] = _Phase.RUNNING
         self._restart_at.pop(task, None)
-        return Start(task, self._restarts[task])
+        self._starts[task] += 1
+        return Start(task, self._starts[task] - 1)
 
-    def _failed(self, task: Task, code: int, now: float, error: str) -> list[Instruction]:
-        what = self._note_failure(task, code, error)
+    def _failed(self, task: Task, code: int, now: float, error: str, why: str) -> list[Instruction]:
+        what = self._note_failure(task, code, error, why)
         most = self._policy.max_restarts
         if self._restarts[task] >= most:
             tries = f" after {most} restart{'s' * (most != 1)}" if most else ""
             return self.stop(exit_code(code), f"{task} {what}{tries}: stopping the job", now)
         # A signal comes from outside, and so do errors that report another task.
         if code > 0 and task not in self._under_way and not _ERRORS_OF_OTHERS.match(error):
-            why = f"{task} {what} before its first step: it is not restarted, and the job is stopped"
-            return self.stop(exit_code(code), why, now)
+            told = f"{task} {what} before its first step: it is not restarted, and the job is stopped"
+            return self.stop(exit_code(code), told, now)
         self._restarts[task] += 1
         delay = self._policy.delay(self._restarts[task])
         self._phases[task] = _Phase.WAITING
         self._restart_at[task] = now + delay
         return [Say(f"{task} {what}: restart {self._restarts[task]} of {most} in {delay:g} s")]
 
-    def _note_failure(self, task: Task, code: int, error: str) -> str:
-        what = f"{how(code)} ({error})" if error and code > 0 else how(code)  # an error does not cause a signal
+    def _note_failure(self, task: Task, code: int, error: str, why: str = "") -> str:
+        what = why or how(code)
+        if error and code > 0:  # an error does not cause a signal
+            what = f"{what} ({error})"
         self._failures.setdefault(task, Counter())[what] += 1
         return what
 

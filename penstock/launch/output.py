@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -188,15 +188,27 @@ class Bars:
             self._drawn = len(bars)
 
 
+def _screens(tasks: Sequence[Task]) -> dict[str, Screen]:
+    return {"stdout": Screen(sys.stdout, tasks), "stderr": Screen(sys.stderr, tasks)}
+
+
+def _terminal(screens: Mapping[str, Screen]) -> Screen | None:
+    return next((screen for screen in screens.values() if screen.columns is not None), None)
+
+
+def columns_for(tasks: Sequence[Task]) -> int | None:
+    """The width that a progress bar of these tasks may have; None if no terminal shows it."""
+    terminal = _terminal(_screens(tasks))
+    return terminal.columns if terminal else None
+
+
 class Display:
     """The launcher's stdout and stderr, and the log files `<job>-<index>.log` in a directory."""
 
     def __init__(self, tasks: Sequence[Task], logs: Path) -> None:
         self.logs = logs
-        self.screens = {"stdout": Screen(sys.stdout, tasks), "stderr": Screen(sys.stderr, tasks)}
-        terminal = next((screen for screen in self.screens.values() if screen.columns is not None), None)
-        self.columns = terminal.columns if terminal else None  # for a progress bar of a task
-        self._bars = Bars(terminal)
+        self.screens = _screens(tasks)
+        self._bars = Bars(_terminal(self.screens))
         self._files: dict[Task, BinaryIO] = {}
         try:
             logs.mkdir(parents=True, exist_ok=True)

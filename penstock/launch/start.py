@@ -10,10 +10,12 @@ from typing import Annotated
 
 import typer
 
+from penstock.launch.on import On
 from penstock.launch.program import Program
 
 
 def launch(
+    context: typer.Context,
     script: Annotated[Path, typer.Argument(help="A Python script that imports tensorflow.")],
     args: Annotated[list[str] | None, typer.Argument(help="Passed to the script of every task.")] = None,
     ps: Annotated[int, typer.Option("--ps", help="Parameter servers.")] = 1,
@@ -25,22 +27,33 @@ def launch(
     kill_after: Annotated[float, typer.Option(help="Seconds from SIGTERM to SIGKILL when tasks are stopped.")] = 10.0,
     log_dir: Annotated[Path | None, typer.Option(help="Where logs go.", show_default="a new temporary one")] = None,
     base_port: Annotated[int | None, typer.Option(help="The first of the ports.", show_default="free ones")] = None,
+    on: Annotated[On, typer.Option("--on", help="Where the tasks run.")] = On.LOCAL,
+    cpus: Annotated[str | None, typer.Option(metavar="N", help="CPUs of each task: 2, or ps=1,worker=4.")] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="N", help="GPUs of each task, in the same way.")] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each task: 4G, worker=8G.")] = None,
+    submit: Annotated[
+        str | None, typer.Option(metavar="OPTIONS", help="For slurm: submit a job, with these options for sbatch.")
+    ] = None,
     flags: Annotated[
         bool | None,
         typer.Option("--flags/--no-flags", help="Give tasks --job_name etc.", show_default="if the script has them"),
     ] = None,
 ) -> None:
-    """Run a script on a cluster of processes on this machine: `penstock launch --workers 4 train.py --steps=100`.
+    """Run a script on a cluster, on this machine or another engine: `penstock launch --workers 4 train.py --steps=100`.
 
     Each task gets TF_CONFIG and, where the script defines them, the flags --ps_hosts, --worker_hosts, --job_name and
     --task_index. The exit code is 0 if all workers end well, else that of the first task that failed for good.
     """
-    from penstock.launch.accelerators import described, shared_out  # start-up
     from penstock.launch.cluster import LaunchError, Size  # start-up
+    from penstock.launch.engine import Commands, Request  # start-up
+    from penstock.launch.engines import engine_named, submitted  # start-up
+    from penstock.launch.events import Events  # start-up
     from penstock.launch.flags import flags_of, knows_clusters  # start-up
     from penstock.launch.job import Policy  # start-up
-    from penstock.launch.local import Commands, Launcher, reserve  # start-up
-    from penstock.launch.output import Display  # start-up
+    from penstock.launch.launcher import Launcher  # start-up
+    from penstock.launch.output import Display, columns_for  # start-up
+    from penstock.launch.remote import credentials_here  # start-up
+    from penstock.launch.resources import Needs  # start-up
     from penstock.launch.running import announced  # start-up
 
     program = Program(script, tuple(args or ()))
@@ -50,8 +63,18 @@ def launch(
         size = Size(ps, workers, chief, evaluator)
         policy = Policy(max_restarts, grace, kill_after)
         found = flags_of(script, program.args, wanted=flags, chief=chief)
-        with reserve(size, base_port) as cluster:
-            accelerators = shared_out(cluster.tasks)
+        commands = Commands(program, found, columns_for(size.tasks))
+        request = Request(size, commands, Needs.parse(cpus, gpus, memory), base_port)
+        if submit is not None:
+            typer.echo(f"penstock launch: {submitted(on, submit, request, context, log_dir)}", err=True)
+            return
+        with ExitStack() as stack:
+            place = engine_named(on)
+            if on is not On.LOCAL:
+                stack.enter_context(credentials_here())
+            events = stack.enter_context(Events())
+            engine = stack.enter_context(place(request, events))
+            cluster = engine.cluster
             display = Display(cluster.tasks, log_dir or Path(tempfile.mkdtemp(prefix="penstock-")))
             try:
                 if not (found.options or flags or knows_clusters(script)):
@@ -63,16 +86,15 @@ def launch(
                 told = f" and {' '.join(found.options.values())}" if found.options else ""
                 places = [f"{task} at {cluster.places.get(str(task), 'no address')}" for task in cluster.tasks]
                 display.notice(f"{', '.join(places)}: told by TF_CONFIG{told}; logs in {display.logs}")
-                if given := described(accelerators):
-                    display.notice(given)
+                for text in engine.notices:
+                    display.notice(text)
                 started = time.monotonic()
-                with ExitStack() as announcement:
-                    try:
-                        announcement.enter_context(announced(str(script), cluster.places))
-                    except OSError as error:
-                        display.notice(f"`penstock status` needs an address to find this job: {error}")
-                    commands = Commands(program, cluster, found, display.columns, accelerators)
-                    code = Launcher(commands, policy, display).run()
+                moved = None
+                try:
+                    moved = stack.enter_context(announced(str(script), cluster.places))
+                except OSError as error:
+                    display.notice(f"`penstock status` needs an address to find this job: {error}")
+                code = Launcher(engine, events, policy, display, moved).run()
                 outcome = "done" if code == 0 else f"ended with exit code {code}"
                 display.notice(f"{outcome} after {time.monotonic() - started:.1f} s; logs in {display.logs}")
             finally:

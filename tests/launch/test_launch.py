@@ -18,8 +18,11 @@ from launch.launching import DEADLINE, ROOT, TASK, finish
 
 from penstock.launch import local
 from penstock.launch.cluster import Cluster, Size, Task
+from penstock.launch.engine import Commands, Request
+from penstock.launch.events import Events
 from penstock.launch.flags import ClusterFlags, flags_of, look
 from penstock.launch.job import Finish, Job, Kill, Policy, Say, Start, Terminate
+from penstock.launch.launcher import Launcher
 from penstock.launch.output import LONGEST_LINE, Display, LineBuffer
 from penstock.launch.program import Program
 
@@ -582,11 +585,11 @@ def test_without_pidfd_a_thread_waits(monkeypatch, script, tmp_path, capfd):
 
     monkeypatch.setattr(os, "pidfd_open", refused)
     path = script(TASK + "if me == 'ps': wait()\nprint('hello')")
-    with local.reserve(Size(1, 1)) as cluster:
-        display = Display(cluster.tasks, tmp_path / "logs")
+    request = Request(Size(1, 1), Commands(Program(path, ())))
+    with Events() as events, local.place(request, events) as engine:
+        display = Display(engine.cluster.tasks, tmp_path / "logs")
         try:
-            commands = local.Commands(Program(path, ()), cluster, ClusterFlags())
-            assert local.Launcher(commands, Policy(), display).run() == 0
+            assert Launcher(engine, events, Policy(), display).run() == 0
         finally:
             display.close()
     assert "[worker:0] hello\n" in capfd.readouterr().out
@@ -598,11 +601,11 @@ def test_an_error_of_the_launcher_itself_leaves_nothing_running(monkeypatch, scr
             raise ZeroDivisionError
 
     path = script(TASK + "wait()")
-    with local.reserve(Size(1, 1)) as cluster:
-        display = Broken(cluster.tasks, tmp_path / "logs")
-        launcher = local.Launcher(local.Commands(Program(path, ()), cluster, ClusterFlags()), Policy(), display)
+    request = Request(Size(1, 1), Commands(Program(path, ())))
+    with Events() as events, local.place(request, events) as engine:
+        display = Broken(engine.cluster.tasks, tmp_path / "logs")
         with pytest.raises(ZeroDivisionError):
-            launcher.run()
+            Launcher(engine, events, Policy(), display).run()
         display.close()
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
