@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster.gates import turns
-from cluster.processes import Cluster
+from cluster.processes import LOST_SOON, Cluster
 from cluster.sharded import RECORDS, SHARDS, make_shards
 from leaks import leak_check
 
@@ -23,8 +23,8 @@ ENOUGH = 100  # steps, for all that a worker can have to do
 
 
 @contextlib.contextmanager
-def cluster_of(folder: Path, workers: int) -> Iterator[Cluster]:
-    with leak_check(), Cluster(folder, workers=workers, program=PROGRAM) as cluster:
+def cluster_of(folder: Path, workers: int, **settings: str) -> Iterator[Cluster]:
+    with leak_check(), Cluster(folder, workers=workers, program=PROGRAM, **settings) as cluster:
         yield cluster
 
 
@@ -105,6 +105,25 @@ def test_a_parameter_server_that_is_killed_takes_the_leases_along(tmp_path: Path
         assert [cluster[name].end() for name in ("worker0", "worker1")] == [0, 0]
         assert set(visits(cluster)) == {1, 2}  # the shards that were in hand were trained on again
         assert progress(cluster) == (1, SHARDS, 0)
+
+
+@pytest.mark.long
+def test_a_frozen_worker_loses_its_shard_and_goes_on_when_it_thaws(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, workers=2, **LOST_SOON) as cluster:
+        cluster.start("ps0", "worker0", "worker1", how="dataset")
+        grant(cluster, 1, 1)
+        cluster["worker1"].wait_for("trained")
+        cluster.freeze("worker1")
+        grant(cluster, 0, ENOUGH)
+        assert cluster["worker0"].end() == 0
+        assert progress(cluster) == (1, SHARDS, 0)
+        cluster.thaw("worker1")
+        grant(cluster, 1, ENOUGH)
+        assert cluster["worker1"].end() == 0
+        assert cluster["worker1"].find("does not count as done")
+        again = trained(cluster, "worker1")
+        assert len(again) == RECORDS // SHARDS
+        assert visits(cluster) == [2 if record in again else 1 for record in range(RECORDS)]
 
 
 def test_a_step_that_waits_on_a_server_gets_what_idle_sessions_have(tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ class Leases:
     def __init__(
         self, num_shards: int, epochs: int | None = 1, seed: int | None = None, lease_secs: float = math.inf
     ) -> None:
-        self.num_shards, self.epochs, self.seed, self.lease_secs = num_shards, epochs, seed, lease_secs
+        self.settings = num_shards, epochs, seed, lease_secs
+        self.num_shards, self.epochs, self.seed, self.lease_secs = self.settings
         self._numbers = itertools.count(1)
         self.load([0] * num_shards)
 

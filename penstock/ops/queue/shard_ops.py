@@ -33,19 +33,19 @@ def shards(
         raise InvalidArgumentError(
             f"num_shards must be at least 1 and lease_secs above 0, received {num_shards} and {lease_secs}."
         )
-    made = Leases(num_shards, None if epochs < 0 else epochs, None if seed < 0 else seed, lease_secs)
-    found = resource(lambda name: Shards(name, made))
-    if type(found) is not Shards or _settings(found.leases) != _settings(made):
-        held = _settings(found.leases) if type(found) is Shards else "something else"
+    settings = num_shards, None if epochs < 0 else epochs, None if seed < 0 else seed, lease_secs
+    found = resource(lambda name: Shards(name, Leases(*settings)))
+    if type(found) is not Shards or found.leases.settings != settings:
+        held = _described(*found.leases.settings) if type(found) is Shards else "something else"
         raise InvalidArgumentError(
-            f"{found} exists already and has {held}, received {_settings(made)}. All workers must give the same, and "
-            "other shards need another name."
+            f"{found} exists already and has {held}, received {_described(*settings)}. All workers must give the same, "
+            "and other shards need another name."
         )
     return as_handle(found)
 
 
-def _settings(leases: Leases) -> str:
-    return f"{leases.num_shards} shards, epochs {leases.epochs}, seed {leases.seed}, lease_secs {leases.lease_secs:g}"
+def _described(num_shards: int, epochs: int | None, seed: int | None, lease_secs: float) -> str:
+    return f"{num_shards} shards, epochs {epochs}, seed {seed}, lease_secs {lease_secs:g}"
 
 
 @op("ShardsHolder", "-> holder: resource", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
