@@ -122,7 +122,7 @@ def test_a_frozen_worker_loses_its_shard_and_goes_on_when_it_thaws(tmp_path: Pat
         assert cluster["worker1"].end() == 0
         assert cluster["worker1"].find("does not count as done")
         again = trained(cluster, "worker1")
-        assert len(again) == RECORDS // SHARDS
+        assert len(again) == PER_SHARD
         assert visits(cluster) == [2 if record in again else 1 for record in range(RECORDS)]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import penstock.v1 as tf
+from penstock.ops.queue.shard_resources import Shards as ShardsResource
 
 DEADLINE = 30.0
 _names = itertools.count()
@@ -163,15 +164,19 @@ def test_a_worker_that_stands_still_loses_its_shard_to_one_that_waits(
         assert "does not count as done" in caplog.text
 
 
-def test_steps_keep_the_shards_of_a_worker() -> None:
-    """With a time that passes between any two steps, the hook asks for more after each of them."""
-
-    def make() -> Any:
+def test_steps_keep_the_shard_of_a_worker() -> None:
+    """With a time that passes between any two steps, the hook asks for more before each of them."""
+    with tf.Graph().as_default(), tf.train.Server.create_local_server() as server:
         shards = tf.data.Shards(6, 2, lease_secs=1e-6)
-        dataset = shards.dataset(tf.data.Dataset.range)
-        return shards, tf.data.make_one_shot_iterator(dataset).get_next()
-
-    assert train(make) == [*range(6)]
+        record = tf.data.make_one_shot_iterator(shards.dataset(tf.data.Dataset.range)).get_next()
+        dues = []
+        with tf.train.MonitoredTrainingSession(server.target, hooks=[shards.make_session_run_hook()]) as session:
+            for expected in range(6):
+                assert session.run(record) == expected
+                resources = [r for device in server.worker.devices for _, r in device.resources.items()]
+                (resource,) = (r for r in resources if isinstance(r, ShardsResource))
+                dues.append(resource.leases.next_due())
+        assert dues == sorted(set(dues))
 
 
 def test_reports_that_are_refused(target: str, name: str) -> None:

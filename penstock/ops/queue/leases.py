@@ -95,14 +95,14 @@ class Leases:
         lease = self.leased.get(number)
         if lease is None:
             if number < 1:
-                raise InvalidArgumentError(f"the number of a lease is at least 1, received {number}.")
+                raise InvalidArgumentError(f"The number of a lease is at least 1, received {number}.")
             raise FailedPreconditionError(
-                f"lease {number} has ended. Its shard was reported done before; or it went back, since its session was "
+                f"Lease {number} has ended. Its shard was reported done before; or it went back, since its session was "
                 "closed, it took another shard, its time passed (lease_secs), or the state was restored."
             )
         if lease.owner != owner:
             raise FailedPreconditionError(
-                f"lease {number} is held by {lease.owner}, and was reported done by {owner}. Report it in the session "
+                f"Lease {number} is held by {lease.owner}, and was reported done by {owner}. Report it in the session "
                 "that took it."
             )
         del self.leased[number]

@@ -81,7 +81,7 @@ def test_a_report_that_is_not_the_holders_is_refused() -> None:
     with pytest.raises(FailedPreconditionError, match="held by a, and was reported done by b"):
         leases.finish(lease.number, "b")
     leases.finish(lease.number, "a")
-    with pytest.raises(FailedPreconditionError, match="lease 1 has ended"):
+    with pytest.raises(FailedPreconditionError, match="Lease 1 has ended"):
         leases.finish(lease.number, "a")
     with pytest.raises(InvalidArgumentError, match="at least 1, received 0"):
         leases.finish(0, "a")
