@@ -134,8 +134,12 @@ class Waitable:
         with self._held():
             self._alarm = None
             self._notify()
-            now = time.monotonic()
-            self._set_alarm(min((due for due in self._dues.values() if due > now), default=math.inf))
+            self._set_alarm(self._next_due())
+
+    def _next_due(self) -> float:
+        """The time at which waiting steps are to be looked at next."""
+        now = time.monotonic()
+        return min((due for due in self._dues.values() if due > now), default=math.inf)
 
 
 class WaitableItems(Waitable):

@@ -45,15 +45,16 @@ class Context:
         """The device that a node was placed on."""
         return self.devices[node.device]
 
-    def resource(self, node: Node, create: Callable[[str], Any], of_session: bool = False) -> Any:
+    def resource(self, node: Node, create: Callable[[str], Any], of_session: str | None = None) -> Any:
         """The resource that a node stands for: found on its device, or made by `create(name)`.
 
         Queues, tables and the like are the host's, wherever their nodes were placed in this step or in another.
-        With `of_session`, it is the one that all nodes of the session share, made by `create(name of the device)`.
+        With `of_session`, it is the one of that name that all nodes of the session share, made by `create(name of the
+        device)` and closed with the session.
         """
-        if of_session:
+        if of_session is not None:
             name = self._host.name
-            return self._host.resources.lookup_or_create(container_of(self.session), "", lambda: create(name))
+            return self._host.resources.lookup_or_create(container_of(self.session), of_session, lambda: create(name))
         name = node.attrs.get("shared_name") or node.name
         keeper = self._host if node.op.host else self.device(node)
         return keeper.resources.lookup_or_create(node.attrs.get("container", ""), name, lambda: create(name))

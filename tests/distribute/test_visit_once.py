@@ -164,3 +164,8 @@ def test_a_dataset_without_one_order_is_refused(coordinator: Any, dataset_fn: An
 )
 def test_a_dataset_with_one_order_is_taken(coordinator: Any, dataset_fn: Any) -> None:
     coordinator.create_per_worker_dataset(dataset_fn, visit_once=True)
+
+
+def test_shards_for_sessions_refer_eager_programs_to_visit_once() -> None:
+    with pytest.raises(RuntimeError, match="visit_once"):
+        tf.compat.v1.data.Shards(RECORDS, 10)

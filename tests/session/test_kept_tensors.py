@@ -45,3 +45,12 @@ def test_sessions_of_a_server_have_tensors_of_their_own():
             worker = session._master.tasks.default.worker
             assert len(_kept(worker)) == 2
         assert _kept(worker) == []
+
+
+def test_other_things_of_a_session_are_kept_beside_its_tensors():
+    with tf.Graph().as_default(), tf.train.Server.create_local_server() as server:
+        task = tf.raw_ops.CurrentTask()
+        with tf.Session(server.target) as session:
+            handle = session.run(tf.get_session_handle(tf.constant(3.0)))
+            assert session.run(task) == 0
+            assert handle.eval() == 3.0

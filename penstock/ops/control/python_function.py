@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import (
+    AbortedError,
+    CancelledError,
+    DeadlineExceededError,
     InvalidArgumentError,
     OpError,
     OutOfRangeError,
     ResourceExhaustedError,
+    UnavailableError,
     UnimplementedError,
     UnknownError,
 )
@@ -41,6 +45,8 @@ _ERRORS: tuple[tuple[type[Exception], type[OpError]], ...] = (
     (StopIteration, OutOfRangeError),
     (MemoryError, ResourceExhaustedError),
     (NotImplementedError, UnimplementedError),
+    # Of a session that the function uses: they tell of other tasks, and a new session may help.
+    *((kind, kind) for kind in (AbortedError, CancelledError, DeadlineExceededError, UnavailableError)),
 )
 
 

@@ -69,13 +69,13 @@ def _text(handle: Any) -> str:
 @op("GetSessionHandle", "T -> handle: string", host=True, stateful=True, no_gradient=True, shape=shapes.scalar)
 def get_session_handle_op(value: Array, *, resource: Any) -> Any:
     # A copy, since an array that is fetched, fed or in a variable may be changed after this step.
-    return np.asarray(resource(SessionTensors, of_session=True).add(np.array(value)).encode(), object)
+    return np.asarray(resource(SessionTensors, of_session="tensors").add(np.array(value)).encode(), object)
 
 
 @op("GetSessionTensor", "string -> value: dtype", host=True, stateful=True, no_gradient=True, shape=shapes.unknown)
 def get_session_tensor_op(handle: Array, *, dtype: DType, resource: Any) -> Any:
     name = _text(handle)
-    value = resource(SessionTensors, of_session=True).get(name)
+    value = resource(SessionTensors, of_session="tensors").get(name)
     if as_dtype(value.dtype) != dtype:
         raise InternalError(f"The tensor with handle '{name}' is of {value.dtype}, not of {dtype.name}.")
     return value
@@ -83,7 +83,7 @@ def get_session_tensor_op(handle: Array, *, dtype: DType, resource: Any) -> Any:
 
 @op("DeleteSessionTensor", "string ->", host=True, stateful=True, no_gradient=True)
 def delete_session_tensor_op(handle: Array, *, resource: Any) -> None:
-    resource(SessionTensors, of_session=True).delete(_text(handle))
+    resource(SessionTensors, of_session="tensors").delete(_text(handle))
 
 
 def get_session_handle(data: TensorLike, name: str | None = None) -> Tensor:

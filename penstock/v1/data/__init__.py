@@ -9,6 +9,7 @@ from penstock.data.options import Options
 from penstock.data.readers import FixedLengthRecordDataset, TextLineDataset, TFRecordDataset
 from penstock.face.missing import guard as _guard
 from penstock.face.missing import listing as _listing
+from penstock.train.shards import Shards
 
 __getattr__ = _guard(__name__)
 __dir__ = _listing(__name__)

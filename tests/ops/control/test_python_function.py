@@ -24,6 +24,8 @@ def _raise(error: Exception) -> Any:
         (StopIteration("x"), tf.errors.OutOfRangeError),
         (MemoryError("x"), tf.errors.ResourceExhaustedError),
         (NotImplementedError("x"), tf.errors.UnimplementedError),
+        (tf.errors.UnavailableError(None, None, "x"), tf.errors.UnavailableError),
+        (tf.errors.NotFoundError(None, None, "x"), tf.errors.UnknownError),
         (RuntimeError("x"), tf.errors.UnknownError),
         (KeyError("x"), tf.errors.UnknownError),
     ],
