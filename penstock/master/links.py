@@ -149,7 +149,7 @@ class Link:
 
         with self._lock:
             self._running.add(step)
-        self._worker.start_graph(request, on_done)
+        self._worker.start_graph(request, on_done, self)
 
     def on_close(self, channel: Channel, reason: OpError) -> None:
         """Fails the steps that the peer ran for us, and cancels those that we run for the peer."""

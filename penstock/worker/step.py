@@ -29,6 +29,7 @@ class Step:
         "outbox",
         "quick",
         "rendezvous",
+        "requester",
         "suspend",
         "timings",
         "undo",
@@ -45,6 +46,7 @@ class Step:
         self.quick = False  # raise NeedsThread before work that takes long, such as compiling
         self.rendezvous: Rendezvous = _NOWHERE  # tensors of other tasks arrive here
         self.outbox: Outbox = _TO_NOBODY  # what is sent to other tasks goes here
+        self.requester: Any = None  # the route to the master, if that is in another process
         self.wait: Callable[[Signal, float | None], bool] = Signal.wait
         self.timings: list[tuple[str, str, str, float, float]] | None = [] if trace else None
         self.undo: list[Callable[[], None]] = []  # undoes what an interpreted segment has changed, if it fails

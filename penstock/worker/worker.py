@@ -267,7 +267,7 @@ class Worker:
         if found is not None:
             found.cancelled.set()
 
-    def start_graph(self, request: RunGraph, on_done: OnDone) -> None:
+    def start_graph(self, request: RunGraph, on_done: OnDone, requester: Route | None = None) -> None:
         """Starts one step of a partition without blocking. `on_done` gets the results, or the error.
 
         A quick graph runs in this thread. Where it would block for a tensor, a queue or an accumulator it is suspended,
@@ -284,6 +284,7 @@ class Worker:
                     f"{count} values are fed to a graph that takes {len(graph.executable.feed_slots)}."
                 )
             step = self.open_step(number, None if request.timeout < 0 else request.timeout, request.trace)
+            step.requester = requester
             if request.number:
                 step.commit = self.commits.open(ClosureId(request.writer, request.number, request.settled))
         except OpError as error:
