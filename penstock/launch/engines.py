@@ -14,5 +14,9 @@ def engine_named(name: On) -> Place:
             from penstock.launch.local import place  # start-up
 
             return place
-        case On.RAY | On.SLURM | On.KUBERNETES:
+        case On.KUBERNETES:
+            from penstock.launch.kubernetes.engine import place  # start-up
+
+            return place
+        case On.RAY | On.SLURM:
             raise LaunchError(f"this penstock has no engine for {name} yet. Use --on local.")
