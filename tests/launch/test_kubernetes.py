@@ -143,6 +143,7 @@ def test_the_digits_train_unchanged(cluster, tmp_path):
     assert "accuracy" in done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_exit_codes_and_failures_are_those_of_the_local_engine(on_cluster, cluster):
     process = on_cluster("if me == 'worker' and index: sys.exit(7)\nwait()")
     code, _, err = finish(process)
@@ -164,6 +165,7 @@ def test_an_image_without_penstock_is_named(on_cluster, cluster):
     assert "cannot be started: the image 'bare:1' of pod program-" in err and "has no penstock" in err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("image", "says"),
     [
@@ -177,7 +179,7 @@ def test_an_image_that_does_not_run_is_named(on_cluster, cluster, image, says):
     assert says in err
 
 
-@pytest.mark.parametrize("made_pods", [True, False])
+@pytest.mark.parametrize("made_pods", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_too_few_resources_are_named_after_a_while(on_cluster, cluster, made_pods):
     cluster.obstacle = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     cluster.made_pods = made_pods
