@@ -10,6 +10,8 @@ Descriptors, threads and signals all wake the same wait, so an engine reports in
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import selectors
 import signal
 import socket
@@ -88,6 +90,8 @@ class Events:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._posted: deque[Event] = deque()
+        self._timers: list[tuple[float, int, Callable[[], object]]] = []
+        self._count = itertools.count()  # orders timers of the same time
         self._signals: set[signal.Signals] = set()
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
@@ -118,11 +122,19 @@ class Events:
         """Stops watching a file."""
         self._selector.unregister(file)
 
+    def later(self, seconds: float, call: Callable[[], object]) -> None:
+        """Makes a call in the waiting thread, during `next`, when that time has passed."""
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._count), call))
+
     def next(self, deadline: float | None) -> list[Event]:
         """The events that have arrived. Waits for the first until `deadline`, a time of `time.monotonic`."""
-        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        times = [each for each in (deadline, self._timers[0][0] if self._timers else None) if each is not None]
+        timeout = max(0.0, min(times) - time.monotonic()) if times else None
         for key, _ in self._selector.select(0 if self._posted else timeout):
             key.data()
+        # After the reads: a timer that looks for a sign of life sees what has arrived while this process was stopped.
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            heapq.heappop(self._timers)[2]()
         found = []
         while self._posted:
             found.append(self._posted.popleft())

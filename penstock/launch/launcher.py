@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 
 from penstock.launch.cluster import Task
 from penstock.launch.engine import Engine
@@ -59,10 +60,18 @@ class Launcher:
     0
     """
 
-    def __init__(self, engine: Engine, events: Events, policy: Policy, display: Display) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        events: Events,
+        policy: Policy,
+        display: Display,
+        moved: Callable[[dict[str, str]], None] | None = None,  # is called with the addresses when they have changed
+    ) -> None:
         self._engine = engine
         self._events = events
         self._display = display
+        self._moved = moved
         self._job = Job(engine.cluster.tasks, policy)
         self._readers: dict[Task, _Reader] = {}
         self._code: int | None = None
@@ -91,6 +100,11 @@ class Launcher:
                 reader.end()
                 return self._job.ended(task, code, now, reader.error.text, why)
             case Moved(tasks):
+                if self._moved:
+                    try:
+                        self._moved(self._engine.cluster.places)
+                    except OSError as error:
+                        self._display.notice(f"`penstock status` needs an address to find this job: {error}")
                 return self._job.moved(tasks, now)
             case Notice(text):
                 self._display.notice(text)

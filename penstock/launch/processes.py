@@ -17,6 +17,7 @@ from penstock.progress import SERVES
 
 _READ = 1 << 16
 _MAX_READS = 64  # of one pipe after its process has ended; a pipe holds 1 MiB at most
+_PIPE = 1 << 16  # the usual size of a pipe
 _NOT_STARTED = 126  # the exit code of a shell for a command that it cannot execute
 
 
@@ -28,6 +29,16 @@ class _Child:
     pipes: Mapping[IO[bytes], str]
     progress: IO[bytes]
     end: int
+
+    @property
+    def files(self) -> list[IO[bytes]]:
+        return [*self.pipes, self.progress]
+
+    def close(self) -> None:
+        """Closes all but the output, once the process has ended."""
+        os.close(self.end)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
 
     def signal(self, number: int) -> None:
         try:
@@ -45,8 +56,13 @@ class Processes:
         self._post = post
         self._children: dict[Task, _Child] = {}
 
-    def start(self, task: Task, command: Callable[[int], list[str]], environment: Mapping[str, str]) -> None:
-        """Starts the process of a task; `command` is given the pipe to which the task reports its progress."""
+    def start(
+        self, task: Task, command: Callable[[int], list[str]], environment: Mapping[str, str], told: bytes = b""
+    ) -> None:
+        """Starts the process of a task; `command` is given the pipe to which the task reports its progress.
+
+        If it is `told` something, that is on its standard input, which stays open.
+        """
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         progress = os.fdopen(reader, "rb", buffering=0)
@@ -55,7 +71,8 @@ class Processes:
                 command(writer),
                 pass_fds=(writer,),
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if told else subprocess.DEVNULL,
+                pipesize=max(len(told), _PIPE),  # so that writing it never waits for the process
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
@@ -71,6 +88,7 @@ class Processes:
         assert process.stdout is not None and process.stderr is not None
         pipes = {process.stdout: "stdout", process.stderr: "stderr"}
         child = self._children[task] = _Child(process, pipes, progress, end_of(process))
+        self.tell(task, told)
         self._events.watch(progress, lambda: self._progressed(task, child))
         for pipe in pipes:
             os.set_blocking(pipe.fileno(), False)
@@ -82,18 +100,26 @@ class Processes:
         if child := self._children.get(task):
             child.signal(number)
 
+    def tell(self, task: Task, text: bytes) -> None:
+        """Writes to the standard input of a task's process, if it still runs."""
+        child = self._children.get(task)
+        if child is not None and child.process.stdin is not None:
+            try:
+                child.process.stdin.write(text)
+            except BrokenPipeError:
+                pass  # it has ended, which is an event of its own
+
     def close(self) -> None:
         """Ends all processes that are left. There are no events of them."""
         for child in self._children.values():
             self._events.forget(child.end)
-            for pipe in (*child.pipes, child.progress):
-                if not pipe.closed:
-                    self._events.forget(pipe)
             child.signal(signal.SIGKILL)
             child.process.wait()
-            os.close(child.end)
-            for pipe in (*child.pipes, child.progress):
-                pipe.close()
+            child.close()
+            for pipe in child.files:
+                if not pipe.closed:
+                    self._events.forget(pipe)
+                    pipe.close()
         self._children.clear()
 
     def _read(self, task: Task, child: _Child, pipe: IO[bytes]) -> bool:
@@ -121,10 +147,10 @@ class Processes:
 
     def _ended(self, task: Task, child: _Child) -> None:
         self._events.forget(child.end)
-        os.close(child.end)
         # Its children would hold its port, or outlive the job. It is not reaped yet, so its id is not reused.
         child.signal(signal.SIGKILL)
         code = child.process.wait()
+        child.close()
         self._progressed(task, child)
         for pipe in child.pipes:
             # A process that left the group may hold the pipe open, or fill it for ever, so nothing waits for it.

@@ -2,11 +2,13 @@
 
 The engine starts `COMMAND` there, writes `letter(...)` to its standard input, and keeps that open. The letter has the
 script, its settings and the job's credentials: those are on no command line and no shared disk. This program writes
-them to a directory of its own, which only its user can read, and removes it at the end.
+them to a directory of its own, in memory where that is possible, which only its user can read, and removes it at the
+end. Later the engine may write TERMINATE or KILL. When the standard input ends, since the engine is gone, the task is
+terminated, and killed if it is not gone soon.
 
 The task's output is passed on as it is. In between, on stderr, are marks for the engine, which `Marks` takes out: the
-task does its work, or has ended with that code (a command such as srun does not tell signals from exit codes). When
-the standard input ends, since the engine closed it or is gone, the task gets SIGTERM.
+task is there (every few seconds), it does its work, it has ended with that code (a command such as srun does not tell
+signals from exit codes).
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from penstock.launch.cluster import Task
+from penstock import errors
+from penstock.launch.cluster import LaunchError, Task
 from penstock.launch.engine import Invocation
 from penstock.launch.events import Ended, Events, Output, Signal, UnderWay
 from penstock.launch.job import exit_code
@@ -30,31 +33,58 @@ from penstock.progress import SERVES, STEPS
 from penstock.wire.credentials import ENVIRONMENT_VARIABLE, Credentials, create_credentials
 
 COMMAND = (sys.executable, "-m", "penstock.launch.remote")
-_LONGEST_LETTER = 1 << 22
+TERMINATE, KILL = b"t", b"k"
+BEAT = 2.0  # seconds between two signs of life
+_LONGEST_LETTER = 1 << 20
+_ORPHAN_ENDS_WITHIN = 10.0  # seconds, after the engine is gone
+_MEMORY = Path("/dev/shm")
+_FILES = ("ca.pem", "task.pem", "task.key", "token")
 # A command for the application, which terminals do not show. Its line end lets commands that buffer lines pass it on.
-_MARK = re.compile(rb"\x1b\]penstock ([.s]|-?\d+)\x07\n")
+_MARK = re.compile(rb"\x1b\]penstock ([.su]|-?\d+)\x07\n")
+_UP = b"u"
 _BEGINNING, _LONGEST_MARK = b"\x1b]penstock ", 32
 
 
 def job_credentials() -> dict[str, str]:
     """The credentials of a job as files by name: those of the launcher, if it has any, or new ones.
 
-    New ones are on a disk of this machine only for the moment in which they are made.
+    New ones are made in memory, where the system has a place there.
     """
-    if found := Credentials.from_environment():
-        return _files(found.directory)
-    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
-        return _files(create_credentials(Path(folder) / "credentials").directory)
+    try:
+        if found := Credentials.from_environment():
+            return _files(found)
+        with _private_folder() as folder:
+            return _files(create_credentials(Path(folder) / "credentials"))
+    except errors.OpError as error:
+        raise LaunchError(error.message) from error
 
 
-def _files(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text("ascii") for path in folder.iterdir()}
+def _files(credentials: Credentials) -> dict[str, str]:
+    return {name: (credentials.directory / name).read_text("ascii") for name in _FILES}
+
+
+def _private_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="penstock-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
+
+
+@contextmanager
+def credentials_here() -> Iterator[None]:
+    """Gives this process the credentials of its job inside the `with`, if it has none: `penstock status` needs them."""
+    if os.environ.get(ENVIRONMENT_VARIABLE):
+        yield
+        return
+    with unpacked(job_credentials()) as own:
+        os.environ.update(own)
+        try:
+            yield
+        finally:
+            os.environ.pop(ENVIRONMENT_VARIABLE, None)
 
 
 @contextmanager
 def unpacked(credentials: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """Writes credentials to a private directory inside the `with`; gives the variable that names it."""
-    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+    with _private_folder() as folder:
         for name, text in credentials.items():
             path = Path(folder) / Path(name).name
             path.touch(0o600)
@@ -79,6 +109,7 @@ class Marks:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._held = b""
+        self.up = False  # the program there has begun
         self.under_way: UnderWay | None = None
         self.code: int | None = None  # the exit code, or minus the signal, once the task has ended
 
@@ -91,6 +122,9 @@ class Marks:
         return text
 
     def _found(self, mark: re.Match[bytes]) -> bytes:
+        self.up = True
+        if mark[1] == _UP:
+            return b""
         if mark[1] in (STEPS, SERVES):
             self.under_way = UnderWay(self._task, serves=mark[1] == SERVES)
         else:
@@ -104,7 +138,7 @@ def _mark(word: bytes) -> bytes:
 
 def main() -> None:
     """Runs the task that the letter on the standard input describes."""
-    written = sys.stdin.buffer.readline(_LONGEST_LETTER)
+    written = _line()
     if not written.endswith(b"\n"):
         sys.exit("penstock launch: the launcher was gone before it said what to run, so this task does not start.")
     fields = json.loads(written)
@@ -118,17 +152,31 @@ def main() -> None:
         events.signals(),
     ):
 
-        def stop() -> None:
+        def terminate() -> None:
             processes.signal(task, signal.SIGTERM)
             # A stopped process would not handle SIGTERM.
             processes.signal(task, signal.SIGCONT)
 
-        def heard() -> None:
-            if not os.read(0, 1):
-                events.forget(0)
-                stop()
+        def kill() -> None:
+            processes.signal(task, signal.SIGKILL)
 
-        events.watch(0, heard)
+        def told() -> None:
+            match os.read(0, 1):
+                case b"":
+                    events.forget(0)
+                    terminate()
+                    events.later(_ORPHAN_ENDS_WITHIN, kill)
+                case word if word == TERMINATE:
+                    terminate()
+                case word if word == KILL:
+                    kill()
+
+        def beat() -> None:
+            _write(2, _mark(_UP))
+            events.later(BEAT, beat)
+
+        beat()
+        events.watch(0, told)
         environment = {**run.environment(os.environ), **own}
         processes.start(task, lambda pipe: [*entry, str(pipe), run.script, *run.args], environment)
         while True:
@@ -139,11 +187,17 @@ def main() -> None:
                     case UnderWay(_, serves):
                         _write(2, _mark(SERVES if serves else STEPS))
                     case Signal():
-                        stop()
+                        terminate()
                     case Ended(_, code, why):
                         _write(2, f"penstock launch: the task {why}\n".encode() if why else b"")
                         _write(2, _mark(str(code).encode()))
                         sys.exit(exit_code(code))
+
+
+def _line() -> bytes:
+    # Unbuffered, so that what follows the letter is still there to be read.
+    with open(0, "rb", buffering=0, closefd=False) as stdin:
+        return stdin.readline(_LONGEST_LETTER)
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -11,9 +11,10 @@ import os
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from os.path import abspath
 from pathlib import Path
 
 
@@ -25,11 +26,14 @@ class RunningJob:
     started: str
     script: str
     addresses: dict[str, str]
+    credentials: str = ""  # the directory; empty if the job needs none
 
 
 @contextmanager
-def announced(script: str, addresses: dict[str, str]) -> Iterator[None]:
+def announced(script: str, addresses: dict[str, str]) -> Iterator[Callable[[dict[str, str]], None]]:
     """Lists a job of this process in `running_jobs` inside the `with`; OSError if that is not possible.
+
+    Call what it gives when addresses change.
 
     >>> with announced("train.py", {"ps:0": "127.0.0.1:2222"}):
     ...     running_jobs()[0].script
@@ -38,10 +42,20 @@ def announced(script: str, addresses: dict[str, str]) -> Iterator[None]:
     folder = _folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     _check(folder)
-    job = RunningJob(os.getpid(), started(os.getpid()) or "", script, addresses)
+    # From the environment, by which all tasks and clients of this process find them.
+    credentials = os.environ.get("PENSTOCK_CREDENTIALS", "")
+    job = RunningJob(os.getpid(), started(os.getpid()) or "", script, addresses, credentials and abspath(credentials))
     path = folder / f"{job.pid}.json"
+    _write(path, job)
+    try:
+        yield lambda changed: _write(path, replace(job, addresses=changed))
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _write(path: Path, job: RunningJob) -> None:
     # Written to a temporary file first, so that no reader sees half of it. Only this user can read files of mkstemp.
-    descriptor, aside = tempfile.mkstemp(dir=folder)
+    descriptor, aside = tempfile.mkstemp(dir=path.parent)
     try:
         with open(descriptor, "w") as file:
             json.dump(asdict(job), file)
@@ -49,10 +63,6 @@ def announced(script: str, addresses: dict[str, str]) -> Iterator[None]:
     except OSError:
         os.unlink(aside)
         raise
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def running_jobs() -> list[RunningJob]:
@@ -79,7 +89,8 @@ def running_jobs() -> list[RunningJob]:
 def _read(path: Path) -> RunningJob:
     found = json.loads(path.read_text())
     addresses = {str(task): str(address) for task, address in dict(found["addresses"]).items()}
-    return RunningJob(int(found["pid"]), str(found["started"]), str(found["script"]), addresses)
+    credentials = str(found.get("credentials", ""))
+    return RunningJob(int(found["pid"]), str(found["started"]), str(found["script"]), addresses, credentials)
 
 
 def _folder() -> Path:

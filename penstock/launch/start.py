@@ -17,6 +17,7 @@ _KUBERNETES = "Options for --on kubernetes"
 
 
 def launch(
+    context: typer.Context,
     script: Annotated[Path, typer.Argument(help="A Python script that imports tensorflow.")],
     args: Annotated[list[str] | None, typer.Argument(help="Passed to the script of every task.")] = None,
     ps: Annotated[int, typer.Option("--ps", help="Parameter servers.")] = 1,
@@ -47,6 +48,9 @@ def launch(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the manifests, and do nothing.", rich_help_panel=_KUBERNETES)
     ] = False,
+    submit: Annotated[
+        str | None, typer.Option(metavar="OPTIONS", help="For slurm: submit a job, with these options for sbatch.")
+    ] = None,
     flags: Annotated[
         bool | None,
         typer.Option("--flags/--no-flags", help="Give tasks --job_name etc.", show_default="if the script has them"),
@@ -59,13 +63,14 @@ def launch(
     """
     from penstock.launch.cluster import LaunchError, Size  # start-up
     from penstock.launch.engine import Commands, Request  # start-up
-    from penstock.launch.engines import engine_named  # start-up
+    from penstock.launch.engines import engine_named, submitted  # start-up
     from penstock.launch.events import Events  # start-up
     from penstock.launch.flags import flags_of, knows_clusters  # start-up
     from penstock.launch.job import Policy  # start-up
     from penstock.launch.kubernetes.options import Pods  # start-up
     from penstock.launch.launcher import Launcher  # start-up
     from penstock.launch.output import Display, columns_for  # start-up
+    from penstock.launch.remote import credentials_here  # start-up
     from penstock.launch.resources import Needs  # start-up
     from penstock.launch.running import announced  # start-up
 
@@ -86,7 +91,15 @@ def launch(
 
             typer.echo(manifests_text(request), nl=False)
             raise typer.Exit(0)
-        with Events() as events, engine_named(on)(request, events) as engine:
+        if submit is not None:
+            typer.echo(f"penstock launch: {submitted(on, submit, request, context, log_dir)}", err=True)
+            return
+        with ExitStack() as stack:
+            place = engine_named(on)
+            if on is not On.LOCAL:
+                stack.enter_context(credentials_here())
+            events = stack.enter_context(Events())
+            engine = stack.enter_context(place(request, events))
             cluster = engine.cluster
             display = Display(cluster.tasks, log_dir or Path(tempfile.mkdtemp(prefix="penstock-")))
             try:
@@ -102,12 +115,12 @@ def launch(
                 for text in engine.notices:
                     display.notice(text)
                 started = time.monotonic()
-                with ExitStack() as announcement:
-                    try:
-                        announcement.enter_context(announced(str(script), cluster.places))
-                    except OSError as error:
-                        display.notice(f"`penstock status` needs an address to find this job: {error}")
-                    code = Launcher(engine, events, policy, display).run()
+                moved = None
+                try:
+                    moved = stack.enter_context(announced(str(script), cluster.places))
+                except OSError as error:
+                    display.notice(f"`penstock status` needs an address to find this job: {error}")
+                code = Launcher(engine, events, policy, display, moved).run()
                 outcome = "done" if code == 0 else f"ended with exit code {code}"
                 display.notice(f"{outcome} after {time.monotonic() - started:.1f} s; logs in {display.logs}")
             finally:

@@ -35,9 +35,10 @@ def status(
     from penstock.launch.watch import Watch  # start-up
     from penstock.wire.credentials import Credentials  # start-up
 
-    address = _of_running_job() if address is None else _checked(address)
+    address, of_job = _of_running_job() if address is None else (_checked(address), "")
     try:
-        with Watch(address, Credentials.from_environment()) as cluster:
+        credentials = Credentials.from_environment() or (Credentials.load(of_job) if of_job else None)
+        with Watch(address, credentials) as cluster:
             views = cluster.views(interval)
             if as_json:
                 for view in views:
@@ -66,8 +67,8 @@ def status(
         raise typer.Exit(0) from None
 
 
-def _of_running_job() -> str:
-    """The address of a task of this user's only running job, preferably one that answers."""
+def _of_running_job() -> tuple[str, str]:
+    """The address of a task of this user's only running job, preferably one that answers, and its credentials."""
     from penstock.launch.running import running_jobs  # start-up
     from penstock.launch.watch import listens  # start-up
 
@@ -81,7 +82,7 @@ def _of_running_job() -> str:
         known = ", ".join(f"{next(iter(job.addresses.values()))} ({job.script})" for job in jobs)
         raise typer.BadParameter(f"{len(jobs)} jobs are running: give one of {known}.", param_hint="HOST:PORT")
     addresses = [_checked(address) for address in jobs[0].addresses.values()]
-    return next(filter(listens, addresses), addresses[0])
+    return next(filter(listens, addresses), addresses[0]), jobs[0].credentials
 
 
 def _checked(address: str) -> str:

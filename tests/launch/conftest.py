@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 from launch.launching import DEADLINE, ROOT, TASK, marked
@@ -34,9 +35,9 @@ def launch(script, tmp_path):
     environment = {**os.environ, name: value, "PYTHONPATH": paths, "COLUMNS": "200", **here}
     started = []
 
-    def start(text, *args, options=(), env=(), stdout=subprocess.PIPE):
-        path = script(TASK + text)
-        command = [sys.executable, "-m", "penstock", "launch", *map(str, options), str(path), *args]
+    def start(text, *args, options=(), env=(), stdout=subprocess.PIPE, within=()):
+        path = text if isinstance(text, Path) else script(TASK + text)
+        command = [*within, sys.executable, "-m", "penstock", "launch", *map(str, options), str(path), *args]
         # A signal that is ignored here (under nohup, in the background) would be ignored in the child.
         before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGHUP)}
         try:

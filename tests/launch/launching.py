@@ -52,8 +52,8 @@ def finish(process):
     return process.returncode, sorted(out.splitlines()), err
 
 
-def wait_until(found):
-    deadline = time.monotonic() + DEADLINE
+def wait_until(found, seconds=DEADLINE):
+    deadline = time.monotonic() + seconds
     while not (result := found()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
