@@ -11,7 +11,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from launch.launching import DEADLINE, ROOT
+from loopback import free_addresses
 
 SET_INDEX, JOB_INDEX = "apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index"
 RESTART_SECS = 0.2
@@ -112,15 +112,6 @@ def mounted(volume, objects, folder):
     return place
 
 
-def free_ports(number):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
 class SmallKubernetes:
     """Use it in a `with`; `kubeconfig` is the path of its configuration."""
 
@@ -198,7 +189,7 @@ class SmallKubernetes:
             set(re.findall(rf"{re.escape(service)}-\w+-\d+\.{re.escape(service)}:\d+", json.dumps(template)))
         )
         new = [place for place in found if place not in self._places]
-        self._places |= dict(zip(new, (f"127.0.0.1:{port}" for port in free_ports(len(new))), strict=True))
+        self._places |= dict(zip(new, free_addresses(len(new)), strict=True))
         self.pods[own] = pod
         self._tell("ADDED", pod)
         threading.Thread(target=self._run_pod, args=[pod], daemon=True).start()

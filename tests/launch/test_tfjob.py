@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from launch.launching import DEADLINE, ROOT
-from launch.small_kubernetes import free_ports
+from loopback import free_addresses
 
 from penstock.wire.credentials import create_credentials
 
@@ -65,13 +65,13 @@ def started(name, replicas, command, credentials):
     """Starts all tasks with the command; what they print is in pipes. The servers that are left are ended."""
     tasks = [(kind, index) for kind, count in replicas.items() for index in range(count)]
     names = sorted(set(re.findall(r"[\w.-]+:2222", operator_config(name, replicas, *tasks[0]))))
-    ports = dict(zip(names, free_ports(len(names)), strict=True))
+    places = dict(zip(names, free_addresses(len(names)), strict=True))
     with ExitStack() as stack:
         found = {}
         for task in tasks:
             config = operator_config(name, replicas, *task)
-            for each, port in ports.items():
-                config = config.replace(each, f"127.0.0.1:{port}")
+            for each, place in places.items():
+                config = config.replace(each, place)
             environment = {
                 **{key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")},
                 "PYTHONPATH": str(ROOT),

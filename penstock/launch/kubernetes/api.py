@@ -148,6 +148,8 @@ class Api:
         except (HTTPError, OSError) as error:
             why = getattr(error, "reason", None) or error
             raise ClusterError(f"cannot {doing}: no answer from the Kubernetes API at {self.host}: {why}") from error
+        except (ValueError, KeyError, TypeError) as error:  # no JSON, or other JSON than that of Kubernetes
+            raise ClusterError(f"cannot {doing}: {self.host} does not answer as Kubernetes does: {error!r}") from error
 
 
 def connect(namespace: str | None, selector: str, connections: int) -> Api:

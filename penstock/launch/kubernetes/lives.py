@@ -69,8 +69,8 @@ class Lives:
         """Follows the next life of a task, to its end."""
         try:
             end = self._followed(task)
-        except ClusterError as error:
-            end = End(1, f"is out of sight: {error}")
+        except Exception as error:  # without its end the launcher would wait for ever
+            end = End(1, f"is out of sight: {error if isinstance(error, ClusterError) else repr(error)}")
         self._post(Ended(task, end.code, end.why))
 
     def _followed(self, task: Task) -> End:
