@@ -29,6 +29,7 @@ from typing import Protocol
 from penstock.launch.cluster import PS, Cluster, Size, Task
 from penstock.launch.events import Events
 from penstock.launch.flags import ClusterFlags
+from penstock.launch.kubernetes.options import Pods
 from penstock.launch.program import Program
 from penstock.launch.resources import Needs
 
@@ -78,6 +79,7 @@ class Request:
     commands: Commands
     needs: Needs = field(default_factory=lambda: Needs({}))
     base_port: int | None = None  # the first of the ports; None: free ones
+    pods: Pods | None = None  # for Kubernetes
 
 
 class Engine(Protocol):

@@ -19,11 +19,15 @@ def engine_named(name: On) -> Place:
             from penstock.launch.local import place  # start-up
 
             return place
+        case On.KUBERNETES:
+            from penstock.launch.kubernetes.engine import place  # start-up
+
+            return place
         case On.SLURM:
             from penstock.launch.slurm import place  # start-up
 
             return place
-        case On.RAY | On.KUBERNETES:
+        case On.RAY:
             raise LaunchError(f"this penstock has no engine for {name} yet. Use --on local.")
 
 

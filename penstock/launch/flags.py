@@ -152,8 +152,18 @@ def _names(args: Sequence[str]) -> Iterator[str]:
             yield arg.lstrip("-").partition("=")[0].replace("-", "_")
 
 
+def neighbours(script: Path) -> list[Path]:
+    """The files beside a script that it imports, directly or indirectly."""
+    return [path for path, _ in _files(script) if path != script]
+
+
 def _trees(script: Path) -> Iterator[ast.AST]:
     """The syntax trees of a script and of all modules beside it that it imports, directly or indirectly."""
+    return (tree for _, tree in _files(script))
+
+
+def _files(script: Path) -> Iterator[tuple[Path, ast.AST]]:
+    """Those files with their syntax trees; a file that cannot be parsed is left out."""
     waiting = [script]
     seen: set[Path] = set()
     while waiting and len(seen) < _MAX_FILES:
@@ -165,7 +175,7 @@ def _trees(script: Path) -> Iterator[ast.AST]:
             tree = _parse(path)
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue  # the script's own import reports the error
-        yield tree
+        yield path, tree
         waiting += _imported(tree, path, script.parent)
 
 

@@ -13,6 +13,8 @@ import typer
 from penstock.launch.on import On
 from penstock.launch.program import Program
 
+_KUBERNETES = "Options for --on kubernetes"
+
 
 def launch(
     context: typer.Context,
@@ -31,6 +33,21 @@ def launch(
     cpus: Annotated[str | None, typer.Option(metavar="N", help="CPUs of each task: 2, or ps=1,worker=4.")] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N", help="GPUs of each task, in the same way.")] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each task: 4G, worker=8G.")] = None,
+    image: Annotated[
+        str | None, typer.Option(help="An image with penstock, in which the tasks run.", rich_help_panel=_KUBERNETES)
+    ] = None,
+    image_script: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH", help="The script's path in the image; else it is sent.", rich_help_panel=_KUBERNETES
+        ),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="Where pods run.", show_default="the current one", rich_help_panel=_KUBERNETES)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the manifests, and do nothing.", rich_help_panel=_KUBERNETES)
+    ] = False,
     submit: Annotated[
         str | None, typer.Option(metavar="OPTIONS", help="For slurm: submit a job, with these options for sbatch.")
     ] = None,
@@ -50,6 +67,7 @@ def launch(
     from penstock.launch.events import Events  # start-up
     from penstock.launch.flags import flags_of, knows_clusters  # start-up
     from penstock.launch.job import Policy  # start-up
+    from penstock.launch.kubernetes.options import Pods  # start-up
     from penstock.launch.launcher import Launcher  # start-up
     from penstock.launch.output import Display, columns_for  # start-up
     from penstock.launch.remote import credentials_here  # start-up
@@ -64,7 +82,15 @@ def launch(
         policy = Policy(max_restarts, grace, kill_after)
         found = flags_of(script, program.args, wanted=flags, chief=chief)
         commands = Commands(program, found, columns_for(size.tasks))
-        request = Request(size, commands, Needs.parse(cpus, gpus, memory), base_port)
+        if on is not On.KUBERNETES and (image or image_script or namespace or dry_run):
+            raise LaunchError(f"--image, --image-script, --namespace and --dry-run are for --on kubernetes, not {on}.")
+        pods = Pods(image or "", image_script, namespace, max_restarts)
+        request = Request(size, commands, Needs.parse(cpus, gpus, memory), base_port, pods)
+        if dry_run:
+            from penstock.launch.kubernetes.engine import manifests_text  # start-up
+
+            typer.echo(manifests_text(request), nl=False)
+            raise typer.Exit(0)
         if submit is not None:
             typer.echo(f"penstock launch: {submitted(on, submit, request, context, log_dir)}", err=True)
             return
