@@ -38,6 +38,8 @@ _OF_A_NEW_PROCESS = (FailedPreconditionError, NotFoundError)
 class Dispatcher:
     """The workers of a strategy's cluster, and the closures that they run. A ClusterCoordinator is one."""
 
+    _task = staticmethod(partial(connected_task, "worker"))  # connects to a worker
+
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
         self._writer = process_number()  # names the closures of this process on parameter servers
@@ -53,8 +55,7 @@ class Dispatcher:
         count = strategy.cluster_resolver.cluster_spec().num_tasks("worker")
         rounds = Rounds(count, strategy.backup_workers) if strategy.synchronous else None
         self._queue = ClosureQueue(count, rounds)
-        # For the thread of each worker: one condition for all would wake each of them for each result.
-        self._needed = [threading.Condition(lock) for _ in range(count)]
+        self._needed = [threading.Condition(lock) for _ in range(count)]  # for the thread of each worker
         self._waits = Waits(self._changed, self._queue, self._needed)
         self._exchanges: list[GradientExchange] = []  # of the current round
         self._is_applying = False
@@ -75,10 +76,6 @@ class Dispatcher:
         if self._kept is not None:
             runtime.recovered = self._recovered
         before_leaving(self.close)
-
-    def _task(self, number: int, closed: threading.Event) -> Any:
-        """Connects to the task of a worker."""
-        return connected_task("worker", number, closed)
 
     def _is_over(self) -> bool:
         return self._queue.is_empty and not self._recovering and not self._is_applying and not self._exchanges
