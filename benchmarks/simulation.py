@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from simulated import sockets
-from simulated.check import check
+from simulated.check import check, predicted
 from simulated.experiment import Outcome, is_whole, measured, measured_as, simulated
 from simulated.training import Setting
 
@@ -137,12 +137,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the workers' times")
     parser.add_argument("--costs", type=Path, help="file of costs, read and written")
     parser.add_argument("--check", default="", help="numbers of workers: compares with real clusters on this machine")
+    parser.add_argument("--predict", default="", help="workers:us of the server:us of a worker, as measured elsewhere")
     parser.add_argument("--results", type=Path, help="file of results, to which these are added")
     parser.add_argument("--plot", type=Path, help="where to draw all results, as a PNG file")
     args = parser.parse_args()
     use_threads(1)  # as in a task that has one core
     if args.check:
         print_checks([int(workers) for workers in args.check.split(",")])
+        return
+    if args.predict:
+        for row in args.predict.split(","):
+            workers, server_us, worker_us = map(float, row.split(":"))
+            print(f"{row}: {predicted(int(workers), server_us / 1e6, worker_us / 1e6):,.0f} steps/s", flush=True)
         return
     costs, results = Store(args.costs), Store(args.results)
     for setting in settings(args):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scaling import LIMIT, measure_penstock
 
 from .costs import Costs
-from .experiment import measured, simulated
+from .experiment import WORKER, measured, simulated
 from .sockets import SocketCosts, measure_latency
 from .training import Setting, Simulation
 
@@ -52,3 +52,19 @@ def check(workers: int, steps: int, sockets: SocketCosts) -> Check:
     costs = measured(setting, sockets)
     outcome = simulated(setting, costs, sockets)
     return Check(workers, real, 1e6 * real_secs, outcome.gradients, 1e6 * outcome.server / outcome.gradients)
+
+
+def predicted(workers: int, server_secs: float, worker_secs: float) -> float:
+    """Returns the steps per second for times that were measured elsewhere: of the server's processor, of a worker.
+
+    The laps of the server have the proportions that they have on this machine.
+    """
+    free = SocketCosts(0.0, 0.0, 0.0, 0.0)
+    local = {"optimizer": "adam", "latency": 0.0, "bandwidth": UNBOUNDED}
+    setting = Setting("async", workers, 1, compute=worker_secs, **local)  # type: ignore[arg-type]
+    costs = measured(setting, free)
+    here = simulated(setting, costs, free)
+    scale = server_secs * here.gradients / here.server
+    costs = {kind: seconds * scale for kind, seconds in costs.items()}
+    costs[WORKER] = 0.0  # part of `worker_secs`
+    return simulated(setting, costs, free).gradients
