@@ -63,9 +63,12 @@ class Waitable:
         """Wakes blocked threads; suspended steps resume once the lock is released."""
         self._changed.notify_all()
         if self._suspended:
-            due = [pair for pair in self._suspended if self._gone or pair[0]()]
-            self._suspended = [pair for pair in self._suspended if pair not in due]
-            self._resumable += [wake for _, wake in due]
+            waiting, self._suspended = self._suspended, []
+            for may_resume, wake in waiting:
+                if self._gone or may_resume():
+                    self._resumable.append(wake)
+                else:
+                    self._suspended.append((may_resume, wake))
 
     def _wake(self) -> None:
         with self._changed:

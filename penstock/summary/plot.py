@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,6 +35,7 @@ class Plot:
     marks: bool = False  # a dot at each point
     from_zero: bool = False  # the y axis includes 0
     x_ticks: Sequence[float] = ()  # instead of round numbers
+    log_x: bool = False  # the x axis is logarithmic, for positive values
 
 
 def save(
@@ -82,7 +83,9 @@ class _Axes:
         self._top, self._bottom = corner[1] + _TOP, corner[1] + size[1] - _BOTTOM
         self._lines = [_finite(line) for line in plot.lines.values()]
         first, last = _range([x for line in self._lines for x, _ in line])
-        self._x = 0.0 if 0 < first < last / 10 else first, last  # steps count from 1, but the axis starts at 0
+        from_zero = 0 < first < last / 10 and not plot.log_x  # steps count from 1, but the axis starts at 0
+        self._x = 0.0 if from_zero else first, last
+        self._place: Callable[[float], float] = math.log if plot.log_x else float
         low, high = _range([y for line in self._lines for _, y in line])
         if plot.from_zero:
             low, high = min(low, 0.0), max(high, 0.0)
@@ -106,7 +109,7 @@ class _Axes:
     def _axis_marks(self) -> None:
         for y in ticks(*self._y):
             self._stroke([self._at(self._x[0], y), self._at(self._x[1], y)], _GRID, 1)
-            self._text((self._left - 8, self._at(0, y)[1]), f"{y:,.10g}", "rm", _GREY)
+            self._text((self._left - 8, self._at(self._x[0], y)[1]), f"{y:,.10g}", "rm", _GREY)
         for x in self._plot.x_ticks or ticks(*self._x):
             place = self._at(x, self._y[0])
             self._stroke([place, (place[0], place[1] + 5)], _INK, 1)
@@ -133,7 +136,8 @@ class _Axes:
             right -= 34
 
     def _at(self, x: float, y: float) -> Point:
-        across = (x - self._x[0]) / (self._x[1] - self._x[0])
+        place, (first, last) = self._place, self._x
+        across = (place(x) - place(first)) / (place(last) - place(first))
         up = (y - self._y[0]) / (self._y[1] - self._y[0])
         return self._left + across * (self._right - self._left), self._bottom - up * (self._bottom - self._top)
 

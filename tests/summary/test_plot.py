@@ -40,6 +40,12 @@ def test_a_line_goes_from_corner_to_corner(tmp_path):
     assert left < 70 and bottom > 140 and right > 270 and top < 70
 
 
+def test_powers_of_ten_are_as_far_apart_on_a_logarithmic_axis_as_numbers_are_on_another(tmp_path):
+    straight = pixels(tmp_path, Plot("t", {"y": ([0, 1, 2], [0, 5, 3])}), size=(300, 200))
+    powers = Plot("t", {"y": ([1, 10, 100], [0, 5, 3])}, x_ticks=[1, 10, 100], log_x=True)
+    assert (blue(pixels(tmp_path, powers, size=(300, 200))) == blue(straight)).all()
+
+
 def test_plots_stand_side_by_side(tmp_path):
     one = Plot("a", {"y": ([1, 2, 3], [3, 2, 1]), "z": ([1, 2, 3], [1, 2, 3])}, marks=True, x_ticks=[1, 2, 3])
     drawn = pixels(tmp_path, one, Plot("b", {"y": ([1, 2], [4, 4])}, from_zero=True), size=(300, 200))

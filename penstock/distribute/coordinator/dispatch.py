@@ -38,6 +38,8 @@ _OF_A_NEW_PROCESS = (FailedPreconditionError, NotFoundError)
 class Dispatcher:
     """The workers of a strategy's cluster, and the closures that they run. A ClusterCoordinator is one."""
 
+    _task = staticmethod(partial(connected_task, "worker"))  # connects to a worker
+
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
         self._writer = process_number()  # names the closures of this process on parameter servers
@@ -48,16 +50,18 @@ class Dispatcher:
         self._repeated: list[Closure] = []  # by the last recovery
         self._recovery: threading.Thread | None = None
         self._is_saving = False
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)  # for the program, which waits for results
         count = strategy.cluster_resolver.cluster_spec().num_tasks("worker")
         rounds = Rounds(count, strategy.backup_workers) if strategy.synchronous else None
         self._queue = ClosureQueue(count, rounds)
-        self._waits = Waits(self._changed, self._queue)
+        self._needed = [threading.Condition(lock) for _ in range(count)]  # for the thread of each worker
+        self._waits = Waits(self._changed, self._queue, self._needed)
         self._exchanges: list[GradientExchange] = []  # of the current round
         self._is_applying = False
         self._waiters = 0  # threads that wait for results, and schedule nothing meanwhile
         self._visits = Visits(count)
-        self._workers = [RemoteWorker(i, session, partial(connected_task, "worker", i)) for i in range(count)]
+        self._workers = [RemoteWorker(i, session, partial(self._task, i)) for i in range(count)]
         self._error: BaseException | None = None
         self._to_cancel: list[tuple[RemoteWorker, Closure, OpError]] = []
         self._resources: list[Callable[[int], Closure]] = []  # make what each worker holds, such as iterators
@@ -112,7 +116,7 @@ class Dispatcher:
                 if closure is None:
                     return
                 if not worker.is_connected or not worker.knows(closure.function):
-                    self._changed.notify_all()  # its thread connects, and registers the function, first
+                    self._needed[worker.number].notify()  # its thread connects, and registers the function, first
                     return
                 self._queue.take(worker.number)
                 if not self._has_elements(worker, closure):
@@ -351,7 +355,7 @@ class Dispatcher:
                     self._connect(worker)
                 with self._changed:
                     # Not a wait of the program: it ends with the coordinator.
-                    self._changed.wait_for(lambda: self._waits.is_stopped or self._has_work(worker))
+                    self._needed[number].wait_for(lambda: self._waits.is_stopped or self._has_work(worker))
                     closure = self._queue.peek(number)
                 if closure is not None:
                     if not worker.is_connected:  # nobody else tells of a worker that was lost while it had nothing
@@ -426,6 +430,7 @@ class Dispatcher:
                 logging.warning("Lost worker %d: %s Others run its functions.", worker.number, error.message)
             self._queue.lost(worker.number)
             self._visits.lost(worker.number)
+            self._needed[worker.number].notify()
             self._changed.notify_all()
         self._apply_if_due()
         self._send_to_all()

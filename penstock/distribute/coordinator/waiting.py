@@ -26,8 +26,11 @@ class Waits:
     ...     Waits(changed, queue).until(lambda: queue.is_empty, "join")
     """
 
-    def __init__(self, changed: threading.Condition, queue: ClosureQueue) -> None:
+    def __init__(
+        self, changed: threading.Condition, queue: ClosureQueue, others: Sequence[threading.Condition] = ()
+    ) -> None:
         self._changed = changed
+        self._others = others  # on which threads wait that end when the coordinator stops; of the same lock
         self._queue = queue
         self.answers = 0  # functions that have ended so far
         self._stopped: OpError | None = None  # the reason why no function will run any more
@@ -43,7 +46,8 @@ class Waits:
             self._stopped = self._stopped or why
             for closure in self._queue.clear():
                 closure.result._fail(why)
-            self._changed.notify_all()
+            for condition in (self._changed, *self._others):
+                condition.notify_all()
 
     def raise_if_stopped(self) -> None:
         """Raises the reason why no function will run any more, if there is one."""
