@@ -7,11 +7,7 @@ import secrets
 import sys
 import threading
 import time
-from numbers import Integral
 from typing import Any
-
-from tensorboard.compat.proto import config_pb2
-from tensorboard.compat.proto.config_pb2 import ConfigProto
 
 from penstock import logging
 from penstock.errors import (
@@ -24,11 +20,14 @@ from penstock.errors import (
     UnavailableError,
 )
 from penstock.graph.device import DeviceSpecV2
-from penstock.graph.protos import make_messages
 from penstock.master.cluster import ClusterSpec, require_port, require_tasks
 from penstock.master.driver import Driver
 from penstock.master.links import Links
+from penstock.master.membership import FIRST, NOTHING_CHANGED, Membership, load
+from penstock.master.moving import Mover
 from penstock.master.remote import RemoteTask, start_timeout, within
+from penstock.master.resize import Resizing
+from penstock.master.server_def import ServerDef, make_server_def
 from penstock.master.status import fill_status
 from penstock.master.tasks import LocalTask, Task, Tasks
 from penstock.passes.portable import from_graph_def
@@ -42,70 +41,11 @@ from penstock.worker.outbox import Route
 from penstock.worker.worker import Worker
 
 SWITCH_SECS = 1e-4  # after which Python switches to another thread of the process
-
-_defs = make_messages(
-    "penstock/server_def.proto",
-    "penstock.server",
-    {
-        "ServerDef": "tensorboard.ClusterDef cluster; string job_name; int32 task_index; "
-        "tensorboard.ConfigProto default_session_config; string protocol; int32 port"
-    },
-    imports=[config_pb2.DESCRIPTOR, *config_pb2.DESCRIPTOR.dependencies],
-)
-ServerDef: Any = _defs["ServerDef"]
+_make_server_def = make_server_def  # TensorFlow's name for it
+__all__ = ["Server", "ServerDef", "connect_to", "reset_cluster"]
 
 _in_process: dict[str, Server] = {}  # by address; servers of one process call each other without a socket
 _in_process_lock = threading.Lock()
-
-
-def make_server_def(
-    server_or_cluster_def: Any, job_name: str | None, task_index: int | None, protocol: str | None, config: Any
-) -> Any:
-    """Returns the ServerDef of a task, from a ServerDef, or from a cluster with a job name and task index."""
-    kinds = (("task_index", task_index, Integral), ("protocol", protocol, str), ("config", config, ConfigProto))
-    for name, value, kind in kinds:
-        if value is not None and not isinstance(value, kind):
-            raise TypeError(f"The {name} of a server must be of type {kind.__name__}, received {value!r}.")
-    definition = ServerDef()
-    if isinstance(server_or_cluster_def, ServerDef):
-        definition.MergeFrom(server_or_cluster_def)
-        if job_name is not None:
-            definition.job_name = job_name
-        if task_index is not None:
-            definition.task_index = task_index
-        if not definition.job_name:
-            raise ValueError("Must specify an explicit `job_name`.")
-    else:
-        cluster = ClusterSpec(server_or_cluster_def)
-        if not cluster:
-            raise ValueError(
-                "The cluster has no tasks. Name some, such as {'worker': ['localhost:2222']}. If a "
-                "TFConfigClusterResolver gave it, the environment variable TF_CONFIG is not set or has no 'cluster'."
-            )
-        definition.cluster.CopyFrom(cluster.as_cluster_def())
-        if job_name is None and len(cluster.jobs) == 1:
-            job_name = cluster.jobs[0]
-        if job_name is None:
-            raise ValueError("Must specify an explicit `job_name`.")
-        if task_index is None:
-            if job_name not in cluster.jobs:
-                raise ValueError(f"No such job in cluster: {job_name!r}. It has {cluster!r}.")
-            tasks = cluster.task_indices(job_name)
-            if len(tasks) != 1:
-                raise ValueError("Must specify an explicit `task_index`.")
-            task_index = tasks[0]
-        definition.job_name = job_name
-        definition.task_index = task_index
-    if protocol is not None:
-        definition.protocol = protocol
-    if not definition.protocol:
-        definition.protocol = "grpc"
-    if config is not None:
-        definition.default_session_config.MergeFrom(config)
-    return definition
-
-
-_make_server_def = make_server_def  # TensorFlow's name for it
 
 
 class Server:
@@ -161,13 +101,18 @@ class Server:
         self.worker = Worker(local_devices(job, index, dict(config.device_count)))
         self.worker.route = self._route
         self.worker.watched = True
+        self.worker.incarnation = self.incarnation
         self.worker.make_driver = lambda: Driver(self.tasks([], self._brought))
         self.links = Links(self.name, self.incarnation, self.worker, self.credentials)
         self.links.on_lost = self._close_sessions_of
         self.worker.commits.is_connected = self.links.has
         self._sessions: dict[int, set[str]] = {}  # of clients, by incarnation
-        self._addresses: dict[str, str] = {}  # of tasks in clusters that sessions have brought
+        self._addresses: dict[str, str] = {}  # of tasks that have joined, or that sessions have brought
         self._brought: ClusterSpec | None = None  # the last of these
+        self.mover = Mover(self.worker, self.links, self._sessions, self._note_addresses)
+        self._note_addresses(self.mover.membership)
+        self._resize = Resizing(self.mover, self.cluster, self.credentials)
+        self.links.on_membership = self._follow
         self._stopped = threading.Event()
         host, _, port = address.rpartition(":")
         # Off loopback a task listens on all addresses of its machine, since others may use any name for it.
@@ -236,6 +181,7 @@ class Server:
         self._control.stop()
         if self._listener is not None:
             self._listener.close()
+        self.mover.close()
         self.links.close()
         self.worker.close()
         self._stopped.set()
@@ -252,7 +198,19 @@ class Server:
         """Returns the tasks that pass the device filters, of this server's cluster or of the one a session brings."""
         if cluster is not None:
             self.learn(cluster)
-        return cluster_tasks(self.cluster, LocalTask(self.worker), self.links, device_filters, cluster)
+        self._follow(load())
+        tasks = cluster_tasks(self.cluster, LocalTask(self.worker), self.links, device_filters, cluster)
+        return following(tasks, self.mover.membership)
+
+    def _follow(self, membership: Membership) -> None:
+        """Notes a membership that another task has told of, or that was saved, if it is newer."""
+        if membership.version > self.mover.membership.version:
+            self.mover.membership = membership
+            self._note_addresses(membership)
+
+    def _note_addresses(self, membership: Membership) -> None:
+        for job in membership.tasks:
+            self._addresses.update({name: membership.address(name) for name in membership.names(job)})
 
     def learn(self, cluster: ClusterSpec) -> None:
         """Notes the task addresses of a session's cluster. Raises InvalidArgumentError if this task is not in it."""
@@ -294,11 +252,26 @@ class Server:
         )
         if self._listener is not None:
             status.channel_port, status.unix_name = self._listener.port, self._listener.unix_name
+        if self.mover.membership.version:
+            status.membership = self.mover.membership.to_json()
         fill_status(status, self.worker, self.links, request.details)
         return status
 
+    def resize(self, request: Any) -> Any:
+        """Changes the membership of the job, which the first parameter server does."""
+        if self.name != FIRST:
+            raise InvalidArgumentError(f"{FIRST} changes the membership of a job; {self.name} was asked to.")
+        done = self._resize(ClusterSpec(request.cluster))
+        return messages["ResizeReply"](**vars(done))
+
+    def move(self, request: Any) -> Any:
+        """Does its part in a change of the membership."""
+        return self.mover.act(request)
+
     def register_graph(self, request: Any) -> Any:
         """Registers a partition for a session of a client."""
+        if not request.is_function:
+            self.mover.check_graph(request.session, request.version)
         subgraph = from_graph_def(request.graph)
         if request.cluster.job:
             self.learn(ClusterSpec(request.cluster))
@@ -358,10 +331,18 @@ def cluster_tasks(
         return not filters or any(f.job in (None, job) and f.task in (None, number) for f in filters)
 
     def make(job: str, number: int, deadline: float | None) -> Task:
-        return task_at(cluster, job, number, links, brought, deadline)
+        now = tasks.membership.cluster if tasks.membership.version else cluster
+        return task_at(now, job, number, links, brought, deadline)
 
-    known = {job: [n for n in cluster.task_indices(job) if passes(job, n)] for job in cluster.jobs}
-    return Tasks(default, make, {job: numbers for job, numbers in known.items() if numbers})
+    tasks = Tasks(default, make, cluster, passes)
+    return tasks
+
+
+def following(tasks: Tasks, membership: Membership) -> Tasks:
+    """Returns the tasks, which use those of a membership if it says that some have joined or left."""
+    if membership.version:
+        tasks.follow(membership)
+    return tasks
 
 
 def task_at(
@@ -426,7 +407,9 @@ def connect_to(
     try:
         default = RemoteTask(status.task, address, links, cluster_def if brought else None)
         default.connect(limit, deadline)
-        return cluster_tasks(ClusterSpec(status.cluster), default, links, device_filters, brought), links
+        tasks = cluster_tasks(ClusterSpec(status.cluster), default, links, device_filters, brought)
+        told = Membership.from_json(status.membership, address) if status.membership else NOTHING_CHANGED
+        return following(tasks, told), links
     except OpError:
         links.close()
         raise

@@ -21,7 +21,8 @@ from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.sessions import default_session_context
 from penstock.graph.typing import FeedDict
-from penstock.master.master import Master, Signature
+from penstock.master.master import Master
+from penstock.master.signature import Signature
 from penstock.progress import under_way
 from penstock.worker.devices import local_devices
 from penstock.worker.timeline import fill_run_metadata, merge_encoded

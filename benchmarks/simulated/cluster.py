@@ -104,7 +104,12 @@ class RemoteServer:
         self.device_names = server.worker.device_names
 
     def register(
-        self, subgraph: Subgraph, session: str, deadline: float | None = None, is_function: bool = False
+        self,
+        subgraph: Subgraph,
+        session: str,
+        deadline: float | None = None,
+        is_function: bool = False,
+        version: int = 0,
     ) -> int:
         """Registers a partition, which takes no simulated time."""
         return self._server.register(subgraph, session)

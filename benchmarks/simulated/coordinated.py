@@ -92,7 +92,9 @@ class _RemoteWorker:
         """Tells that it is there."""
         return True
 
-    def register(self, subgraph: Any, session: str, deadline: Any = None, is_function: bool = False) -> int:
+    def register(
+        self, subgraph: Any, session: str, deadline: Any = None, is_function: bool = False, version: int = 0
+    ) -> int:
         """Registers a function, which all workers share and which takes no simulated time."""
         return self._simulation.register(subgraph)
 

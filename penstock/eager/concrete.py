@@ -24,7 +24,8 @@ from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.opdef import op_of
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.recording import recorders, variable_accessed
-from penstock.master.master import Master, Signature
+from penstock.master.master import Master
+from penstock.master.signature import Signature
 from penstock.ops.array.creation import zeros_like
 from penstock.ops.control.tensor_array import TensorArray
 from penstock.ops.engine.vjp import differentiable

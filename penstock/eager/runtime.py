@@ -21,7 +21,8 @@ from penstock.graph.function import Function
 from penstock.graph.graph import Graph
 from penstock.graph.opdef import ArgDef, OpDef, op_of
 from penstock.graph.operation import Operation, Tensor
-from penstock.master.master import Master, Signature
+from penstock.master.master import Master
+from penstock.master.signature import Signature
 from penstock.worker.devices import Device, local_devices
 from penstock.worker.op_programs import hashable
 from penstock.worker.owner import callable_body

@@ -39,6 +39,7 @@ class Waitable:
         self.name = name
         self._changed = threading.Condition()
         self._gone = False
+        self._blocked = 0  # threads that wait
         self._dues: dict[Any, float] = {}  # when waits of steps are over, by time.monotonic()
         self._alarm: threading.Timer | None = None
         self._alarm_due = math.inf
@@ -55,6 +56,10 @@ class Waitable:
             if self._alarm is not None:
                 self._alarm.cancel()
             self._notify()
+
+    def has_waiters(self) -> bool:
+        """Tells if a step waits here."""
+        return bool(self._blocked or self._suspended)
 
     def _held(self) -> _Held:
         return _Held(self)
@@ -89,9 +94,11 @@ class Waitable:
                 raise Suspended
             cancelled.on_cancel(self._wake)
             began = time.perf_counter()
+            self._blocked += 1
             try:
                 woken = self._changed.wait_for(lambda: self._gone or cancelled.is_set or ready(), ctx.remaining())
             finally:
+                self._blocked -= 1
                 cancelled.forget(self._wake)
                 # The thread may have been slow to wake. Items that arrived since then belong to later steps.
                 too_late = cancelled.is_set

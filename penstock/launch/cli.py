@@ -3,6 +3,7 @@
 penstock run train.py --steps=100     run a TensorFlow script unmodified
 penstock launch --workers=4 train.py  run it on a cluster, on this machine or where --on says
 penstock status                       show what the tasks of a running cluster do and hold
+penstock scale --workers 6            have more or fewer tasks in a running cluster
 penstock credentials create DIR       make what tasks on several machines need to trust each other
 penstock version                      say which penstock this is
 """
@@ -15,7 +16,7 @@ from typing import Annotated
 import typer
 
 import penstock
-from penstock.launch import credentials, start, status
+from penstock.launch import credentials, scale, start, status
 from penstock.launch.program import Program
 
 app = typer.Typer(
@@ -30,6 +31,7 @@ app.add_typer(credentials.app, name="credentials")
 _SCRIPT_ARGUMENTS = {"allow_interspersed_args": False}
 app.command(context_settings=_SCRIPT_ARGUMENTS)(start.launch)
 app.command()(status.status)
+app.command()(scale.scale)
 
 
 @app.command(context_settings=_SCRIPT_ARGUMENTS)

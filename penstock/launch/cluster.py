@@ -59,10 +59,15 @@ class Size:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Addresses by job; an evaluator is part of the launched job but has no address."""
+    """Addresses by job; an evaluator is part of the launched job but has no address.
+
+    Programs are told of the parameter servers that the job began with, `first_ps`, whoever has joined or left since:
+    where they place variables must not change.
+    """
 
     addresses: Mapping[str, tuple[str, ...]]
     evaluator: bool = False
+    first_ps: tuple[str, ...] | None = None  # None: nobody has joined or left
 
     @classmethod
     def at(cls, size: Size, places: Iterable[str]) -> Cluster:
@@ -86,6 +91,23 @@ class Cluster:
         {'worker:0': '127.0.0.1:2222'}
         """
         return {f"{job}:{i}": at for job, found in self.addresses.items() for i, at in enumerate(found)}
+
+    @property
+    def size(self) -> Size:
+        """The number of tasks of each kind."""
+        ps, chief, workers = (len(self.addresses.get(job, ())) for job in (PS, CHIEF, WORKER))
+        return Size(ps, workers, bool(chief), self.evaluator)
+
+    def resized(self, size: Size, places: Iterable[str]) -> Cluster:
+        """The cluster after tasks have joined or left; `places` are the addresses of `size.addressed`."""
+        first = self.addresses.get(PS, ()) if self.first_ps is None else self.first_ps
+        return Cluster(Cluster.at(size, places).addresses, size.evaluator, first)
+
+    def told_to(self, task: Task) -> Cluster:
+        """The cluster as a task is told of it: a parameter server that has joined must find itself there."""
+        if self.first_ps is None or (task.job == PS and task.index >= len(self.first_ps)):
+            return self
+        return Cluster({**self.addresses, PS: self.first_ps}, self.evaluator)
 
     def tf_config(self, task: Task) -> str:
         """The value of TF_CONFIG for a task.

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from penstock.launch.cluster import PS, Cluster, Size, Task
 from penstock.launch.events import Events
@@ -55,9 +55,11 @@ class Commands:
     program: Program
     flags: ClusterFlags = field(default_factory=ClusterFlags)
     columns: int | None = None  # width of the terminal that shows a task's lines
+    settings: dict[str, str] = field(default_factory=dict)  # further variables of the environment of all tasks
+    joining: dict[Task, int] = field(default_factory=dict)  # tasks that join, with the version that the job has then
 
     def of(self, task: Task, cluster: Cluster) -> Invocation:
-        """The invocation of a task of this cluster.
+        """The invocation of a task of this cluster, as far as the task is told of it.
 
         The cluster's flags come first, since arguments after a `--` are not parsed as flags.
         """
@@ -67,6 +69,9 @@ class Commands:
             settings["PENSTOCK_TERMINAL_COLUMNS"] = str(self.columns)
         # Parameter servers keep variables in host memory: the accelerators are left to the workers.
         defaults = {"JAX_PLATFORMS": "cpu"} if task.job == PS else {}
+        settings |= self.settings
+        if task in self.joining:
+            settings["PENSTOCK_JOINING"] = str(self.joining[task])
         args = (*self.flags.arguments(cluster, task), *self.program.args)
         return Invocation(str(self.program.script), args, settings, defaults)
 
@@ -101,6 +106,14 @@ class Engine(Protocol):
 
     def kill(self, task: Task) -> None:
         """Ends a task and its children, as by SIGKILL."""
+
+
+@runtime_checkable
+class ElasticEngine(Engine, Protocol):
+    """An engine whose job can have more or fewer tasks while it runs."""
+
+    def resize(self, size: Size) -> None:
+        """Changes `cluster` to one of this size. Tasks that stay keep their addresses; LaunchError if it cannot be."""
 
 
 Place = Callable[[Request, Events], AbstractContextManager[Engine]]

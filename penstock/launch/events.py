@@ -75,13 +75,35 @@ class Notice:
 
 
 @dataclass(frozen=True)
+class ScaleWanted:
+    """Somebody asks for other numbers of tasks (None: as before). Each call of `answer` tells a line, or the end."""
+
+    ps: int | None
+    workers: int | None
+    answer: Callable[[str, int | None], None]  # a text, and an exit code with the last one
+
+
+@dataclass(frozen=True)
+class Resized:
+    """The first parameter server has changed the membership of the job; a `problem` says why it has not."""
+
+    text: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Tasks have joined or left: `engine.cluster` has changed."""
+
+
+@dataclass(frozen=True)
 class Signal:
     """The launcher got a signal."""
 
     number: int
 
 
-Event = Output | UnderWay | Ended | Moved | Notice | Signal
+Event = Output | UnderWay | Ended | Moved | Notice | ScaleWanted | Resized | Scaled | Signal
 
 
 class Events:

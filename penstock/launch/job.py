@@ -120,6 +120,9 @@ class Job:
         self._restarts: Counter[Task] = Counter()
         self._starts: Counter[Task] = Counter()
         self._restart_at: dict[Task, float] = {}
+        self._joining: set[Task] = set()  # these are no part of the job yet
+        self._leaving: dict[Task, float] = {}  # these are none any more: when more is done to end them
+        self._asked_to_leave: set[Task] = set()
         self._moving: set[Task] = set()  # these were asked to end, to be started with new addresses
         self._moved_by: float | None = None
         self._over_by: float | None = None
@@ -135,7 +138,7 @@ class Job:
     @property
     def deadline(self) -> float | None:
         """The time at which `due` must be called, if nothing happens before."""
-        times = [*self._restart_at.values(), self._moved_by, self._over_by, self._kill_at]
+        times = [*self._restart_at.values(), *self._leaving.values(), self._moved_by, self._over_by, self._kill_at]
         return min((time for time in times if time is not None), default=None)
 
     def start(self) -> list[Instruction]:
@@ -150,6 +153,57 @@ class Job:
         self._under_way.add(task)
         if serves:
             self._serving.add(task)
+
+    def join(self, tasks: Sequence[Task]) -> list[Instruction]:
+        """Starts more tasks. If one ends before `joined`, that is no failure of the job."""
+        self._joining.update(tasks)
+        self._phases.update(dict.fromkeys(tasks, _Phase.WAITING))
+        self._under_way.difference_update(tasks)
+        return [self._start(task) for task in tasks]
+
+    def is_under_way(self, task: Task) -> bool:
+        """Tells if a task does its work."""
+        return task in self._under_way
+
+    def joined(self, tasks: Sequence[Task]) -> None:
+        """Records that tasks are part of the job: it waits for them, and restarts them."""
+        self._joining.difference_update(tasks)
+        self._trainers += [task for task in tasks if task.job in (CHIEF, WORKER)]
+        self._waited_for += [task for task in tasks if task.job in (CHIEF, WORKER, EVALUATOR)]
+
+    def leave(self, tasks: Sequence[Task], now: float) -> list[Instruction]:
+        """Ends tasks, which are no part of the job from now on. Workers have a while to end by themselves."""
+        instructions: list[Instruction] = []
+        for each in (self._trainers, self._waited_for):
+            each[:] = [task for task in each if task not in tasks]
+        for task in tasks:
+            self._joining.discard(task)
+            self._restart_at.pop(task, None)
+            if self._phases.get(task) is not _Phase.RUNNING:
+                self._phases.pop(task, None)
+            elif task.job == PS or task not in self._under_way:
+                instructions += self._ask_to_leave(task, now)
+            else:
+                self._leaving[task] = now + self._policy.kill_after
+        return [*instructions, *(self._progress(now) if not self.stopping else [])]
+
+    def _ask_to_leave(self, task: Task, now: float) -> list[Instruction]:
+        self._asked_to_leave.add(task)
+        self._leaving[task] = now + self._policy.kill_after
+        return [Terminate(task)]
+
+    def _overdue(self, task: Task, now: float) -> list[Instruction]:
+        """Ends a task that leaves and has not ended yet: by asking, and then without."""
+        if task not in self._asked_to_leave:
+            return self._ask_to_leave(task, now)
+        self._leaving[task] = now + self._policy.kill_after
+        return [Kill(task)]
+
+    def _gone(self, task: Task) -> None:
+        del self._phases[task]
+        self._leaving.pop(task, None)
+        self._asked_to_leave.discard(task)
+        self._joining.discard(task)
 
     def moved(self, tasks: Collection[Task], now: float) -> list[Instruction]:
         """Records that tasks have new addresses: all others that run are stopped, and started anew to learn them."""
@@ -176,6 +230,12 @@ class Job:
             if code > 0 and error and not _ERRORS_OF_OTHERS.match(error):
                 self._note_failure(task, code, error)
             return self._finish()
+        if task in self._leaving:
+            self._gone(task)
+            return [Say(f"{task} has left")]
+        if task in self._joining:
+            self._gone(task)
+            return [Say(f"{task} {why or how(code)}{f' ({error})' if error else ''} before it could join")]
         if task in self._moving:
             # Its code says nothing: it was asked to end.
             self._moving.discard(task)
@@ -193,6 +253,8 @@ class Job:
         if self._moved_by is not None and now >= self._moved_by:
             self._moved_by = None
             return [Kill(task) for task in self._moving]
+        if overdue := [task for task, time in self._leaving.items() if now >= time]:
+            return [instruction for task in overdue for instruction in self._overdue(task, now)]
         if self._over_by is not None and not self._needed(self._waited_for):  # the last ones turned out to serve
             return self.stop(0, "", now)
         if self._over_by is not None and now >= self._over_by:
@@ -223,6 +285,7 @@ class Job:
         self._over_by = None
         self._restart_at.clear()
         self._moving.clear()
+        self._leaving.clear()
         self._moved_by = None
         asked: list[Instruction] = []
         for task, phase in self._phases.items():

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable
 
 from penstock.launch.cluster import Task
-from penstock.launch.engine import Engine
-from penstock.launch.events import Ended, Event, Events, Moved, Notice, Output, Signal, UnderWay
+from penstock.launch.engine import Commands, Engine
+from penstock.launch.events import Ended, Event, Events, Moved, Notice, Output, Scaled, Signal, UnderWay
 from penstock.launch.job import Finish, Instruction, Job, Kill, Policy, Say, Start, Terminate
 from penstock.launch.output import Display, LastError, LineBuffer
+from penstock.launch.scaling import Scaling
 
 
 class _Reader:
@@ -67,12 +68,14 @@ class Launcher:
         policy: Policy,
         display: Display,
         moved: Callable[[dict[str, str]], None] | None = None,  # is called with the addresses when they have changed
+        commands: Commands | None = None,  # those of a job that can be scaled
     ) -> None:
         self._engine = engine
         self._events = events
         self._display = display
         self._moved = moved
         self._job = Job(engine.cluster.tasks, policy)
+        self._scaling = Scaling(self._job, engine, commands, events.post, display.add)
         self._readers: dict[Task, _Reader] = {}
         self._code: int | None = None
 
@@ -81,9 +84,12 @@ class Launcher:
         with self._events.signals():
             self._act(self._job.start())
             while self._code is None:
-                for event in self._events.next(self._job.deadline):
+                deadlines = [each for each in (self._job.deadline, self._scaling.deadline) if each is not None]
+                for event in self._events.next(min(deadlines, default=None)):
                     self._act(self._handle(event, time.monotonic()))
+                    self._act(self._scaling.handle(event, time.monotonic()))
                 self._act(self._job.due(time.monotonic()))
+                self._act(self._scaling.due(time.monotonic()))
                 if self._display.gone:
                     why = "nobody reads the output: stopping"
                     self._act(self._job.stop(128 + signal.SIGPIPE, why, time.monotonic()))
@@ -100,17 +106,23 @@ class Launcher:
                 reader.end()
                 return self._job.ended(task, code, now, reader.error.text, why)
             case Moved(tasks):
-                if self._moved:
-                    try:
-                        self._moved(self._engine.cluster.places)
-                    except OSError as error:
-                        self._display.notice(f"`penstock status` needs an address to find this job: {error}")
+                self._announce()
                 return self._job.moved(tasks, now)
+            case Scaled():
+                self._announce()
             case Notice(text):
                 self._display.notice(text)
             case Signal(number):
                 return self._job.interrupted(number, now)
         return []
+
+    def _announce(self) -> None:
+        """Tells where tasks are now."""
+        if self._moved:
+            try:
+                self._moved(self._engine.cluster.places)
+            except OSError as error:
+                self._display.notice(f"`penstock status` needs an address to find this job: {error}")
 
     def _act(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:

@@ -19,8 +19,11 @@ from penstock.launch.processes import Processes
 class LocalEngine:
     """Runs tasks as processes of this machine."""
 
-    def __init__(self, cluster: Cluster, commands: Commands, processes: Processes, needs: str = "") -> None:
+    def __init__(
+        self, cluster: Cluster, ports: Ports, commands: Commands, processes: Processes, needs: str = ""
+    ) -> None:
         self.cluster = cluster
+        self._ports = ports
         self._commands = commands
         self._processes = processes
         self._accelerators = shared_out(cluster.tasks)
@@ -29,11 +32,20 @@ class LocalEngine:
 
     def start(self, task: Task, attempt: int) -> None:
         """Starts the process of a task."""
-        run = self._commands.of(task, self.cluster)
+        run = self._commands.of(task, self.cluster.told_to(task))
         entry = [sys.executable, "-m", "penstock.launch.task", str(os.getpid())]
         # The launcher's own environment includes credentials.
         environment = {**run.environment(os.environ), **self._accelerators.get(task, {})}
         self._processes.start(task, lambda pipe: [*entry, str(pipe), run.script, *run.args], environment)
+
+    def resize(self, size: Size) -> None:
+        """Takes ports for the tasks that join. Those of tasks that left are kept for others that may join later."""
+        self.cluster = self.cluster.resized(size, [self._ports.address(task) for task in size.addressed])
+        self._accelerators |= {
+            task: settings
+            for task, settings in shared_out(self.cluster.tasks).items()
+            if task not in self._accelerators  # those that run have theirs
+        }
 
     def terminate(self, task: Task) -> None:
         """Sends SIGTERM to a task and its children."""
@@ -49,12 +61,50 @@ class LocalEngine:
 @contextmanager
 def place(request: Request, events: Events) -> Iterator[Engine]:
     """Runs tasks on this machine inside the `with`; afterwards none of their processes is left."""
-    with reserve(request.size, request.base_port) as cluster:
+    with ExitStack() as stack:
+        ports = Ports(stack)
+        cluster = ports.cluster(request.size, request.base_port)
         processes = Processes(events, events.post)
         try:
-            yield LocalEngine(cluster, request.commands, processes, request.needs.given)
+            yield LocalEngine(cluster, ports, request.commands, processes, request.needs.given)
         finally:
             processes.close()
+
+
+class Ports:
+    """The loopback ports of a job, reserved until `stack` ends.
+
+    >>> with ExitStack() as stack:
+    ...     Ports(stack).cluster(Size(ps=0, workers=1)).tasks
+    [Task(job='worker', index=0)]
+    """
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._addresses: dict[Task, str] = {}
+
+    def cluster(self, size: Size, first: int | None = None) -> Cluster:
+        """A cluster on free ports, or on those from `first` on."""
+        tasks = size.addressed
+        if first is not None and not 1 <= first <= 65536 - len(tasks):
+            raise LaunchError(
+                f"--base-port must leave room for {len(tasks)} ports between 1 and 65535, received {first}. "
+                f"Leave it out to have free ports picked."
+            )
+        places = [self.address(task, 0 if first is None else first + place) for place, task in enumerate(tasks)]
+        return Cluster.at(size, places)
+
+    def address(self, task: Task, port: int = 0) -> str:
+        """The address of a task, which it keeps."""
+        if task not in self._addresses:
+            self._addresses[task] = f"127.0.0.1:{self._bound(task, port)}"
+        return self._addresses[task]
+
+    def _bound(self, task: Task, port: int) -> int:
+        # On Linux the bound socket stays open: it does not listen, and lets a server bind that sets SO_REUSEADDR, as
+        # gRPC's do. No other program gets such a port, even while its task waits for a restart.
+        with ExitStack() as here:
+            return _bound(self._stack if sys.platform == "linux" else here, task, port)
 
 
 @contextmanager
@@ -65,19 +115,8 @@ def reserve(size: Size, first: int | None = None) -> Iterator[Cluster]:
     ...     cluster.tasks
     [Task(job='worker', index=0)]
     """
-    tasks = size.addressed
-    if first is not None and not 1 <= first <= 65536 - len(tasks):
-        raise LaunchError(
-            f"--base-port must leave room for {len(tasks)} ports between 1 and 65535, received {first}. "
-            f"Leave it out to have free ports picked."
-        )
     with ExitStack() as stack:
-        ports = [_bound(stack, task, 0 if first is None else first + place) for place, task in enumerate(tasks)]
-        if sys.platform != "linux":
-            stack.close()
-        # On Linux the bound sockets stay open: they do not listen, and let a server bind that sets SO_REUSEADDR, as
-        # gRPC's do. No other program gets such a port, even while its task waits for a restart.
-        yield Cluster.at(size, [f"127.0.0.1:{port}" for port in ports])
+        yield Ports(stack).cluster(size, first)
 
 
 def _bound(stack: ExitStack, task: Task, port: int) -> int:

@@ -104,8 +104,13 @@ class Screen:
         self.gone = False
         self._console = console = Console(file=stream)
         # Rendered once: a terminal gets colours, a file or a pipe gets plain text.
-        self._prefixes = {task: _prefix(console, f"[{task}]", _colour(task)) for task in tasks}
+        self._prefixes: dict[Task, bytes] = {}
+        self.add(tasks)
         self._own = _prefix(console, "[launch]", "dim")
+
+    def add(self, tasks: Sequence[Task]) -> None:
+        """Prepare to show lines of more tasks."""
+        self._prefixes |= {task: _prefix(self._console, f"[{task}]", _colour(task)) for task in tasks}
 
     def lines(self, task: Task, lines: Sequence[bytes]) -> None:
         """Show lines of a task."""
@@ -211,14 +216,26 @@ class Display:
         self._bars = Bars(_terminal(self.screens))
         self._files: dict[Task, BinaryIO] = {}
         try:
-            logs.mkdir(parents=True, exist_ok=True)
+            self._open(tasks)
+        except LaunchError:
+            self.close()
+            raise
+
+    def add(self, tasks: Sequence[Task]) -> None:
+        """Shows more tasks from now on. One that was there before goes on with its log."""
+        for screen in self.screens.values():
+            screen.add(tasks)
+        self._open([task for task in tasks if task not in self._files])
+
+    def _open(self, tasks: Sequence[Task]) -> None:
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
             for task in tasks:
                 # Unbuffered, since a log is read while the task runs.
                 self._files[task] = self.log(task).open("wb", buffering=0)
         except OSError as error:
-            self.close()
             raise LaunchError(
-                f"cannot write logs to '{logs}': {error.strerror}. Give another directory with --log-dir."
+                f"cannot write logs to '{self.logs}': {error.strerror}. Give another directory with --log-dir."
             ) from error
 
     def log(self, task: Task) -> Path:

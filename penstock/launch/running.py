@@ -1,4 +1,4 @@
-"""Lists the running jobs of this user: one small file for each, so that `penstock status` finds them.
+"""Lists the running jobs of this user: one small file for each, so that `penstock status` and `scale` find them.
 
 The launcher writes its file and removes it at the end. A stale file, left by a launcher that was killed, is recognized
 by its process: none has that number, or it was started at another time.
@@ -65,6 +65,17 @@ def _write(path: Path, job: RunningJob) -> None:
         raise
 
 
+def beside(pid: int, what: str) -> Path:
+    """The path of a file that the launcher of that process has beside its own; OSError for an unsafe folder.
+
+    `what` is "sock", at which it hears `penstock scale`, or "membership", the record of the tasks that there are.
+    """
+    folder = _folder()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _check(folder)
+    return folder / f"{pid}.{what}"
+
+
 def running_jobs() -> list[RunningJob]:
     """The running jobs of this user, the most recent first. Stale files are removed."""
     folder = _folder()
@@ -82,7 +93,8 @@ def running_jobs() -> list[RunningJob]:
         if job.started == started(job.pid):
             jobs.append(job)
         else:
-            path.unlink(missing_ok=True)
+            for stale in (path, path.with_suffix(".sock"), path.with_suffix(".membership")):
+                stale.unlink(missing_ok=True)
     return jobs
 
 

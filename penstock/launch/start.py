@@ -62,7 +62,8 @@ def launch(
     --task_index. The exit code is 0 if all workers end well, else that of the first task that failed for good.
     """
     from penstock.launch.cluster import LaunchError, Size  # start-up
-    from penstock.launch.engine import Commands, Request  # start-up
+    from penstock.launch.doorbell import listening  # start-up
+    from penstock.launch.engine import Commands, ElasticEngine, Request  # start-up
     from penstock.launch.engines import engine_named, submitted  # start-up
     from penstock.launch.events import Events  # start-up
     from penstock.launch.flags import flags_of, knows_clusters  # start-up
@@ -120,7 +121,12 @@ def launch(
                     moved = stack.enter_context(announced(str(script), cluster.places))
                 except OSError as error:
                     display.notice(f"`penstock status` needs an address to find this job: {error}")
-                code = Launcher(engine, events, policy, display, moved).run()
+                try:
+                    if moved is not None and isinstance(engine, ElasticEngine):
+                        stack.enter_context(listening(events, commands))
+                except OSError as error:
+                    display.notice(f"`penstock scale` cannot reach this job: {error}")
+                code = Launcher(engine, events, policy, display, moved, commands).run()
                 outcome = "done" if code == 0 else f"ended with exit code {code}"
                 display.notice(f"{outcome} after {time.monotonic() - started:.1f} s; logs in {display.logs}")
             finally:

@@ -12,6 +12,7 @@ from typing import Any
 from penstock.errors import DeadlineExceededError, OpError, PermissionDeniedError, UnavailableError
 from penstock.launch.cluster import Task
 from penstock.launch.cluster_view import task_of, view_of
+from penstock.master.membership import Membership
 from penstock.wire.control import ControlClient
 
 DEADLINE = 3.0  # seconds after which a task counts as not answering
@@ -55,6 +56,9 @@ class Watch:
         self.addresses = {
             Task(job.name, number): at for job in answer.cluster.job for number, at in sorted(job.tasks.items())
         }
+        if answer.membership:  # tasks have joined or left since the job began
+            members = Membership.from_json(answer.membership, f"the status of {address}").tasks
+            self.addresses = {Task(job, n): at for job, tasks in members.items() for n, at in sorted(tasks.items())}
         asked = task_of(answer.task)
         if asked is not None:
             self.addresses[asked] = address  # the task's own address may differ, such as one with port 0

@@ -9,7 +9,8 @@ from typing import Any
 
 from penstock import logging
 from penstock.errors import CancelledError, InternalError, OpError
-from penstock.master.master import Master, Signature
+from penstock.master.master import Master
+from penstock.master.signature import Signature
 from penstock.master.tasks import Tasks
 from penstock.passes.ir import Subgraph
 from penstock.wire.messages import RunGraph

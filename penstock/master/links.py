@@ -21,13 +21,27 @@ from penstock.errors import (
     UnavailableError,
     error_from_code,
 )
+from penstock.master.gate import close_all, open_all, server_lost
+from penstock.master.membership import Membership
 from penstock.master.tasks import Answer
 from penstock.wire import endpoint
 from penstock.wire.channel import Channel, keepalive_secs
 from penstock.wire.control import STATUS_SECS, ControlClient
 from penstock.wire.credentials import Credentials
 from penstock.wire.loop import Loop
-from penstock.wire.messages import Cancel, Done, Failed, Free, Hello, Message, RunGraph, Tensors
+from penstock.wire.messages import (
+    Cancel,
+    Done,
+    Failed,
+    Free,
+    GateClosed,
+    GateIdle,
+    GateOpen,
+    Hello,
+    Message,
+    RunGraph,
+    Tensors,
+)
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.step import Step
 from penstock.worker.timeline import encoded
@@ -49,6 +63,8 @@ class Link:
         self._asked: dict[int, Answer] = {}  # answers to steps that the peer runs for us
         self._lost = Cancellation()
         self._running: set[int] = set()  # steps that we run for the peer
+        self.on_idle: Callable[[int, int], None] = lambda incarnation, round_: None  # a client answers in a round
+        self.on_membership: Callable[[Membership], None] = lambda membership: None  # the peer tells of a new one
 
     # Requests to the peer
 
@@ -83,6 +99,13 @@ class Link:
         except UnavailableError:
             pass  # the peer cancels all our steps when the connection is lost
 
+    def tell(self, message: GateClosed | GateIdle | GateOpen) -> None:
+        """Sends what needs no answer if the peer is gone."""
+        try:
+            self.channel.send(message)
+        except UnavailableError:
+            pass  # both sides hear of the loss, and open their gates
+
     def free(self, resources: Sequence[tuple[str, str]], graphs: Sequence[int]) -> None:
         """Tells the peer which resources, by container and name, and which graphs we use no more."""
         try:
@@ -116,6 +139,15 @@ class Link:
             if self._worker is not None:
                 resources = zip(message.resources[::2], message.resources[1::2], strict=True)
                 self._worker.free(list(resources), message.graphs)
+        elif isinstance(message, GateClosed):
+            number = message.round
+            close_all(self.incarnation, number, lambda: self.tell(GateIdle(number)))
+        elif isinstance(message, GateIdle):
+            self.on_idle(self.incarnation, message.round)
+        elif isinstance(message, GateOpen):
+            membership = Membership.from_json(message.membership, f"a message of {self.peer}")
+            self.on_membership(membership)
+            open_all(self.incarnation, membership)
         else:
             raise DataLossError(f"{self.peer} sent a {type(message).__name__} in the middle of steps.")
 
@@ -179,6 +211,8 @@ class Links:
         self.credentials = credentials
         self.loop = Loop(task)
         self.on_lost: Callable[[int], None] = lambda incarnation: None  # called when a peer is lost
+        self.on_idle: Callable[[int, int], None] = lambda incarnation, round_: None  # see Link
+        self.on_membership: Callable[[Membership], None] = lambda membership: None
         self._lock = threading.Lock()
         self._links: dict[str, Link] = {}
         self._others: set[Link] = set()  # of clients, and second links to a task, if both sides have opened one
@@ -262,16 +296,22 @@ class Links:
             link.on_close(channel, reason)
             if not left:
                 self.on_lost(link.incarnation)
+                server_lost(link.incarnation)
             logging.debug("%s: the link to %s has ended: %s", self.task or "client", link.peer, reason.message)
 
         if stale is not None:
             stale.channel.close(message=f"{link.peer} has come back as another incarnation")
+        link.on_idle, link.on_membership = self.on_idle, self.on_membership
         link.channel.start(link.on_message, lost, self.loop)
         return link
 
+    def to(self, incarnation: int) -> Link | None:
+        """Returns an open link to a process, or None."""
+        return next((link for link in self.all() if link.incarnation == incarnation), None)
+
     def has(self, incarnation: int) -> bool:
         """Tells if there is an open link to a process."""
-        return any(link.incarnation == incarnation for link in self.all())
+        return self.to(incarnation) is not None
 
     def all(self) -> list[Link]:
         """Returns all open links."""

@@ -8,20 +8,23 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from penstock.errors import AbortedError, CancelledError, DeadlineExceededError, InternalError, OpError
 from penstock.graph.operation import Operation, Tensor
+from penstock.master.gate import HELD, Gate
+from penstock.master.membership import Membership, Moved
+from penstock.master.signature import LocalPart, Part, Signature
 from penstock.master.step_tracker import Action, CancelPart, StepTracker
-from penstock.master.tasks import Task, Tasks, session_closed
+from penstock.master.tasks import Tasks, session_closed
 from penstock.memory import without_collecting
 from penstock.passes import pipeline
 from penstock.passes.ir import Subgraph
 from penstock.passes.partition import Partition, partition
 from penstock.passes.prune import prune
+from penstock.passes.replicas import JOINS
 from penstock.passes.split import devices_in
 from penstock.wire.loop import Signal
 from penstock.wire.messages import Done, RunGraph
@@ -31,42 +34,8 @@ from penstock.worker.step import Step
 from penstock.worker.worker import Worker
 
 _NO_CLOSURE = ClosureId(0, 0, 0)
+_CLOSED = -2  # the version of a closed master: no signature has it
 GRACE_SECS = 1.0  # after a part has failed, the others have so long to answer
-
-
-@dataclass(slots=True, eq=False)
-class _Part:
-    """A partition that is registered with its task. A step has one part for each."""
-
-    task: Task
-    graph: Any  # the handle that the task gave for it
-    feeds: list[int]
-    fetches: list[int]
-
-
-@dataclass(slots=True, eq=False)
-class _LocalPart(_Part):
-    """A part in this process. It runs in the thread that calls `run`."""
-
-    worker: Worker
-
-
-class Signature:
-    """Holds a graph that is compiled for one set of feeds and fetches."""
-
-    __slots__ = ("fetch_count", "local_part", "other_parts", "run_whole", "wait")
-
-    def __init__(self, parts: list[_Part], fetch_count: int) -> None:
-        self.local_part = next((p for p in parts if isinstance(p, _LocalPart)), None)
-        self.other_parts = [p for p in parts if p is not self.local_part]
-        self.fetch_count = fetch_count
-        # A thread that waits for tasks of other processes reads their loop meanwhile, if they share one.
-        loops = {id(p.task.loop): p.task.loop for p in self.other_parts if p.task.loop is not None}
-        self.wait = next(iter(loops.values())).wait if len(loops) == 1 else Signal.wait
-        # A step of one local task has no Send or Recv, and is a plain call.
-        self.run_whole: Callable[[Sequence[Any], Step], list[Any]] | None = None
-        if self.local_part is not None and not self.other_parts:
-            self.run_whole = self.local_part.worker.runner(self.local_part.graph)
 
 
 class Master:
@@ -84,8 +53,15 @@ class Master:
         self._numbers = itertools.count(secrets.randbits(62))
         self._signatures: dict[Any, Signature] = {}
         self._lock = threading.Lock()
-        self._running: set[Cancellation] = set()
-        self._closed = False
+        self.running: dict[Cancellation, Signature] = {}
+        # Of the membership; HELD or _CLOSED while no step may begin. A step notes that it runs, then compares versions.
+        self.version = self.tasks.membership.version
+        self._gate = Gate(self)
+
+    @property
+    def is_closed(self) -> bool:
+        """Tells if the session is closed."""
+        return self.version == _CLOSED
 
     # Signatures
 
@@ -111,7 +87,7 @@ class Master:
             if found is None:
                 found = self._signatures[key] = self._compile(feeds, fetches, targets, done, deadline)
         except AbortedError as error:
-            if self._closed:
+            if self.is_closed:
                 raise session_closed() from error  # closing it has removed the graph
             raise
         finally:
@@ -150,25 +126,51 @@ class Master:
 
     def compiled(self, subgraph: Subgraph, deadline: float | None = None) -> Signature:
         """Returns a graph compiled for its tasks, with what is fed and fetched."""
+        while True:
+            try:
+                return self._placed(subgraph, deadline)
+            except Moved as error:
+                self.follow(error.membership)
+
+    def follow(self, membership: Membership) -> None:
+        """Places graphs by a newer membership from now on."""
+        self.tasks.follow(membership)
+        if self.version >= 0:
+            self.version = membership.version
+
+    def _placed(self, source: Subgraph, deadline: float | None) -> Signature:
         self.compilations += 1
-        fetch_count = len(subgraph.fetches)
-        subgraph = pipeline.applied(pipeline.GRAPH, subgraph)
         tasks, soft = self.tasks, self.soft_placement
+        fetch_count, version, homes = len(source.fetches), tasks.membership.version, tasks.homes
+        subgraph = pipeline.applied((*pipeline.replicas(tasks.added_workers), *pipeline.GRAPH), source)
         tasks.require(devices_in(subgraph.nodes), deadline)
-        subgraph = pipeline.applied(pipeline.placement(tasks.device_names, soft), subgraph)
+        subgraph = pipeline.applied(pipeline.placement(tasks.device_names, soft, homes), subgraph)
         if self.log_placement:
             for node in subgraph.nodes:
                 print(f"{node.name}: ({node.op.name}): {node.device}", flush=True)
         subgraph = pipeline.applied(pipeline.PLACED, subgraph)
         keys = itertools.count()
         passes = pipeline.over_tasks if tasks.are_several else pipeline.over_devices
-        subgraph = pipeline.applied(passes(tasks.device_names, soft, keys), subgraph)
-        return Signature([self._register(p, deadline) for p in partition(subgraph, keys)], fetch_count)
+        subgraph = pipeline.applied(passes(tasks.device_names, soft, keys, homes), subgraph)
+        parts = [self._register(p, deadline, version) for p in partition(subgraph, keys)]
+        signature = Signature(parts, fetch_count, source if tasks.numbers() else None, version)
+        if tasks.is_joining and any(JOINS in node.attrs for node in source.nodes):
+            signature.joins, signature.version = True, HELD
+        return signature
 
-    def _register(self, part: Partition, deadline: float | None) -> _Part:
+    def _place_anew(self, signature: Signature, deadline: float | None) -> None:
+        """Places the graph of a signature by the membership of now."""
+        with self._lock:
+            if signature.version != self.version and self.version >= 0 and signature.source is not None:
+                fresh = self.compiled(signature.source, deadline)
+                self.forget(signature)
+                signature.become(fresh)
+
+    def _register(self, part: Partition, deadline: float | None, version: int) -> Part:
         task = self.tasks[part.task] if part.task else self.tasks.default
-        about = task, task.register(part.subgraph, self.session, deadline), part.feeds, part.fetches
-        return _Part(*about) if task.worker is None else _LocalPart(*about, task.worker)
+        graph = task.register(part.subgraph, self.session, deadline, version=version)
+        about = task, graph, part.feeds, part.fetches
+        return Part(*about) if task.worker is None else LocalPart(*about, task.worker)
 
     # Steps
 
@@ -191,17 +193,29 @@ class Master:
             return self._run_parts(signature, fed, timeout, trace, times, closure, cancelled)
         cancelled = cancelled or Cancellation()
         step = Step(cancelled, None if timeout is None else time.monotonic() + timeout, trace)
-        self._running.add(cancelled)
+        self.running[cancelled] = signature
         try:
-            if self._closed:
-                raise session_closed()
+            if signature.version != self.version and not self._may_run(signature, cancelled, step.deadline):
+                return self.run(signature, fed, timeout, trace, times, closure, cancelled)
             return signature.run_whole(fed, step), step, []
         except AbortedError as error:
-            if self._closed:
+            if self.is_closed:
                 raise session_closed() from error
             raise
         finally:
-            self._running.discard(cancelled)
+            self.running.pop(cancelled, None)
+            if signature.version != self.version:
+                self._gate.step_ended()
+
+    def _may_run(self, signature: Signature, step: Cancellation, deadline: float | None) -> bool:
+        """Waits until a step may begin. False: it must begin again, since its graph has been placed anew meanwhile."""
+        if self.is_closed:
+            raise session_closed()
+        if self._gate.pass_through(signature, step, deadline):
+            return True
+        self.running.pop(step, None)
+        self._place_anew(signature, deadline)
+        return False
 
     def _run_parts(
         self,
@@ -218,20 +232,23 @@ class Master:
         run = _StepDriver(next(self._numbers), signature, timeout, trace, times, closure)
         if cancelled is not None:
             cancelled.on_cancel(run.cancelled.set)
-        self._running.add(run.cancelled)
+        self.running[run.cancelled] = signature
         try:
-            if self._closed:
-                raise session_closed()
+            if signature.version != self.version and not self._may_run(signature, run.cancelled, run.deadline):
+                return self.run(signature, fed, timeout, trace, times, closure, cancelled)
             return run(fed)
         finally:
-            self._running.discard(run.cancelled)
+            self.running.pop(run.cancelled, None)
+            if signature.version != self.version:
+                self._gate.step_ended()
             run.cancelled.clear()
 
     def close(self) -> None:
         """Cancels the steps in flight, refuses further ones, and tells all tasks to forget the session."""
-        self._closed = True
-        for cancelled in list(self._running):
+        self.version = _CLOSED
+        for cancelled in list(self.running):
             cancelled.set()
+        self._gate.wake()
         for task in self.tasks.connected():
             task.close_session(self.session)
 
@@ -253,12 +270,12 @@ class _StepDriver:
         self._times = times
         self._signature = signature
         self._timeout = timeout
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self.deadline = None if timeout is None else time.monotonic() + timeout
         self._trace = trace
         self._traces: list[bytes] = []
         local = signature.local_part
         parts = signature.other_parts if local is None else [local, *signature.other_parts]
-        self._tracker: StepTracker[_Part] = StepTracker(parts)
+        self._tracker: StepTracker[Part] = StepTracker(parts)
         self._lock = threading.Lock()
         self._changed, self._ended = Signal(), Signal()  # set at the first error or the end, and at the end
         self.cancelled = Cancellation()
@@ -295,7 +312,7 @@ class _StepDriver:
                 results[position] = value.copy() if borrowed else value
         return results, step, self._traces
 
-    def _start(self, part: _Part, fed: list[Any], keys: Sequence[int], tensors: list[Any]) -> None:
+    def _start(self, part: Part, fed: list[Any], keys: Sequence[int], tensors: list[Any]) -> None:
         def answer(result: Done | OpError) -> None:
             if isinstance(result, OpError):
                 self._handle(lambda tracker: tracker.failed(part, result))
@@ -322,7 +339,7 @@ class _StepDriver:
         except OpError as error:
             answer(error)
 
-    def _run_local(self, part: _LocalPart, fed: list[Any], step: Step) -> None:
+    def _run_local(self, part: LocalPart, fed: list[Any], step: Step) -> None:
         try:
             values = part.worker.run_graph(part.graph, fed, step)
         except OpError as error:
@@ -336,7 +353,7 @@ class _StepDriver:
         else:
             self._handle(lambda tracker: tracker.finished(part, values))
 
-    def _handle(self, event: Callable[[StepTracker[_Part]], list[Action[_Part]]]) -> None:
+    def _handle(self, event: Callable[[StepTracker[Part]], list[Action[Part]]]) -> None:
         """Reports an event to the tracker, and does what it says."""
         with self._lock:
             actions = event(self._tracker)
@@ -355,7 +372,7 @@ class _StepDriver:
     def _wait(self) -> None:
         """Waits until all parts have answered. After the first error the others have GRACE_SECS to answer."""
         tracker = self._tracker
-        remaining = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        remaining = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
         # The wait ends without a deadline, too: a task that is lost, or silent for long, counts as an error.
         if not self._signature.wait(self._changed, remaining):
             late = ", ".join(p.task.name for p in tracker.waiting)

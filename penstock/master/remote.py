@@ -11,6 +11,7 @@ from typing import Any
 from penstock import logging
 from penstock.errors import AbortedError, CancelledError, DeadlineExceededError, OpError, UnavailableError
 from penstock.master.links import Link, Links
+from penstock.master.membership import Membership, Moved, is_refusal
 from penstock.master.tasks import Answer, session_closed
 from penstock.passes.ir import Subgraph
 from penstock.passes.portable import to_graph_def
@@ -38,9 +39,10 @@ def within(timeout: float, deadline: float | None) -> float:
 class _RemoteGraph:
     """Keeps a partition of another task, to register it again after a lost connection."""
 
-    __slots__ = ("definition", "handle", "is_function", "link", "session")
+    __slots__ = ("definition", "handle", "is_function", "link", "session", "version")
 
-    def __init__(self, definition: Any, session: str, is_function: bool) -> None:
+    def __init__(self, definition: Any, session: str, is_function: bool, version: int) -> None:
+        self.version = version  # of the membership by which it was placed
         self.is_function = is_function
         self.definition = definition
         self.session = session
@@ -73,6 +75,11 @@ class RemoteTask:
     def device_names(self) -> list[str]:
         """Returns the full names of its devices."""
         return [d.name for d in self.devices]
+
+    @property
+    def incarnation(self) -> int:
+        """The number of this start of the task's server; 0 before it is connected to."""
+        return self._incarnation
 
     @property
     def is_connected(self) -> bool:
@@ -170,11 +177,25 @@ class RemoteTask:
         return link
 
     def register(
-        self, subgraph: Subgraph, session: str, deadline: float | None = None, is_function: bool = False
+        self,
+        subgraph: Subgraph,
+        session: str,
+        deadline: float | None = None,
+        is_function: bool = False,
+        version: int = 0,
     ) -> _RemoteGraph:
-        """Registers a partition, or a function that the task drives itself; steps can name it from then on."""
-        graph = _RemoteGraph(to_graph_def(subgraph), session, is_function)
-        self._register(graph, self.connect(start_timeout(), deadline), deadline)
+        """Registers a partition, or a function that the task drives itself; steps can name it from then on.
+
+        Raises Moved if the partition was placed by another membership than the task's.
+        """
+        graph = _RemoteGraph(to_graph_def(subgraph), session, is_function, version)
+        try:
+            self._register(graph, self.connect(start_timeout(), deadline), deadline)
+        except AbortedError as error:
+            if not is_refusal(error):
+                raise
+            status = self._open_control().get_status(timeout=within(STATUS_SECS, deadline))
+            raise Moved(Membership.from_json(status.membership)) from error
         return graph
 
     def _register(self, graph: _RemoteGraph, link: Link, deadline: float | None) -> None:
@@ -182,7 +203,14 @@ class RemoteTask:
         client, timeout = self._links.incarnation, None if deadline is None else within(float("inf"), deadline)
         try:
             graph.handle = self._open_control().register_graph(
-                graph.session, client, graph.definition, timeout, link.watched, self.cluster, graph.is_function
+                graph.session,
+                client,
+                graph.definition,
+                timeout,
+                link.watched,
+                self.cluster,
+                graph.is_function,
+                graph.version,
             )
         except CancelledError as error:
             if self._closed.is_set() or link.channel.is_open:
@@ -236,11 +264,11 @@ class RemoteTask:
             self._link.cancel(step, why)
 
     def close_session(self, session: str) -> None:
-        """Tells the task to forget a session's graphs, if it can be reached."""
+        """Tells the task to forget a session's graphs, if it can be reached; "" if it has none there."""
         control = self._control
         self._closed.set()  # stops threads of steps that are about to connect again
         try:
-            if control is not None and self._link is not None and self._link.channel.is_open:
+            if session and control is not None and self._link is not None and self._link.channel.is_open:
                 control.close_session(session)
         except OpError as error:
             logging.debug("%s: a session could not be closed: %s", self.name, error.message)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from penstock.errors import CancelledError, OpError
 from penstock.graph.device import DeviceSpecV2
+from penstock.master.cluster import ClusterSpec
+from penstock.master.membership import JOINING, NOTHING_CHANGED, PS, Membership
 from penstock.passes.ir import Subgraph
+from penstock.passes.relocate import Homes
 from penstock.wire.loop import Loop
 from penstock.wire.messages import Done, RunGraph
 from penstock.worker.step import Step
@@ -37,9 +41,18 @@ class Task(Protocol):
         """The loop that reads what the task sends, if the task is in another process."""
 
     @property
+    def incarnation(self) -> int:
+        """The number of this start of the task's server."""
+
+    @property
     def device_names(self) -> list[str]: ...
     def register(
-        self, subgraph: Subgraph, session: str, deadline: float | None = None, is_function: bool = False
+        self,
+        subgraph: Subgraph,
+        session: str,
+        deadline: float | None = None,
+        is_function: bool = False,
+        version: int = 0,
     ) -> Any: ...
     def start(self, graph: Any, request: RunGraph, answer: Answer) -> None: ...
     def cancel(self, step: int, why: OpError) -> None: ...
@@ -65,8 +78,18 @@ class LocalTask:
         self.devices = worker.devices
         self.device_names = worker.device_names
 
+    @property
+    def incarnation(self) -> int:
+        """The number of this start of the server; 0 without one."""
+        return self.worker.incarnation
+
     def register(
-        self, subgraph: Subgraph, session: str, deadline: float | None = None, is_function: bool = False
+        self,
+        subgraph: Subgraph,
+        session: str,
+        deadline: float | None = None,
+        is_function: bool = False,
+        version: int = 0,
     ) -> int:
         """Registers a partition, or a whole function that the task drives itself, and returns its handle."""
         if is_function:
@@ -115,13 +138,55 @@ class Tasks:
     """Holds the tasks that a session may use, and connects to each when a graph first names it."""
 
     def __init__(
-        self, default: Task, make: Callable[[str, int, float | None], Task | None], known: dict[str, list[int]]
+        self,
+        default: Task,
+        make: Callable[[str, int, float | None], Task | None],
+        cluster: ClusterSpec | None = None,
+        passes: Callable[[str, int], bool] = lambda job, number: True,
     ) -> None:
         self.default = default
+        self.membership = NOTHING_CHANGED
         self._make = make
-        self._known = known  # job: task numbers
+        self._told = cluster or ClusterSpec({})  # of which the program knows
+        self._passes = passes  # tells if a task, by job and number, may be used
+        self._known = self._of(self._told)  # job: task numbers
         self._tasks: dict[str, Any] = {default.name: default}
         self._lock = threading.Lock()
+
+    def _of(self, cluster: ClusterSpec) -> dict[str, list[int]]:
+        known = {job: [n for n in cluster.task_indices(job) if self._passes(job, n)] for job in cluster.jobs}
+        return {job: numbers for job, numbers in known.items() if numbers}
+
+    def follow(self, membership: Membership) -> None:
+        """Uses the tasks that a membership has from now on. Connections to those that have left end."""
+        self.membership = membership
+        self._known = self._of(membership.cluster)
+        with self._lock:
+            left = [name for name in self._tasks if membership.has_left(name) and name != self.default.name]
+            gone = [self._tasks.pop(name) for name in left]
+        for task in gone:
+            task.close_session("")
+
+    @property
+    def is_joining(self) -> bool:
+        """Tells if this task was started to join a running job, and is no member yet."""
+        since = int(os.environ.get(JOINING, "-1"))
+        return self.membership.version <= since and not self.membership.address(self.default.name)
+
+    @property
+    def has_left(self) -> bool:
+        """Tells if this task is no member any more."""
+        return not self.is_joining and self.membership.has_left(self.default.name)
+
+    @property
+    def homes(self) -> Homes | None:
+        """The tasks of resources that have moved; None if nothing has changed."""
+        return self.membership.places if self.membership.version else None
+
+    @property
+    def added_workers(self) -> int:
+        """The number of workers beyond those that the program knows of; negative if there are fewer."""
+        return self.membership.added_workers(self._told)
 
     @classmethod
     def in_process(cls, workers: Sequence[Worker]) -> Tasks:
@@ -129,7 +194,7 @@ class Tasks:
         by_name = {worker.name: worker for worker in workers}
         for worker in workers:
             worker.route = by_name.__getitem__
-        tasks = cls(LocalTask(workers[0]), lambda job, index, deadline: None, {})
+        tasks = cls(LocalTask(workers[0]), lambda job, index, deadline: None)
         tasks._tasks.update({w.name: LocalTask(w) for w in workers[1:]})
         return tasks
 
@@ -166,7 +231,10 @@ class Tasks:
         return [name for task in list(self._tasks.values()) for name in task.device_names]
 
     def require(self, devices: set[str], deadline: float | None = None) -> None:
-        """Connects to the tasks that are named in these devices."""
+        """Connects to the tasks that are named in these devices, and to those that resources have moved to."""
+        if self.membership.version:
+            for number in self._known.get(PS, ()):
+                self._connect(PS, number, deadline)
         for device in devices:
             spec = DeviceSpecV2.from_string(device)
             if spec.job in self._known:

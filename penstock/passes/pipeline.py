@@ -4,7 +4,7 @@ A pass is a function from one Subgraph to another and changes neither: it return
 nothing to do. In the master `prune` makes the first Subgraph of a graph, and `partition` the parts of the last one. The
 parameters of a pass, such as the devices there are, are bound here.
 
-    prune -> GRAPH -> placement -> PLACED -> over_tasks or over_devices -> partition -> WORKER -> plan
+    prune -> replicas -> GRAPH -> placement -> PLACED -> over_tasks or over_devices -> partition -> WORKER -> plan
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from penstock.passes.on_host import kernels_on_host, lists_on_host
 from penstock.passes.optimize import optimize
 from penstock.passes.place import place, put_on
 from penstock.passes.plan_lookups import plan_lookups
+from penstock.passes.relocate import Homes, relocate
+from penstock.passes.replicas import follow_replicas
 from penstock.passes.rows_on_host import rows_on_host
 from penstock.passes.sparse_lookups import gather_before_segments
 from penstock.passes.sparse_updates import fuse_sparse_updates, sum_before_sending, take_summed_rows
@@ -37,17 +39,29 @@ PLACED: tuple[Pass, ...] = (deal_ids, plan_lookups)
 WORKER: tuple[Pass, ...] = (gather_before_segments, take_summed_rows, fuse_sparse_updates, rows_on_host, read_late)
 
 
-def placement(devices: Sequence[str], soft: bool) -> tuple[Pass, ...]:
-    """The master, once it knows the devices."""
-    return (partial(place, devices=devices, soft=soft),)
+def replicas(added: int) -> tuple[Pass, ...]:
+    """The master, before all others, if there are more or fewer replicas than the program was told of."""
+    return (partial(follow_replicas, added=added),) if added else ()
 
 
-def over_tasks(devices: Sequence[str], soft: bool, keys: Iterator[int]) -> tuple[Pass, ...]:
+def placement(devices: Sequence[str], soft: bool, homes: Homes | None = None) -> tuple[Pass, ...]:
+    """The master, once it knows the devices; `homes` if tasks have joined or left since the job began."""
+    if homes is None:
+        return (partial(place, devices=devices, soft=soft),)
+    # The program still names tasks that have left.
+    named = [*devices, *(f"{task}/device:CPU:0" for task in homes.stand_ins)]
+    return partial(place, devices=named, soft=soft), partial(relocate, homes=homes)
+
+
+def over_tasks(devices: Sequence[str], soft: bool, keys: Iterator[int], homes: Homes | None = None) -> tuple[Pass, ...]:
     """The master, then, if there are several tasks; `keys` numbers the Sends."""
-    return (move_barriers, sum_before_sending, partial(split, devices=devices, soft=soft, keys=keys))
+    wish_for = (homes or Homes()).wish_for
+    return (move_barriers, sum_before_sending, partial(split, devices=devices, soft=soft, keys=keys, wish_for=wish_for))
 
 
-def over_devices(devices: Sequence[str], soft: bool, keys: Iterator[int]) -> tuple[Pass, ...]:
+def over_devices(
+    devices: Sequence[str], soft: bool, keys: Iterator[int], homes: Homes | None = None
+) -> tuple[Pass, ...]:
     """The master, then, if there is one task; `keys` numbers the nodes over several devices."""
     return (partial(split, devices=devices, soft=soft, keys=keys),) if len(devices) > 1 else ()
 

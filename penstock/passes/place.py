@@ -15,7 +15,7 @@ SPLIT_OPS = frozenset(("If", "While", "WhileTripCount"))
 _PARTS = ("job", "replica", "task", "device_type", "device_index")
 
 
-class _Groups:
+class Groups:
     """Nodes that must share a device, as a union-find forest."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ def place(subgraph: Subgraph, devices: Sequence[str], soft: bool = False, defaul
     known: dict[Any, str] = {}  # where all ask for the same: by all that the choice depends on
     following: list[Node] = []
     for nodes in _colocated(subgraph.nodes, several).lists(subgraph.nodes):
-        if len(nodes) == 1 and _is_apart(nodes[0]) and _references(nodes[0]):
+        if len(nodes) == 1 and is_apart(nodes[0]) and _references(nodes[0]):
             following += nodes
             continue
         kinds = {(node.device, node.op.host, node.op.name == "_Arg") for node in nodes}
@@ -105,9 +105,9 @@ def colocated_with(node: Node) -> list[str]:
     return [label.removeprefix("loc:@") for label in labels]
 
 
-def _colocated(nodes: Sequence[Node], several: bool) -> _Groups:
+def _colocated(nodes: Sequence[Node], several: bool) -> Groups:
     """Groups nodes that share a device. `several` tells if there are several tasks."""
-    groups = _Groups()
+    groups = Groups()
     by_name = {n.name: n for n in nodes}
     leaders: dict[str, Node] = {}
     for node in nodes:
@@ -116,7 +116,7 @@ def _colocated(nodes: Sequence[Node], several: bool) -> _Groups:
         for name in () if takes_list or "_class" not in node.attrs else colocated_with(node):
             leader = by_name.get(name) or leaders.setdefault(name, node)
             groups.join(leader, node)
-        apart = _is_apart(node)
+        apart = is_apart(node)
         for source, index in node.inputs:
             kind = source.dtypes[index]
             bound = kind is resource or (kind._is_ref_dtype and not _takes_elsewhere(node, source))
@@ -125,7 +125,7 @@ def _colocated(nodes: Sequence[Node], several: bool) -> _Groups:
     return groups
 
 
-def _is_apart(node: Node) -> bool:
+def is_apart(node: Node) -> bool:
     """Tells if a node need not be with the variables and the like that it takes: its bodies can be split."""
     # An If that picks one of several queues is with them: a handle does not travel.
     return node.op.name in SPLIT_OPS and not (node.op.name == "If" and resource in node.dtypes)

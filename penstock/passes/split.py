@@ -18,7 +18,7 @@ are placed: the task runs it on the host.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,16 +52,23 @@ def _devices_of(function: Function) -> set[str]:
     return found
 
 
-def split(subgraph: Subgraph, devices: Sequence[str], soft: bool, keys: Iterator[int]) -> Subgraph:
+def split(
+    subgraph: Subgraph,
+    devices: Sequence[str],
+    soft: bool,
+    keys: Iterator[int],
+    wish_for: Callable[[str], str] = lambda device: device,
+) -> Subgraph:
     """A placed subgraph with a copy of each control-flow node in every task that its bodies touch.
 
     The bodies of a node that takes variables of several devices of one task are placed. `keys` numbers the Sends of a
-    signature. A subgraph without such nodes is returned as it is.
+    signature. `wish_for` gives the device for one that a body names, whose task may have left. A subgraph without such
+    nodes is returned as it is.
 
     >>> keys = itertools.count()
     >>> partition(split(subgraph, devices, soft=False, keys=keys), keys)
     """
-    return _Splitter(devices, soft, keys).split(subgraph, {})
+    return _Splitter(devices, soft, keys, wish_for).split(subgraph, {})
 
 
 def _bodies(node: Node) -> dict[str, Function]:
@@ -72,8 +79,8 @@ def _bodies(node: Node) -> dict[str, Function]:
 
 
 class _Splitter:
-    def __init__(self, devices: Sequence[str], soft: bool, keys: Iterator[int]) -> None:
-        self._devices, self._soft, self._keys = devices, soft, keys
+    def __init__(self, devices: Sequence[str], soft: bool, keys: Iterator[int], wish_for: Callable[[str], str]) -> None:
+        self._devices, self._soft, self._keys, self._wish_for = devices, soft, keys, wish_for
 
     def split(self, subgraph: Subgraph, outside: dict[str, str]) -> Subgraph:
         """`outside` has the devices of the nodes around a body, by name."""
@@ -142,8 +149,13 @@ class _Splitter:
             fed[feed] = source.device if is_reference(feed.dtypes[0]) else node.device
 
         def wish(inner: Node) -> str:
+            # What writes to a captured variable is where it is: the variable may not be where the program has it.
+            if any(arg.is_ref for arg in inner.op.inputs):
+                for source, i in inner.inputs:
+                    if source in fed and source.dtypes[i]._is_ref_dtype:
+                        return fed[source]
             around = (device_of[name] for name in colocated_with(inner) if name in device_of)
-            return fed.get(inner) or inner.device or next(around, "")
+            return fed.get(inner) or self._wish_for(inner.device) or next(around, "")
 
         body = place(with_devices(body, wish), self._devices, self._soft, node.device)
         return self.split(sum_before_sending(body), device_of)

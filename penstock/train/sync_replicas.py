@@ -19,6 +19,11 @@ lost. Surplus tokens do no harm: once their step is over, their gradients are dr
 - When the chief dies, the others wait. When it comes back, it sets the step of the accumulators to the restored one
   and puts out enough new tokens for a step.
 - When the chief has lost another task and makes a new session, the queue stays open for the same reason.
+
+When workers join or leave by `penstock scale`, the numbers of gradients and tokens keep their share of the replicas:
+as many gradients as replicas stays that, and of eight replicas two are spared where one of four was
+(`passes/replicas.py`). They change between two steps: each replica that stays has its token then, one that joins gets
+its own when it sets `local_step`, for which it waits until it is a member, and that of one that leaves is not needed.
 """
 
 from __future__ import annotations
@@ -32,18 +37,20 @@ from tensorboard.compat.proto import config_pb2
 
 from penstock import logging
 from penstock.errors import CancelledError, FailedPreconditionError, OpError, OutOfRangeError
+from penstock.graph.dtype import int32
 from penstock.graph.graph import Graph
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.keys import GraphKeys
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.scopes import colocate_with, control_dependencies, device, name_scope
 from penstock.graph.typing import TensorLike
-from penstock.ops.array.creation import fill
+from penstock.ops.array.creation import constant, fill
 from penstock.ops.control.grouping import group, no_op
 from penstock.ops.queue.accumulator import ConditionalAccumulator, SparseConditionalAccumulator
 from penstock.ops.queue.queues import FIFOQueue
 from penstock.optim.compression import CompressingOptimizer
 from penstock.optim.optimizer import Optimizer
+from penstock.passes.replicas import JOINS, OF_REPLICAS
 from penstock.train.coordinator import Coordinator
 from penstock.train.queue_runner import QueueRunner
 from penstock.train.recovery import note_synchronous
@@ -135,6 +142,7 @@ class SyncReplicasOptimizer(Optimizer):
                 name="sync_rep_local_step",
             )
         self.local_step_init_op = assign(self._local_step, global_step)
+        self.local_step_init_op.op._set_attr(JOINS, True)
         self.ready_for_local_init_op = report_uninitialized_variables(global_variables())
         with name_scope(None, self._name):
             added, means = [], []
@@ -165,17 +173,23 @@ class SyncReplicasOptimizer(Optimizer):
         if isinstance(grad, Tensor):
             accumulator = ConditionalAccumulator(grad.dtype, shape=var.get_shape(), shared_name=shared_name)
             added = accumulator.apply_grad(grad, local_step=self._local_step)
-            mean = accumulator.take_grad(self._replicas_to_aggregate)
+            mean = accumulator.take_grad(self._share(self._replicas_to_aggregate))
         elif isinstance(grad, IndexedSlices):
             accumulator = SparseConditionalAccumulator(grad.dtype, shape=(), shared_name=shared_name)
             added = accumulator.apply_indexed_slices_grad(grad, local_step=self._local_step)
-            mean = accumulator.take_indexed_slices_grad(self._replicas_to_aggregate)
+            mean = accumulator.take_indexed_slices_grad(self._share(self._replicas_to_aggregate))
         else:
             raise ValueError(
                 f"Unknown grad type! For '{var.name}' expected a Tensor or IndexedSlices, received {grad!r}."
             )
         self._accumulator_list.append((accumulator, var.device))
         return added, mean
+
+    def _share(self, number: int) -> Tensor:
+        """A number of gradients or tokens, which keeps its share of the replicas when workers join or leave."""
+        share: Tensor = constant(number, dtype=int32, name="replicas")
+        share.op._set_attr(OF_REPLICAS, self._total_num_replicas)
+        return share
 
     def _make_tokens(self, added: list[Any], updated: Any) -> Any:
         """Makes the token queue and the op that the chief runs on it. Returns the train op of a replica."""
@@ -187,7 +201,9 @@ class SyncReplicasOptimizer(Optimizer):
             token = queue.dequeue()
         train = assign(self._local_step, token)
         with control_dependencies([updated]):
-            put = queue.enqueue_many((fill([self._tokens_per_step], _step_after(updated, self._global_step)),))
+            put = queue.enqueue_many(
+                (fill([self._share(self._tokens_per_step)], _step_after(updated, self._global_step)),)
+            )
         if self._variable_averages is not None:
             with control_dependencies([put]), name_scope(""):
                 put = self._variable_averages.apply(self._variables_to_average)
@@ -218,7 +234,7 @@ class SyncReplicasOptimizer(Optimizer):
         if num_tokens <= 0:
             return no_op(name="no_init_tokens")
         with device(self._global_step.device), name_scope(""):
-            put = self._sync_token_queue.enqueue_many((fill([num_tokens], self._global_step),))
+            put = self._sync_token_queue.enqueue_many((fill([self._share(num_tokens)], self._global_step),))
         if self._chief_queue_runner is not None:
             # Two tokens for each other replica: one ends the step in which it waits, and in one more step it can see
             # that the training is over.

@@ -26,6 +26,9 @@ from penstock.wire.messages import (
     Done,
     Failed,
     Free,
+    GateClosed,
+    GateIdle,
+    GateOpen,
     Goodbye,
     Hello,
     Message,
@@ -39,7 +42,7 @@ from penstock.wire.messages import (
 )
 
 MAGIC = b"PS"
-VERSION = 6
+VERSION = 7
 MAX_META = 1 << 24  # bytes: fields and tensor table of one frame
 MAX_PAYLOAD = 1 << 33  # bytes: tensors of one frame
 MAX_RANK = 254
@@ -76,6 +79,9 @@ _LAYOUT: dict[type[Any], tuple[tuple[str, str], ...]] = {
     Pong: (),
     Region: (("region", "Q"), ("size", "Q")),
     Released: (),
+    GateClosed: (("round", "I"),),
+    GateIdle: (("round", "I"),),
+    GateOpen: (("membership", "s"),),
 }
 _KINDS: tuple[type[Any], ...] = tuple(_LAYOUT)
 _KIND_OF = {kind: i for i, kind in enumerate(_KINDS)}

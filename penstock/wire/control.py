@@ -44,6 +44,8 @@ _METHODS = {
     "RegisterGraph": ("RegisterGraphRequest", "RegisterGraphReply"),
     "CloseSession": ("CloseSessionRequest", "Empty"),
     "Reset": ("ResetRequest", "Empty"),
+    "Resize": ("ResizeRequest", "ResizeReply"),
+    "Move": ("MoveRequest", "MoveReply"),
 }
 
 _MESSAGES = {
@@ -66,14 +68,24 @@ _MESSAGES = {
         uint64 bytes_sent; uint64 bytes_received;
         repeated Session sessions; repeated Variable variables; repeated Resource resources; repeated Peer peers;
         repeated Staleness staleness;
-        Compiled compiled; Compiled compiled_last_minute; repeated Compiled compiled_segments; int64 loaded_programs
+        Compiled compiled; Compiled compiled_last_minute; repeated Compiled compiled_segments; int64 loaded_programs;
+        string membership
     """,
     "RegisterGraphRequest": """
-        string session; uint64 client; tensorboard.GraphDef graph; tensorboard.ClusterDef cluster; bool is_function
+        string session; uint64 client; tensorboard.GraphDef graph; tensorboard.ClusterDef cluster; bool is_function;
+        uint64 version
     """,
     "RegisterGraphReply": "uint64 handle",
     "CloseSessionRequest": "string session",
     "ResetRequest": "repeated string containers",
+    "ResizeRequest": "tensorboard.ClusterDef cluster",
+    "ResizeReply": "uint64 version; double pause; int64 resources; int64 bytes",
+    "Held": """
+        string device; string container; string name; string kind; int64 bytes; bool movable;
+        string settings; int64 arrays; repeated string bonds
+    """,
+    "MoveRequest": "string act; uint32 round; uint64 step; string task; string membership; repeated Held resources",
+    "MoveReply": "bool idle; bool waiting; repeated string busy; repeated Held resources",
 }
 
 messages = make_messages(
@@ -95,6 +107,8 @@ class Service(Protocol):
     def register_graph(self, request: Any) -> Any: ...
     def close_session(self, request: Any) -> Any: ...
     def reset(self, request: Any) -> Any: ...
+    def resize(self, request: Any) -> Any: ...
+    def move(self, request: Any) -> Any: ...
 
 
 class ControlServer:
@@ -120,6 +134,8 @@ class ControlServer:
             "RegisterGraph": service.register_graph,
             "CloseSession": service.close_session,
             "Reset": service.reset,
+            "Resize": service.resize,
+            "Move": service.move,
         }
         rpcs = {name: _handler(name, handlers[name]) for name in _METHODS}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, rpcs),))
@@ -282,16 +298,18 @@ class ControlClient:
         watched: Watched | None = None,
         cluster: Any = None,
         is_function: bool = False,
+        version: int = 0,
     ) -> int:
         """Registers a partition and returns its handle; `cluster` is the ClusterDef that the session brings, if any.
 
-        With `is_function` it is a whole graph, which the task drives itself over the others.
+        With `is_function` it is a whole graph, which the task drives itself over the others. `version` is that of the
+        membership by which the graph was placed.
 
         There is no default time limit, since a large graph takes long. `watched(cancel)` is a context around the call:
         a call of `cancel` in it raises CancelledError here.
         """
         request = messages["RegisterGraphRequest"](
-            session=session, client=client, graph=graph, cluster=cluster, is_function=is_function
+            session=session, client=client, graph=graph, cluster=cluster, is_function=is_function, version=version
         )
         return int(self._call("RegisterGraph", request, timeout, watched).handle)
 
@@ -302,6 +320,14 @@ class ControlClient:
     def reset(self, containers: list[str], timeout: float = 30.0) -> None:
         """Clears the named containers, or all if none is named."""
         self._call("Reset", messages["ResetRequest"](containers=containers), timeout)
+
+    def resize(self, cluster: Any, timeout: float) -> Any:
+        """Asks the first parameter server to have the tasks of a ClusterDef from now on."""
+        return self._call("Resize", messages["ResizeRequest"](cluster=cluster), timeout)
+
+    def move(self, request: Any, timeout: float) -> Any:
+        """Asks a parameter server for one act of a move (a MoveRequest)."""
+        return self._call("Move", request, timeout)
 
     def close(self) -> None:
         """Closes the connection."""

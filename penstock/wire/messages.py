@@ -97,6 +97,27 @@ class Free:
 
 
 @dataclass(slots=True)
+class GateClosed:
+    """A parameter server sends this to sessions: they begin no more steps. In a later round, each held one may run."""
+
+    round: int
+
+
+@dataclass(slots=True)
+class GateIdle:
+    """Answers GateClosed when no step is running."""
+
+    round: int
+
+
+@dataclass(slots=True)
+class GateOpen:
+    """A parameter server sends this to sessions: steps may begin, by this membership record."""
+
+    membership: str
+
+
+@dataclass(slots=True)
 class Ping:
     """Asks the peer for a sign of life."""
 
@@ -122,5 +143,20 @@ class Released:
 
 
 Message = (
-    Hello | Welcome | Goodbye | RunGraph | Tensors | Done | Failed | Cancel | Free | Ping | Pong | Region | Released
+    Hello
+    | Welcome
+    | Goodbye
+    | RunGraph
+    | Tensors
+    | Done
+    | Failed
+    | Cancel
+    | Free
+    | GateClosed
+    | GateIdle
+    | GateOpen
+    | Ping
+    | Pong
+    | Region
+    | Released
 )

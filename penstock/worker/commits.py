@@ -89,6 +89,12 @@ class Commits:
         self._lock = threading.Lock()
         self._writers: dict[int, _Writer] = {}  # in the order in which they were last heard of
 
+    @property
+    def in_use(self) -> bool:
+        """Tells if a coordinator has had closures run here."""
+        with self._lock:
+            return bool(self._writers)
+
     def open(self, closure: ClosureId) -> Commit:
         """Begins a run of a closure. Forgets closures that have ended and will not be run again.
 

@@ -124,7 +124,7 @@ class Execution:
         if graph.runs:
             graph.cost = self._spent
         graph.runs += 1
-        if self._times > 1:
+        if self._times > 1 and not self._worker.is_moving:
             self._times -= 1
             self._at, self._yielded_at, self._values = 0, -1, []
             self._seen, self._spent = counters.updates, 0.0

@@ -203,6 +203,13 @@ class ResourceManager:
             found = self._resources.pop((container, name), None)
         _close(found)
 
+    def put(self, container: str, name: str, resource: Any) -> None:
+        """Keeps a resource that came from another task, in place of one that a step may have made meanwhile."""
+        with self._lock:
+            replaced = self._resources.get((container, name))
+            self._resources[container, name] = resource
+        _close(replaced)
+
     def items(self) -> list[tuple[tuple[str, str], Any]]:
         """Returns all resources with their keys."""
         with self._lock:

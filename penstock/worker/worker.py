@@ -17,6 +17,7 @@ from penstock.memory import without_collecting
 from penstock.passes import pipeline
 from penstock.passes.ir import Subgraph
 from penstock.passes.partition import task_of
+from penstock.passes.relocate import Key, bonds
 from penstock.wire.messages import RunGraph
 from penstock.worker import body_functions  # noqa: F401  for host ops that call functions
 from penstock.worker.cancellation import Cancellation
@@ -82,6 +83,9 @@ class Worker:
         self.counters = Counters()
         self.compilations = Compilations()
         self.keeps_results = False  # what steps return goes into other steps, so that it stays on its device
+        self.incarnation = 0  # a server sets its own
+        self.is_moving = False  # resources move away: no step is repeated, so that all end soon
+        self.bonds: dict[Key, set[Key]] = {}  # resources that some graph uses together
         self.watched = False  # a server sets this, to have steps counted that are all in this task
         self.route: Callable[[str], Route] = self._no_route
         self.make_driver: Callable[[], Any] = self._no_driver  # of functions that this task runs for a coordinator
@@ -115,6 +119,9 @@ class Worker:
     def register_graph(self, subgraph: Subgraph, session: str = "") -> int:
         """Compiles a partition for a session, and returns the handle that names it in steps."""
         context = self.context(session)
+        for together in bonds(subgraph) if self.watched else ():
+            for key in together:
+                self.bonds.setdefault(key, set()).update(together)
         plan = make_plan(pipeline.applied(pipeline.WORKER, subgraph))
         executable = Executable(plan, context, for_client=not self.keeps_results, is_whole=True)
         registered = Registered(executable, session, executable.writes())
@@ -204,6 +211,16 @@ class Worker:
             raise
         counters.note(graph.writes, seen)
         return results
+
+    def open_steps(self) -> int:
+        """Returns how many steps have begun and not ended."""
+        with self._lock:
+            return len(self._steps) - len(self._early)
+
+    def forget_graphs(self) -> None:
+        """Removes all graphs, since they use resources that are not here any more."""
+        with self._lock:
+            self._graphs.clear()
 
     def open_step(self, number: int, timeout: float | None = None, trace: bool = False) -> Step:
         """Begins a step that has parts in other tasks; `end_step` must follow."""
@@ -305,8 +322,7 @@ class Worker:
 
     def reset(self, containers: list[str] | None = None) -> None:
         """Frees the resources of the given containers, or all, and removes all graphs, since they may use them."""
-        with self._lock:
-            self._graphs.clear()
+        self.forget_graphs()
         for device in self.devices:
             device.resources.clear(containers)
 

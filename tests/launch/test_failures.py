@@ -149,7 +149,7 @@ def test_addresses_are_printed_and_status_finds_the_job(launch, tmp_path, monkey
     (job,) = running.running_jobs()
     assert (job.pid, Path(job.script).name) == (process.pid, "program.py")
     assert job.addresses == {"ps:0": found[1], "worker:0": found[2]}
-    assert sorted(path.name for path in folder.iterdir()) == sorted(["3.json", file.name])
+    assert sorted(path.name for path in folder.glob("*.json")) == sorted(["3.json", file.name])
     (tmp_path / "seen.told").touch()
     assert finish(process)[0] == 0
     assert running.running_jobs() == [] and not file.exists()

@@ -242,7 +242,7 @@ def test_close_cancels_a_running_step():
 
         thread = threading.Thread(target=work)
         thread.start()
-        while not session._master._running:
+        while not session._master.running:
             thread.join(0.01)
         session.close()
         thread.join(30)

@@ -116,7 +116,7 @@ def test_threads_wait_while_one_of_them_recovers() -> None:
         assert session.run(wait) == 7.0
         thread = threading.Thread(target=lambda: got.append(session.run(wait)))
         thread.start()
-        while not session._inner._master._running:  # it waits in the queue, which is lost with its session
+        while not session._inner._master.running:  # it waits in the queue, which is lost with its session
             threading.Event().wait(0.001)
         errors.append(tf.errors.AbortedError(None, None, "was restarted"))
         session.run(put)

@@ -1,0 +1,158 @@
+"""The membership record says which tasks a job has now, and where resources are that have moved.
+
+Each change of the record makes a new version. The first parameter server holds it: it is in every job and never leaves.
+The record is saved in the file that PENSTOCK_MEMBERSHIP names, so that tasks which start later know it as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import AbortedError, DataLossError
+from penstock.graph.device import DeviceSpecV2
+from penstock.master.cluster import ClusterSpec
+from penstock.passes.relocate import Homes, Place
+
+PS, WORKER = "ps", "worker"
+ENVIRONMENT_VARIABLE = "PENSTOCK_MEMBERSHIP"
+# The environment variable of tasks that are started to join a running job: the version that the job has then.
+JOINING = "PENSTOCK_JOINING"
+
+
+def task_name(job: str, number: int) -> str:
+    """The full name of a task.
+
+    >>> task_name("ps", 0)
+    '/job:ps/replica:0/task:0'
+    """
+    return DeviceSpecV2(job=job, replica=0, task=number).to_string()
+
+
+FIRST = task_name(PS, 0)  # holds the record, and stands in for parameter servers that have left
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A version of the record: the addresses of all tasks, by job and number, and where moved resources are.
+
+    >>> Membership(1, {"ps": {0: "localhost:2222"}, "worker": {0: "localhost:2223"}}).names("ps")
+    ['/job:ps/replica:0/task:0']
+    """
+
+    version: int = 0  # 0: nothing has changed since the job began, and `tasks` is empty
+    tasks: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    homes: Mapping[Place, str] = field(default_factory=dict)
+    # Parameter servers that have left once. What a program makes there stays with the one that stands in, even if a
+    # server of the same number joins later.
+    left: frozenset[str] = frozenset()
+
+    def names(self, job: str) -> list[str]:
+        """The names of a job's tasks."""
+        return [task_name(job, number) for number in sorted(self.tasks.get(job, ()))]
+
+    def address(self, task: str) -> str:
+        """The address of a task; "" if it is not there."""
+        spec = DeviceSpecV2.from_string(task)
+        return self.tasks.get(spec.job or "", {}).get(spec.task or 0, "")
+
+    def has_left(self, task: str) -> bool:
+        """Tells if a task was there once and is not there now."""
+        spec = DeviceSpecV2.from_string(task)
+        return spec.job in self.tasks and not self.address(task)
+
+    @cached_property
+    def cluster(self) -> ClusterSpec:
+        """The tasks as a ClusterSpec."""
+        return ClusterSpec({job: dict(tasks) for job, tasks in self.tasks.items()})
+
+    @property
+    def places(self) -> Homes:
+        """The tasks that have what programs place elsewhere."""
+        return Homes(self.homes, dict.fromkeys(self.left, FIRST))
+
+    def added_workers(self, told: ClusterSpec) -> int:
+        """The number of workers beyond those that a program was told of; negative if there are fewer."""
+        before = told.num_tasks(WORKER) if WORKER in told.jobs else 0
+        return len(self.tasks[WORKER]) - before if self.version and WORKER in self.tasks else 0
+
+    def to_json(self) -> str:
+        """The record as text."""
+        homes = [[*place, task] for place, task in sorted(self.homes.items())]
+        return json.dumps({"version": self.version, "tasks": self.tasks, "homes": homes, "left": sorted(self.left)})
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "a message") -> Membership:
+        """Reads what `to_json` has written. Raises DataLossError, which names `where` it was, for anything else."""
+        try:
+            found: dict[str, Any] = json.loads(text)
+            tasks = {
+                str(job): {int(number): str(address) for number, address in of_job.items()}
+                for job, of_job in found["tasks"].items()
+            }
+            homes = {(str(task), str(kept), str(name)): str(home) for task, kept, name, home in found["homes"]}
+            return cls(int(found["version"]), tasks, homes, frozenset(map(str, found["left"])))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DataLossError(f"The membership record in {where} cannot be read: {error!r}.") from error
+
+
+NOTHING_CHANGED = Membership()
+
+
+class Moved(AbortedError):
+    """Raised inside a master if a graph was placed by an older membership than that of a task; it is placed anew."""
+
+    def __init__(self, membership: Membership) -> None:
+        super().__init__(f"The membership has version {membership.version} now.")
+        self.membership = membership
+
+
+def refused(task: str, received: int, current: int) -> AbortedError:
+    """The answer of a task to a graph that was placed by another membership than its own."""
+    return AbortedError(f"{_REFUSED} {received}, and {task} has version {current}: make a new session.")
+
+
+def is_refusal(error: AbortedError) -> bool:
+    """Tells if an error is such an answer."""
+    return error.message.startswith(_REFUSED)
+
+
+_REFUSED = "A graph was placed by the membership of version"
+
+
+def saved_at() -> Path | None:
+    """The file of this job's record, if it has one."""
+    path = os.environ.get(ENVIRONMENT_VARIABLE)
+    return Path(path) if path else None
+
+
+def save(membership: Membership) -> None:
+    """Saves the record, if the job has a place for it: whoever reads sees the old or the new one."""
+    path = saved_at()
+    if path is None:
+        return
+    descriptor, aside = tempfile.mkstemp(dir=path.parent)
+    try:
+        with open(descriptor, "w") as file:
+            file.write(membership.to_json())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError:
+        os.unlink(aside)
+        raise
+
+
+def load() -> Membership:
+    """The saved record, or one that says that nothing has changed."""
+    path = saved_at()
+    try:
+        return NOTHING_CHANGED if path is None else Membership.from_json(path.read_text(), f"'{path}'")
+    except FileNotFoundError:
+        return NOTHING_CHANGED

@@ -1,0 +1,236 @@
+"""Parameter servers join and leave a cluster of this process: what they hold moves over, and sessions go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from leaks import leak_check
+from loopback import free_addresses
+
+import penstock.v1 as tf
+from penstock.errors import OpError
+from penstock.master import resize as resizing
+from penstock.master.cluster import ClusterSpec
+from penstock.master.membership import load
+from penstock.wire.control import ControlClient
+
+DEADLINE = 30.0
+
+
+class Job:
+    """Servers of a job, which begins with one parameter server and one worker."""
+
+    def __init__(self, servers: int = 1) -> None:
+        self._ps, self._worker = free_addresses(3), free_addresses(1)
+        self.first = servers
+        self.servers = {f"ps{n}": self.server("ps", n) for n in range(servers)} | {"worker0": self.server("worker", 0)}
+
+    def spec(self, ps: int) -> dict[str, list[str]]:
+        return {"ps": self._ps[:ps], "worker": self._worker}
+
+    def server(self, job: str, number: int) -> Any:
+        told = max(self.first, number + 1) if job == "ps" else self.first
+        return tf.train.Server(self.spec(told), job_name=job, task_index=number)
+
+    def resize(self, ps: int) -> Any:
+        """Starts those that join, changes the membership, and stops those that leave."""
+        for number in range(ps):
+            if f"ps{number}" not in self.servers:
+                self.servers[f"ps{number}"] = self.server("ps", number)
+        done = self.ask(ps)
+        for name in [name for name in self.servers if name.startswith("ps") and int(name[2:]) >= ps]:
+            self.servers.pop(name).stop()
+        return done
+
+    def ask(self, ps: int) -> Any:
+        client = ControlClient(self._ps[0])
+        try:
+            return client.resize(ClusterSpec(self.spec(ps)).as_cluster_def(), DEADLINE)
+        finally:
+            client.close()
+
+    def holds(self, name: str) -> set[str]:
+        """The names of the resources of a parameter server."""
+        found = self.servers[name].worker.devices[0].resources.items()
+        return {key for (container, key), _ in found if not container.startswith("session")}
+
+    def close(self) -> None:
+        for server in self.servers.values():
+            server.stop()
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PENSTOCK_MEMBERSHIP", str(tmp_path / "record"))
+    return tmp_path / "record"
+
+
+@pytest.fixture
+def make(record: Path) -> Iterator[Callable[..., Job]]:
+    made: list[Job] = []
+
+    def one(servers: int = 1) -> Job:
+        made.append(Job(servers))
+        return made[-1]
+
+    with leak_check(), tf.Graph().as_default():
+        yield one
+        for job in made:
+            job.close()
+
+
+def variables() -> dict[str, Any]:
+    with tf.device("/job:ps/task:0"):
+        return {name: tf.get_variable(name, initializer=tf.fill([100], i)) for i, name in enumerate(("a", "b"), 1)}
+
+
+def test_variables_move_there_and_back(make: Callable[..., Job]) -> None:
+    job = make()
+    w = variables()
+    adds = [tf.assign_add(v, tf.ones([100], tf.int32)) for v in w.values()]
+    with tf.Session(job.servers["worker0"].target) as session:
+        session.run(tf.global_variables_initializer())
+        session.run(adds)
+        assert job.holds("ps0") == {"a", "b"}
+        done = job.resize(2)
+        assert (done.version, done.resources, done.bytes) == (1, 1, 400)
+        assert sorted([*job.holds("ps0"), *job.holds("ps1")]) == ["a", "b"] and len(job.holds("ps1")) == 1
+        session.run(adds)
+        a, b = session.run(list(w.values()))
+        assert (a == 3).all() and (b == 4).all()
+        job.resize(1)
+        assert job.holds("ps0") == {"a", "b"}
+        session.run(adds)
+        a, b = session.run(list(w.values()))
+        assert (a == 4).all() and (b == 5).all()
+        assert load().version == 2
+
+
+def test_new_sessions_know_where_resources_are(make: Callable[..., Job]) -> None:
+    job = make()
+    w = variables()
+    with tf.Session(job.servers["worker0"].target) as session:
+        session.run(tf.global_variables_initializer())
+    job.resize(3)
+    for name in ("worker0", "ps0", "ps1"):
+        with tf.Session(job.servers[name].target) as session:
+            assert [int(v[0]) for v in session.run(list(w.values()))] == [1, 2]
+
+
+def test_a_server_of_the_program_leaves(make: Callable[..., Job]) -> None:
+    """The program names a server that is not there any more, also inside a conditional, and for new variables."""
+    job = make(2)
+    with tf.device("/job:ps/task:1"):
+        v = tf.get_variable("v", initializer=1.0)
+        queue = tf.FIFOQueue(10, tf.int64, [[]], shared_name="q")
+        table = tf.contrib.lookup.MutableHashTable(tf.string, tf.int64, -1, shared_name="t")
+        accumulator = tf.ConditionalAccumulator(tf.float32, [], shared_name="acc")
+        later = tf.get_variable("later", initializer=5.0)
+    more = tf.placeholder(tf.bool, [])
+    with tf.device("/job:ps/task:1"):
+        changed = tf.cond(more, lambda: tf.assign_add(v, 1.0) + 0.0, lambda: tf.assign_sub(v, 1.0) + 0.0)
+    put, take = queue.enqueue_many([np.int64([7, 8, 9])]), queue.dequeue()
+    with tf.Session(job.servers["worker0"].target) as session:
+        session.run(v.initializer)
+        session.run([put, table.insert(["k"], [3]), accumulator.apply_grad(2.0)])
+        assert session.run(take) == 7
+        assert session.run(changed, {more: True}) == 2.0
+        assert job.holds("ps1") == {"v", "q", "t", "acc"}
+        job.resize(1)
+        assert job.holds("ps0") == {"v", "q", "t", "acc"}
+        assert session.run(take) == 8
+        assert session.run([accumulator.take_grad(1), table.lookup(tf.constant(["k"]))])[1].tolist() == [3]
+        assert [session.run(changed, {more: each}) for each in (True, True, False)] == [3.0, 4.0, 3.0]
+        session.run(later.initializer)
+        assert session.run(later) == 5.0
+        job.resize(2)
+        assert session.run([later, v]) == [5.0, 3.0]
+        assert session.run(take) == 9
+
+
+def test_a_step_that_waits_is_let_out(make: Callable[..., Job]) -> None:
+    """A step in flight waits in a queue for one that would be held: that one is admitted."""
+    job = make()
+    with tf.device("/job:ps/task:0"):
+        w = tf.get_variable("w", initializer=tf.zeros([100]))
+        queue = tf.FIFOQueue(10, tf.int64, [[]], shared_name="q")
+    put, take = queue.enqueue(np.int64(7)), queue.dequeue()
+    got: list[Any] = []
+    with tf.Session(job.servers["worker0"].target) as session:
+        session.run(w.initializer)
+        session.run(put)
+        assert session.run(take) == 7
+
+        def puts() -> None:
+            while len(got) < 3:
+                session.run(put)
+                stop.wait(0.05)
+
+        stop = threading.Event()
+        taker = threading.Thread(target=lambda: [got.append(session.run(take)) for _ in range(3)])
+        putter = threading.Thread(target=puts)
+        taker.start()
+        putter.start()
+        job.resize(2)
+        taker.join(DEADLINE)
+        stop.set()
+        putter.join(DEADLINE)
+        assert got == [7, 7, 7]
+
+
+def test_a_step_that_waits_in_vain_gives_the_change_up(
+    make: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, record: Path
+) -> None:
+    monkeypatch.setattr(resizing, "IDLE_SECS", 0.2)
+    job = make()
+    with tf.device("/job:ps/task:0"):
+        queue = tf.FIFOQueue(10, tf.int64, [[]], shared_name="q")
+    put, take = queue.enqueue(np.int64(7)), queue.dequeue()
+    with tf.Session(job.servers["worker0"].target) as session:
+        session.run(put)
+        assert session.run(take) == 7
+        waiting = threading.Thread(target=session.run, args=(take,))
+        waiting.start()
+        with pytest.raises(OpError, match=r"Steps were still in flight 0\.2 s after they were to end"):
+            job.resize(2)
+        assert not record.exists()
+        session.run(put)
+        waiting.join(DEADLINE)
+        assert not waiting.is_alive()
+
+
+def test_a_server_that_is_not_there_changes_nothing(make: Callable[..., Job], record: Path) -> None:
+    job = make()
+    w = variables()
+    with tf.Session(job.servers["worker0"].target) as session:
+        session.run(tf.global_variables_initializer())
+        with pytest.raises(OpError, match="No answer from"):
+            job.ask(2)
+        assert not record.exists()
+        assert job.holds("ps0") == {"a", "b"}
+        assert int(session.run(w["a"])[0]) == 1
+        assert job.resize(2).version == 1  # it can be tried again
+
+
+def test_what_cannot_move_is_named(make: Callable[..., Job]) -> None:
+    job = make(2)
+    with tf.device("/job:ps/task:1"):
+        iterator = tf.data.make_initializable_iterator(tf.data.Dataset.range(3), shared_name="numbers")
+    with tf.Session(job.servers["worker0"].target) as session:
+        session.run(iterator.initializer)
+        with pytest.raises(OpError, match=r"task:1 cannot leave: it holds the .* 'numbers', which cannot move"):
+            job.ask(1)
+        assert session.run(iterator.get_next()) == 0
+
+
+def test_only_the_first_server_changes_the_membership(make: Callable[..., Job]) -> None:
+    job = make(2)
+    client = ControlClient(job._ps[1])
+    with pytest.raises(OpError, match="task:0 changes the membership of a job"):
+        client.resize(ClusterSpec(job.spec(1)).as_cluster_def(), DEADLINE)
+    client.close()
