@@ -56,7 +56,7 @@ class Job:
 
     def holds(self, name: str) -> set[str]:
         """The names of the resources of a parameter server."""
-        found = self.servers[name].worker.devices[0].resources.items()
+        found = [item for device in self.servers[name].worker.devices for item in device.resources.items()]
         return {key for (container, key), _ in found if not container.startswith("session")}
 
     def close(self) -> None:
