@@ -23,7 +23,11 @@ def engine_named(name: On) -> Place:
             from penstock.launch.slurm import place  # start-up
 
             return place
-        case On.RAY | On.KUBERNETES:
+        case On.RAY:
+            from penstock.launch.ray_engine import place  # start-up
+
+            return place
+        case On.KUBERNETES:
             raise LaunchError(f"this penstock has no engine for {name} yet. Use --on local.")
 
 

@@ -153,7 +153,11 @@ def _names(args: Sequence[str]) -> Iterator[str]:
 
 
 def _trees(script: Path) -> Iterator[ast.AST]:
-    """The syntax trees of a script and of all modules beside it that it imports, directly or indirectly."""
+    return (tree for _, tree in sources(script))
+
+
+def sources(script: Path) -> Iterator[tuple[Path, ast.AST]]:
+    """The files and syntax trees of a script and of all modules beside it that it imports, directly or indirectly."""
     waiting = [script]
     seen: set[Path] = set()
     while waiting and len(seen) < _MAX_FILES:
@@ -165,7 +169,7 @@ def _trees(script: Path) -> Iterator[ast.AST]:
             tree = _parse(path)
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue  # the script's own import reports the error
-        yield tree
+        yield path, tree
         waiting += _imported(tree, path, script.parent)
 
 

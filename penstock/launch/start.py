@@ -28,6 +28,10 @@ def launch(
     log_dir: Annotated[Path | None, typer.Option(help="Where logs go.", show_default="a new temporary one")] = None,
     base_port: Annotated[int | None, typer.Option(help="The first of the ports.", show_default="free ones")] = None,
     on: Annotated[On, typer.Option("--on", help="Where the tasks run.")] = On.LOCAL,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="A running Ray cluster.", show_default="$RAY_ADDRESS")
+    ] = None,
+    wait: Annotated[float, typer.Option(help="Seconds until a Ray cluster must have room for all tasks.")] = 60.0,
     cpus: Annotated[str | None, typer.Option(metavar="N", help="CPUs of each task: 2, or ps=1,worker=4.")] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N", help="GPUs of each task, in the same way.")] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each task: 4G, worker=8G.")] = None,
@@ -64,7 +68,7 @@ def launch(
         policy = Policy(max_restarts, grace, kill_after)
         found = flags_of(script, program.args, wanted=flags, chief=chief)
         commands = Commands(program, found, columns_for(size.tasks))
-        request = Request(size, commands, Needs.parse(cpus, gpus, memory), base_port)
+        request = Request(size, commands, Needs.parse(cpus, gpus, memory), base_port, address, wait)
         if submit is not None:
             typer.echo(f"penstock launch: {submitted(on, submit, request, context, log_dir)}", err=True)
             return
@@ -102,4 +106,6 @@ def launch(
     except LaunchError as error:
         typer.echo(f"penstock launch: {error}", err=True)
         raise typer.Exit(2) from None
+    except KeyboardInterrupt:  # while tasks were being placed: later it is an event
+        raise typer.Exit(130) from None
     raise typer.Exit(code)
