@@ -1,7 +1,7 @@
 """The `penstock` command.
 
 penstock run train.py --steps=100     run a TensorFlow script unmodified
-penstock launch --workers=4 train.py  run it on a cluster of processes on this machine
+penstock launch --workers=4 train.py  run it on a cluster, on this machine or where --on says
 penstock status                       show what the tasks of a running cluster do and hold
 penstock credentials create DIR       make what tasks on several machines need to trust each other
 penstock version                      say which penstock this is

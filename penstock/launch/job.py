@@ -161,7 +161,7 @@ class Job:
         if not asked:
             return []
         self._moved_by = now + self._policy.kill_after
-        why = f"{_listed(tasks)} moved to another address: {_listed(asked)} are restarted to learn it"
+        why = f"{_listed(tasks)} moved to another address: restarting {_listed(asked)}, which must learn it"
         return [Say(why), *map(Terminate, asked)]
 
     def ended(self, task: Task, code: int, now: float, error: str = "", why: str = "") -> list[Instruction]:

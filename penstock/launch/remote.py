@@ -38,6 +38,7 @@ BEAT = 2.0  # seconds between two signs of life
 _LONGEST_LETTER = 1 << 20
 _ORPHAN_ENDS_WITHIN = 10.0  # seconds, after the engine is gone
 _MEMORY = Path("/dev/shm")
+_FILES = ("ca.pem", "task.pem", "task.key", "token")
 # A command for the application, which terminals do not show. Its line end lets commands that buffer lines pass it on.
 _MARK = re.compile(rb"\x1b\]penstock ([.su]|-?\d+)\x07\n")
 _UP = b"u"
@@ -47,7 +48,7 @@ _BEGINNING, _LONGEST_MARK = b"\x1b]penstock ", 32
 def job_credentials() -> dict[str, str]:
     """The credentials of a job as files by name: those of the launcher, if it has any, or new ones.
 
-    New ones are on a disk of this machine only for the moment in which they are made.
+    New ones are made in memory, where the system has a place there.
     """
     try:
         if found := Credentials.from_environment():
@@ -59,7 +60,7 @@ def job_credentials() -> dict[str, str]:
 
 
 def _files(credentials: Credentials) -> dict[str, str]:
-    return {path.name: path.read_text("ascii") for path in credentials.directory.iterdir()}
+    return {name: (credentials.directory / name).read_text("ascii") for name in _FILES}
 
 
 def _private_folder() -> tempfile.TemporaryDirectory[str]:

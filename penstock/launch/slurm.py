@@ -40,6 +40,7 @@ class _Life:
     heard: float = field(default_factory=time.monotonic)
     said: bytes = b""  # the end of stderr, where srun says what is wrong
     lost: str = ""
+    unwanted: bool = False  # it was asked to end
 
 
 class SlurmEngine:
@@ -76,18 +77,23 @@ class SlurmEngine:
 
     def terminate(self, task: Task) -> None:
         """Has the program on the node send SIGTERM to the task."""
-        self._processes.tell(task, TERMINATE)
+        if life := self._lives.get(task):
+            life.unwanted = True
+            self._processes.tell(task, TERMINATE)
 
     def kill(self, task: Task) -> None:
         """Has the program on the node send SIGKILL to the task; ends the step if it does not answer."""
-        self._processes.tell(task, KILL)
         life = self._lives.get(task)
+        if life is None:
+            return
+        life.unwanted = True
+        self._processes.tell(task, KILL)
 
         def end() -> None:
             if self._lives.get(task) is life:
                 self._processes.signal(task, signal.SIGKILL)
 
-        self._events.later(_KILLED_WITHIN, end)
+        self._events.later(_KILLED_WITHIN if life.marks.up else 0, end)
 
     def close(self) -> None:
         """Ends all steps: each ends when its srun does."""
@@ -145,16 +151,17 @@ class SlurmEngine:
             self._events.post(Ended(task, life.marks.code))
         elif life.lost:
             self._events.post(Ended(task, -signal.SIGKILL, life.lost))
-        elif life.marks.up and (code > 128 or code < 0):
-            # The node lives: it has told srun the signal that ended the step. Or srun was ended, and the step with it.
-            self._events.post(Ended(task, min(code, 128 - code)))
+        elif code < 0 and (life.marks.up or life.unwanted):  # srun was ended, and the step with it
+            self._events.post(Ended(task, code))
+        elif code > 128 and life.marks.up:  # the node lives: it has told srun the signal that ended the step
+            self._events.post(Ended(task, 128 - code))
         elif life.marks.up:
             self._lose(life.node, said)
             self._events.post(Ended(task, -signal.SIGKILL, f"was lost with node {life.node}"))
         else:
             if _UNREACHABLE.search(said):
                 self._lose(life.node, said)
-            if self._places[task] == life.node:
+            if self._places[task] == life.node or life.unwanted:
                 self._events.post(Ended(task, _NOT_STARTED, f"cannot be started on node {life.node}: {said}"))
             else:
                 self._launch(task)

@@ -61,7 +61,7 @@ def test_a_task_that_moves_has_all_others_restarted():
     assert isinstance(job.ended(PS, -9, 10.0, why="was lost with node n1")[0], Say)
     assert job.due(11.0) == [Start(PS, 1)]
     said, *asked = job.moved([PS], 11.0)
-    assert said.text == "ps:0 moved to another address: worker:0, worker:1 are restarted to learn it"
+    assert said.text == "ps:0 moved to another address: restarting worker:0, worker:1, which must learn it"
     assert asked == [Terminate(W0), Terminate(W1)]
     assert job.moved([PS], 11.5) == []  # they are asked once
     # No code of theirs counts, and none of the restarts.

@@ -114,6 +114,9 @@ for node in ${nodes//,/ }; do
     elif [[ -e HERE/$node.dead ]]; then
         echo "srun: error: Task launch for StepId=7.1 failed on node $node: Communication connection failure" >&2
         exit 233
+    elif [[ -e HERE/$node.busy ]]; then
+        echo "srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)" >&2
+        exec sleep 600
     else exec "$@"
     fi
 done
@@ -133,9 +136,10 @@ def pretended(launch, tmp_path):
     allocated = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_JOB_CPUS_PER_NODE": "4(x3)"}
     environment = {"PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "XDG_RUNTIME_DIR": str(tmp_path), **allocated}
 
-    def start(text, dead=(), options=()):
-        for node in dead:
-            (here / f"{node}.dead").touch()
+    def start(text, options=(), **nodes):
+        for state, named in nodes.items():
+            for node in named:
+                (here / f"{node}.{state}").touch()
         return launch(text, options=["--on", "slurm", *options], env=environment)
 
     return start
@@ -158,7 +162,7 @@ begin(); tell("up"); hear("seen")
     assert "[worker:0] worker 0 n0" in lines and not any("n1" in line for line in lines)
     assert "node n1 is lost: srun: error: Task launch for StepId=7.1 failed on node n1" in err
     assert f"moving worker:0 to n0, at {job.addresses['worker:0']}" in err
-    assert "worker:0 moved to another address: ps:0, worker:1 are restarted to learn it" in err
+    assert "worker:0 moved to another address: restarting ps:0, worker:1, which must learn it" in err
     assert "failed" not in err.replace("failed on node n1", "")
     assert not os.path.exists(job.credentials)
 
@@ -182,6 +186,15 @@ if index and tell("killed"):
     assert code == 0, err
     assert "[worker:1] worker 1 n2" in lines and "is lost" not in err
     assert "worker:1 was ended by SIGKILL: restart 1 of 3 in 1 s" in err
+
+
+def test_a_job_is_stopped_while_a_task_waits_for_its_node(pretended):
+    process = pretended("wait()", options=["--kill-after", 0.5], busy=["n2"])
+    for _ in range(2):
+        assert process.stdout.readline().endswith("waiting\n")
+    process.terminate()
+    code, _, err = finish(process)
+    assert code == 143 and "still running after 0.5 s: worker:1" in err
 
 
 def test_tasks_that_do_not_stop_are_killed(pretended):
@@ -292,7 +305,7 @@ def _environment(pid):
     ("options", "says"),
     [
         (["--cpus", "worker=5"], "no room for worker:0: it needs 5 CPUs"),
-        (["--gpus", "worker=1"], "cannot be started on node n1: srun: error: Invalid generic resource"),
+        (["--gpus", "worker=1"], "cannot be started on node n"),
         (["--base-port", "TAKEN"], "is taken: give another --base-port"),
     ],
 )
