@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,14 +34,19 @@ def load_ray(address: str | None) -> Any:
 
 
 @contextmanager
-def connected(ray: Any, address: str | None, cpus: int) -> Iterator[None]:
-    """Connects to the cluster at an address, or starts one on this machine, inside the `with`."""
+def connected(ray: Any, address: str | None, cpus: int, said: Callable[[str], object]) -> Iterator[None]:
+    """Connects to the cluster at an address, or starts one with so many CPUs on this machine, inside the `with`.
+
+    What Ray has to say is `said`.
+    """
     options: dict[str, Any] = {"address": address}
     problem = f"the Ray cluster at '{address}' cannot be used, or asks for a token (set RAY_AUTH_MODE=token then)"
     if address is None:
         options = {"address": "local", "num_cpus": cpus, "object_store_memory": _OBJECT_STORE}
         options["include_dashboard"] = False
         problem = "no Ray cluster can be started on this machine"
+    # Ray would print to stdout, which is for the lines of tasks, and has no public way to ask for anything else.
+    ray._private.worker.print_to_stdstream = lambda data, *_, **__: said(" ".join(map(str.strip, data["lines"])))
     try:
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises errors of many kinds
@@ -57,8 +62,7 @@ def require_answer(address: str) -> None:
     if address.startswith("ray://"):
         raise LaunchError(
             f"--address '{address}' is that of Ray's client server. Run `penstock launch` on a node of the cluster, "
-            f"with --address auto, or have Ray run it there: ray job submit --working-dir . -- penstock launch --on "
-            f"ray ..."
+            f"with --address auto."
         )
     host, colon, port = address.rpartition(":")
     if not colon:  # "auto"

@@ -21,13 +21,14 @@ from penstock.launch.cluster import Cluster, LaunchError, Task
 from penstock.launch.engine import Engine, Invocation, Request
 from penstock.launch.events import Ended, Events, Moved, Notice, Output
 from penstock.launch.ray_bundles import bundles
-from penstock.launch.ray_cluster import connected, cpus_here, load_ray, placement_group, require_answer
+from penstock.launch.ray_cluster import connected, cpus_here, load_ray, nodes, placement_group, require_answer
 from penstock.launch.ray_places import Place, Places
 from penstock.launch.remote import KILL, TERMINATE, Marks, job_credentials, letter
 from penstock.launch.working_dir import WorkingDir
 
 _NOT_STARTED = 126  # the exit code of a shell for a command that it cannot execute
-_THREADS_END_WITHIN = 10.0  # seconds
+_START_WITHIN = 60.0  # seconds, for an actor that is there already
+_THREADS_END_WITHIN = 10.0
 _SIGNALS = {TERMINATE: -signal.SIGTERM, KILL: -signal.SIGKILL}
 _ABOUT_THE_LAUNCHER = ("RAY_", "CUDA_VISIBLE_DEVICES")  # variables that are not passed on to tasks
 
@@ -59,6 +60,9 @@ class RayEngine:
         for task in request.size.tasks:
             tasks.setdefault(places[task].host, []).append(str(task))
         self.notices = ["Ray: " + "; ".join(f"{', '.join(found)} on node {host}" for host, found in tasks.items())]
+        gpus = sum(resources.get("GPU", 0) for _, resources in nodes(ray).values())
+        if gpus and not any(request.needs.of(task).gpus for task in request.size.tasks):
+            self.notices.append(f"the Ray cluster has {gpus:g} GPUs, and no task asks for one: give --gpus worker=1")
 
     def start(self, task: Task, attempt: int) -> None:
         """Starts a task where its actor is, or where there is a new place for it."""
@@ -100,14 +104,15 @@ class RayEngine:
             with self._placing:
                 place = self._placed(life)
                 run = self._invocation(life.task, place)
-        except LaunchError as error:
+        except (LaunchError, self._ray.exceptions.RayError) as error:
             stopped = _SIGNALS.get(life.asked)
             why = "" if stopped else f"cannot be started: {error}"
             self._events.post(Ended(life.task, stopped or _NOT_STARTED, why))
             return
         marks, why = Marks(life.task), ""
         try:
-            process = self._ray.get(place.actor.start.remote(letter(run, self._credentials)))
+            starting = place.actor.start.remote(letter(run, self._credentials))
+            process = self._ray.get(starting, timeout=_START_WITHIN)
             with life.lock:
                 life.running = place.actor, process
                 if life.asked:
@@ -149,7 +154,7 @@ class RayEngine:
         return Cluster.at(size, [self._places[task].address for task in size.addressed])
 
     def _invocation(self, task: Task, place: Place) -> Invocation:
-        """What a task runs. It has the environment of its node, and the variables that only the launcher has."""
+        """Says what a task runs: with the environment of its node, and the variables that only the launcher has."""
         run = self._request.commands.of(task, self.cluster)
         settings, defaults = dict(run.settings), dict(run.defaults)
         gpus = self._request.needs.of(task).gpus or 0
@@ -168,6 +173,8 @@ def place(request: Request, events: Events) -> Iterator[Engine]:
     """Runs tasks on a Ray cluster inside the `with`; afterwards no process or placement group of them is left."""
     if request.base_port is not None:
         raise LaunchError("--base-port has no meaning with --on ray: each node finds a free port. Leave it out.")
+    if not request.wait > 0:
+        raise LaunchError(f"--wait must be positive, received {request.wait:g}: Ray needs time to place tasks.")
     address = request.address or os.environ.get("RAY_ADDRESS") or None
     if address:
         require_answer(address)
@@ -177,7 +184,7 @@ def place(request: Request, events: Events) -> Iterator[Engine]:
     files = WorkingDir.of(request.commands.program.script)
     cpus = cpus_here(len(tasks), given=any(request.needs.of(task).cpus is not None for task in tasks))
     with (
-        connected(ray, address, cpus),
+        connected(ray, address, cpus, lambda text: events.post(Notice(f"Ray: {text}"))),
         placement_group(ray, wanted, request.wait) as group,
         closing(Places(ray, group, wanted, files, request.wait)) as places,
     ):

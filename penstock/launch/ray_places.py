@@ -43,6 +43,7 @@ class Places:
         self._group = group
         self._wanted = wanted
         self._files = files
+        self._here, self._digests = os.getcwd(), files.digests()
         self._wait = wait
         self._package: Any = None  # an object in Ray's store, once a node needs it
         self._found: dict[Task, Place] = {}
@@ -58,21 +59,21 @@ class Places:
         """Finds a place for every task that has none, or whose node is dead, until `stopped`."""
         before = nodes(self._ray)
         deadline = time.monotonic() + self._wait
-        while without := self._without():
-            self._coming = {task: self._actor(task) for task in without}
-            # After that assignment: `interrupt` is called when `stopped` is true already.
-            if stopped():
-                raise LaunchError(f"{', '.join(map(str, without))} were asked to end")
-            try:
+        try:
+            while without := self._without():
+                self._coming = {task: self._actor(task) for task in without}
+                # After that assignment: `interrupt` is called when `stopped` is true already.
+                if stopped():
+                    raise LaunchError(f"{', '.join(map(str, without))} were asked to end")
                 self._settle(deadline)
-            except self._ray.exceptions.GetTimeoutError:
-                raise no_place(self._ray, self._wanted, before, self._wait, [*self._coming]) from None
-            except self._ray.exceptions.RayTaskError as error:
-                raise LaunchError(f"a node cannot run tasks: {error.cause}") from error
-            finally:
-                for actor in self._coming.values():
-                    self._ray.kill(actor)
-                self._coming = {}
+                self.interrupt()  # those that are left have died
+        except self._ray.exceptions.GetTimeoutError:
+            raise no_place(self._ray, self._wanted, before, self._wait, [*self._coming]) from None
+        except self._ray.exceptions.RayError as error:
+            raise LaunchError(f"the Ray cluster cannot run tasks: {getattr(error, 'cause', error)}") from error
+        finally:
+            self.interrupt()
+            self._coming = {}
 
     def interrupt(self) -> None:
         """Ends a wait for places: the actors that are being placed die."""
@@ -100,7 +101,6 @@ class Places:
             self._group, placement_group_bundle_index=list(self._wanted).index(task)
         )
         return self._actor_class.options(
-            name=None,
             num_cpus=bundle.get("CPU", 0),
             num_gpus=bundle.get("GPU", 0),
             memory=bundle.get("memory", 0),
@@ -111,8 +111,7 @@ class Places:
 
     def _settle(self, deadline: float) -> None:
         """Has the coming actors look around. Those that are ready then have found their places."""
-        here, digests = os.getcwd(), self._files.digests()
-        seen = self._ask(lambda task, actor: actor.look.remote(here, digests), deadline)
+        seen = self._ask(lambda task, actor: actor.look.remote(self._here, self._digests), deadline)
         lacking = {task: lacks for task, (_, lacks) in seen.items() if lacks}
         if lacking and self._package is None:
             self._package = self._ray.put(self._files.package())
@@ -121,8 +120,8 @@ class Places:
         versions = self._ask(lambda task, actor: actor.version.remote(patience), deadline)
         hosts = {node: host for node, (host, _) in nodes(self._ray).items()}
         where = {task: (node, hosts[node]) for task, (node, _) in seen.items() if node in hosts}
-        for task, (version, why) in versions.items():
-            _require_same(where[task][1] if task in where else "?", version, why)
+        for task in where.keys() & versions.keys():
+            _require_same(where[task][1], *versions[task])
 
         def reserve(task: Task, actor: Any) -> Any:
             wanted = self._found[task].port if task in self._found else 0

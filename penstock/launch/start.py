@@ -69,6 +69,8 @@ def launch(
         found = flags_of(script, program.args, wanted=flags, chief=chief)
         commands = Commands(program, found, columns_for(size.tasks))
         request = Request(size, commands, Needs.parse(cpus, gpus, memory), base_port, address, wait)
+        if address is not None and on is not On.RAY:
+            raise LaunchError(f"--address is for --on ray, which may run already, received --on {on}.")
         if submit is not None:
             typer.echo(f"penstock launch: {submitted(on, submit, request, context, log_dir)}", err=True)
             return

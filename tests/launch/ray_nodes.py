@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from launch.launching import ROOT, marked, wait_until
@@ -20,6 +21,17 @@ from penstock.launch.free_ports import free_ports
 NODES = ("127.0.0.3", "127.0.0.4", "127.0.0.5")
 _HEAD = "127.0.0.2"  # Ray takes 127.0.0.1 for another name of the machine's own address
 _PATIENCE = 100.0  # seconds
+_HIDE = 'mount -t tmpfs none "$0" && exec "$@"'
+
+
+def can_hide() -> bool:
+    """Tells if this user can hide a folder from a process."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["unshare", "--mount", "sh", "-c", _HIDE, folder, "true"]
+        try:
+            return subprocess.run(command, capture_output=True, timeout=_PATIENCE).returncode == 0
+        except OSError:
+            return False
 
 
 class RayCluster:
@@ -28,7 +40,8 @@ class RayCluster:
     def __init__(self) -> None:
         # Not a folder of pytest: the path of a socket must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-ray-"))
-        self.address = f"{_HEAD}:{free_ports(1)[0]}"
+        port = next(port for port in free_ports(1000) if port >= 20000)  # Ray's workers have those below
+        self.address = f"{_HEAD}:{port}"
         # Nothing is stored in the home directory, and nobody else can use the cluster.
         self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self._mark = f"PENSTOCK_TEST_NODE={uuid.uuid4()}"
@@ -51,10 +64,14 @@ class RayCluster:
             self.kill_node(host)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def start_node(self, host: str, python: str = sys.executable) -> None:
-        """Starts a node with two CPUs, unless it runs, and waits until it belongs to the cluster."""
+    def start_node(self, host: str, python: str = sys.executable, hidden: Path | None = None) -> None:
+        """Starts a node with two CPUs, unless it runs, and waits until it belongs to the cluster.
+
+        It does not see what is in a folder that is `hidden`.
+        """
         if host not in self._nodes:
-            self._start(host, python, f"--address={self.address}", "--num-cpus=2")
+            before = ["unshare", "--mount", "sh", "-c", _HIDE, str(hidden)] if hidden else []
+            self._start(host, python, f"--address={self.address}", "--num-cpus=2", before=before)
 
     def kill_node(self, host: str) -> None:
         """Kills a node with all that runs there, as a power cut would."""
@@ -75,12 +92,21 @@ class RayCluster:
         found = [command for host in self._nodes for _, command in marked(f"{self._mark}-{host}")]
         return [command for command in found if b"penstock.launch" in command]
 
-    def _start(self, host: str, python: str, *options: str) -> None:
+    def _start(self, host: str, python: str, *options: str, before: Sequence[str] = ()) -> None:
         name, value = self._mark.split("=")
         environment = {**os.environ, **self.environment, name: f"{value}-{host}"}
         # A Python of its own has a penstock of its own.
         environment["PYTHONPATH"] = str(ROOT) if python == sys.executable else ""
-        command = [python, "-m", "ray.scripts.scripts", "start", "--block", f"--node-ip-address={host}", *options]
+        command = [
+            *before,
+            python,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--block",
+            f"--node-ip-address={host}",
+            *options,
+        ]
         log = self.folder / f"{host}.out"
         for _ in range(3):  # a busy machine may be too slow for Ray's own deadline
             with log.open("wb") as out:

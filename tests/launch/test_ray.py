@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from launch.launching import DEADLINE, ROOT, TASK, wait_until
-from launch.ray_nodes import NODES, RayCluster
+from launch.ray_nodes import NODES, RayCluster, can_hide
 
 import penstock
 from penstock.launch import working_dir
@@ -69,7 +69,6 @@ def test_what_is_sent_to_a_node_without_it(script, tmp_path, monkeypatch):
     assert files.relative == os.path.join("code", "train.py")
     with zipfile.ZipFile(io.BytesIO(files.package())) as package:
         assert package.namelist() == ["code/data.csv", "code/helper.py", "code/train.py"]
-    monkeypatch.chdir("/")
     monkeypatch.setattr(working_dir, "_LARGEST", 5)
     monkeypatch.chdir(tmp_path / "env")
     files = WorkingDir.of(path)
@@ -178,6 +177,8 @@ def test_an_address_without_a_cluster(script):
     assert f"no Ray cluster answers at '{nobody}'" in refused(script, ["--address", nobody])
     assert f"no Ray cluster answers at '{nobody}'" in refused(script, [], RAY_ADDRESS=nobody)
     assert "is that of Ray's client server" in refused(script, ["--address", "ray://127.0.0.1:10001"])
+    assert "--address is for --on ray" in refused(script, ["--on", "local", "--address", nobody])
+    assert "--wait must be positive, received 0" in refused(script, ["--wait", "0"])
     assert "--base-port has no meaning with --on ray" in refused(script, ["--base-port", "3000"])
 
 
@@ -285,7 +286,7 @@ def test_embeddings_are_learned_although_a_node_dies(ray_nodes, launch_there, tm
     code, lines, err = finish(process)
     assert code == 0, err
     assert "ps:1 was lost with its actor" in err and "[chief:0] epoch 4: accuracy" in "\n".join(lines)
-    steps = load_checkpoint(str(tmp_path / "heroes")).get_tensor("optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE")
+    steps = load_checkpoint(str(tmp_path / "heroes")).get_tensor("optimizer/0/.ATTRIBUTES/VARIABLE_VALUE")
     assert steps == 80
 
 
@@ -307,7 +308,8 @@ def test_too_few_resources(ray_nodes, launch_there):
 
 @needs_ray
 @pytest.mark.long
-def test_a_node_with_another_penstock_is_named(ray_nodes, launch_there, tmp_path):
+def test_a_node_with_another_penstock_is_named(ray_nodes, launch_there, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # tasks would find a penstock here
     venv.create(tmp_path / "env")
     (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
     spec = importlib.util.find_spec("ray")
@@ -327,6 +329,27 @@ def test_a_node_with_another_penstock_is_named(ray_nodes, launch_there, tmp_path
     finally:
         ray_nodes.kill_node(NODES[0])
     assert groups_left(ray_nodes) == set()
+
+
+@needs_ray
+@pytest.mark.long
+@pytest.mark.skipif(not can_hide(), reason="this user cannot mount anything: unshare --mount")
+def test_a_node_without_the_files_gets_them(ray_nodes, launch_there, script, tmp_path, monkeypatch):
+    (tmp_path / "code").mkdir()
+    script("x = 7", "code/helper.py")
+    path = script("import helper, os\nprint(os.getcwd(), helper.x, open('data.csv').read())", "code/train.py")
+    script("1,2", "code/data.csv")
+    monkeypatch.chdir(path.parent)
+    for host in NODES:
+        ray_nodes.kill_node(host)
+    try:
+        ray_nodes.start_node(NODES[0], hidden=path.parent)
+        code, (line,), err = finish(launch_there(path, options=["--workers", 1, "--ps", 0]))
+    finally:
+        ray_nodes.kill_node(NODES[0])
+    assert code == 0, err
+    folder = re.fullmatch(r"\[worker:0\] (\S+) 7 1,2", line)[1]
+    assert folder != str(path.parent) and not os.path.exists(folder)
 
 
 @needs_ray
