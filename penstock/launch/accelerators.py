@@ -15,7 +15,7 @@ from penstock.gpus import VISIBLE, visible_gpus
 from penstock.launch.cluster import CHIEF, EVALUATOR, PS, WORKER, LaunchError, Task
 
 FRACTION, OLD_FRACTION = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
-_SHARED = 0.9  # of a GPU's memory is divided among its tasks; each needs some more for its CUDA context
+SHARED = 0.9  # of a GPU's memory is divided among its tasks; each needs some more for its CUDA context
 _TURNS = (WORKER, CHIEF, EVALUATOR)  # workers come first: a chief of its own may do nothing but coordinate
 
 
@@ -34,7 +34,7 @@ def shares(tasks: Sequence[Task], gpus: Sequence[str]) -> dict[Task, dict[str, s
     for task, its in own.items():
         found[task] = {VISIBLE: ",".join(its)}
         if users[its[0]] > 1:
-            found[task][FRACTION] = f"{_SHARED / users[its[0]]:.3f}"
+            found[task][FRACTION] = f"{SHARED / users[its[0]]:.3f}"
     return found
 
 

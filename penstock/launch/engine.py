@@ -85,6 +85,8 @@ class Request:
     needs: Needs = field(default_factory=lambda: Needs({}))
     base_port: int | None = None  # the first of the ports; None: free ones
     pods: Pods | None = None  # for Kubernetes
+    address: str | None = None  # of a running cluster that takes the tasks; None: the engine finds one
+    wait: float = 60.0  # seconds until all tasks must have a place
 
 
 class Engine(Protocol):

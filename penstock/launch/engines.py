@@ -28,7 +28,9 @@ def engine_named(name: On) -> Place:
 
             return place
         case On.RAY:
-            raise LaunchError(f"this penstock has no engine for {name} yet. Use --on local.")
+            from penstock.launch.ray_engine import place  # start-up
+
+            return place
 
 
 def submitted(name: On, options: str, request: Request, context: typer.Context, logs: Path | None) -> str:

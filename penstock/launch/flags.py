@@ -154,16 +154,15 @@ def _names(args: Sequence[str]) -> Iterator[str]:
 
 def neighbours(script: Path) -> list[Path]:
     """The files beside a script that it imports, directly or indirectly."""
-    return [path for path, _ in _files(script) if path != script]
+    return [path for path, _ in sources(script) if path != script]
 
 
 def _trees(script: Path) -> Iterator[ast.AST]:
-    """The syntax trees of a script and of all modules beside it that it imports, directly or indirectly."""
-    return (tree for _, tree in _files(script))
+    return (tree for _, tree in sources(script))
 
 
-def _files(script: Path) -> Iterator[tuple[Path, ast.AST]]:
-    """Those files with their syntax trees; a file that cannot be parsed is left out."""
+def sources(script: Path) -> Iterator[tuple[Path, ast.AST]]:
+    """The files and syntax trees of a script and of all modules beside it that it imports, directly or indirectly."""
     waiting = [script]
     seen: set[Path] = set()
     while waiting and len(seen) < _MAX_FILES:

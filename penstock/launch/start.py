@@ -30,6 +30,10 @@ def launch(
     log_dir: Annotated[Path | None, typer.Option(help="Where logs go.", show_default="a new temporary one")] = None,
     base_port: Annotated[int | None, typer.Option(help="The first of the ports.", show_default="free ones")] = None,
     on: Annotated[On, typer.Option("--on", help="Where the tasks run.")] = On.LOCAL,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="A running Ray cluster.", show_default="$RAY_ADDRESS")
+    ] = None,
+    wait: Annotated[float, typer.Option(help="Seconds until a Ray cluster must have room for all tasks.")] = 60.0,
     cpus: Annotated[str | None, typer.Option(metavar="N", help="CPUs of each task: 2, or ps=1,worker=4.")] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N", help="GPUs of each task, in the same way.")] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each task: 4G, worker=8G.")] = None,
@@ -85,8 +89,10 @@ def launch(
         commands = Commands(program, found, columns_for(size.tasks))
         if on is not On.KUBERNETES and (image or image_script or namespace or dry_run):
             raise LaunchError(f"--image, --image-script, --namespace and --dry-run are for --on kubernetes, not {on}.")
+        if address is not None and on is not On.RAY:
+            raise LaunchError(f"--address is for --on ray, which may run already, received --on {on}.")
         pods = Pods(image or "", image_script, namespace, max_restarts)
-        request = Request(size, commands, Needs.parse(cpus, gpus, memory), base_port, pods)
+        request = Request(size, commands, Needs.parse(cpus, gpus, memory), base_port, pods, address, wait)
         if dry_run:
             from penstock.launch.kubernetes.engine import manifests_text  # start-up
 
@@ -134,4 +140,6 @@ def launch(
     except LaunchError as error:
         typer.echo(f"penstock launch: {error}", err=True)
         raise typer.Exit(2) from None
+    except KeyboardInterrupt:  # while tasks were being placed: later it is an event
+        raise typer.Exit(130) from None
     raise typer.Exit(code)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 60
+# For tasks: this penstock, and whatever else the tests were given.
+PATHS = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
 
 TASK = """
 import json, os, signal, subprocess, sys, time

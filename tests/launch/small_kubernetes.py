@@ -18,7 +18,7 @@ import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from launch.launching import DEADLINE, ROOT
+from launch.launching import DEADLINE, PATHS
 from loopback import free_addresses
 
 SET_INDEX, JOB_INDEX = "apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index"
@@ -62,7 +62,7 @@ class Container:
             )
         self.environment = {
             **{name: os.environ[name] for name in ("PATH", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ},
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": PATHS,
             "JAX_PLATFORMS": "cpu",
             **{name: here(value) for name, value in variables.items()},
         }

@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from launch.launching import DEADLINE, ROOT, finish
+from launch.launching import DEADLINE, PATHS, finish
 
 from penstock.launch.cluster import LaunchError, Task
 from penstock.launch.events import Events, Notice, Signal
@@ -98,7 +98,7 @@ def test_options_of_engines_are_the_same_on_this_machine(launch):
 )
 def test_what_cannot_be_asked_for(script, options, says):
     command = [sys.executable, "-m", "penstock", "launch", *options, str(script("print('ran')"))]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    environment = {**os.environ, "PYTHONPATH": PATHS, "COLUMNS": "200"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr and "Traceback" not in done.stderr

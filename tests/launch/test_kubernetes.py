@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("kubernetes", reason="the package kubernetes is not installed")
 
-from launch.launching import DEADLINE, ROOT, finish, wait_until
+from launch.launching import DEADLINE, PATHS, ROOT, finish, wait_until
 from launch.small_kubernetes import SmallKubernetes
 
 DIGITS = ROOT / "examples" / "digits_cluster.py"
@@ -134,7 +134,7 @@ def test_the_digits_train_unchanged(cluster, tmp_path):
     options = ["--on", "kubernetes", "--image", "penstock:1", str(DIGITS), "--steps=40", f"--train_dir={tmp_path}/d"]
     done = subprocess.run(
         [sys.executable, "-m", "penstock", "launch", *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "KUBECONFIG": str(cluster.kubeconfig), "TMPDIR": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": PATHS, "KUBECONFIG": str(cluster.kubeconfig), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=4 * DEADLINE,

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from launch.launching import DEADLINE, ROOT
+from launch.launching import DEADLINE, PATHS, ROOT
 from launch.small_kubernetes import expanded
 
 from penstock.launch.cluster import LaunchError, Size, Task
@@ -158,7 +158,7 @@ def test_what_cannot_be_asked_for(request_for, script):
 )
 def test_options_that_do_not_fit(script, options, says):
     command = [sys.executable, "-m", "penstock", "launch", *options, str(script("print('ran')"))]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    environment = {**os.environ, "PYTHONPATH": PATHS, "COLUMNS": "200"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE)
     assert (done.returncode, done.stdout) == (2, "") and says in done.stderr and "Traceback" not in done.stderr
 
@@ -167,7 +167,7 @@ def test_a_dry_run_prints_yaml_and_reaches_for_no_cluster(script, tmp_path):
     yaml = pytest.importorskip("yaml", reason="the package pyyaml is not installed")
     text = "first = 1\nsecond = 'two'\n"
     command = [sys.executable, "-m", "penstock", "launch", "--on", "kubernetes", "--dry-run", "--image", "p:1"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KUBECONFIG": str(tmp_path / "none")}
+    environment = {**os.environ, "PYTHONPATH": PATHS, "KUBECONFIG": str(tmp_path / "none")}
     done = subprocess.run(
         [*command, str(script(text))], env=environment, capture_output=True, text=True, timeout=DEADLINE
     )

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from launch.launching import DEADLINE, ROOT
+from launch.launching import DEADLINE, PATHS
 
 from penstock.launch.cluster import Cluster, Task
 from penstock.launch.engine import Commands
@@ -28,7 +28,7 @@ def start(script, tmp_path):
 
     def run(text, credentials=()):
         commands = Commands(Program(script("import os, signal, sys, time\n" + text), ("--steps=1",)))
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+        environment = {**os.environ, "PYTHONPATH": PATHS, "TMPDIR": str(tmp_path)}
         pipe = subprocess.PIPE
         process = subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
         started.append(process)
@@ -99,7 +99,7 @@ def test_a_task_is_stopped_with_its_children(start, tmp_path, stop):
 
 
 def test_without_a_letter_nothing_starts():
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": PATHS}
     done = subprocess.run(COMMAND, input=b'{"scr', capture_output=True, timeout=DEADLINE, env=environment)
     assert done.returncode == 1 and b"gone before it said what to run" in done.stderr
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch.launching import DEADLINE, ROOT, finish, wait_until
+from launch.launching import DEADLINE, PATHS, ROOT, finish, wait_until
 
 from penstock.launch.cluster import Cluster, Size, Task
 from penstock.launch.job import Finish, Job, Kill, Policy, Say, Start, Terminate
@@ -170,7 +170,7 @@ def test_the_launcher_is_killed_while_it_scales(launch, tmp_path):
     process = launch(text, options=["--log-dir", tmp_path / "logs"])
     runs(tmp_path, "runs")
     command = [sys.executable, "-m", "penstock", "scale", "--workers", "3"]
-    env = {**os.environ, "TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": "", "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": "", "PYTHONPATH": PATHS}
     asking = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     runs(tmp_path, "runs", "worker-2")
     process.send_signal(signal.SIGKILL)

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch.launching import DEADLINE, ROOT, finish, wait_until
+from launch.launching import DEADLINE, PATHS, ROOT, finish, wait_until
 from launch.slurm_cluster import NODES, SlurmCluster, missing
 
 from penstock.launch import running
@@ -65,7 +65,7 @@ def refused(script, options, **environment):
     """What is said about a launch that does not begin."""
     command = [sys.executable, "-m", "penstock", "launch", *options, str(script("print('ran')"))]
     base = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    environment = {**base, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **environment}
+    environment = {**base, "PYTHONPATH": PATHS, "COLUMNS": "200", **environment}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr

@@ -10,7 +10,7 @@ import sys
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from launch.launching import DEADLINE, ROOT
+from launch.launching import DEADLINE, PATHS, ROOT
 from loopback import free_addresses
 
 from penstock.wire.credentials import create_credentials
@@ -74,7 +74,7 @@ def started(name, replicas, command, credentials):
                 config = config.replace(each, place)
             environment = {
                 **{key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")},
-                "PYTHONPATH": str(ROOT),
+                "PYTHONPATH": PATHS,
                 "JAX_PLATFORMS": "cpu",
                 "TF_CONFIG": config,
                 "PENSTOCK_CREDENTIALS": str(credentials),
