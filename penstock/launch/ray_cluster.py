@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -98,8 +99,11 @@ def placement_group(ray: Any, wanted: Mapping[Task, Amounts], wait: float) -> It
     before = nodes(ray)
     group = ray.util.placement_group([dict(bundle) for bundle in wanted.values()], strategy="SPREAD")
     try:
-        if not group.wait(wait):
-            raise no_place(ray, wanted, before, wait, list(wanted))
+        deadline = time.monotonic() + wait
+        # In short waits: Ray does not see a Ctrl-C during one.
+        while not group.wait(min(1.0, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                raise no_place(ray, wanted, before, wait, list(wanted))
         yield group
     finally:
         ray.util.remove_placement_group(group)
@@ -114,8 +118,8 @@ def no_place(
 ) -> LaunchError:
     """The error for tasks that have found no place. It names the nodes that were there before, and are not now."""
     now = nodes(ray)
-    gone = [host for node, (host, _) in before.items() if node not in now]
-    vanished = f"node {', '.join(gone)} vanished; " if gone else ""
+    gone = {host for host, _ in before.values()} - {host for host, _ in now.values()}
+    vanished = f"node {', '.join(sorted(gone))} vanished; " if gone else ""
     placed_first = {task: wanted[task] for task in sorted(wanted, key=lambda task: task in tasks)}
     why = misfit(placed_first, dict(now.values()))
     who = "the tasks" if len(tasks) == len(wanted) else ", ".join(map(str, tasks))
