@@ -97,6 +97,7 @@ class RemoteServer:
     """A parameter server as the master sees it: a Task, with the simulated clock as its loop."""
 
     worker = None
+    incarnation = 0  # it is started once
 
     def __init__(self, server: ParameterServer, link: Link, clock: Clock) -> None:
         self.name, self.loop = server.name, clock
