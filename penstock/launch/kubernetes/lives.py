@@ -101,14 +101,15 @@ class Lives:
         while True:
             version, pods = self._seen.of(task)
             pod = newest(pod for pod in pods if life_of(pod) not in self._past)
-            if pod is not None and begun(pod):
-                return pod
-            if pod is not None and hopeless(pod):
-                return not_started(pod)
+            # First: another pod in its place may have begun already.
             if seen is not None and (pod is None or pod["metadata"]["uid"] != seen["metadata"]["uid"]):
                 name = seen["metadata"]["name"]
                 # Kubernetes makes another one, unless all are being stopped.
                 return End(-signal.SIGKILL, f"was lost: pod {name} was deleted before it began")
+            if pod is not None and begun(pod):
+                return pod
+            if pod is not None and hopeless(pod):
+                return not_started(pod)
             seen = pod
             now = time.monotonic()
             if task in self._wishes.asked and (pod is None or self._overdue(task, now)):
