@@ -19,7 +19,7 @@ from penstock.errors import (
     OpError,
     UnavailableError,
 )
-from penstock.graph.device import DeviceSpecV2
+from penstock.graph.device import DeviceSpecV2, task_name
 from penstock.master.cluster import ClusterSpec, require_port, require_tasks
 from penstock.master.driver import Driver
 from penstock.master.links import Links
@@ -95,7 +95,7 @@ class Server:
         use_batch_scheduling()
         self.started = time.time()
         self.incarnation = secrets.randbits(63) | 1
-        self.name = DeviceSpecV2(job=job, replica=0, task=index).to_string()
+        self.name = task_name(job, index)
         config = definition.default_session_config
         use_threads(config.intra_op_parallelism_threads or self.cluster.share_of_cores(address))
         self.worker = Worker(local_devices(job, index, dict(config.device_count)))
@@ -215,7 +215,7 @@ class Server:
     def learn(self, cluster: ClusterSpec) -> None:
         """Notes the task addresses of a session's cluster. Raises InvalidArgumentError if this task is not in it."""
         addresses = {
-            DeviceSpecV2(job=job, replica=0, task=number).to_string(): cluster.task_address(job, number)
+            task_name(job, number): cluster.task_address(job, number)
             for job in cluster.jobs
             for number in cluster.task_indices(job)
         }
@@ -362,7 +362,7 @@ def task_at(
             near.learn(brought)
         return LocalTask(near.worker)
     brought_def = None if brought is None else brought.as_cluster_def()
-    task = RemoteTask(DeviceSpecV2(job=job, replica=0, task=number).to_string(), address, links, brought_def, closed)
+    task = RemoteTask(task_name(job, number), address, links, brought_def, closed)
     task.connect(start_timeout(), deadline)
     return task
 

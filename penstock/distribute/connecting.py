@@ -8,7 +8,7 @@ from typing import Any
 from penstock.distribute.device_filters import ClusterDeviceFilters
 from penstock.distribute.resolvers import ClusterResolver
 from penstock.eager.cluster import before_leaving, connect
-from penstock.graph.device import DeviceSpecV2
+from penstock.graph.device import task_name
 from penstock.graph.graph import executing_eagerly, get_default_graph
 from penstock.master.cluster import ClusterSpec
 
@@ -76,7 +76,7 @@ def _device_of(master: str, cluster: ClusterSpec) -> str:
             f"`make_master_device_default` is set to True but cannot find master {master} in the cluster "
             f"{cluster.as_dict()}."
         )
-    name: str = DeviceSpecV2(job=found[0][0], replica=0, task=found[0][1]).to_string()
+    name = task_name(*found[0])
     if get_default_graph()._scopes.devices:
         raise ValueError(
             f"`connect_to_cluster` is called inside of a device scope, where the master {name} cannot become the "

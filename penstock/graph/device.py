@@ -257,3 +257,12 @@ def merge_device(spec: DeviceSpecV2 | str | None) -> Callable[[_HasDevice], str]
     '/job:ps/task:2/device:CPU:0'
     """
     return _merger(spec._fields if is_device_spec(spec) else _parse(spec or ""))
+
+
+def task_name(job: str, number: int) -> str:
+    """The full name of a task.
+
+    >>> task_name("ps", 0)
+    '/job:ps/replica:0/task:0'
+    """
+    return DeviceSpecV2(job=job, replica=0, task=number).to_string()

@@ -25,6 +25,7 @@ from typing import IO, Self
 from penstock.launch.cluster import Task
 
 _READ = 1 << 16
+NOT_STARTED = 126  # the exit code of a shell for a command that it cannot execute
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import IO
 
 from penstock.launch.cluster import Task
-from penstock.launch.events import Ended, Event, Events, Output, UnderWay
+from penstock.launch.events import NOT_STARTED, Ended, Event, Events, Output, UnderWay
 from penstock.progress import SERVES
 
 _READ = 1 << 16
 _MAX_READS = 64  # of one pipe after its process has ended; a pipe holds 1 MiB at most
 _PIPE = 1 << 16  # the usual size of a pipe
-_NOT_STARTED = 126  # the exit code of a shell for a command that it cannot execute
 
 
 @dataclass
@@ -81,7 +80,7 @@ class Processes:
             )
         except OSError as error:
             progress.close()
-            self._post(Ended(task, _NOT_STARTED, f"cannot be started: {error}"))
+            self._post(Ended(task, NOT_STARTED, f"cannot be started: {error}"))
             return
         finally:
             os.close(writer)

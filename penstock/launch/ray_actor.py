@@ -103,7 +103,7 @@ class TaskRunner:
         return process.pid
 
     def output(self) -> Iterator[tuple[str, bytes]]:
-        """The output of the process with the name of its stream, as it comes, until the process has ended."""
+        """Yields what the process prints, each piece with the name of its stream, until the process has ended."""
         process = self._process
         assert process is not None
         try:

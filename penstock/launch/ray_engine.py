@@ -19,14 +19,13 @@ from typing import Any
 from penstock.launch.accelerators import FRACTION, SHARED
 from penstock.launch.cluster import Cluster, LaunchError, Task
 from penstock.launch.engine import Engine, Invocation, Request
-from penstock.launch.events import Ended, Events, Moved, Notice, Output
+from penstock.launch.events import NOT_STARTED, Ended, Events, Moved, Notice, Output
 from penstock.launch.ray_bundles import bundles
 from penstock.launch.ray_cluster import connected, cpus_here, load_ray, nodes, placement_group, require_answer
 from penstock.launch.ray_places import Place, Places
 from penstock.launch.remote import KILL, TERMINATE, Marks, job_credentials, letter
 from penstock.launch.working_dir import WorkingDir
 
-_NOT_STARTED = 126  # the exit code of a shell for a command that it cannot execute
 _START_WITHIN = 60.0  # seconds, for an actor that is there already
 _THREADS_END_WITHIN = 10.0
 _SIGNALS = {TERMINATE: -signal.SIGTERM, KILL: -signal.SIGKILL}
@@ -107,9 +106,9 @@ class RayEngine:
         except (LaunchError, self._ray.exceptions.RayError) as error:
             stopped = _SIGNALS.get(life.asked)
             why = "" if stopped else f"cannot be started: {error}"
-            self._events.post(Ended(life.task, stopped or _NOT_STARTED, why))
+            self._events.post(Ended(life.task, stopped or NOT_STARTED, why))
             return
-        marks, why = Marks(life.task), ""
+        marks, why = Marks(life.task, self._events.post), ""
         try:
             starting = place.actor.start.remote(letter(run, self._credentials))
             process = self._ray.get(starting, timeout=_START_WITHIN)
@@ -131,10 +130,7 @@ class RayEngine:
 
     def _heard(self, task: Task, marks: Marks, stream: str, data: bytes) -> None:
         if stream == "stderr":
-            before = marks.under_way
             data = marks.feed(data)
-            if marks.under_way is not None and marks.under_way is not before:
-                self._events.post(marks.under_way)
         if data:
             self._events.post(Output(task, stream, data))
 

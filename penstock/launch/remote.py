@@ -19,14 +19,14 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from penstock import errors
 from penstock.launch.cluster import LaunchError, Task
 from penstock.launch.engine import Invocation
-from penstock.launch.events import Ended, Events, Output, Signal, UnderWay
+from penstock.launch.events import Ended, Event, Events, Output, Signal, UnderWay
 from penstock.launch.job import exit_code
 from penstock.launch.processes import Processes
 from penstock.progress import SERVES, STEPS
@@ -106,8 +106,9 @@ class Marks:
     (b'step 1\\n', b'step 2\\n', UnderWay(task=Task(job='worker', index=0), serves=False))
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, post: Callable[[Event], object] = lambda event: None) -> None:
         self._task = task
+        self._post = post  # is told when the task does its work
         self._held = b""
         self.up = False  # the program there has begun
         self.under_way: UnderWay | None = None
@@ -127,6 +128,7 @@ class Marks:
             return b""
         if mark[1] in (STEPS, SERVES):
             self.under_way = UnderWay(self._task, serves=mark[1] == SERVES)
+            self._post(self.under_way)
         else:
             self.code = int(mark[1])
         return b""

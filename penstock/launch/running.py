@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from os.path import abspath
 from pathlib import Path
 
+from penstock.written_aside import write_aside
+
 
 @dataclass(frozen=True)
 class RunningJob:
@@ -54,15 +56,7 @@ def announced(script: str, addresses: dict[str, str]) -> Iterator[Callable[[dict
 
 
 def _write(path: Path, job: RunningJob) -> None:
-    # Written to a temporary file first, so that no reader sees half of it. Only this user can read files of mkstemp.
-    descriptor, aside = tempfile.mkstemp(dir=path.parent)
-    try:
-        with open(descriptor, "w") as file:
-            json.dump(asdict(job), file)
-        os.replace(aside, path)
-    except OSError:
-        os.unlink(aside)
-        raise
+    write_aside(path, json.dumps(asdict(job)).encode())
 
 
 def beside(pid: int, what: str) -> Path:

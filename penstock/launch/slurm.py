@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from penstock.launch.cluster import Cluster, LaunchError, Task
 from penstock.launch.engine import Engine, Request
-from penstock.launch.events import Ended, Event, Events, Moved, Notice, Output
+from penstock.launch.events import NOT_STARTED, Ended, Event, Events, Moved, Notice, Output
 from penstock.launch.processes import Processes
 from penstock.launch.remote import COMMAND, KILL, TERMINATE, Marks, job_credentials, letter
 from penstock.launch.resources import Resources
@@ -28,7 +28,6 @@ _KILLED_WITHIN = 5.0
 _UNREACHABLE = re.compile(
     r"failed on node|[Nn]ode failure|[Cc]ommunication|[Uu]nable to contact|timed out|not available"
 )
-_NOT_STARTED = 126  # the exit code of a shell for a command that it cannot execute
 
 
 @dataclass
@@ -71,7 +70,7 @@ class SlurmEngine:
             try:
                 self._move([task])
             except LaunchError as error:
-                self._events.post(Ended(task, _NOT_STARTED, f"cannot be started: {error}"))
+                self._events.post(Ended(task, NOT_STARTED, f"cannot be started: {error}"))
                 return
         self._launch(task)
 
@@ -101,7 +100,7 @@ class SlurmEngine:
 
     def _launch(self, task: Task) -> None:
         node = self._places[task]
-        life = self._lives[task] = _Life(node, Marks(task))
+        life = self._lives[task] = _Life(node, Marks(task, self._events.post))
         command = srun(self._job, node, task, self._request.needs.of(task))
         told = letter(self._request.commands.of(task, self.cluster), self._credentials)
         self._processes.start(task, lambda _: command, srun_environment(), told)
@@ -136,10 +135,7 @@ class SlurmEngine:
                 self._ended(task, life, code)
 
     def _heard_stderr(self, task: Task, life: _Life, data: bytes) -> None:
-        before = life.marks.under_way
         shown = life.marks.feed(data)
-        if life.marks.under_way is not before and life.marks.under_way is not None:
-            self._events.post(life.marks.under_way)
         life.said = (life.said + shown)[-2000:]
         # What comes after the end is srun's own account of it, as is what comes if nothing has begun.
         if life.marks.up and life.marks.code is None and shown:
@@ -162,7 +158,7 @@ class SlurmEngine:
             if _UNREACHABLE.search(said):
                 self._lose(life.node, said)
             if self._places[task] == life.node or life.unwanted:
-                self._events.post(Ended(task, _NOT_STARTED, f"cannot be started on node {life.node}: {said}"))
+                self._events.post(Ended(task, NOT_STARTED, f"cannot be started on node {life.node}: {said}"))
             else:
                 self._launch(task)
 

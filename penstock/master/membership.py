@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,23 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import AbortedError, DataLossError
-from penstock.graph.device import DeviceSpecV2
+from penstock.graph.device import DeviceSpecV2, task_name
 from penstock.master.cluster import ClusterSpec
 from penstock.passes.relocate import Homes, Place
+from penstock.written_aside import write_aside
 
 PS, WORKER = "ps", "worker"
 ENVIRONMENT_VARIABLE = "PENSTOCK_MEMBERSHIP"
 # The environment variable of tasks that are started to join a running job: the version that the job has then.
 JOINING = "PENSTOCK_JOINING"
-
-
-def task_name(job: str, number: int) -> str:
-    """The full name of a task.
-
-    >>> task_name("ps", 0)
-    '/job:ps/replica:0/task:0'
-    """
-    return DeviceSpecV2(job=job, replica=0, task=number).to_string()
 
 
 FIRST = task_name(PS, 0)  # holds the record, and stands in for parameter servers that have left
@@ -135,18 +126,8 @@ def saved_at() -> Path | None:
 def save(membership: Membership) -> None:
     """Saves the record, if the job has a place for it: whoever reads sees the old or the new one."""
     path = saved_at()
-    if path is None:
-        return
-    descriptor, aside = tempfile.mkstemp(dir=path.parent)
-    try:
-        with open(descriptor, "w") as file:
-            file.write(membership.to_json())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except OSError:
-        os.unlink(aside)
-        raise
+    if path is not None:
+        write_aside(path, membership.to_json().encode(), durable=True)
 
 
 def load() -> Membership:

@@ -19,9 +19,10 @@ from typing import Any
 
 from penstock import logging
 from penstock.errors import FailedPreconditionError, InvalidArgumentError, OpError
+from penstock.graph.device import task_name
 from penstock.master.balance import Resource, homes_after, moves
 from penstock.master.cluster import ClusterSpec
-from penstock.master.membership import FIRST, PS, WORKER, Membership, save, task_name
+from penstock.master.membership import FIRST, PS, WORKER, Membership, save
 from penstock.master.moving import LEASE_SECS, TRANSFER_SECS, Mover
 from penstock.wire.control import ControlClient, messages
 from penstock.wire.credentials import Credentials

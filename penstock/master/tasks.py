@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from penstock.errors import CancelledError, OpError
-from penstock.graph.device import DeviceSpecV2
+from penstock.graph.device import DeviceSpecV2, task_name
 from penstock.master.cluster import ClusterSpec
 from penstock.master.membership import JOINING, NOTHING_CHANGED, PS, Membership
 from penstock.passes.ir import Subgraph
@@ -242,7 +242,7 @@ class Tasks:
                 self._connect(spec.job, min(numbers) if spec.task is None else spec.task, deadline)
 
     def _connect(self, job: str, number: int, deadline: float | None) -> None:
-        name = DeviceSpecV2(job=job, replica=0, task=number).to_string()
+        name = task_name(job, number)
         if name in self._tasks or number not in self._known[job]:
             return
         task = self._make(job, number, deadline)

@@ -37,8 +37,7 @@ class NameInBody(str):
 def blamed(error: OpError, node: Node) -> str:
     """The name of the node that an error of `node` is about: one in a body of it, or one that it stands for."""
     inner = error.op_name or ""
-    stands_for = (*node.attrs.get("lookups", ()), *node.attrs.get("sums", ()))
-    return inner if "::" in inner or inner in stands_for else node.name
+    return inner if "::" in inner or inner in node.attrs.get("stands_for", ()) else node.name
 
 
 @dataclass(slots=True, eq=False)

@@ -244,8 +244,7 @@ def _plan_of(lookups: list[_Lookup]) -> Node:
         "Tsegmentids": lookups[0].total.attrs["Tsegmentids"],
         "N": shards,
         "table_rows": [deal.attrs["table_rows"] for deal in deals],
-        "lookups": [str(deal.name) for deal in deals],
-        "sums": [str(lookup.total.name) for lookup in lookups],
+        "stands_for": [*(str(deal.name) for deal in deals), *(str(lookup.total.name) for lookup in lookups)],
     }
     inputs = [*(deal.inputs[0] for deal in deals), *(lookup.total.inputs[2] for lookup in lookups)]
     dtypes = (*[kind] * (len(deals) * shards), variant)

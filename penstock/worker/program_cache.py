@@ -13,7 +13,6 @@ import hashlib
 import os
 import pathlib
 import platform
-import tempfile
 import threading
 import time
 import zlib
@@ -24,6 +23,7 @@ from jax._src import compilation_cache
 from penstock import logging
 from penstock.errors import InvalidArgumentError
 from penstock.worker.compilation import in_background
+from penstock.written_aside import write_aside
 
 MAX_BYTES = 1 << 30  # the default of PENSTOCK_CACHE_BYTES
 _SUFFIX, _UNFINISHED = "-cache", "-unfinished"
@@ -70,14 +70,7 @@ class ProgramCache:
         """Stores a program under a key. A concurrent reader finds nothing or all of it."""
         path = self._file(key)
         try:
-            handle, name = tempfile.mkstemp(_UNFINISHED, dir=self._path)
-            try:
-                with open(handle, "wb") as file:
-                    file.write(value + _checksum(value))
-                os.replace(name, path)
-            except BaseException:
-                pathlib.Path(name).unlink(missing_ok=True)
-                raise
+            write_aside(path, value + _checksum(value), _UNFINISHED)
         except OSError as error:
             self._tell(error)
             return

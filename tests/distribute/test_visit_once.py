@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from distribute.golden import Clusters, clusters, namespace
 
@@ -85,6 +88,36 @@ def test_an_error_of_a_function_takes_no_elements_from_others(coordinator: Any) 
             coordinator.schedule(ledger.visit, args=(iterator,))
         coordinator.join()
     assert ledger.counts() == {2}
+
+
+def test_an_error_of_a_function_leaves_workers_their_iterators(coordinator: Any) -> None:
+    calls, may_go_on = itertools.count(), threading.Event()
+
+    def first_at_once(x: np.ndarray) -> np.ndarray:
+        assert next(calls) == 0 or may_go_on.wait(60)
+        return x
+
+    def slow() -> Any:
+        return tf.data.Dataset.range(tf.numpy_function(first_at_once, [tf.constant(50, tf.int64)], tf.int64))
+
+    @tf.function
+    def fail(x: Any) -> None:
+        tf.debugging.assert_greater(x, 1)
+
+    @tf.function
+    def take(iterator: Any) -> Any:
+        return next(iterator)
+
+    iterator = iter(coordinator.create_per_worker_dataset(slow, visit_once=True))
+    failed = coordinator.schedule(fail, args=(tf.constant(0),))  # by the worker that has made its iterator
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        failed.fetch()
+    may_go_on.set()
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        coordinator.join()
+    taken = [coordinator.schedule(take, args=(iterator,)) for _ in range(50)]
+    coordinator.join()
+    assert sorted(int(value.fetch()) for value in taken) == list(range(50))
 
 
 def test_a_function_that_calls_another_twice_visits_two_elements(coordinator: Any) -> None:

@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from launch.launching import DEADLINE, ROOT, TASK, marked
+from launch.launching import DEADLINE, PATHS, TASK, marked
 
 
 @pytest.fixture
@@ -30,9 +30,8 @@ def launch(script, tmp_path):
     """Starts `penstock launch` on a script with the text above in front. Afterwards no process of it may be left."""
     mark = f"PENSTOCK_TEST_MARK={uuid.uuid4()}"
     name, value = mark.split("=")
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     here = {"TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": ""}
-    environment = {**os.environ, name: value, "PYTHONPATH": paths, "COLUMNS": "200", **here}
+    environment = {**os.environ, name: value, "PYTHONPATH": PATHS, "COLUMNS": "200", **here}
     started = []
 
     def start(text, *args, options=(), env=(), stdout=subprocess.PIPE, within=()):

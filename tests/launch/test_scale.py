@@ -96,8 +96,7 @@ def test_programs_are_told_of_the_first_parameter_servers() -> None:
 
 def scale(folder: Path, *args: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "penstock", "scale", *map(str, args)]
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    env = {**os.environ, "TMPDIR": str(folder), "XDG_RUNTIME_DIR": "", "PYTHONPATH": paths, "COLUMNS": "200"}
+    env = {**os.environ, "TMPDIR": str(folder), "XDG_RUNTIME_DIR": "", "PYTHONPATH": PATHS, "COLUMNS": "200"}
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE * 3, check=False)
 
 
@@ -203,7 +202,7 @@ def undisturbed(launch, folder: Path, steps: int) -> dict[int, float]:
 def alone(folder: Path, steps: int) -> dict[int, float]:
     """The losses of a training in one process."""
     env = {**os.environ, "ELASTIC": json.dumps({"alone": steps}), "PENSTOCK_TIER": "exact", "JAX_PLATFORMS": "cpu"}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    env["PYTHONPATH"] = PATHS
     with (folder / "alone.log").open("w") as log:
         subprocess.run([sys.executable, str(PROGRAM)], env=env, stdout=log, timeout=DEADLINE, check=True)
     return losses(folder / "alone.log")

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import DataLossError
+from penstock.graph.device import task_name
 from penstock.master.cluster import ClusterSpec
-from penstock.master.membership import FIRST, Membership, load, save, task_name
+from penstock.master.membership import FIRST, Membership, load, save
 
 HOME = ("/job:ps/replica:0/task:1", "", "w")
 RECORD = Membership(

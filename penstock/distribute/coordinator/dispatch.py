@@ -205,8 +205,8 @@ class Dispatcher:
         for closure in self._queue.drop():
             closure.result._fail(why)
         for worker, running in zip(self._workers, self._queue.running, strict=True):
-            # Elements that were given to a closure are visited by no other.
-            self._to_cancel += [(worker, closure, why) for closure in running.values() if not closure.elements]
+            # Elements that were given to a closure are visited by no other; what a worker makes is needed later.
+            self._to_cancel += [(worker, c, why) for c in running.values() if c.worker is None and not c.elements]
 
     def _cancel_all(self) -> None:
         """Cancels what workers run for nothing; not while the lock is held, since this sends messages."""

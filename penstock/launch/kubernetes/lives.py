@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.launch.cluster import Task
-from penstock.launch.events import Ended, Event, Notice
+from penstock.launch.events import NOT_STARTED, Ended, Event, Notice
 from penstock.launch.kubernetes.api import SILENT_SECS, Api, ClusterError
 from penstock.launch.kubernetes.log import LogReader
 from penstock.launch.kubernetes.pods import (
@@ -35,7 +35,6 @@ TELL_SECS = 3.0  # after which the user is told why a task has not begun
 _LATE_SECS = 30.0  # past its time, after which a pod that is to go is taken for lost
 _SETTLE_SECS = 5.0  # in which Kubernetes tells of the end of a container whose log has ended
 _LOG_SECS = 10.0  # in which the rest of a log must come after the end
-_NOT_STARTED = 126
 _NO_PENSTOCK = re.compile(rb"No module named '?penstock")
 
 
@@ -86,7 +85,7 @@ class Lives:
         if end.code != 0 and not reader.marked and _NO_PENSTOCK.search(reader.beginning):
             image = image_of(found)
             return End(
-                _NOT_STARTED,
+                NOT_STARTED,
                 f"cannot be started: the image '{image}' of pod {life.pod} has no penstock, or an older one. "
                 "Build an image with `pip install penstock` of this version and give it as --image",
             )
@@ -116,7 +115,7 @@ class Lives:
                 return End(-signal.SIGTERM)
             if now >= give_up_at:
                 why = f"cannot be started: {self._reason(task, pod)} (waited {start_secs():g} s)"
-                return End(_NOT_STARTED, why)
+                return End(NOT_STARTED, why)
             if now >= tell_at:
                 tell_at = math.inf
                 self._post(Notice(f"{task} has not begun: {self._reason(task, pod)}"))

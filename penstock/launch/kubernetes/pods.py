@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.launch.cluster import Task
+from penstock.launch.events import NOT_STARTED
 from penstock.launch.kubernetes.manifests import COMPONENT, JOB_INDEX, SET_INDEX
 
 Pod = Mapping[str, Any]
@@ -27,7 +28,6 @@ _HOPELESS = {
     "RunContainerError",
 }
 _NOT_EXECUTED = {"StartError", "ContainerCannotRun"}
-_NOT_STARTED = 126  # the exit code of a shell for a command that it cannot execute
 _NO_COMMAND = re.compile(r"executable file not found|no such file or directory", re.IGNORECASE)
 
 
@@ -107,7 +107,7 @@ def end_of(life: Life, pod: Pod) -> End | None:
 def not_started(pod: Pod) -> End:
     """The end of a life that could not begin."""
     name, told = pod["metadata"]["name"], obstacle(pod)
-    return End(_NOT_STARTED, f"cannot be started: pod {name}: {told}{_remedy(told, image_of(pod))}")
+    return End(NOT_STARTED, f"cannot be started: pod {name}: {told}{_remedy(told, image_of(pod))}")
 
 
 def image_of(pod: Pod) -> str:
@@ -131,7 +131,7 @@ def _end(life: Life, found: Mapping[str, Any], image: str) -> End:
         return End(-signal.SIGKILL, f"was out of memory (OOMKilled in pod {life.pod}); --memory gives it more")
     if reason in _NOT_EXECUTED:
         told = f"{reason}: {message}"
-        return End(_NOT_STARTED, f"cannot be started: pod {life.pod}: {told}{_remedy(told, image)}")
+        return End(NOT_STARTED, f"cannot be started: pod {life.pod}: {told}{_remedy(told, image)}")
     return End(128 - code if code > 128 else code)
 
 

@@ -106,17 +106,18 @@ class LookupPlan:
     Tsegmentids=INDEX32,
 )
 def plan_lookups(
-    ids: list[Array], segment_ids: list[Array], *, N: int, table_rows: list[int], lookups: list[str], sums: list[str]
+    ids: list[Array], segment_ids: list[Array], *, N: int, table_rows: list[int], stands_for: list[str]
 ) -> Any:
     """The rows that lookups need of each of N shards, those of the first lookup first, and what follows from them.
 
-    `lookups` and `sums` are the names of the nodes that this stands for, for errors.
+    Errors name the nodes that this stands for: those that deal ids out, then those that sum rows.
     """
     wanted = [np.asarray(each) for each in ids]
     keys: list[np.ndarray] = []
     first, lows = [0], list[int]()
     segments: list[np.ndarray] = []
     segment_ends = [0]
+    lookups, sums = stands_for[: len(ids)], stands_for[len(ids) :]
     for each, segment, rows, lookup, total in zip(wanted, segment_ids, table_rows, lookups, sums, strict=True):
         found = _blaming(lookup, _Keys.of, each, N, rows)
         base, begin = first[-1], segment_ends[-1]
