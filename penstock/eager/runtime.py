@@ -16,6 +16,7 @@ from penstock.eager.seeds import STREAM, Streams, stream_name
 from penstock.eager.tensor import EagerTensor, Handle
 from penstock.errors import AbortedError, OpError, UnavailableError
 from penstock.graph.build import output_types
+from penstock.graph.device import task_name
 from penstock.graph.dtype import DType, uint64
 from penstock.graph.function import Function
 from penstock.graph.graph import Graph
@@ -49,6 +50,7 @@ class Runtime:
         self._context: tuple[Master | None, Any] = (None, None)
         self._local = LOCAL  # the name of this task
         self._names = {LOCAL}  # all names that this task has had
+        self._ours = self._names  # those of them that mean this task
         self._default_device = ""
         self.recovered: Callable[[OpError], bool] | None = None  # waits until a lost task is back, with what it held
         self.repeated = RepeatedOps()
@@ -105,15 +107,18 @@ class Runtime:
                 before.close()
             self._local = self.master.tasks.default.name
             self._names.add(self._local)
+            numbers = self.master.tasks.numbers()
+            others = {task_name(job, number) for job in numbers for number in numbers[job]} - {self._local}
+            self._ours = self._names - others  # another process has such a name now
 
     def device_of(self, handle: Handle) -> str:
         """The device of a resource; those of this process go by the task that it now is."""
         here, _, device = handle.device.partition("/device:")
-        return handle.device if here not in self._names else f"{self._local}/device:{device}"
+        return handle.device if here not in self._ours else f"{self._local}/device:{device}"
 
     def holds(self, handle: Handle) -> bool:
         """Tells if a resource is in this process."""
-        return handle.device.partition("/device:")[0] in self._names
+        return handle.device.partition("/device:")[0] in self._ours
 
     def run_op(
         self, op_def: OpDef, inputs: Sequence[EagerTensor], attrs: dict[str, Any], types: Sequence[DType], device: str

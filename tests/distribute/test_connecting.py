@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from leaks import leak_check
+from loopback import free_addresses
 
 import penstock as tf
-from penstock.eager.cluster import disconnect
+from penstock.eager.cluster import connect, disconnect
+from penstock.eager.iterators import placed_iterator
 
 
 @pytest.fixture
@@ -58,6 +60,14 @@ def test_the_master_of_a_resolver_becomes_the_default_device(address: str) -> No
     other = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, master="localhost:1", rpc_layer="grpc")
     with pytest.raises(ValueError, match="cannot find master grpc://localhost:1"):
         tf.config.experimental_connect_to_cluster(other)
+
+
+def test_a_name_that_this_process_once_had_means_another_task_now(address: str) -> None:
+    connect(tf.train.ClusterSpec({"worker": free_addresses(1)}), "worker", 0)
+    disconnect()
+    connect(tf.train.ClusterSpec({"worker": [address]}), "chief", 0)
+    iterator = placed_iterator(tf.data.Dataset.range(5), "/job:worker/replica:0/task:0/device:CPU:0")
+    assert [int(x) for x in iterator] == [0, 1, 2, 3, 4]
 
 
 def test_arguments(address: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from distribute.golden import Clusters, clusters, namespace
 
 import penstock as tf
+from penstock.distribute.coordinator.queue import DEPTH
 
 RECORDS = 300
 
@@ -109,10 +111,11 @@ def test_an_error_of_a_function_leaves_workers_their_iterators(coordinator: Any)
         return next(iterator)
 
     iterator = iter(coordinator.create_per_worker_dataset(slow, visit_once=True))
-    failed = coordinator.schedule(fail, args=(tf.constant(0),))  # by the worker that has made its iterator
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        failed.fetch()
-    may_go_on.set()
+    # More than one worker takes at once, so that the one that has made its iterator runs some of them.
+    failing = [coordinator.schedule(fail, args=(tf.constant(0),)) for _ in range(2 * DEPTH)]
+    with ThreadPoolExecutor(len(failing)) as pool:
+        wait([pool.submit(value.fetch) for value in failing], 60, FIRST_EXCEPTION)
+        may_go_on.set()
     with pytest.raises(tf.errors.InvalidArgumentError):
         coordinator.join()
     taken = [coordinator.schedule(take, args=(iterator,)) for _ in range(50)]

@@ -47,11 +47,11 @@ def test_events_of_threads_and_signals_end_the_wait():
     with Events() as events, events.signals():
         threading.Timer(0.05, events.post, [Notice("from a thread")]).start()
         assert events.next(None) == [Notice("from a thread")]
-        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGTERM)
         found = events.next(None)
         while not found:  # the first wake-up may have been that of the post above
             found = events.next(None)
-        assert found == [Signal(signal.SIGHUP)]
+        assert found == [Signal(signal.SIGTERM)]
         assert events.next(0.0) == []
 
 
