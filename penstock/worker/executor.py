@@ -20,12 +20,13 @@ from penstock.worker.kinds import is_variable
 from penstock.worker.plan import Plan, SegmentPlan
 from penstock.worker.randomness import RandomState
 from penstock.worker.resources import StoredVariable
-from penstock.worker.row_updates import RowUpdateCall
+from penstock.worker.row_updates import RowUpdateCall, joined
 from penstock.worker.step import Step
 from penstock.worker.tiers import Imagined
 from penstock.worker.transfer import RecvCall, SendCall, may_wait, note_unused, together
 
 _UNSET: Any = None
+_OF_SEVERAL: dict[str, Any] = {"_Send": SendCall, "_Recv": RecvCall}
 
 
 class Context:
@@ -93,8 +94,10 @@ class Executable:
         self._variables = bound or {}  # by node; parameters of a body may stand for variables, too
         self._first_node: dict[StoredVariable, Node] = {}
         self.feed_slots = [self.slot(edge) for edge in plan.feeds]
-        stages = [s for s in plan.stages if not _does_nothing(s) and not self._renames(s)]
-        every = [self._instruction(s) for s in together(stages)]
+        stages = together([s for s in plan.stages if not _does_nothing(s) and not self._renames(s)])
+        if not self.cuts.interpreted:
+            stages = joined(stages, self.source)
+        every = [self._instruction(s) for s in stages]
         self._to_find = [i for i in every if _finds_handle(i)]
         self.instructions = [i for i in every if not _finds_handle(i)]
         self.fetches = [self.source(edge) for edge in plan.fetches]
@@ -172,14 +175,14 @@ class Executable:
         if isinstance(stage, SegmentPlan):
             return SegmentCall(self, stage)
         if isinstance(stage, list):
-            return (SendCall if stage[0].op.name == "_Send" else RecvCall)(self, stage)
+            return _OF_SEVERAL.get(stage[0].op.name, RowUpdateCall)(self, stage)
         if stage.op.name in ON_HOST:
             return ON_HOST[stage.op.name](self, stage)
         if stage.op.host:
             return HostCall(self, stage)
         if self.cuts.interpreted:
             return InterpretedCall(self, stage)
-        return RowUpdateCall(self, stage) if stage.op.row_rule else PlainCall(self, stage)
+        return PlainCall(self, stage)
 
     def run(self, fed: Sequence[Any], step: Step, at: int = 0) -> list[Any]:
         """Runs one step, from an instruction on. Returns arrays, and copies of fetched variables."""

@@ -62,11 +62,9 @@ class InterpretedCall(KernelCall):
             else:
                 arguments.append(self._held(position, source))  # type: ignore[arg-type]
         results: Sequence[Any]
-        if self._row_update is not None and self._row_update.fits(arguments):
-            try:
-                results = self._row_update.run(arguments, self.changed, step.undo)
-            except KERNEL_ERRORS as error:
-                raise named_error(error, self.node, arguments) from error
+        updated = None if self._row_update is None else self._updated(self._row_update, arguments, step)
+        if updated is not None:
+            results = updated
         elif self._programs is not None:
             is_random = self.node.op.random
             if is_random and _drawn(arguments) > MANY_DRAWN:
@@ -88,6 +86,14 @@ class InterpretedCall(KernelCall):
             return
         for slot, value in zip(self.out_slots, results, strict=True):
             values[slot] = value
+
+    def _updated(self, update: RowUpdate, arguments: list[Any], step: Step) -> Sequence[np.ndarray] | None:
+        """Changes the rows that have a gradient. Returns the variables' arrays, or None if the shapes do not fit."""
+        try:
+            rows = update.rows(arguments)
+            return None if rows is None else update.run([(arguments, rows, self.changed)], step.undo)[0]
+        except KERNEL_ERRORS as error:
+            raise named_error(error, self.node, arguments) from error
 
     def _take(self, arguments: list[Any], step: Step) -> Callable[[int], np.ndarray]:
         """Returns a function that takes the value of the variable at an input, to write into it."""

@@ -1,8 +1,13 @@
-"""Sparse updates of variables run in NumPy. Their rule runs on the rows that have a gradient, and on no others."""
+"""Sparse updates of variables run in NumPy. Their rule runs on the rows that have a gradient, and on no others.
+
+Neighbouring updates by one rule, such as those of all embeddings of a model, run as one: the rule runs once, on the
+rows of all tables.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,47 +17,101 @@ import numpy as np
 from penstock.graph.checks import require_in_range
 from penstock.jaxprs.numpy_program import NumpyProgram
 from penstock.kernel.types import on_platform
-from penstock.passes.ir import Node
+from penstock.passes.ir import Edge, Node
 from penstock.worker.calls import PlainCall, host_value
 from penstock.worker.resources import StoredVariable
 from penstock.worker.step import Step
 from penstock.worker.tracing import KERNEL_ERRORS, named_error
 
 _OF_ROWS = frozenset(("grad", "updates"))  # inputs with one row for each index
+_ROWS = frozenset(("indices",))
 
 
 class RowUpdateCall(PlainCall):
-    """Runs a sparse update as an instruction of its own."""
+    """Runs sparse updates as one instruction: updates of different variables by one rule."""
 
-    def __init__(self, owner: Any, node: Node) -> None:
-        super().__init__(owner, node)
-        self._update = RowUpdate(node)
+    def __init__(self, owner: Any, nodes: Sequence[Node]) -> None:
+        super().__init__(owner, nodes[0])
+        self._update = RowUpdate(nodes[0])
+        self._each = [PlainCall(owner, node) for node in nodes]
+        self._names = [node.name for node in nodes]
+        self.inputs = [source for call in self._each for source in call.inputs]
+        self.out_slots = [slot for call in self._each for slot in call.out_slots]
+        self.changed = [variable for call in self._each for variable in call.changed]
+        self.locked = sorted(self.changed, key=lambda v: v.order)
+
+    @property
+    def label(self) -> str:
+        """The text for a timeline."""
+        return f"{self.name} = {self.node.op.name}({', '.join(self._names)})"
 
     def __call__(self, values: list[Any], step: Step) -> None:
         undo: list[Callable[[], None]] = []
+        node = self.node
         for variable in self.locked:
             variable.lock.acquire()
         try:
-            arguments = [host_value(values[s]) if isinstance(s, int) else np.asarray(s.read()) for s in self.inputs]
-            fits = self._update.fits(arguments)
-            results = self._update.run(arguments, self.changed, undo) if fits else ()
-            for variable, value in zip(self.changed, results, strict=fits):
-                variable.value = value
+            tables: list[Table] = []
+            for call in self._each:
+                node = call.node
+                given = [host_value(values[s]) if isinstance(s, int) else np.asarray(s.read()) for s in call.inputs]
+                rows = self._update.rows(given)
+                if rows is None:
+                    break
+                tables.append((given, rows, call.changed))
+            fits = len(tables) == len(self._each)
+            for call, results in zip(self._each, self._update.run(tables, undo) if fits else (), strict=fits):
+                for variable, value in zip(call.changed, results, strict=True):
+                    variable.value = value
         except BaseException as error:
             for put_back in reversed(undo):
                 put_back()
             if isinstance(error, KERNEL_ERRORS):
-                raise named_error(error, self.node, []) from error
+                raise named_error(error, node, []) from error
             raise
         finally:
             for variable in self.locked:
                 variable.lock.release()
         if not fits:  # there is one value for all rows, or an error
-            super().__call__(values, step)
+            for call in self._each:
+                call(values, step)
+
+
+def joined(stages: Sequence[Any], variable_of: Callable[[Edge], Any]) -> list[Any]:
+    """Returns the stages of a plan, with sparse updates in lists: neighbours by one rule, of different variables."""
+    result: list[Any] = []
+    kind: Any = None  # of the last stage
+    changed: set[Any] = set()  # by the last stage
+    for stage in stages:
+        if not isinstance(stage, Node) or stage.op.row_rule is None:
+            result.append(stage)
+            kind = None
+            continue
+        variables = [variable_of(edge) for edge in stage.inputs[: len(stage.op.writes)]]
+        if kind is not None and kind == _kind(stage, variables) and changed.isdisjoint(variables):
+            result[-1].append(stage)
+            changed.update(variables)
+        else:
+            result.append([stage])
+            kind, changed = _kind(stage, variables), set(variables)
+    return result
+
+
+def _kind(node: Node, variables: Sequence[Any]) -> Any:
+    """Returns a key that is equal for updates which can run as one; None if this one runs alone."""
+    op = node.op
+    if not all(isinstance(v, StoredVariable) and v.shape.is_fully_defined() for v in variables):
+        return None
+    scalars = [edge for arg, edge in zip(op.inputs, node.inputs, strict=True) if arg.name not in _OF_ROWS | _ROWS]
+    attrs = {name: node.attrs[name] for name in op.wants if name in node.attrs}
+    return op, attrs, scalars[len(op.writes) :], node.device, [(v.dtype, v.shape.as_list()[1:]) for v in variables]
+
+
+Table = tuple[list[Any], np.ndarray, Sequence[StoredVariable]]  # what an update gets, its rows, and what it changes
 
 
 class RowUpdate:
-    """Runs a node that changes distinct rows of its variables, which are its first inputs."""
+    """The rule of a node that changes distinct rows of its variables, which are its first inputs."""
 
     def __init__(self, node: Node) -> None:
         op = node.op
@@ -64,35 +123,46 @@ class RowUpdate:
         self._rule = functools.partial(op.row_rule, **{k: v for k, v in node.attrs.items() if k in op.wants})
         self._programs: dict[Any, NumpyProgram] = {}
 
-    def fits(self, arguments: Sequence[Any]) -> bool:
-        """Tells if the shapes fit: each index has a row of the variables' form."""
+    def rows(self, arguments: Sequence[Any]) -> np.ndarray | None:
+        """Returns the rows that an update changes; None if an index has no row of the variables' form."""
         first, indices = arguments[0], arguments[self._indices]
         form = (*indices.shape, *first.shape[1:])
-        return (
-            indices.ndim == 1
-            and all(a.shape == first.shape for a in arguments[: self._count])
-            and all(arguments[i].shape == form for i, of_rows in self._given if of_rows)
-        )
-
-    def run(
-        self, arguments: list[Any], variables: Sequence[StoredVariable], undo: list[Callable[[], None]]
-    ) -> list[Any]:
-        """Changes the variables in place and returns their arrays. `undo` gets functions that restore the old rows."""
-        rows = arguments[self._indices]
+        if (
+            indices.ndim != 1
+            or any(a.shape != first.shape for a in arguments[: self._count])
+            or any(arguments[i].shape != form for i, of_rows in self._given if of_rows)
+        ):
+            return None
+        rows: np.ndarray = indices
         if rows.size and rows[-1] == np.iinfo(rows.dtype).max:  # padding, which comes last
             rows = rows[: np.searchsorted(rows, rows[-1])]
-        require_in_range(rows, len(arguments[0]))
-        given = [arguments[i][: len(rows)] if of_rows else arguments[i] for i, of_rows in self._given]
-        arguments[: self._count] = [None] * self._count  # so that no other reference prevents writing in place
-        arrays, old = [], []
-        for variable in variables:
-            array = variable.taken()
-            before = array.take(rows, axis=0)
-            undo.append(functools.partial(put_rows, variable, array, rows, before))
-            arrays.append(array)
-            old.append(before)
-        for array, new in zip(arrays, self._program(old, given)([*old, *given]), strict=True):
-            set_rows(array, rows, new)
+        require_in_range(rows, len(first))
+        return rows
+
+    def run(self, tables: Sequence[Table], undo: list[Callable[[], None]]) -> list[list[np.ndarray]]:
+        """Changes the variables of all tables in place and returns their arrays.
+
+        The tables have rows of one form, and the same other arguments. `undo` gets functions that restore the old rows.
+        """
+        ends = [0, *itertools.accumulate(len(rows) for _, rows, _ in tables)]
+        given = []
+        for i, of_rows in self._given:
+            pieces = [arguments[i][: len(rows)] for arguments, rows, _ in tables] if of_rows else [tables[0][0][i]]
+            given.append(np.concatenate(pieces) if len(pieces) > 1 else pieces[0])
+        arrays: list[list[np.ndarray]] = [[] for _ in tables]
+        old = []
+        for i in range(self._count):
+            form, dtype = tables[0][0][i].shape[1:], tables[0][0][i].dtype
+            old.append(np.empty((ends[-1], *form), dtype))
+            for found, (arguments, rows, variables), begin, end in zip(arrays, tables, ends, ends[1:], strict=False):
+                arguments[i] = None  # so that no other reference prevents writing in place
+                array, before = variables[i].taken(), old[-1][begin:end]
+                array.take(rows, axis=0, out=before, mode="clip")  # they are in range
+                undo.append(functools.partial(put_rows, variables[i], array, rows, before))
+                found.append(array)
+        for i, new in enumerate(self._program(old, given)([*old, *given])):
+            for found, (_, rows, _), begin, end in zip(arrays, tables, ends, ends[1:], strict=False):
+                set_rows(found[i], rows, new[begin:end])
         return arrays
 
     def _program(self, rows: Sequence[np.ndarray], given: Sequence[np.ndarray]) -> NumpyProgram:
