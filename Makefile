@@ -39,7 +39,7 @@ tiers: venv-for-tests
 
 # Further variants of tests of faults and of golden programs, which `make test` leaves out.
 long: venv-for-tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m long tests/cluster tests/distribute tests/launch tests/test_golden_shapes.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m long tests
 
 # Kills tasks of a training at many moments. The whole sweep takes hours: make chaos CHAOS="--every 100"
 chaos: venv

@@ -19,7 +19,7 @@ ROWS = parameters("loops/shapes.json", {})
 # The numbers of a seed differ from TensorFlow's.
 RANDOM = [row for row in ROWS if row.id.startswith(("random_", "dropout_"))]
 OTHERS = [row for row in ROWS if row not in RANDOM]
-EVERY = {"interpreted": 1, "padded": 4, "exact": 4}  # of so many rows, `make test` has one in a tier
+EVERY = {"interpreted": 1, "padded": 8, "exact": 8}  # of so many rows, `make test` has one in a tier
 CASES = [
     pytest.param(tier, *row.values, id=f"{tier}-{row.id}", marks=[pytest.mark.long] if i % every else [])
     for tier, every in EVERY.items()

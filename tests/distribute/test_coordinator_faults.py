@@ -260,6 +260,7 @@ def test_an_error_of_the_program_while_a_worker_is_lost(cluster: Cluster, strate
     assert counters.values() == [2, 2]
 
 
+@pytest.mark.long
 def test_results_stay_after_their_worker_has_died(cluster: Cluster, strategy: Any, coordinator: Any) -> None:
     counters = Counters(strategy)
     results = [coordinator.schedule(counters.add) for _ in range(4)]
@@ -269,6 +270,7 @@ def test_results_stay_after_their_worker_has_died(cluster: Cluster, strategy: An
     assert sorted(int(r.fetch()) for r in results) == [1, 2, 3, 4]
 
 
+@pytest.mark.long
 def test_a_frozen_worker_counts_as_lost(cluster: Cluster, strategy: Any, coordinator: Any) -> None:
     counters = Counters(strategy)
     for _ in range(10):

@@ -81,7 +81,7 @@ def test_recovery_of_a_parameter_server_without_restarting_the_coordinator(clust
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("victims", [("ps0", "ps1"), ("ps1", "worker0")])
+@pytest.mark.parametrize("victims", [("ps0", "ps1"), pytest.param(("ps1", "worker0"), marks=pytest.mark.long)])
 def test_two_tasks_killed_at_once(cluster: Cluster, tmp_path: Path, victims: tuple[str, str]) -> None:
     coordinator = coordinator_of(cluster, ps_recovery=tmp_path / "state")
     counters = Counters(coordinator.strategy)
@@ -236,7 +236,7 @@ def test_any_mix_of_server_and_worker_kills(cluster: Cluster, tmp_path: Path, se
     assert counters.values() == [scheduled, scheduled]
 
 
-@pytest.mark.parametrize("damage", ["another model", "damaged files"])
+@pytest.mark.parametrize("damage", [pytest.param("another model", marks=pytest.mark.long), "damaged files"])
 def test_a_directory_that_is_not_of_this_job(cluster: Cluster, tmp_path: Path, damage: str) -> None:
     def model(size: int) -> Any:
         strategy = tf.distribute.ParameterServerStrategy(resolver_for(cluster.spec), ps_recovery=tmp_path / "state")

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 from padding_cases import check
 
@@ -72,6 +73,7 @@ def test_conv_net_with_symbolic_batch() -> None:
     check(jax.value_and_grad(loss, (0, 1, 2)), *arguments, rtol=1e-4)
 
 
+@pytest.mark.long
 def test_conv_net_with_symbolic_image() -> None:
     def loss(first: Any, second: Any, x: Any) -> Any:
         y = max_pool(jax.nn.relu(conv(x, first, padding="SAME")))
@@ -122,6 +124,7 @@ def test_dropout_draws_the_same_numbers() -> None:
     check(dropped, ("b, t", F), ("2", "int32"))
 
 
+@pytest.mark.long
 def test_philox_draws_the_same_numbers() -> None:
     philox = lax.RandomAlgorithm.RNG_PHILOX
 

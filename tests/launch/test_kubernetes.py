@@ -116,6 +116,7 @@ def probed(container, command, environment=None):
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_a_training_goes_on_after_its_parameter_server_is_killed(on_cluster, cluster, tmp_path):
     (tmp_path / "killed.told").touch()
     process = on_cluster(TRAINING, str(tmp_path), options=["--workers", 1])

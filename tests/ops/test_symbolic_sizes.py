@@ -16,6 +16,16 @@ Feed = Callable[[int], np.ndarray]  # the value for a size
 Program = Callable[[], tuple[list[Any], dict[Any, Feed]]]
 
 PROGRAMS: dict[str, Program] = {}
+SLOW = {  # these take 7 to 20 seconds each, and resemble others
+    "bidirectional",
+    "convolutions_of_many_images",
+    "depthwise_and_transposed",
+    "embedding_of_a_sequence",
+    "lstm",
+    "masked_losses",
+    "sequences",
+    "sparse_matrices",
+}
 
 
 def program(function: Program) -> Program:
@@ -427,7 +437,9 @@ def _assert_equal(found: Results, wanted: Results, tier: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in SLOW else []) for name in PROGRAMS]
+)
 def test_one_trace_serves_all_sizes(name: str, monkeypatch: pytest.MonkeyPatch, counts: _Counts) -> None:
     wanted = _run(name, monkeypatch, "exact")
     for tier in ("interpreted", "padded"):

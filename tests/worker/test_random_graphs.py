@@ -35,7 +35,7 @@ def _results(steps: Steps) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
-@few(12)
+@few(6)
 @given(graphs(STEPS))
 def test_all_tiers_agree(steps: Steps) -> None:
     results = {}

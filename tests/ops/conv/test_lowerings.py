@@ -145,6 +145,11 @@ def in_format(x: Any, data_format: str) -> Any:
     return x if data_format == "NHWC" else np.transpose(np.asarray(x), (0, 3, 1, 2))
 
 
+def further(*cases: str) -> list[Any]:
+    """Cases for `make long`."""
+    return [pytest.param(case, marks=pytest.mark.long) for case in cases]
+
+
 def arrangements(cases: dict[str, Any], *everywhere: str) -> Any:
     """Each case on the CPU, and those named `everywhere` on each platform and in each format."""
     rest = [(p, f) for p, f in itertools.product(PLATFORMS, ["NHWC", "NCHW"]) if (p, f) != ("cpu", "NHWC")]
@@ -175,7 +180,9 @@ def test_convolution_and_its_gradients(rng: np.random.Generator, case: str, plat
         assert_near(found, wanted, terms=counts[i].max(initial=0), magnitude=sizes[i])
 
 
-@pytest.mark.parametrize("case", ["same", "three channels", "strided and dilated", "groups", "depthwise strided"])
+@pytest.mark.parametrize(
+    "case", ["strided and dilated", *further("same", "three channels", "groups", "depthwise strided")]
+)
 def test_second_derivatives(rng: np.random.Generator, case: str) -> None:
     x_shape, kernel_shape, settings = CONVOLUTIONS[case]
     x, kernel = random(rng, x_shape), random(rng, kernel_shape)
@@ -206,7 +213,7 @@ def test_second_derivatives(rng: np.random.Generator, case: str) -> None:
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [("float16", 4e-3), ("bfloat16", 3e-2), ("int32", 0), ("float64", 1e-14)]
 )
-@pytest.mark.parametrize("case", ["same", "strided", "groups", "depthwise"])
+@pytest.mark.parametrize("case", ["strided", *further("same", "groups", "depthwise")])
 def test_other_types(rng: np.random.Generator, case: str, dtype: str, tolerance: float) -> None:
     x_shape, kernel_shape, settings = CONVOLUTIONS[case]
     with jax.enable_x64(dtype == "float64"):
