@@ -68,7 +68,8 @@ def require_in_range(indices: Any, limit: int, what: str = "indices", message: s
     """Demands 0 <= indices < limit; the error shows an index that is out of range."""
     if isinstance(indices, np.ndarray) and isinstance(limit, (int, np.integer)):  # not a symbol
         # A negative number is a large one without a sign, so that one look at all of them does.
-        if indices.size and indices.view(_UNSIGNED.get(indices.dtype) or indices.dtype).max() >= limit:
+        unsigned = indices.view(_UNSIGNED.get(indices.dtype) or indices.dtype)
+        if indices.size and np.maximum.reduce(unsigned, None) >= limit:
             where = np.argwhere((indices < 0) | (indices >= limit))[0].tolist()
             if message:
                 raise InvalidArgumentError(message.format(indices[tuple(where)]))

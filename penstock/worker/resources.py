@@ -124,7 +124,7 @@ class StoredVariable:
 
     def require_shape(self, value: Any, node: str) -> None:
         """Raises InvalidArgumentError if `value`, which `node` assigns, does not fit the declared shape."""
-        if not self.shape.is_compatible_with(value.shape):
+        if value.shape != self.shape._dims and not self.shape.is_compatible_with(value.shape):
             raise InvalidArgumentError(
                 None,
                 node,

@@ -63,6 +63,8 @@ def _axis(axis: int, rank: int) -> int:
 
 def _gather(params: Array, indices: Array, axis: int, batch: int) -> Array:
     if not batch:
+        if params.__class__ is np.ndarray and indices.__class__ is np.ndarray:  # without np.take, which calls this
+            return params.take(indices, axis=axis, mode="clip")
         return xp(params, indices).take(params, indices, axis=axis, mode="clip")
     if xp(params, indices) is np:
         rows = [_gather(p, i, axis - 1, batch - 1) for p, i in zip(params, indices, strict=True)]

@@ -7,6 +7,7 @@ spends its time on the number of ops, not on their work.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,12 +38,18 @@ class _Keys:
         """The keys of ids. The table has contiguous shards ("div"); if `table_rows` is 0, row i is in shard i % n."""
         if table_rows:
             require_in_range(ids, table_rows, "ids")
-            each, extra = divmod(table_rows, shards)
-            return cls(ids, [i * each + min(i, extra) for i in range(shards + 1)], 0)
+            return cls(ids, _first_rows(shards, table_rows), 0)
         row = ids // shards
         low, high = (int(row.min()), int(row.max())) if row.size else (0, 0)
         first = [i * (high - low + 1) for i in range(shards + 1)]
         return cls(ids.astype(np.int64) % shards * first[1] + (row - low), first, low)
+
+
+@functools.cache
+def _first_rows(shards: int, table_rows: int) -> list[int]:
+    """The first row of each contiguous shard of a table, and the number of rows."""
+    each, extra = divmod(table_rows, shards)
+    return [i * each + min(i, extra) for i in range(shards + 1)]
 
 
 @op("_DealIds", "T -> y: T, idx: int32, rows: N*T, places: N*int32", host=True, no_gradient=True, T=INDEX)
@@ -112,31 +119,51 @@ def plan_lookups(
 
     Errors name the nodes that this stands for: those that deal ids out, then those that sum rows.
     """
-    wanted = [np.asarray(each) for each in ids]
+    lookups, sums = stands_for[: len(ids)], stands_for[len(ids) :]
     keys: list[np.ndarray] = []
     first, lows = [0], list[int]()
-    segments: list[np.ndarray] = []
-    segment_ends = [0]
-    lookups, sums = stands_for[: len(ids)], stands_for[len(ids) :]
-    for each, segment, rows, lookup, total in zip(wanted, segment_ids, table_rows, lookups, sums, strict=True):
-        found = _blaming(lookup, _Keys.of, each, N, rows)
-        base, begin = first[-1], segment_ends[-1]
-        keys.append(found.values.astype(np.int64, copy=False) + base)
+    for each, segment, rows, total in zip(ids, segment_ids, table_rows, sums, strict=True):
+        _blaming(total, check_pairs, each, segment)
+        found = _Keys(each, _first_rows(N, rows), 0) if rows else _Keys.of(each, N, rows)
+        base = first[-1]
+        keys.append(found.values)
         first += [base + start for start in found.first[1:]]
         lows += [found.low - start for start in first[-N - 1 : -1]]
-        segment = np.asarray(segment)
-        _blaming(total, check_pairs, each, segment)
-        segment_ends.append(begin + _blaming(total, check_sorted, segment))
-        segments.append(segment + begin)
-    distinct, picked = distinct_and_ranks(np.concatenate(keys), first[-1])
+    ends = [0, *itertools.accumulate(map(len, ids))]
+    every = np.concatenate(keys).astype(np.int64, copy=False)
+    # One look at all ids, and only if it finds one that may be too large, or negative, a look at those of each lookup.
+    if every.size and every.view(np.uint64).max() >= min(table_rows):
+        for each, rows, lookup in zip(ids, table_rows, lookups, strict=True):
+            if rows:
+                _blaming(lookup, require_in_range, each, rows, "ids")
+    for begin, end, base in zip(ends, ends[1:], first[::N], strict=False):
+        every[begin:end] += base
+    distinct, picked = distinct_and_ranks(every, first[-1])
     row_ends = distinct.searchsorted(first).tolist()
     rows_of_shards = [
-        (distinct[begin:end] + low).astype(wanted[0].dtype, copy=False)
+        (distinct[begin:end] + low).astype(ids[0].dtype, copy=False)
         for begin, end, low in zip(row_ends, row_ends[1:], lows, strict=False)
     ]
-    ends = np.zeros(segment_ends[-1] + 1, np.int32)
-    np.cumsum(np.bincount(np.concatenate(segments), minlength=segment_ends[-1]), out=ends[1:])
-    return *rows_of_shards, LookupPlan(picked, ends, row_ends, segment_ends)
+    segments, segment_ends = _joined_segments(segment_ids, sums)
+    run_ends = np.zeros(segment_ends[-1] + 1, np.int32)
+    run_ends[1:] = np.cumsum(np.bincount(segments, minlength=segment_ends[-1]))
+    return *rows_of_shards, LookupPlan(picked, run_ends, row_ends, segment_ends)
+
+
+def _joined_segments(segment_ids: list[Array], sums: list[str]) -> tuple[np.ndarray, list[int]]:
+    """The segment of each id of all lookups, one lookup after the other, and the ends of each lookup's segments."""
+    joined: np.ndarray = np.concatenate(segment_ids)
+    ends, at, are_sorted = [0], 0, True
+    for each in segment_ids:
+        if len(each):
+            joined[at : at + len(each)] += ends[-1]
+            are_sorted = are_sorted and each[0] >= 0
+            at += len(each)
+        ends.append(ends[-1] + (int(each[-1]) + 1 if len(each) else 0))
+    if not are_sorted or np.count_nonzero(joined[1:] < joined[:-1]):
+        for each, total in zip(segment_ids, sums, strict=True):
+            _blaming(total, check_sorted, each)
+    return joined, ends
 
 
 def _blaming(name: str, check: Callable[..., Any], *arguments: Any) -> Any:
