@@ -14,7 +14,9 @@ import pytest
 from launch.launching import DEADLINE, PATHS, ROOT, finish, wait_until
 
 from penstock.launch.cluster import Cluster, Size, Task
+from penstock.launch.engine import Commands
 from penstock.launch.job import Finish, Job, Kill, Policy, Say, Start, Terminate
+from penstock.launch.program import Program
 
 PS0, W0, W1, W2 = Task("ps", 0), Task("worker", 0), Task("worker", 1), Task("worker", 2)
 PROGRAM = ROOT / "tests" / "cluster" / "elastic.py"
@@ -72,6 +74,17 @@ def test_the_job_does_not_wait_for_those_that_leave() -> None:
     assert job.leave([W1], now=2.0) == [Terminate(PS0), Terminate(W1)]
 
 
+def test_one_that_ends_while_it_becomes_a_member_is_started_again() -> None:
+    job = begun()
+    job.join([W2])
+    job.under_way(W2)
+    job.ended(W2, -9, now=1.0)
+    assert job.joined([W2]) == [Start(W2, 1)]
+    job.ended(W0, 0, now=2.0)
+    job.ended(W1, 0, now=3.0)
+    assert Terminate(PS0) in job.ended(W2, 0, now=4.0)
+
+
 def test_parameter_servers_that_leave_are_asked_at_once() -> None:
     job = begun()
     joined = Task("ps", 1)
@@ -88,7 +101,26 @@ def test_programs_are_told_of_the_first_parameter_servers() -> None:
     assert grown.told_to(Task("worker", 1)).addresses == {"ps": ("a",), "worker": ("b", "d")}
     assert grown.told_to(Task("ps", 1)).addresses == {"ps": ("a", "c"), "worker": ("b", "d")}
     two = Cluster.at(Size(ps=2, workers=1), ["a", "c", "b"])
-    assert two.resized(Size(ps=1, workers=1), ["a", "b"]).told_to(W0).addresses == {"ps": ("a", "c"), "worker": ("b",)}
+    fewer = two.resized(Size(ps=1, workers=1), ["a", "b"])
+    assert fewer.told_to(W0).addresses == {"ps": ("a", "c"), "worker": ("b",)}
+    moved = fewer.resized(Size(ps=1, workers=1), ["z", "b"])
+    assert moved.told_to(W0).addresses == {"ps": ("z", "c"), "worker": ("b",)}
+
+
+def test_the_record_has_the_addresses_that_members_have_now() -> None:
+    home = ["/job:ps/replica:0/task:0", "", "w", "/job:ps/replica:0/task:1"]
+    tasks = {"ps": {"0": "a", "1": "c"}, "worker": {"0": "b"}}
+    record = {"version": 2, "tasks": tasks, "homes": [home], "left": []}
+    commands = Commands(Program(PROGRAM, ()))
+    first = Cluster.at(Size(ps=1, workers=1), ["a", "b"])
+    assert commands.of(W0, first).membership == ""
+    commands.record.update(record)
+    # A node was lost, and a second worker is about to join.
+    moved = first.resized(Size(ps=2, workers=2), ["a", "z", "y", "x"])
+    found = commands.of(W0, moved)
+    tasks = {"ps": {"0": "a", "1": "z"}, "worker": {"0": "y"}}
+    assert json.loads(found.membership) == {**record, "tasks": tasks}
+    assert json.loads(found.settings["TF_CONFIG"])["cluster"] == {"ps": ["a"], "worker": ["y", "x"]}
 
 
 # The command
