@@ -1,4 +1,4 @@
-"""Fixtures that write scripts, and launch them."""
+"""Fixtures that write scripts, and launch them, here and on Ray."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import uuid
 from pathlib import Path
 
 import pytest
-from launch.launching import DEADLINE, PATHS, TASK, marked
+from launch.launching import DEADLINE, PATHS, TASK, marked, wait_until
+from launch.ray_nodes import NODES, RayCluster
 
 
 @pytest.fixture
@@ -63,3 +64,29 @@ def launch(script, tmp_path):
     for each, _ in left:
         os.kill(int(each), signal.SIGKILL)
     assert left == []
+
+
+@pytest.fixture(scope="module")
+def ray_cluster():
+    with RayCluster() as found:
+        yield found
+
+
+@pytest.fixture
+def ray_nodes(ray_cluster):
+    """The cluster with all its nodes; no test leaves a task on them."""
+    for host in NODES:
+        ray_cluster.start_node(host)
+    yield ray_cluster
+    wait_until(lambda: ray_cluster.tasks() == [])
+
+
+@pytest.fixture
+def launch_on_ray(ray_nodes, launch):
+    """Launches on the cluster."""
+
+    def start(text, *args, options=(), env=(), **more):
+        there = {**ray_nodes.environment, "RAY_ADDRESS": ray_nodes.address, **dict(env)}
+        return launch(text, *args, options=["--on", "ray", *options], env=there, **more)
+
+    return start
