@@ -80,15 +80,16 @@ class RayEngine:
 
     def resize(self, size: Size) -> float:
         """Asks Ray for bundles for tasks that join, and gives back those of tasks that have left and ended."""
-        joining = [task for task in size.tasks if task not in self._places]
         with self._state:
+            joining = [task for task in size.tasks if task not in self._places]
+            left = [task for task in self._places if task not in size.tasks]
             self._size, before = size, self._coming
             self._coming = self._make([bundles([task], self._request.needs) for task in joining]) if joining else None
             if not joining:
                 self.cluster = self._cluster(size)
         if before is not None:  # the thread that waits for these places gives them back
             before.interrupt()
-        for task in [task for task in self._places if task not in size.tasks]:
+        for task in left:
             self._in_thread(lambda task=task: self._release(task), task)  # type: ignore[misc]
         return self._request.wait if joining else 0.0
 

@@ -112,18 +112,18 @@ class Places:
     def close(self, leaving: Collection[Task] | None = None) -> None:
         """Ends all tasks (or those that are `leaving`) with their actors, and gives their bundles back."""
         tasks = self.tasks if leaving is None else leaving
-        places = [self._found.pop(task) for task in tasks if task in self._found]
-        actors = [place.actor for place in places if not place.lost]
+        groups = {self._bundles.pop(task)[0] for task in tasks if task in self._bundles}
+        actors = [place.actor for task in tasks if (place := self._found.pop(task, None)) and not place.lost]
+        for task in tasks:
+            self._wanted.pop(task, None)
+            self._everyone.pop(task, None)
         closing = [actor.close.remote(_CLOSE_WITHIN / 2) for actor in actors]
         if closing:
             self._ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_WITHIN)
         for actor in actors:
             self._ray.kill(actor)
-        for group in {self._bundles.pop(task)[0] for task in tasks}:
+        for group in groups:
             self._ray.util.remove_placement_group(group)
-        for task in tasks:
-            self._wanted.pop(task)
-            self._everyone.pop(task)
 
     def _reserve(
         self, before: Mapping[str, tuple[str, Amounts]], deadline: float, stopped: Callable[[], object]

@@ -189,8 +189,9 @@ def ask_first_server(cluster: Cluster, version: int, post: Callable[[Event], Non
     from penstock.wire.credentials import Credentials  # start-up
 
     began = time.monotonic()
-    credentials = Credentials.from_environment()
+    credentials = None
     try:
+        credentials = Credentials.from_environment()
         client = ControlClient(cluster.addresses[PS][0], credentials)
         try:
             spec = ClusterSpec({job: list(found) for job, found in cluster.addresses.items()})
