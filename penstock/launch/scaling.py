@@ -50,6 +50,7 @@ class Scaling:
         self._after: Size | None = None
         self._asked = False
         self._deadline: float | None = None
+        self._patience = JOIN_SECS
 
     @property
     def version(self) -> int:
@@ -82,7 +83,7 @@ class Scaling:
         if self._deadline is None or now < self._deadline:
             return []
         late = ", ".join(str(task) for task in self._joining if not self._job.is_under_way(task))
-        return self._give_up(f"{late} did not begin to work in time", now)
+        return self._give_up(f"{late} did not begin to work within {self._patience:g} s", now)
 
     def _begin(self, request: ScaleWanted, now: float) -> list[Instruction]:
         size = self._engine.cluster.size
@@ -96,7 +97,7 @@ class Scaling:
         assert isinstance(self._engine, ElasticEngine) and self._commands is not None
         largest = replace(wanted, ps=max(size.ps, wanted.ps), workers=max(size.workers, wanted.workers))
         try:
-            until_placed = self._engine.resize(largest)
+            self._patience = self._engine.resize(largest) + JOIN_SECS
         except LaunchError as error:
             request.answer(f"{error} Nothing has changed.", 1)
             return []
@@ -104,7 +105,7 @@ class Scaling:
         self._joining = [task for task in largest.addressed if task not in size.addressed]
         self._leaving = [task for task in largest.addressed if task not in wanted.addressed]
         self._commands.joining.update(dict.fromkeys(self._joining, self.version))
-        self._deadline = now + until_placed + JOIN_SECS if self._joining else None
+        self._deadline = now + self._patience if self._joining else None
         self._added(self._joining)
         text = f"from {_counts(size)} to {_counts(wanted)}"
         request.answer(text, None)
@@ -183,36 +184,41 @@ def ask_first_server(cluster: Cluster, version: int, post: Callable[[Event], Non
 
     `version` is that of the membership before.
     """
+    try:
+        post(_resized(cluster, version))
+    except BaseException as error:
+        post(Resized("", repr(error)))
+        raise
+
+
+def _resized(cluster: Cluster, version: int) -> Resized:
     from penstock.errors import DeadlineExceededError, OpError, UnavailableError  # start-up: most are never scaled
     from penstock.master.cluster import ClusterSpec  # start-up
     from penstock.wire.control import ControlClient  # start-up
     from penstock.wire.credentials import Credentials  # start-up
 
     began = time.monotonic()
-    credentials = None
     try:
         credentials = Credentials.from_environment()
         client = ControlClient(cluster.addresses[PS][0], credentials)
-        try:
-            spec = ClusterSpec({job: list(found) for job, found in cluster.addresses.items()})
-            done = client.resize(spec.as_cluster_def(), RESIZE_SECS)
-        finally:
-            client.close()
-    except (UnavailableError, DeadlineExceededError) as error:
-        # It may have died in the middle. If the others have begun to change, they go on once it is back.
-        record = newer_record(cluster, version, credentials)
-        told = f"the first parameter server has not told how long steps were held; version {version + 1}"
-        post(Resized(told, record=record) if record else Resized("", error.message))
     except OpError as error:
-        post(Resized("", error.message))
-    except BaseException as error:
-        post(Resized("", repr(error)))
-        raise
-    else:
-        moved = f"{done.resources} resources ({done.bytes / 1e6:.1f} MB) moved, " if done.resources else ""
-        took = time.monotonic() - began
-        text = f"{moved}steps were held for {done.pause:.2f} of {took:.2f} s; version {done.version}"
-        post(Resized(text, record=done.membership))
+        return Resized("", error.message)
+    try:
+        spec = ClusterSpec({job: list(found) for job, found in cluster.addresses.items()})
+        done = client.resize(spec.as_cluster_def(), RESIZE_SECS)
+    except (UnavailableError, DeadlineExceededError) as error:
+        # It may have died in the middle. If others have begun to change, all do once it is back.
+        if record := newer_record(cluster, version, credentials):
+            return Resized("the first parameter server did not live to tell more", record=record)
+        return Resized("", error.message)
+    except OpError as error:
+        return Resized("", error.message)
+    finally:
+        client.close()
+    moved = f"{done.resources} resources ({done.bytes / 1e6:.1f} MB) moved, " if done.resources else ""
+    took = time.monotonic() - began
+    text = f"{moved}steps were held for {done.pause:.2f} of {took:.2f} s; version {done.version}"
+    return Resized(text, record=done.membership)
 
 
 def newer_record(cluster: Cluster, version: int, credentials: Any) -> str:

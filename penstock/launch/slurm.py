@@ -80,7 +80,9 @@ class SlurmEngine:
         try:
             self._give_addresses(joining)
         except LaunchError:
-            self._places = before
+            for task in joining:
+                del self._places[task]
+                self._addresses.pop(task, None)
             raise
         self._follow(size)
         if joining:

@@ -263,7 +263,7 @@ class Mover:
             if found is None and time.monotonic() < self._heard + HELD_SECS:
                 self._check_after(_ASK_SECS)
                 return
-        record = found or self.membership  # without an answer it is as if nothing had changed
+        record = self.membership if found is None else found  # without an answer it is as if nothing had changed
         done = record.version >= proposed.version
         logging.warning(
             "%s has heard nothing of a move to version %d of the membership for %.0f s: it %s.",

@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from launch.elastic_training import runs, scale
 from launch.launching import DEADLINE, ROOT, TASK, wait_until
 from launch.ray_nodes import LONG, NODES, can_hide, groups_left, needs_ray, until
 
@@ -203,6 +204,25 @@ if tell("failed"): os.kill(os.getpid(), signal.SIGKILL)
     assert "worker:0 was ended by SIGKILL: restart 1 of 3 in 1 s" in err and "moved" not in err
     assert not (tmp_path / ".ray").exists()
     # The fixture sees that no process is left.
+
+
+@needs_ray
+def test_a_task_that_cannot_join_gives_its_place_back(launch, tmp_path):
+    text = "begin()\nif me == 'ps': wait()\nprint('runs', flush=True)\nhear('over')"
+    here = Path("/tmp")  # the path of a socket must be short
+    options = ["--on", "ray", "--cpus", 0.4, "--log-dir", tmp_path / "logs"]
+    process = launch(text, options=options, env={"HOME": str(tmp_path), "TMPDIR": str(here)})
+    runs(tmp_path, "runs")
+    for _ in range(2):  # there is room for two more
+        found = scale(here, process.pid, "--workers", 4)
+        assert found.returncode == 1
+        # It is not a real parameter server.
+        assert "the job keeps 1 parameter server and 2 workers: No answer from" in found.stderr
+    (tmp_path / "over.told").touch()
+    code, _, err = finish(process)
+    assert code == 0, err
+    assert len(re.findall(r"Ray: worker:2 on node \S+, at \S+; worker:3 on node", err)) == 2
+    assert "failed" not in err
 
 
 @needs_ray

@@ -18,9 +18,12 @@ from launch.launching import DEADLINE, PATHS, ROOT, finish, wait_until
 from launch.slurm_cluster import NODES, needs_slurm
 
 from penstock.launch import running
-from penstock.launch.cluster import LaunchError, Task
+from penstock.launch.cluster import LaunchError, Size, Task
+from penstock.launch.engine import Commands, Request
+from penstock.launch.events import Events
+from penstock.launch.program import Program
 from penstock.launch.resources import Needs, Resources
-from penstock.launch.slurm import srun
+from penstock.launch.slurm import SlurmEngine, srun
 from penstock.launch.slurm_nodes import Node, placed
 from penstock.launch.slurm_submit import batch_script
 from penstock.train.checkpoint_state import latest_checkpoint
@@ -50,6 +53,30 @@ def test_tasks_are_spread_over_the_nodes_with_room():
         placed([W0], Needs.parse(memory="9G"), nodes)
     with pytest.raises(LaunchError, match="no node is left"):
         placed([W0], Needs.parse(), [])
+
+
+def test_tasks_that_join_get_places_and_ports():
+    nodes = [Node("a", "10.0.0.1", 4, ports=(1, 2, 3)), Node("b", "10.0.0.2", 2, ports=(1,))]
+    program = Commands(Program(Path("train.py"), ()))
+    with Events() as events:
+        engine = SlurmEngine("7", nodes, Request(Size(ps=1, workers=1), program, Needs.parse("2")), events)
+        first = {"ps:0": "10.0.0.1:1", "worker:0": "10.0.0.2:1"}
+        assert engine.cluster.places == first
+        engine.resize(Size(ps=1, workers=2))
+        assert engine.cluster.places == {**first, "worker:1": "10.0.0.1:2"}
+        with pytest.raises(LaunchError, match=r"no room for worker:2: it needs 2 CPUs; .* a has 0 CPUs, b has 0 CPUs"):
+            engine.resize(Size(ps=1, workers=3))
+        assert engine.cluster.size == Size(ps=1, workers=2)
+        engine.resize(Size(ps=1, workers=1))  # it does not run, so that its place is free
+        engine.resize(Size(ps=2, workers=1))
+        assert engine.cluster.places == {**first, "ps:1": "10.0.0.1:2"}
+        engine.close()
+    with Events() as events:
+        engine = SlurmEngine("7", nodes[1:], Request(Size(ps=0, workers=1), program), events)
+        with pytest.raises(LaunchError, match="node b has no port left for worker:1"):
+            engine.resize(Size(ps=0, workers=2))
+        assert engine.cluster.places == {"worker:0": "10.0.0.2:1"}
+        engine.close()
 
 
 def test_a_requeued_job_keeps_the_logs_of_its_earlier_lives(tmp_path):
