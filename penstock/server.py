@@ -23,7 +23,7 @@ from penstock.graph.device import DeviceSpecV2, task_name
 from penstock.master.cluster import ClusterSpec, require_port, require_tasks
 from penstock.master.driver import Driver
 from penstock.master.links import Links
-from penstock.master.membership import FIRST, NOTHING_CHANGED, Membership, load
+from penstock.master.membership import FIRST, NOTHING_CHANGED, Membership
 from penstock.master.moving import Mover
 from penstock.master.remote import RemoteTask, start_timeout, within
 from penstock.master.resize import Resizing
@@ -198,12 +198,14 @@ class Server:
         """Returns the tasks that pass the device filters, of this server's cluster or of the one a session brings."""
         if cluster is not None:
             self.learn(cluster)
-        self._follow(load())
+        known = [self.cluster.task_address(job, n) for job in self.cluster.jobs for n in self.cluster.task_indices(job)]
+        for near in filter(None, map(server_at, known)):
+            self._follow(near.mover.membership)  # servers of other processes tell over links, or when they get a graph
         tasks = cluster_tasks(self.cluster, LocalTask(self.worker), self.links, device_filters, cluster)
         return following(tasks, self.mover.membership)
 
     def _follow(self, membership: Membership) -> None:
-        """Notes a membership that another task has told of, or that was saved, if it is newer."""
+        """Notes a membership that another task has told of, if it is newer."""
         if membership.version > self.mover.membership.version:
             self.mover.membership = membership
             self._note_addresses(membership)

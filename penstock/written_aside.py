@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 
 
-def write_aside(path: Path, content: bytes, suffix: str = "", durable: bool = False) -> None:
+def write_aside(path: Path, content: bytes, suffix: str = "") -> None:
     """Writes a file beside `path`, which only this user can read, and renames it; nothing is left if that fails.
 
-    `suffix` ends the name of the file until then. A `durable` file is on the disk before it has its name.
+    `suffix` ends the name of the file until then.
 
     >>> write_aside(Path("record.json"), b"{}")
     """
@@ -18,9 +18,6 @@ def write_aside(path: Path, content: bytes, suffix: str = "", durable: bool = Fa
     try:
         with open(descriptor, "wb") as file:
             file.write(content)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
         os.replace(aside, path)
     except BaseException:
         Path(aside).unlink(missing_ok=True)

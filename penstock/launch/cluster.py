@@ -99,9 +99,12 @@ class Cluster:
         return Size(ps, workers, bool(chief), self.evaluator)
 
     def resized(self, size: Size, places: Iterable[str]) -> Cluster:
-        """The cluster after tasks have joined or left; `places` are the addresses of `size.addressed`."""
+        """The cluster after tasks have joined, left or moved; `places` are the addresses of `size.addressed`."""
+        addresses = Cluster.at(size, places).addresses
         first = self.addresses.get(PS, ()) if self.first_ps is None else self.first_ps
-        return Cluster(Cluster.at(size, places).addresses, size.evaluator, first)
+        present = addresses.get(PS, ())
+        # One that has left keeps the address that it had last: nobody is there.
+        return Cluster(addresses, size.evaluator, (*present[: len(first)], *first[len(present) :]))
 
     def told_to(self, task: Task) -> Cluster:
         """The cluster as a task is told of it: a parameter server that has joined must find itself there."""

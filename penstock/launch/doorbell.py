@@ -14,25 +14,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.launch.engine import Commands
 from penstock.launch.events import Events, ScaleWanted
 from penstock.launch.running import beside
 
-ANSWER_SECS = 600.0  # the command waits so long for a line
+ANSWER_SECS = 3600.0  # the command waits so long for a line: tasks that join may wait for machines
 _LONGEST = 4096  # bytes of a request
 _READ_SECS = 5.0  # in which a request must be there
 
 
 @contextmanager
-def listening(events: Events, commands: Commands) -> Iterator[None]:
-    """Makes the job of this process scalable inside the `with`; OSError if there can be no socket.
-
-    Requests become events, and all tasks are told where the membership of the job is saved.
-    """
-    path, record = beside(os.getpid(), "sock"), beside(os.getpid(), "membership")
+def listening(events: Events) -> Iterator[None]:
+    """Makes requests for the job of this process events, inside the `with`; OSError if there can be no socket."""
+    path = beside(os.getpid(), "sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        for stale in (path, record):  # of a launcher that was killed, and whose process had the same number
-            stale.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)  # of a launcher that was killed, and whose process had the same number
         before = os.umask(0o177)
         try:
             listener.bind(str(path))
@@ -41,13 +36,11 @@ def listening(events: Events, commands: Commands) -> Iterator[None]:
         listener.listen(4)
         listener.setblocking(False)
         events.watch(listener.fileno(), lambda: _accept(listener, events))
-        commands.settings["PENSTOCK_MEMBERSHIP"] = str(record)
         try:
             yield
         finally:
             events.forget(listener.fileno())
             path.unlink(missing_ok=True)
-            record.unlink(missing_ok=True)
 
 
 def _accept(listener: socket.socket, events: Events) -> None:

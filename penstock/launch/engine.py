@@ -21,10 +21,11 @@ reports events (`penstock.launch.events`). An engine is a module with one functi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from penstock.launch.cluster import PS, Cluster, Size, Task
 from penstock.launch.events import Events
@@ -32,6 +33,8 @@ from penstock.launch.flags import ClusterFlags
 from penstock.launch.kubernetes.options import Pods
 from penstock.launch.program import Program
 from penstock.launch.resources import Needs
+
+MEMBERSHIP = "PENSTOCK_MEMBERSHIP"  # the variable by which a task finds the membership record as it is at its start
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Invocation:
     args: tuple[str, ...]
     settings: Mapping[str, str]  # these replace variables of the environment
     defaults: Mapping[str, str]  # these do not
+    membership: str = ""  # the record, for a file that MEMBERSHIP names; empty if nobody has joined or left
 
     def environment(self, around: Mapping[str, str]) -> dict[str, str]:
         """The environment of the task, from the one around it."""
@@ -55,25 +59,32 @@ class Commands:
     program: Program
     flags: ClusterFlags = field(default_factory=ClusterFlags)
     columns: int | None = None  # width of the terminal that shows a task's lines
-    settings: dict[str, str] = field(default_factory=dict)  # further variables of the environment of all tasks
     joining: dict[Task, int] = field(default_factory=dict)  # tasks that join, with the version that the job has then
+    record: dict[str, Any] = field(default_factory=dict)  # the membership record, once tasks have joined or left
 
     def of(self, task: Task, cluster: Cluster) -> Invocation:
         """The invocation of a task of this cluster, as far as the task is told of it.
 
         The cluster's flags come first, since arguments after a `--` are not parsed as flags.
         """
-        settings = {"TF_CONFIG": cluster.tf_config(task), "PENSTOCK_LAUNCHED": "1", "PYTHONUNBUFFERED": "1"}
+        told = cluster.told_to(task)
+        settings = {"TF_CONFIG": told.tf_config(task), "PENSTOCK_LAUNCHED": "1", "PYTHONUNBUFFERED": "1"}
         # Tasks write to a pipe. Without this they would not know that a progress bar is visible.
         if self.columns is not None:
             settings["PENSTOCK_TERMINAL_COLUMNS"] = str(self.columns)
         # Parameter servers keep variables in host memory: the accelerators are left to the workers.
         defaults = {"JAX_PLATFORMS": "cpu"} if task.job == PS else {}
-        settings |= self.settings
         if task in self.joining:
             settings["PENSTOCK_JOINING"] = str(self.joining[task])
-        args = (*self.flags.arguments(cluster, task), *self.program.args)
-        return Invocation(str(self.program.script), args, settings, defaults)
+        args = (*self.flags.arguments(told, task), *self.program.args)
+        return Invocation(str(self.program.script), args, settings, defaults, self._membership(cluster))
+
+    def _membership(self, cluster: Cluster) -> str:
+        """The record as text, with the addresses that its tasks have now: they may have moved since it was made."""
+        if not self.record:
+            return ""
+        tasks = {job: {n: cluster.addresses[job][int(n)] for n in of} for job, of in self.record["tasks"].items()}
+        return json.dumps({**self.record, "tasks": tasks})
 
 
 @dataclass(frozen=True)
@@ -114,8 +125,12 @@ class Engine(Protocol):
 class ElasticEngine(Engine, Protocol):
     """An engine whose job can have more or fewer tasks while it runs."""
 
-    def resize(self, size: Size) -> None:
-        """Changes `cluster` to one of this size. Tasks that stay keep their addresses; LaunchError if it cannot be."""
+    def resize(self, size: Size) -> float:
+        """Changes `cluster` to one of this size. Tasks that stay keep their addresses; LaunchError if it cannot be.
+
+        Where tasks that join must wait for a place, `cluster` changes when they have it, before they run. The result
+        is the number of seconds in which that happens; a start that fails says why it did not.
+        """
 
 
 Place = Callable[[Request, Events], AbstractContextManager[Engine]]

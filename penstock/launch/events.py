@@ -90,6 +90,7 @@ class Resized:
 
     text: str
     problem: str = ""
+    record: str = ""  # the new one
 
 
 @dataclass(frozen=True)

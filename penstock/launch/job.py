@@ -165,11 +165,16 @@ class Job:
         """Tells if a task does its work."""
         return task in self._under_way
 
-    def joined(self, tasks: Sequence[Task]) -> None:
-        """Records that tasks are part of the job: it waits for them, and restarts them."""
+    def is_leaving(self, task: Task) -> bool:
+        """Tells if a task is no part of the job any more, and has not ended yet."""
+        return task in self._leaving
+
+    def joined(self, tasks: Sequence[Task]) -> list[Instruction]:
+        """Records that tasks are part of the job: it waits for them, and restarts them, even if they ended just now."""
         self._joining.difference_update(tasks)
         self._trainers += [task for task in tasks if task.job in (CHIEF, WORKER)]
         self._waited_for += [task for task in tasks if task.job in (CHIEF, WORKER, EVALUATOR)]
+        return [self._start(task) for task in tasks if task not in self._phases]
 
     def leave(self, tasks: Sequence[Task], now: float) -> list[Instruction]:
         """Ends tasks, which are no part of the job from now on. Workers have a while to end by themselves."""
@@ -204,6 +209,7 @@ class Job:
         self._leaving.pop(task, None)
         self._asked_to_leave.discard(task)
         self._joining.discard(task)
+        self._moving.discard(task)
 
     def moved(self, tasks: Collection[Task], now: float) -> list[Instruction]:
         """Records that tasks have new addresses: all others that run are stopped, and started anew to learn them."""

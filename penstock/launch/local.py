@@ -11,9 +11,11 @@ from contextlib import ExitStack, contextmanager
 
 from penstock.launch.accelerators import described, shared_out
 from penstock.launch.cluster import Cluster, LaunchError, Size, Task
-from penstock.launch.engine import Commands, Engine, Request
+from penstock.launch.engine import MEMBERSHIP, Commands, Engine, Request
 from penstock.launch.events import Events
 from penstock.launch.processes import Processes
+from penstock.launch.running import beside
+from penstock.written_aside import write_aside
 
 
 class LocalEngine:
@@ -32,13 +34,17 @@ class LocalEngine:
 
     def start(self, task: Task, attempt: int) -> None:
         """Starts the process of a task."""
-        run = self._commands.of(task, self.cluster.told_to(task))
+        run = self._commands.of(task, self.cluster)
         entry = [sys.executable, "-m", "penstock.launch.task", str(os.getpid())]
         # The launcher's own environment includes credentials.
         environment = {**run.environment(os.environ), **self._accelerators.get(task, {})}
+        if run.membership:
+            record = beside(os.getpid(), "membership")
+            write_aside(record, run.membership.encode())
+            environment[MEMBERSHIP] = str(record)
         self._processes.start(task, lambda pipe: [*entry, str(pipe), run.script, *run.args], environment)
 
-    def resize(self, size: Size) -> None:
+    def resize(self, size: Size) -> float:
         """Takes ports for the tasks that join. Those of tasks that left are kept for others that may join later."""
         self.cluster = self.cluster.resized(size, [self._ports.address(task) for task in size.addressed])
         self._accelerators |= {
@@ -46,6 +52,7 @@ class LocalEngine:
             for task, settings in shared_out(self.cluster.tasks).items()
             if task not in self._accelerators  # those that run have theirs
         }
+        return 0.0
 
     def terminate(self, task: Task) -> None:
         """Sends SIGTERM to a task and its children."""
@@ -69,6 +76,8 @@ def place(request: Request, events: Events) -> Iterator[Engine]:
             yield LocalEngine(cluster, ports, request.commands, processes, request.needs.given)
         finally:
             processes.close()
+            if request.commands.record:
+                beside(os.getpid(), "membership").unlink(missing_ok=True)
 
 
 class Ports:

@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster, and the placement group of a job in it."""
+"""The connection to a Ray cluster, its nodes, and the error for tasks that have no place there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import os
 import secrets
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -87,26 +86,6 @@ def nodes(ray: Any) -> dict[str, tuple[str, Amounts]]:
     """The host and the resources of each node that is alive, by its id."""
     alive = [node for node in ray.nodes() if node["Alive"]]
     return {node["NodeID"]: (node["NodeManagerAddress"], node["Resources"]) for node in alive}
-
-
-@contextmanager
-def placement_group(ray: Any, wanted: Mapping[Task, Amounts], wait: float) -> Iterator[Any]:
-    """A placement group with a bundle for each task inside the `with`.
-
-    The tasks are spread over the nodes: JAX uses all cores of its machine, whatever Ray counts, and a node that dies
-    takes as few tasks with it as possible.
-    """
-    before = nodes(ray)
-    group = ray.util.placement_group([dict(bundle) for bundle in wanted.values()], strategy="SPREAD")
-    try:
-        deadline = time.monotonic() + wait
-        # In short waits: Ray does not see a Ctrl-C during one.
-        while not group.wait(min(1.0, max(0.0, deadline - time.monotonic()))):
-            if time.monotonic() >= deadline:
-                raise no_place(ray, wanted, before, wait, list(wanted))
-        yield group
-    finally:
-        ray.util.remove_placement_group(group)
 
 
 def no_place(

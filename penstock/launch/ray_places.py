@@ -1,10 +1,10 @@
-"""The places of tasks on a Ray cluster: an actor for each, in its bundle of the placement group."""
+"""The places of tasks on a Ray cluster: an actor for each, in its bundle of a placement group."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,12 +36,30 @@ class Place:
 
 
 class Places:
-    """The place of each task. Only `interrupt` may be called in other threads than the one that fills."""
+    """The places of tasks that are started together. Only `interrupt` may be called in another thread than the others.
 
-    def __init__(self, ray: Any, group: Any, wanted: Mapping[Task, Amounts], files: WorkingDir, wait: float) -> None:
+    The tasks of a lot have one placement group: they get their bundles at the same time or not at all, spread over the
+    nodes. JAX uses all cores of its machine, whatever Ray counts, and a node that dies takes as few tasks with it as
+    possible. Ray takes a group back as a whole. It has its autoscaler bring nodes for a group that waits for some.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        lots: Sequence[Mapping[Task, Amounts]],
+        everyone: dict[Task, Amounts],  # with the tasks of other places; those of these lots are added
+        files: WorkingDir,
+        wait: float,
+    ) -> None:
         self._ray = ray
-        self._group = group
-        self._wanted = wanted
+        self._wanted = {task: bundle for lot in lots for task, bundle in lot.items()}
+        self._everyone = everyone
+        self._everyone.update(self._wanted)
+        self._bundles: dict[Task, tuple[Any, int]] = {}  # the group, and the number of the bundle in it
+        for lot in lots:
+            group = ray.util.placement_group([dict(bundle) for bundle in lot.values()], strategy="SPREAD")
+            self._bundles.update({task: (group, number) for number, task in enumerate(lot)})
+        self._ready: set[Any] = set()  # groups
         self._files = files
         self._here, self._digests = os.getcwd(), files.digests()
         self._wait = wait
@@ -55,12 +73,18 @@ class Places:
     def __getitem__(self, task: Task) -> Place:
         return self._found[task]
 
-    def fill(self, stopped: Callable[[], object] = lambda: False) -> None:
-        """Finds a place for every task that has none, or whose node is dead, until `stopped`."""
+    @property
+    def tasks(self) -> list[Task]:
+        """All tasks that have a place here, or will have one."""
+        return [*self._wanted]
+
+    def fill(self, stopped: Callable[[], object] = lambda: False, among: Collection[Task] | None = None) -> None:
+        """Finds a place for every task (`among` some) that has none, or whose node is dead, until `stopped`."""
         before = nodes(self._ray)
         deadline = time.monotonic() + self._wait
         try:
-            while without := self._without():
+            self._reserve(before, deadline, stopped)
+            while without := [task for task in self._without() if among is None or task in among]:
                 self._coming = {task: self._actor(task) for task in without}
                 # After that assignment: `interrupt` is called when `stopped` is true already.
                 if stopped():
@@ -68,7 +92,7 @@ class Places:
                 self._settle(deadline)
                 self.interrupt()  # those that are left have died
         except self._ray.exceptions.GetTimeoutError:
-            raise no_place(self._ray, self._wanted, before, self._wait, [*self._coming]) from None
+            raise no_place(self._ray, self._everyone, before, self._wait, [*self._coming]) from None
         except self._ray.exceptions.RayError as error:
             raise LaunchError(f"the Ray cluster cannot run tasks: {getattr(error, 'cause', error)}") from error
         finally:
@@ -80,15 +104,40 @@ class Places:
         for actor in [*self._coming.values()]:
             self._ray.kill(actor)
 
-    def close(self) -> None:
-        """Ends all tasks and actors."""
-        actors = [place.actor for place in self._found.values() if not place.lost]
+    def is_alone(self, task: Task) -> bool:
+        """Tells if a task has a placement group of its own."""
+        groups = [group for group, _ in self._bundles.values()]
+        return task in self._bundles and groups.count(self._bundles[task][0]) == 1
+
+    def close(self, leaving: Collection[Task] | None = None) -> None:
+        """Ends all tasks (or those that are `leaving`) with their actors, and gives their bundles back."""
+        tasks = self.tasks if leaving is None else leaving
+        groups = {self._bundles.pop(task)[0] for task in tasks if task in self._bundles}
+        actors = [place.actor for task in tasks if (place := self._found.pop(task, None)) and not place.lost]
+        for task in tasks:
+            self._wanted.pop(task, None)
+            self._everyone.pop(task, None)
         closing = [actor.close.remote(_CLOSE_WITHIN / 2) for actor in actors]
         if closing:
             self._ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_WITHIN)
         for actor in actors:
             self._ray.kill(actor)
-        self._found.clear()
+        for group in groups:
+            self._ray.util.remove_placement_group(group)
+
+    def _reserve(
+        self, before: Mapping[str, tuple[str, Amounts]], deadline: float, stopped: Callable[[], object]
+    ) -> None:
+        """Waits until Ray has nodes for all groups."""
+        for group in {group: None for group, _ in self._bundles.values() if group not in self._ready}:
+            # In short waits: Ray does not see a Ctrl-C during one.
+            while not group.wait(min(1.0, max(0.0, deadline - time.monotonic()))):
+                if stopped():
+                    raise LaunchError(f"{', '.join(map(str, self._wanted))} were asked to end")
+                if time.monotonic() >= deadline:
+                    late = [task for task, (its_group, _) in self._bundles.items() if not its_group.wait(0.0)]
+                    raise no_place(self._ray, self._everyone, before, self._wait, late)
+            self._ready.add(group)
 
     def _without(self) -> list[Task]:
         alive = nodes(self._ray)
@@ -97,8 +146,9 @@ class Places:
 
     def _actor(self, task: Task) -> Any:
         bundle = self._wanted[task]
+        group, number = self._bundles[task]
         where = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
-            self._group, placement_group_bundle_index=list(self._wanted).index(task)
+            group, placement_group_bundle_index=number
         )
         return self._actor_class.options(
             num_cpus=bundle.get("CPU", 0),

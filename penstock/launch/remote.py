@@ -1,10 +1,10 @@
 """Runs a task on another machine, for engines that reach it by a command with pipes, as `srun` and a Ray actor do.
 
 The engine starts `COMMAND` there, writes `letter(...)` to its standard input, and keeps that open. The letter has the
-script, its settings and the job's credentials: those are on no command line and no shared disk. This program writes
-them to a directory of its own, in memory where that is possible, which only its user can read, and removes it at the
-end. Later the engine may write TERMINATE or KILL. When the standard input ends, since the engine is gone, the task is
-terminated, and killed if it is not gone soon.
+script, its settings, the job's credentials and its membership record: those are on no command line and no shared disk.
+This program writes them to a directory of its own, in memory where that is possible, which only its user can read, and
+removes it at the end. Later the engine may write TERMINATE or KILL. When the standard input ends, since the engine is
+gone, the task is terminated, and killed if it is not gone soon.
 
 The task's output is passed on as it is. In between, on stderr, are marks for the engine, which `Marks` takes out: the
 task is there (every few seconds), it does its work, it has ended with that code (a command such as srun does not tell
@@ -13,19 +13,21 @@ signals from exit codes).
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
 import signal
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from penstock import errors
 from penstock.launch.cluster import LaunchError, Task
-from penstock.launch.engine import Invocation
+from penstock.launch.engine import MEMBERSHIP, Invocation
 from penstock.launch.events import Ended, Event, Events, Output, Signal, UnderWay
 from penstock.launch.job import exit_code
 from penstock.launch.processes import Processes
@@ -82,20 +84,22 @@ def credentials_here() -> Iterator[None]:
 
 
 @contextmanager
-def unpacked(credentials: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Writes credentials to a private directory inside the `with`; gives the variable that names it."""
+def unpacked(credentials: Mapping[str, str], membership: str = "") -> Iterator[dict[str, str]]:
+    """Writes credentials and a record to a private directory inside the `with`; gives the variables that name them."""
+    files = {**credentials, **({"membership": membership} if membership else {})}
     with _private_folder() as folder:
-        for name, text in credentials.items():
+        for name, text in files.items():
             path = Path(folder) / Path(name).name
             path.touch(0o600)
             path.write_text(text, "ascii")
-        yield {ENVIRONMENT_VARIABLE: folder} if credentials else {}
+        variables = {ENVIRONMENT_VARIABLE: folder} if credentials else {}
+        yield {**variables, MEMBERSHIP: str(Path(folder) / "membership")} if membership else variables
 
 
 def letter(run: Invocation, credentials: Mapping[str, str]) -> bytes:
-    """The line that tells this program what to run."""
-    fields = {"script": run.script, "args": run.args, "settings": {**run.settings}, "defaults": {**run.defaults}}
-    return json.dumps({**fields, "credentials": dict(credentials)}).encode() + b"\n"
+    """The line that tells this program what to run. It is compressed: a record may name thousands of variables."""
+    text = json.dumps({**vars(run), "credentials": dict(credentials)}, default=dict)
+    return base64.b64encode(zlib.compress(text.encode())) + b"\n"
 
 
 class Marks:
@@ -143,12 +147,13 @@ def main() -> None:
     written = _line()
     if not written.endswith(b"\n"):
         sys.exit("penstock launch: the launcher was gone before it said what to run, so this task does not start.")
-    fields = json.loads(written)
+    fields = json.loads(zlib.decompress(base64.b64decode(written)))
+    credentials = fields.pop("credentials")
     task = Task("task", 0)  # it is the only one here
-    run = Invocation(fields["script"], tuple(fields["args"]), fields["settings"], fields["defaults"])
+    run = Invocation(**fields)
     entry = [sys.executable, "-m", "penstock.launch.task", str(os.getpid())]
     with (
-        unpacked(fields["credentials"]) as own,
+        unpacked(credentials, run.membership) as own,
         Events() as events,
         closing(Processes(events, events.post)) as processes,
         events.signals(),

@@ -1,7 +1,8 @@
 """The engine of a Slurm allocation: each task is a step of its own, started by srun on a node that is chosen here.
 
-A task on a node that dies goes to another node of the allocation. Slurm itself takes minutes to see that a node is
-dead, so the program there gives a sign of life every few seconds (`penstock.launch.remote`).
+A task that joins later goes to a node of the allocation that has room, and so does a task on a node that dies. Slurm
+itself takes minutes to see that a node is dead, so the program there gives a sign of life every few seconds
+(`penstock.launch.remote`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from penstock.launch.cluster import Cluster, LaunchError, Task
+from penstock.launch.cluster import Cluster, LaunchError, Size, Task
 from penstock.launch.engine import Engine, Request
 from penstock.launch.events import NOT_STARTED, Ended, Event, Events, Moved, Notice, Output
 from penstock.launch.processes import Processes
@@ -54,15 +55,12 @@ class SlurmEngine:
         self._nodes = {node.name: node for node in nodes}  # those that are not lost
         self._places = placed(request.size.tasks, request.needs, nodes)
         self._addresses: dict[Task, str] = {}
+        self.cluster = Cluster({})
         self._give_addresses(request.size.addressed)
+        self.cluster = Cluster.at(request.size, self._addresses.values())
         self._lives: dict[Task, _Life] = {}
         on = {name: [str(task) for task, at in self._places.items() if at == name] for name in self._nodes}
         self.notices = [f"Slurm job {job}: " + "; ".join(f"{', '.join(on[n])} on {n}" for n in on if on[n])]
-
-    @property
-    def cluster(self) -> Cluster:
-        """The addresses of the tasks on their nodes."""
-        return Cluster.at(self._request.size, [self._addresses[task] for task in self._request.size.addressed])
 
     def start(self, task: Task, attempt: int) -> None:
         """Starts a task as a step on its node."""
@@ -73,6 +71,26 @@ class SlurmEngine:
                 self._events.post(Ended(task, NOT_STARTED, f"cannot be started: {error}"))
                 return
         self._launch(task)
+
+    def resize(self, size: Size) -> float:
+        """Places tasks that join on nodes with room. Tasks that have left keep their places until they end."""
+        joining = [task for task in size.tasks if task not in self._places]
+        before = dict(self._places)
+        self._places = placed(joining, self._request.needs, [*self._nodes.values()], before)
+        try:
+            self._give_addresses(joining)
+        except LaunchError:
+            for task in joining:
+                del self._places[task]
+                self._addresses.pop(task, None)
+            raise
+        self._follow(size)
+        if joining:
+            told = [f"{task} on {self._places[task]}, at {self._addresses[task]}" for task in joining]
+            self._events.post(Notice(f"Slurm job {self._job}: {'; '.join(told)}"))
+        for task in before:
+            self._forget(task)
+        return 0.0
 
     def terminate(self, task: Task) -> None:
         """Has the program on the node send SIGTERM to the task."""
@@ -133,6 +151,7 @@ class SlurmEngine:
                 life = self._lives.pop(task)
                 life.said = life.said or why.encode()
                 self._ended(task, life, code)
+                self._forget(task)
 
     def _heard_stderr(self, task: Task, life: _Life, data: bytes) -> None:
         shown = life.marks.feed(data)
@@ -173,7 +192,7 @@ class SlurmEngine:
                 self._processes.signal(task, signal.SIGKILL)  # srun would wait until Slurm sees that the node is dead
         self._events.post(Notice(f"node {node} is lost: {why}"))
         try:
-            self._move(tasks)
+            self._move([task for task in tasks if task in self.cluster.tasks])
         except LaunchError as error:
             self._events.post(Notice(str(error)))
 
@@ -183,17 +202,32 @@ class SlurmEngine:
         self._places = placed(tasks, self._request.needs, [*self._nodes.values()], staying)
         moved = [task for task in tasks if task in self._addresses]
         self._give_addresses(moved)
+        self._follow(self.cluster.size)
         if moved:
             told = [f"{task} to {self._places[task]}, at {self._addresses[task]}" for task in moved]
             self._events.post(Notice(f"moving {'; '.join(told)}"))
             self._events.post(Moved(tuple(moved)))
 
+    def _follow(self, size: Size) -> None:
+        """Has the cluster of this size, at the addresses of now."""
+        self.cluster = self.cluster.resized(size, [self._addresses[task] for task in size.addressed])
+
+    def _forget(self, task: Task) -> None:
+        """Frees the place of a task that has left and ended."""
+        if task not in self.cluster.tasks and task not in self._lives:
+            self._places.pop(task, None)
+            self._addresses.pop(task, None)
+
     def _give_addresses(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
             node = self._nodes[self._places[task]]
             self._addresses.pop(task, None)
-            addresses = (f"{node.address}:{port}" for port in node.ports)
-            self._addresses[task] = next(each for each in addresses if each not in self._addresses.values())
+            # Programs may still know the address of a parameter server that has left.
+            taken = {*self._addresses.values(), *(self.cluster.first_ps or ())}
+            address = next((each for each in node.addresses if each not in taken), None)
+            if address is None:
+                raise LaunchError(f"node {node.name} has no port left for {task}: {len(node.ports)} are in use.")
+            self._addresses[task] = address
 
 
 def srun(job: str, node: str, task: Task, need: Resources) -> list[str]:

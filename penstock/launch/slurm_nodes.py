@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.launch.cluster import LaunchError, Task
 from penstock.launch.remote import COMMAND
@@ -15,6 +15,7 @@ from penstock.launch.resources import Needs
 from penstock.slurm_lists import counts_of, nodes_of
 
 _ANSWER_WITHIN = 60.0  # seconds, for all nodes
+_MORE_PORTS = 64  # of each node, for tasks that join later
 _NODE = re.compile(r"^NodeName=(\S+).*? NodeAddr=(\S+)", re.MULTILINE)
 
 
@@ -27,6 +28,11 @@ class Node:
     cpus: int
     memory: int | None = None  # bytes; None if the allocation does not say
     ports: tuple[int, ...] = ()
+
+    @property
+    def addresses(self) -> list[str]:
+        """Addresses that tasks may have there."""
+        return [f"{self.address}:{port}" for port in self.ports]
 
 
 def srun_environment() -> dict[str, str]:
@@ -74,16 +80,19 @@ def allocation() -> tuple[str, list[Node]]:
 def with_ports(job: str, nodes: Sequence[Node], count: int, first: int | None) -> list[Node]:
     """The nodes with that many ports each, from `first` on or free ones. Asks each node, which shows that it is there.
 
-    LaunchError names a node that does not answer, or where penstock cannot be imported.
+    There are some more for tasks that join later. LaunchError names a node that does not answer, or where penstock
+    cannot be imported.
     """
     asked = ["srun", f"--jobid={job}", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
     asked += ["--overlap", "--mem=0", f"--nodelist={','.join(node.name for node in nodes)}"]
-    asked += ["--job-name=penstock-ports", *COMMAND[:2], "penstock.launch.free_ports", str(count)]
-    answer = _asked(asked if first is None else [*asked, str(first)])
+    asked += ["--job-name=penstock-ports", *COMMAND[:2], "penstock.launch.free_ports"]
+    # Of those from `first` on, the further ones need not be free yet.
+    answer = _asked([*asked, *map(str, [count + _MORE_PORTS] if first is None else [count, first])])
+    more = () if first is None else tuple(range(first + count, min(first + count + _MORE_PORTS, 1 << 16)))
     found = {name: tuple(map(int, ports)) for name, *ports in map(str.split, answer.splitlines()) if ports}
     if silent := [node.name for node in nodes if node.name not in found]:
         raise LaunchError(f"no answer from node {', '.join(silent)} of the allocation {job}. Leave it out: --exclude.")
-    return [Node(node.name, node.address, node.cpus, node.memory, found[node.name]) for node in nodes]
+    return [replace(node, ports=(*found[node.name], *more)) for node in nodes]
 
 
 def _asked(command: Sequence[str]) -> str:

@@ -67,7 +67,7 @@ def launch(
     """
     from penstock.launch.cluster import LaunchError, Size  # start-up
     from penstock.launch.doorbell import listening  # start-up
-    from penstock.launch.engine import Commands, ElasticEngine, Request  # start-up
+    from penstock.launch.engine import Commands, Request  # start-up
     from penstock.launch.engines import engine_named, submitted  # start-up
     from penstock.launch.events import Events  # start-up
     from penstock.launch.flags import flags_of, knows_clusters  # start-up
@@ -128,8 +128,8 @@ def launch(
                 except OSError as error:
                     display.notice(f"`penstock status` needs an address to find this job: {error}")
                 try:
-                    if moved is not None and isinstance(engine, ElasticEngine):
-                        stack.enter_context(listening(events, commands))
+                    if moved is not None:
+                        stack.enter_context(listening(events))
                 except OSError as error:
                     display.notice(f"`penstock scale` cannot reach this job: {error}")
                 code = Launcher(engine, events, policy, display, moved, commands).run()

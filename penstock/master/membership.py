@@ -1,7 +1,8 @@
 """The membership record says which tasks a job has now, and where resources are that have moved.
 
 Each change of the record makes a new version. The first parameter server holds it: it is in every job and never leaves.
-The record is saved in the file that PENSTOCK_MEMBERSHIP names, so that tasks which start later know it as well.
+It gives the record to who asked for the change, the launcher, which keeps it: a task that starts later finds it in the
+file that PENSTOCK_MEMBERSHIP names.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from penstock.errors import AbortedError, DataLossError
 from penstock.graph.device import DeviceSpecV2, task_name
 from penstock.master.cluster import ClusterSpec
 from penstock.passes.relocate import Homes, Place
-from penstock.written_aside import write_aside
 
 PS, WORKER = "ps", "worker"
 ENVIRONMENT_VARIABLE = "PENSTOCK_MEMBERSHIP"
@@ -117,23 +117,10 @@ def is_refusal(error: AbortedError) -> bool:
 _REFUSED = "A graph was placed by the membership of version"
 
 
-def saved_at() -> Path | None:
-    """The file of this job's record, if it has one."""
-    path = os.environ.get(ENVIRONMENT_VARIABLE)
-    return Path(path) if path else None
-
-
-def save(membership: Membership) -> None:
-    """Saves the record, if the job has a place for it: whoever reads sees the old or the new one."""
-    path = saved_at()
-    if path is not None:
-        write_aside(path, membership.to_json().encode(), durable=True)
-
-
 def load() -> Membership:
-    """The saved record, or one that says that nothing has changed."""
-    path = saved_at()
+    """The record as it was when this task was started, or one that says that nothing has changed."""
+    path = os.environ.get(ENVIRONMENT_VARIABLE)
     try:
-        return NOTHING_CHANGED if path is None else Membership.from_json(path.read_text(), f"'{path}'")
+        return Membership.from_json(Path(path).read_text(), f"'{path}'") if path else NOTHING_CHANGED
     except FileNotFoundError:
         return NOTHING_CHANGED

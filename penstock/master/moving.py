@@ -2,24 +2,32 @@
 
 The first parameter server (resize.py) asks for each act in turn: close, list, send and take, ready, commit, open. What
 a server has got is kept aside until the commit, and what it has sent is kept until then, too. A server that hears
-nothing for LEASE_SECS reads in the saved record whether the commit has happened, and acts accordingly.
+nothing for LEASE_SECS asks the first one for its record, which says whether the commit has happened. A first server
+that was started again has the record that the launcher has kept.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from penstock import logging
-from penstock.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, UnavailableError
+from penstock.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    UnavailableError,
+)
 from penstock.kernel.waiting import Waitable
 from penstock.master.gate import close_all, open_all
 from penstock.master.links import Links
-from penstock.master.membership import Membership, load, refused
+from penstock.master.membership import FIRST, NOTHING_CHANGED, Membership, load, refused
 from penstock.passes.relocate import on_task
-from penstock.wire.control import messages
+from penstock.wire.control import ControlClient, messages
 from penstock.wire.loop import Signal
 from penstock.wire.messages import GateClosed, GateOpen
 from penstock.worker.packing import Packed, bytes_of, can_move, packed, unpacked
@@ -28,7 +36,8 @@ from penstock.worker.worker import Worker
 
 LEASE_SECS = 10.0  # without a word from the first parameter server
 TRANSFER_SECS = 60.0  # for what one server sends to another
-HELD_SECS = 60.0  # for a graph of a new session
+HELD_SECS = 60.0  # for a graph of a new session, and for the first server to be back
+_ASK_SECS = 2.0  # for its answer, and between two questions
 FIRST_WAIT_SECS = 0.03  # for sessions to become idle; doubles with each round
 _OF_SESSIONS = "session "  # how the containers of sessions begin, which do not move
 
@@ -52,6 +61,7 @@ class Mover:
         self._staged: dict[tuple[str, str, str], Any] = {}  # by device, container and name
         self._sent: list[tuple[str, str, str]] = []
         self._lease: threading.Timer | None = None
+        self._heard = 0.0  # when the first server was last heard of
         links.on_idle = self._is_idle
 
     # For graphs
@@ -230,30 +240,60 @@ class Mover:
         open_all(self._worker.incarnation, membership)
 
     def _extend_lease(self) -> None:
+        self._heard = time.monotonic()
+        self._check_after(LEASE_SECS)
+
+    def _check_after(self, seconds: float) -> None:
         if self._lease is not None:
             self._lease.cancel()
-        self._lease = threading.Timer(LEASE_SECS, self._abandoned)
+        self._lease = threading.Timer(seconds, self._abandoned)
         self._lease.daemon, self._lease.name = True, "penstock-lease"
         self._lease.start()
 
     def _abandoned(self) -> None:
-        """Goes on without the first parameter server, by what it has saved."""
+        """Goes on by the record of the first parameter server, once that answers."""
         with self._changed:
             proposed = self._proposed
         if proposed is None:
             return
-        saved = load()
-        done = saved.version >= proposed.version
+        found = self._record_of_first(proposed)
+        with self._changed:
+            if self._proposed is not proposed:
+                return
+            if found is None and time.monotonic() < self._heard + HELD_SECS:
+                self._check_after(_ASK_SECS)
+                return
+        record = self.membership if found is None else found  # without an answer it is as if nothing had changed
+        done = record.version >= proposed.version
         logging.warning(
             "%s has heard nothing of a move to version %d of the membership for %.0f s: it %s.",
             self._worker.name,
             proposed.version,
-            LEASE_SECS,
-            "is done, by the saved record" if done else "is given up",
+            time.monotonic() - self._heard,
+            "is done, by the record of the first parameter server" if done else "is given up",
         )
         if done:
-            self._commit(saved)
+            self._commit(record)
         self._open()
+
+    def _record_of_first(self, proposed: Membership) -> Membership | None:
+        """The record of the first parameter server; None if that does not answer, or is still moving."""
+        if self._worker.name == FIRST:
+            return self.membership
+        client = ControlClient(proposed.address(FIRST), self._links.credentials)
+        try:
+            try:
+                client.move(messages["MoveRequest"](act="ready", membership=proposed.to_json()), _ASK_SECS)
+            except FailedPreconditionError:  # it is not moving: what its record says is decided
+                found = client.get_status(timeout=_ASK_SECS).membership
+                return Membership.from_json(found, f"the status of {FIRST}") if found else NOTHING_CHANGED
+            with self._changed:
+                self._heard = time.monotonic()
+        except OpError as error:
+            logging.warning("%s cannot ask %s for the membership: %s", self._worker.name, FIRST, error.message)
+        finally:
+            client.close()
+        return None
 
     def close(self) -> None:
         """Ends with the server."""

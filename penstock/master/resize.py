@@ -1,7 +1,7 @@
 """Resize: the first parameter server changes the membership of its job, at a step boundary.
 
-It has all servers hold the steps of their sessions, moves resources, saves the new record, and lets steps go on. Up to
-the moment at which the record is saved, a failure leaves all as it was.
+It has all servers hold the steps of their sessions, moves resources, has all servers take the new record, and lets
+steps go on. Until the first server has taken the record, a failure leaves all as it was.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.errors import FailedPreconditionError, InvalidArgumentError, OpErr
 from penstock.graph.device import task_name
 from penstock.master.balance import Resource, homes_after, moves
 from penstock.master.cluster import ClusterSpec
-from penstock.master.membership import FIRST, PS, WORKER, Membership, save
+from penstock.master.membership import FIRST, PS, WORKER, Membership
 from penstock.master.moving import LEASE_SECS, TRANSFER_SECS, Mover
 from penstock.wire.control import ControlClient, messages
 from penstock.wire.credentials import Credentials
@@ -33,12 +33,13 @@ _ACT_SECS = 15.0  # for any other act of a server
 
 @dataclass(frozen=True)
 class Resized:
-    """The outcome: the new version, how long steps were held, and how much has moved."""
+    """The outcome: the new version, how long steps were held, how much has moved, and the record as text."""
 
     version: int
     pause: float
     resources: int
     bytes: int
+    membership: str
 
 
 class Resizing:
@@ -82,14 +83,14 @@ class Resizing:
             after = Membership(proposed.version, tasks, homes_after(before.homes, moved, left), left)
             servers.transfer(proposed, moved)
             servers.each("ready", proposed)
-            save(after)
         except BaseException:
             servers.each("open", proposed, must=False)
             raise
-        # From here on the change has happened: a server that does not answer finds it in the saved record.
+        # From here on the change happens: a server that does not answer asks for the record later.
         servers.each("commit", after, must=False)
         servers.each("open", after, must=False)
-        return Resized(after.version, time.monotonic() - began, len(moved), sum(r.bytes for r in moved))
+        moved_bytes = sum(resource.bytes for resource in moved)
+        return Resized(after.version, time.monotonic() - began, len(moved), moved_bytes, after.to_json())
 
 
 class _Servers:

@@ -79,7 +79,7 @@ _MESSAGES = {
     "CloseSessionRequest": "string session",
     "ResetRequest": "repeated string containers",
     "ResizeRequest": "tensorboard.ClusterDef cluster",
-    "ResizeReply": "uint64 version; double pause; int64 resources; int64 bytes",
+    "ResizeReply": "uint64 version; double pause; int64 resources; int64 bytes; string membership",
     "Held": """
         string device; string container; string name; string kind; int64 bytes; bool movable;
         string settings; int64 arrays; repeated string bonds

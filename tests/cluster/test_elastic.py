@@ -58,7 +58,7 @@ class Job:
         return self.tasks[name]
 
     def resizing(self, servers: int) -> Resizing:
-        return Resizing(self._addresses[0], self.spec(servers))
+        return Resizing(self._addresses[0], self.spec(servers), self._folder / "membership")
 
     @property
     def version(self) -> int:
@@ -83,11 +83,11 @@ class Job:
 
 
 class Resizing(threading.Thread):
-    """A change of the membership, in a thread."""
+    """A change of the membership, in a thread. Like a launcher it keeps the record for tasks that start later."""
 
-    def __init__(self, address: str, spec: dict[str, list[str]]) -> None:
+    def __init__(self, address: str, spec: dict[str, list[str]], record: Path) -> None:
         super().__init__()
-        self._address, self._spec = address, spec
+        self._address, self._spec, self._record = address, spec, record
         self.outcome: Any = None
         self.start()
 
@@ -95,6 +95,7 @@ class Resizing(threading.Thread):
         client = ControlClient(self._address)
         try:
             self.outcome = client.resize(ClusterSpec(self._spec).as_cluster_def(), DEADLINE)
+            self._record.write_text(self.outcome.membership)
         except OpError as error:
             self.outcome = error
         finally:
@@ -179,7 +180,7 @@ def test_a_server_that_leaves_is_killed_in_the_middle(job: Job) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("job", [(2, True)], indirect=True)
 def test_the_holder_is_killed_in_the_middle(job: Job) -> None:
-    """The other server hears nothing more, finds the old record, and lets steps go on once the holder is back."""
+    """The other server hears nothing more, and lets steps go on once the holder is back, with the old record."""
     joining = job.start("ps2")
     joining.wait_for("serves")
     joining.signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Fixtures that write scripts, and launch them."""
+"""Fixtures that write scripts, and launch them, here, on Ray and on Slurm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import uuid
 from pathlib import Path
 
 import pytest
-from launch.launching import DEADLINE, PATHS, TASK, marked
+from launch.launching import DEADLINE, PATHS, TASK, marked, wait_until
+from launch.ray_nodes import NODES, RayCluster
+from launch.slurm_cluster import NODES as SLURM_NODES
+from launch.slurm_cluster import SlurmCluster
 
 
 @pytest.fixture
@@ -63,3 +66,58 @@ def launch(script, tmp_path):
     for each, _ in left:
         os.kill(int(each), signal.SIGKILL)
     assert left == []
+
+
+@pytest.fixture(scope="module")
+def ray_cluster():
+    with RayCluster() as found:
+        yield found
+
+
+@pytest.fixture
+def ray_nodes(ray_cluster):
+    """The cluster with all its nodes; no test leaves a task on them."""
+    for host in NODES:
+        ray_cluster.start_node(host)
+    yield ray_cluster
+    wait_until(lambda: ray_cluster.tasks() == [])
+
+
+@pytest.fixture
+def launch_on_ray(ray_nodes, launch):
+    """Launches on the cluster."""
+
+    def start(text, *args, options=(), env=(), **more):
+        there = {**ray_nodes.environment, "RAY_ADDRESS": ray_nodes.address, **dict(env)}
+        return launch(text, *args, options=["--on", "ray", *options], env=there, **more)
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def slurm_cluster():
+    with SlurmCluster() as found:
+        yield found
+
+
+@pytest.fixture
+def slurm(slurm_cluster):
+    """The cluster with all its nodes; no test leaves a process on them."""
+    yield slurm_cluster
+    slurm_cluster.run("scancel", "--user", str(os.getuid()))
+    for node in SLURM_NODES:
+        if not slurm_cluster.runs(node):
+            slurm_cluster.start_node(node)
+    wait_until(lambda: slurm_cluster.run("squeue", "--noheader") == "")
+    assert [slurm_cluster.processes(node) for node in SLURM_NODES] == [[], [], []]
+
+
+@pytest.fixture
+def launch_on_slurm(slurm, launch):
+    """Launches in an allocation of the three nodes."""
+
+    def start(text, *args, options=(), env=(), within=("salloc", "--quiet", "--no-kill", "--nodes=3"), **more):
+        there = {**slurm.environment, **dict(env)}
+        return launch(text, *args, options=["--on", "slurm", *options], env=there, within=within, **more)
+
+    return start

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -14,10 +17,13 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from launch.launching import ROOT, marked, wait_until
 
 from penstock.launch.free_ports import free_ports
 
+LONG = 200.0  # seconds
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: penstock[ray]")
 NODES = ("127.0.0.3", "127.0.0.4", "127.0.0.5")
 _HEAD = "127.0.0.2"  # Ray takes 127.0.0.1 for another name of the machine's own address
 _PATIENCE = 100.0  # seconds
@@ -37,6 +43,8 @@ def can_hide() -> bool:
 class RayCluster:
     """Runs while it is a context; `environment` is for programs that use it."""
 
+    _hosts: Sequence[str] = NODES
+
     def __init__(self) -> None:
         # Not a folder of pytest: the path of a socket must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-ray-"))
@@ -50,14 +58,17 @@ class RayCluster:
     def __enter__(self) -> RayCluster:
         port = self.address.partition(":")[2]
         try:
-            options = ["--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false"]
-            self._start(_HEAD, sys.executable, *options, f"--temp-dir={self.folder}")
-            for host in NODES:
+            options = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.folder}"]
+            self._start(_HEAD, sys.executable, *options, *self._head_options())
+            for host in self._hosts:
                 self.start_node(host)
         except BaseException:
             self.__exit__()
             raise
         return self
+
+    def _head_options(self) -> list[str]:
+        return ["--num-cpus=0"]
 
     def __exit__(self, *_: object) -> None:
         for host in [*self._nodes]:
@@ -94,7 +105,7 @@ class RayCluster:
 
     def _start(self, host: str, python: str, *options: str, before: Sequence[str] = ()) -> None:
         name, value = self._mark.split("=")
-        environment = {**os.environ, **self.environment, name: f"{value}-{host}"}
+        environment = {**os.environ, **self.environment, name: f"{value}-{host}", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
         # A Python of its own has a penstock of its own.
         environment["PYTHONPATH"] = str(ROOT) if python == sys.executable else ""
         command = [
@@ -126,6 +137,35 @@ class RayCluster:
         raise AssertionError(log.read_text())
 
 
+class AutoscaledCluster(RayCluster):
+    """A head with three CPUs, and nodes that Ray's autoscaler brings and takes away."""
+
+    _hosts = ()
+
+    def _head_options(self) -> list[str]:
+        provider = {"type": "external", "module": "tests.launch.autoscaled_nodes.Nodes", "disable_node_updaters": True}
+        commands = [f"{part}setup_commands" for part in ("", "head_", "worker_")]
+        commands += ["initialization_commands", "head_start_ray_commands", "worker_start_ray_commands"]
+        config = {
+            "cluster_name": "penstock",
+            "max_workers": 2,
+            "idle_timeout_minutes": 0.05,
+            "provider": {**provider, "disable_launch_config_check": True, "head": _HEAD, "address": self.address},
+            "available_node_types": {
+                "head": {"resources": {}, "node_config": {}, "max_workers": 0},
+                "extra": {"resources": {"CPU": 2}, "node_config": {}, "min_workers": 0, "max_workers": 2},
+            },
+            "head_node_type": "head",
+            "auth": {},
+            "file_mounts": {},
+            "cluster_synced_files": [],
+            **{name: [] for name in commands},
+        }
+        path = self.folder / "autoscaler.json"
+        path.write_text(json.dumps(config))
+        return ["--num-cpus=3", f"--autoscaling-config={path}"]
+
+
 def _session(leader: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -142,3 +182,23 @@ def _credentials(pid: int) -> str:
     except OSError:
         return ""
     return "/dev/shm/" + found[0].partition(b"\0")[0].decode() if found else ""
+
+
+GROUPS = """
+import ray
+ray.init(log_to_driver=False)
+print([group["state"] for group in ray.util.placement_group_table().values()])
+"""
+
+
+def groups_left(cluster: RayCluster) -> set[str]:
+    """The states of placement groups that are not removed."""
+    there = {**os.environ, **cluster.environment, "RAY_ADDRESS": cluster.address}
+    done = subprocess.run([sys.executable, "-c", GROUPS], env=there, capture_output=True, text=True, timeout=LONG)
+    return set(re.findall(r"'(\w+)'", done.stdout)) - {"REMOVED"}
+
+
+def until(process: subprocess.Popen[str], shown: str) -> str:
+    """Reads the lines of a launcher until one has that text."""
+    lines = iter(process.stdout.readline, "")
+    return next(line for line in lines if shown in line)

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import pytest
 from launch.launching import DEADLINE, wait_until
 
 from penstock.launch.free_ports import free_ports
@@ -55,6 +56,9 @@ PartitionName=main Nodes=n[0-2] Default=YES MaxTime=INFINITE State=UP
 def missing() -> str:
     """The command of Slurm that is not installed; empty if all are."""
     return next((name for name in COMMANDS if shutil.which(name, path=PATHS) is None), "")
+
+
+needs_slurm = pytest.mark.skipif(bool(missing()), reason=f"Slurm is not installed: no {missing()}")
 
 
 class SlurmCluster:
@@ -140,7 +144,8 @@ class SlurmCluster:
         daemon.wait()
         # The steps go before their tasks: none may tell that a task has ended.
         tasks = self.processes(node)
-        folders = {_credentials(task) for task in tasks}
+        # Programs beside the tasks know the folder of the launcher, which is on another machine.
+        folders = {_credentials(task) for task in tasks if "penstock.launch.task" in _command(task)}
         for pid in {_parent(task) for task in tasks if _name(_parent(task)) == "slurmstepd"} | set(tasks):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -167,6 +172,13 @@ def _credentials(pid: int) -> str:
     except OSError:
         return ""
     return "/dev/shm/" + found[0].partition(b"\0")[0].decode() if found else ""
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def _name(pid: int) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("kubernetes", reason="the package kubernetes is not installed")
 
+from launch.elastic_training import scale
 from launch.launching import DEADLINE, PATHS, ROOT, finish, wait_until
 from launch.small_kubernetes import SmallKubernetes
 
@@ -59,6 +60,16 @@ if me == "ps": wait()
     assert [line for line in lines if "[ps:" not in line] == said
     assert "[worker:1] err\n" in err and " in namespace team of http://127.0.0.1:" in err
     assert "[launch] done after" in err and "failed" not in err
+
+
+def test_it_cannot_be_scaled_and_the_message_says_what_to_do(on_cluster, cluster, tmp_path):
+    process = on_cluster("here = sys.argv[1]\nhear('over')", str(tmp_path), options=["--ps", 0, "--workers", 1])
+    running(cluster, "worker")
+    found = scale(tmp_path, "--workers", 3)
+    assert found.returncode == 1
+    assert "tasks cannot join or leave it. Stop it, and launch it with the numbers that you want" in found.stderr
+    (tmp_path / "over.told").touch()
+    assert finish(process)[0] == 0
 
 
 TRAINING = """

@@ -16,8 +16,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from launch.elastic_training import runs, scale
 from launch.launching import DEADLINE, ROOT, TASK, wait_until
-from launch.ray_nodes import NODES, RayCluster, can_hide
+from launch.ray_nodes import LONG, NODES, can_hide, groups_left, needs_ray, until
 
 import penstock
 from penstock.launch import working_dir
@@ -33,8 +34,6 @@ from penstock.train.checkpoint_state import latest_checkpoint
 from penstock.train.checkpoint_utils import load_checkpoint
 
 PS, W0, W1 = Task("ps", 0), Task("worker", 0), Task("worker", 1)
-LONG = 200.0  # seconds
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: penstock[ray]")
 
 
 def test_each_task_has_a_bundle():
@@ -207,59 +206,32 @@ if tell("failed"): os.kill(os.getpid(), signal.SIGKILL)
     # The fixture sees that no process is left.
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with RayCluster() as found:
-        yield found
-
-
-@pytest.fixture
-def ray_nodes(cluster):
-    """The cluster with all its nodes; no test leaves a task on them."""
-    for host in NODES:
-        cluster.start_node(host)
-    yield cluster
-    wait_until(lambda: cluster.tasks() == [])
-
-
-@pytest.fixture
-def launch_there(ray_nodes, launch):
-    """Launches on the cluster."""
-
-    def start(text, *args, options=(), env=()):
-        there = {**ray_nodes.environment, "RAY_ADDRESS": ray_nodes.address, **dict(env)}
-        return launch(text, *args, options=["--on", "ray", *options], env=there)
-
-    return start
-
-
-GROUPS = """
-import ray
-ray.init(log_to_driver=False)
-print([group["state"] for group in ray.util.placement_group_table().values()])
-"""
-
-
-def groups_left(cluster):
-    """The states of placement groups that are not removed."""
-    there = {**os.environ, **cluster.environment, "RAY_ADDRESS": cluster.address}
-    done = subprocess.run([sys.executable, "-c", GROUPS], env=there, capture_output=True, text=True, timeout=LONG)
-    return set(re.findall(r"'(\w+)'", done.stdout)) - {"REMOVED"}
-
-
-def until(process, shown):
-    """Reads the lines of a launcher until one has that text."""
-    lines = iter(process.stdout.readline, "")
-    return next(line for line in lines if shown in line)
+@needs_ray
+def test_a_task_that_cannot_join_gives_its_place_back(launch, tmp_path):
+    text = "begin()\nif me == 'ps': wait()\nprint('runs', flush=True)\nhear('over')"
+    here = Path("/tmp")  # the path of a socket must be short
+    options = ["--on", "ray", "--cpus", 0.4, "--log-dir", tmp_path / "logs"]
+    process = launch(text, options=options, env={"HOME": str(tmp_path), "TMPDIR": str(here)})
+    runs(tmp_path, "runs")
+    for _ in range(2):  # there is room for two more
+        found = scale(here, process.pid, "--workers", 4)
+        assert found.returncode == 1
+        # It is not a real parameter server.
+        assert "the job keeps 1 parameter server and 2 workers: No answer from" in found.stderr
+    (tmp_path / "over.told").touch()
+    code, _, err = finish(process)
+    assert code == 0, err
+    assert len(re.findall(r"Ray: worker:2 on node \S+, at \S+; worker:3 on node", err)) == 2
+    assert "failed" not in err
 
 
 @needs_ray
 @pytest.mark.long
 @pytest.mark.parametrize("victim", ["ps:0", "worker:0"])
 @pytest.mark.timeout(500)
-def test_digits_are_learned_although_a_node_dies(ray_nodes, launch_there, tmp_path, victim):
+def test_digits_are_learned_although_a_node_dies(ray_nodes, launch_on_ray, tmp_path, victim):
     args = ["--steps=2000", f"--train_dir={tmp_path / 'digits'}"]
-    process = launch_there(ROOT / "examples" / "digits_cluster.py", *args)
+    process = launch_on_ray(ROOT / "examples" / "digits_cluster.py", *args)
     until(process, "step  2")
     said = process.stderr.readline() + process.stderr.readline()
     host = re.search(rf"{victim} at (\S+):\d+", said)[1]
@@ -276,9 +248,9 @@ def test_digits_are_learned_although_a_node_dies(ray_nodes, launch_there, tmp_pa
 @needs_ray
 @pytest.mark.long
 @pytest.mark.timeout(500)
-def test_embeddings_are_learned_although_a_node_dies(ray_nodes, launch_there, tmp_path):
+def test_embeddings_are_learned_although_a_node_dies(ray_nodes, launch_on_ray, tmp_path):
     options = ["--ps", 2, "--workers", 2, "--chief", "--evaluator", "--cpus", "0.5"]
-    process = launch_there(
+    process = launch_on_ray(
         ROOT / "examples" / "ps_custom_loop.py", options=options, env={"TRAIN_DIR": str(tmp_path / "heroes")}
     )
     until(process, "part_1")
@@ -292,14 +264,14 @@ def test_embeddings_are_learned_although_a_node_dies(ray_nodes, launch_there, tm
 
 @needs_ray
 @pytest.mark.long
-def test_too_few_resources(ray_nodes, launch_there):
-    code, lines, err = finish(launch_there("print('ran')", options=["--wait", 3, "--workers", 9]))
+def test_too_few_resources(ray_nodes, launch_on_ray):
+    code, lines, err = finish(launch_on_ray("print('ran')", options=["--wait", 3, "--workers", 9]))
     assert (code, lines) == (2, [])
     assert "found no place on the Ray cluster within 3 s: worker:5 needs 1 CPU, and there is no room for it" in err
-    code, lines, err = finish(launch_there("print('ran')", options=["--wait", 3, "--gpus", "worker=1"]))
+    code, lines, err = finish(launch_on_ray("print('ran')", options=["--wait", 3, "--gpus", "worker=1"]))
     assert (code, lines) == (2, [])
     assert "worker:0 needs 1 CPU, 1 GPU, and no node has that. The nodes have" in err
-    process = launch_there("print('ran')", options=["--wait", 100, "--workers", 9])
+    process = launch_on_ray("print('ran')", options=["--wait", 100, "--workers", 9])
     wait_until(lambda: groups_left(ray_nodes))
     process.send_signal(signal.SIGINT)
     assert finish(process)[0] == 130
@@ -308,7 +280,7 @@ def test_too_few_resources(ray_nodes, launch_there):
 
 @needs_ray
 @pytest.mark.long
-def test_a_node_with_another_penstock_is_named(ray_nodes, launch_there, tmp_path, monkeypatch):
+def test_a_node_with_another_penstock_is_named(ray_nodes, launch_on_ray, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # tasks would find a penstock here
     venv.create(tmp_path / "env")
     (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
@@ -318,12 +290,12 @@ def test_a_node_with_another_penstock_is_named(ray_nodes, launch_there, tmp_path
         ray_nodes.kill_node(host)
     try:
         ray_nodes.start_node(NODES[0], str(tmp_path / "env" / "bin" / "python"))
-        code, _, err = finish(launch_there("print('ran')", options=["--workers", 1]))
+        code, _, err = finish(launch_on_ray("print('ran')", options=["--workers", 1]))
         assert code == 2
         assert f"node {NODES[0]} cannot import penstock ({tmp_path}/env/bin/python: ModuleNotFoundError" in err
         (packages / "penstock").mkdir()
         (packages / "penstock" / "__init__.py").write_text("__version__ = '0.0.7'")
-        code, _, err = finish(launch_there("print('ran')", options=["--workers", 1]))
+        code, _, err = finish(launch_on_ray("print('ran')", options=["--workers", 1]))
         assert code == 2
         assert f"node {NODES[0]} has penstock 0.0.7, and the launcher {penstock.__version__}" in err
     finally:
@@ -334,7 +306,7 @@ def test_a_node_with_another_penstock_is_named(ray_nodes, launch_there, tmp_path
 @needs_ray
 @pytest.mark.long
 @pytest.mark.skipif(not can_hide(), reason="this user cannot mount anything: unshare --mount")
-def test_a_node_without_the_files_gets_them(ray_nodes, launch_there, script, tmp_path, monkeypatch):
+def test_a_node_without_the_files_gets_them(ray_nodes, launch_on_ray, script, tmp_path, monkeypatch):
     (tmp_path / "code").mkdir()
     script("x = 7", "code/helper.py")
     path = script("import helper, os\nprint(os.getcwd(), helper.x, open('data.csv').read())", "code/train.py")
@@ -344,7 +316,7 @@ def test_a_node_without_the_files_gets_them(ray_nodes, launch_there, script, tmp
         ray_nodes.kill_node(host)
     try:
         ray_nodes.start_node(NODES[0], hidden=path.parent)
-        code, (line,), err = finish(launch_there(path, options=["--workers", 1, "--ps", 0]))
+        code, (line,), err = finish(launch_on_ray(path, options=["--workers", 1, "--ps", 0]))
     finally:
         ray_nodes.kill_node(NODES[0])
     assert code == 0, err
@@ -354,9 +326,9 @@ def test_a_node_without_the_files_gets_them(ray_nodes, launch_there, script, tmp
 
 @needs_ray
 @pytest.mark.long
-def test_a_node_that_vanishes_during_the_start_is_named(ray_nodes, launch_there):
+def test_a_node_that_vanishes_during_the_start_is_named(ray_nodes, launch_on_ray):
     # The launcher waits for a third place, and for those on this node then.
-    process = launch_there("print('ran')", options=["--workers", 6, "--wait", 40])
+    process = launch_on_ray("print('ran')", options=["--workers", 6, "--wait", 40])
     wait_until(lambda: groups_left(ray_nodes))
     ray_nodes.kill_node(NODES[2])
     code, lines, err = finish(process)
@@ -368,9 +340,9 @@ def test_a_node_that_vanishes_during_the_start_is_named(ray_nodes, launch_there)
 @needs_ray
 @pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_no_task_outlives_its_launcher(ray_nodes, launch_there, how):
+def test_no_task_outlives_its_launcher(ray_nodes, launch_on_ray, how):
     text = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsubprocess.Popen(['sleep', '600'])\nbegin()\nwait()"
-    process = launch_there(text, options=["--kill-after", 1])
+    process = launch_on_ray(text, options=["--kill-after", 1])
     for _ in range(3):
         until(process, "waiting")
     process.send_signal(how)

@@ -26,8 +26,9 @@ WORKER = Task("worker", 0)
 def start(script, tmp_path):
     started = []
 
-    def run(text, credentials=()):
+    def run(text, credentials=(), record=()):
         commands = Commands(Program(script("import os, signal, sys, time\n" + text), ("--steps=1",)))
+        commands.record.update(record)
         environment = {**os.environ, "PYTHONPATH": PATHS, "TMPDIR": str(tmp_path)}
         pipe = subprocess.PIPE
         process = subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
@@ -74,6 +75,19 @@ progress.under_way()
     assert json.loads(config)["task"] == {"type": "worker", "index": 0} and args == ["--steps=1"]
     assert not os.path.exists(folder)
     assert os.listdir(tmp_path) == ["program.py"]
+
+
+def test_a_task_finds_the_membership_record_of_its_job(start, tmp_path):
+    text = """
+from penstock.master.membership import load
+print([load().version, load().address("/job:worker/task:0"), len(load().homes), os.environ["PENSTOCK_MEMBERSHIP"]])
+"""
+    homes = [["/job:ps/task:0", "", f"layer_{n}/weights", "/job:ps/task:1"] for n in range(20000)]
+    record = {"version": 3, "tasks": {"worker": {"0": "moved"}}, "homes": homes, "left": []}
+    code, out, err, _ = ended(start(text, record=record))
+    assert code == 0, err
+    *found, path = eval(out)
+    assert found == [3, "10.0.0.7:2222", 20000] and not os.path.exists(path)
 
 
 @pytest.mark.parametrize(

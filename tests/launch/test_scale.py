@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from launch.launching import DEADLINE, PATHS, ROOT, finish, wait_until
+from launch.elastic_training import PROGRAM, alone, check_losses, run_sequence, runs, scale, undisturbed
+from launch.launching import DEADLINE, PATHS, finish
 
 from penstock.launch.cluster import Cluster, Size, Task
+from penstock.launch.engine import Commands
 from penstock.launch.job import Finish, Job, Kill, Policy, Say, Start, Terminate
+from penstock.launch.program import Program
 
 PS0, W0, W1, W2 = Task("ps", 0), Task("worker", 0), Task("worker", 1), Task("worker", 2)
-PROGRAM = ROOT / "tests" / "cluster" / "elastic.py"
 pytestmark = pytest.mark.timeout(200)
 
 
@@ -72,6 +72,17 @@ def test_the_job_does_not_wait_for_those_that_leave() -> None:
     assert job.leave([W1], now=2.0) == [Terminate(PS0), Terminate(W1)]
 
 
+def test_one_that_ends_while_it_becomes_a_member_is_started_again() -> None:
+    job = begun()
+    job.join([W2])
+    job.under_way(W2)
+    job.ended(W2, -9, now=1.0)
+    assert job.joined([W2]) == [Start(W2, 1)]
+    job.ended(W0, 0, now=2.0)
+    job.ended(W1, 0, now=3.0)
+    assert Terminate(PS0) in job.ended(W2, 0, now=4.0)
+
+
 def test_parameter_servers_that_leave_are_asked_at_once() -> None:
     job = begun()
     joined = Task("ps", 1)
@@ -88,22 +99,29 @@ def test_programs_are_told_of_the_first_parameter_servers() -> None:
     assert grown.told_to(Task("worker", 1)).addresses == {"ps": ("a",), "worker": ("b", "d")}
     assert grown.told_to(Task("ps", 1)).addresses == {"ps": ("a", "c"), "worker": ("b", "d")}
     two = Cluster.at(Size(ps=2, workers=1), ["a", "c", "b"])
-    assert two.resized(Size(ps=1, workers=1), ["a", "b"]).told_to(W0).addresses == {"ps": ("a", "c"), "worker": ("b",)}
+    fewer = two.resized(Size(ps=1, workers=1), ["a", "b"])
+    assert fewer.told_to(W0).addresses == {"ps": ("a", "c"), "worker": ("b",)}
+    moved = fewer.resized(Size(ps=1, workers=1), ["z", "b"])
+    assert moved.told_to(W0).addresses == {"ps": ("z", "c"), "worker": ("b",)}
+
+
+def test_the_record_has_the_addresses_that_members_have_now() -> None:
+    home = ["/job:ps/replica:0/task:0", "", "w", "/job:ps/replica:0/task:1"]
+    tasks = {"ps": {"0": "a", "1": "c"}, "worker": {"0": "b"}}
+    record = {"version": 2, "tasks": tasks, "homes": [home], "left": []}
+    commands = Commands(Program(PROGRAM, ()))
+    first = Cluster.at(Size(ps=1, workers=1), ["a", "b"])
+    assert commands.of(W0, first).membership == ""
+    commands.record.update(record)
+    # A node was lost, and a second worker is about to join.
+    moved = first.resized(Size(ps=2, workers=2), ["a", "z", "y", "x"])
+    found = commands.of(W0, moved)
+    tasks = {"ps": {"0": "a", "1": "z"}, "worker": {"0": "y"}}
+    assert json.loads(found.membership) == {**record, "tasks": tasks}
+    assert json.loads(found.settings["TF_CONFIG"])["cluster"] == {"ps": ["a"], "worker": ["y", "x"]}
 
 
 # The command
-
-
-def scale(folder: Path, *args: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "penstock", "scale", *map(str, args)]
-    env = {**os.environ, "TMPDIR": str(folder), "XDG_RUNTIME_DIR": "", "PYTHONPATH": PATHS, "COLUMNS": "200"}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE * 3, check=False)
-
-
-def runs(folder: Path, pattern: str, log: str = "worker-0") -> None:
-    """Waits until a task has printed something."""
-    path = folder / "logs" / f"{log}.log"
-    wait_until(lambda: path.exists() and re.search(pattern, path.read_text()))
 
 
 SERVES_NOTHING = """
@@ -182,80 +200,6 @@ def test_the_launcher_is_killed_while_it_scales(launch, tmp_path):
 
 
 # Training
-
-
-def losses(log: Path) -> dict[int, float]:
-    found = re.findall(r"^step (\d+) loss ([\d.]+)", log.read_text(), re.M)
-    steps = [int(step) for step, _ in found]
-    assert steps == list(range(len(steps)))  # each once
-    return {int(step): float(loss) for step, loss in found}
-
-
-def undisturbed(launch, folder: Path, steps: int) -> dict[int, float]:
-    """The losses of a training with one parameter server and two workers, throughout."""
-    folder.mkdir()
-    (folder / "finish").write_text(str(steps))
-    ended(trains(launch, folder, sync=True))
-    return losses(folder / "logs" / "worker-0.log")
-
-
-def alone(folder: Path, steps: int) -> dict[int, float]:
-    """The losses of a training in one process."""
-    env = {**os.environ, "ELASTIC": json.dumps({"alone": steps}), "PENSTOCK_TIER": "exact", "JAX_PLATFORMS": "cpu"}
-    env["PYTHONPATH"] = PATHS
-    with (folder / "alone.log").open("w") as log:
-        subprocess.run([sys.executable, str(PROGRAM)], env=env, stdout=log, timeout=DEADLINE, check=True)
-    return losses(folder / "alone.log")
-
-
-def trains(launch, folder: Path, sync: bool):
-    settings = json.dumps({"folder": str(folder), "sync": sync})
-    # Compiled at once, so that both trainings round alike.
-    env = {"ELASTIC": settings, "PENSTOCK_TIER": "exact", "JAX_PLATFORMS": "cpu"}
-    options = ["--ps", 1, "--workers", 2, "--log-dir", folder / "logs"]
-    # Nobody reads the many lines of the tasks while they run; they are in the logs.
-    return launch(PROGRAM, options=options, env=env, stdout=subprocess.DEVNULL)
-
-
-def ended(process) -> str:
-    """Waits for the end of a training that ends well. Returns what the launcher has said."""
-    _, err = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 0, err
-    return err
-
-
-def more_steps(folder: Path, *workers: int, count: int = 5) -> int:
-    """Waits until workers have made some more steps. Returns the last one of the chief."""
-    for worker in workers:
-        path = folder / "logs" / f"worker-{worker}.log"
-        seen = path.read_text().count("\nstep ") if path.exists() else 0
-        wait_until(lambda path=path, seen=seen: path.exists() and path.read_text().count("\nstep ") >= seen + count)
-    return max(map(int, re.findall(r"^step (\d+)", (folder / "logs" / "worker-0.log").read_text(), re.M)))
-
-
-def run_sequence(launch, tmp_path, sequence: list[tuple[int, int]], sync: bool) -> dict[int, float]:
-    """Trains while the job is scaled to these numbers of parameter servers and workers. Returns the losses."""
-    process = trains(launch, tmp_path, sync)
-    more_steps(tmp_path, 0, 1)
-    for ps, workers in sequence:
-        found = scale(tmp_path, "--ps", ps, "--workers", workers)
-        assert found.returncode == 0, found.stderr
-        pause = float(re.search(r"held for ([\d.]+) of", found.stdout)[1])
-        print(f"{ps} parameter servers and {workers} workers: {pause} s")
-        last = more_steps(tmp_path, *range(workers))
-    (tmp_path / "aside").write_text(str(last + 10))
-    (tmp_path / "aside").rename(tmp_path / "finish")
-    err = ended(process)
-    assert "failed" not in err and "lost" not in err
-    for worker in range(max(workers for _, workers in sequence)):
-        assert "ended" in (tmp_path / "logs" / f"worker-{worker}.log").read_text()  # by itself
-    return losses(tmp_path / "logs" / "worker-0.log") if sync else {}
-
-
-def check_losses(found: dict[int, float], expected: dict[int, float]) -> None:
-    assert len(expected) >= len(found) > 30
-    for step, loss in found.items():
-        assert abs(loss - expected[step]) <= 1e-6
 
 
 def test_synchronous_training_goes_on_as_if_undisturbed(launch, tmp_path):

@@ -15,19 +15,21 @@ from pathlib import Path
 
 import pytest
 from launch.launching import DEADLINE, PATHS, ROOT, finish, wait_until
-from launch.slurm_cluster import NODES, SlurmCluster, missing
+from launch.slurm_cluster import NODES, needs_slurm
 
 from penstock.launch import running
-from penstock.launch.cluster import LaunchError, Task
+from penstock.launch.cluster import LaunchError, Size, Task
+from penstock.launch.engine import Commands, Request
+from penstock.launch.events import Events
+from penstock.launch.program import Program
 from penstock.launch.resources import Needs, Resources
-from penstock.launch.slurm import srun
+from penstock.launch.slurm import SlurmEngine, srun
 from penstock.launch.slurm_nodes import Node, placed
 from penstock.launch.slurm_submit import batch_script
 from penstock.train.checkpoint_state import latest_checkpoint
 from penstock.wire.credentials import Credentials
 
 PS, W0, W1 = Task("ps", 0), Task("worker", 0), Task("worker", 1)
-needs_slurm = pytest.mark.skipif(bool(missing()), reason=f"Slurm is not installed: no {missing()}")
 
 
 def test_the_command_of_a_step():
@@ -51,6 +53,30 @@ def test_tasks_are_spread_over_the_nodes_with_room():
         placed([W0], Needs.parse(memory="9G"), nodes)
     with pytest.raises(LaunchError, match="no node is left"):
         placed([W0], Needs.parse(), [])
+
+
+def test_tasks_that_join_get_places_and_ports():
+    nodes = [Node("a", "10.0.0.1", 4, ports=(1, 2, 3)), Node("b", "10.0.0.2", 2, ports=(1,))]
+    program = Commands(Program(Path("train.py"), ()))
+    with Events() as events:
+        engine = SlurmEngine("7", nodes, Request(Size(ps=1, workers=1), program, Needs.parse("2")), events)
+        first = {"ps:0": "10.0.0.1:1", "worker:0": "10.0.0.2:1"}
+        assert engine.cluster.places == first
+        engine.resize(Size(ps=1, workers=2))
+        assert engine.cluster.places == {**first, "worker:1": "10.0.0.1:2"}
+        with pytest.raises(LaunchError, match=r"no room for worker:2: it needs 2 CPUs; .* a has 0 CPUs, b has 0 CPUs"):
+            engine.resize(Size(ps=1, workers=3))
+        assert engine.cluster.size == Size(ps=1, workers=2)
+        engine.resize(Size(ps=1, workers=1))  # it does not run, so that its place is free
+        engine.resize(Size(ps=2, workers=1))
+        assert engine.cluster.places == {**first, "ps:1": "10.0.0.1:2"}
+        engine.close()
+    with Events() as events:
+        engine = SlurmEngine("7", nodes[1:], Request(Size(ps=0, workers=1), program), events)
+        with pytest.raises(LaunchError, match="node b has no port left for worker:1"):
+            engine.resize(Size(ps=0, workers=2))
+        assert engine.cluster.places == {"worker:0": "10.0.0.2:1"}
+        engine.close()
 
 
 def test_a_requeued_job_keeps_the_logs_of_its_earlier_lives(tmp_path):
@@ -216,37 +242,8 @@ def test_tasks_end_with_a_launcher_that_is_killed(pretended, tmp_path):
     shutil.rmtree(json.loads(file.read_text())["credentials"])
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with SlurmCluster() as found:
-        yield found
-
-
-@pytest.fixture
-def slurm(cluster):
-    """The cluster with all its nodes; no test leaves a process on them."""
-    yield cluster
-    cluster.run("scancel", "--user", str(os.getuid()))
-    for node in NODES:
-        if not cluster.runs(node):
-            cluster.start_node(node)
-    wait_until(lambda: cluster.run("squeue", "--noheader") == "")
-    assert [cluster.processes(node) for node in NODES] == [[], [], []]
-
-
-@pytest.fixture
-def launch_there(slurm, launch):
-    """Launches in an allocation of the three nodes."""
-
-    def start(text, *args, options=(), env=(), within=("salloc", "--quiet", "--no-kill", "--nodes=3")):
-        there = {**slurm.environment, **dict(env)}
-        return launch(text, *args, options=["--on", "slurm", *options], env=there, within=within)
-
-    return start
-
-
 @needs_slurm
-def test_a_job_on_three_nodes(launch_there, tmp_path):
+def test_a_job_on_three_nodes(launch_on_slurm, tmp_path):
     text = """
 folder = os.environ["PENSTOCK_CREDENTIALS"]
 print(me, index, os.environ["SLURMD_NODENAME"], oct(os.stat(folder).st_mode)[-3:], folder, flush=True)
@@ -256,7 +253,7 @@ if index == 1 and tell("failed"):
     print("partial", end="")
     raise ValueError("no data")
 """
-    code, lines, err = finish(launch_there(text, options=["--log-dir", tmp_path / "logs"]))
+    code, lines, err = finish(launch_on_slurm(text, options=["--log-dir", tmp_path / "logs"]))
     assert code == 0, err
     found = [re.match(r"\[(\S+):(\d)\] \1 \2 (n\d) 700 (\S+)", line) for line in lines]
     places, folders = {each.groups()[:3] for each in found if each}, {each[4] for each in found if each}
@@ -271,10 +268,10 @@ if index == 1 and tell("failed"):
 
 @needs_slurm
 @pytest.mark.long
-def test_a_signal_ends_the_tasks_on_all_nodes(slurm, launch_there):
+def test_a_signal_ends_the_tasks_on_all_nodes(slurm, launch_on_slurm):
     text = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsubprocess.Popen(['sleep', '600'])\nwait()"
     # Not as its child: salloc passes no signals on.
-    process = launch_there(
+    process = launch_on_slurm(
         text, options=["--kill-after", 1], within=["salloc", "--quiet", "-N3", "sh", "-c", '"$@"; echo code $?', "-"]
     )
     for _ in range(3):
@@ -309,30 +306,30 @@ def _environment(pid):
         (["--base-port", "TAKEN"], "is taken: give another --base-port"),
     ],
 )
-def test_too_few_resources(launch_there, options, says):
+def test_too_few_resources(launch_on_slurm, options, says):
     within = ("salloc", "--quiet", "--no-kill", "--nodes=3", "--ntasks=3", "--cpus-per-task=4")
     with socket.create_server(("", 0)) as taken:
         options = [str(taken.getsockname()[1]) if option == "TAKEN" else option for option in options]
-        code, lines, err = finish(launch_there("print('ran')\nwait()", options=options, within=within))
+        code, lines, err = finish(launch_on_slurm("print('ran')\nwait()", options=options, within=within))
     assert code != 0 and says in err, err
     assert "[worker:0] ran" not in lines
 
 
 @needs_slurm
 @pytest.mark.long
-def test_tasks_with_cpus_and_memory_of_their_own_run_at_the_same_time(launch_there):
+def test_tasks_with_cpus_and_memory_of_their_own_run_at_the_same_time(launch_on_slurm):
     text = (
         "tell(f'{me}{index}'); hear('ps0'); hear('worker0'); hear('worker1')\nprint(os.environ['SLURM_CPUS_ON_NODE'])"
     )
     within = ("salloc", "--quiet", "--no-kill", "--nodes=1", "--ntasks=1", "--cpus-per-task=4", "--mem=2000")
     options = ["--cpus", "ps=2,worker=1", "--memory", "ps=1000M,worker=500M"]
-    code, lines, err = finish(launch_there(text, options=options, within=within))
+    code, lines, err = finish(launch_on_slurm(text, options=options, within=within))
     assert (code, lines) == (0, ["[ps:0] 2", "[worker:0] 1", "[worker:1] 1"]), err
 
 
 @needs_slurm
 @pytest.mark.long
-def test_a_node_that_is_dead_at_the_start_is_named(slurm, launch_there):
+def test_a_node_that_is_dead_at_the_start_is_named(slurm, launch_on_slurm):
     # The node dies when the allocation has it, and before the launcher starts.
     wait = (
         "sh",
@@ -340,7 +337,7 @@ def test_a_node_that_is_dead_at_the_start_is_named(slurm, launch_there):
         f'touch {slurm.folder}/has; while ! [ -e {slurm.folder}/go ]; do sleep 0.1; done; exec "$@"',
         "-",
     )
-    process = launch_there("print('ran')", within=("salloc", "--quiet", "--no-kill", "--nodes=3", *wait))
+    process = launch_on_slurm("print('ran')", within=("salloc", "--quiet", "--no-kill", "--nodes=3", *wait))
     wait_until((slurm.folder / "has").exists)
     slurm.kill_node("n1")
     (slurm.folder / "go").touch()
@@ -354,10 +351,10 @@ def test_a_node_that_is_dead_at_the_start_is_named(slurm, launch_there):
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("node", ["n0", "n2"], ids=["of the parameter server", "of a worker"])
-def test_the_digits_are_trained_though_a_node_dies(slurm, launch_there, tmp_path, node):
+def test_the_digits_are_trained_though_a_node_dies(slurm, launch_on_slurm, tmp_path, node):
     steps, there = 400, tmp_path / "train"
     arguments = [f"--steps={steps}", f"--train_dir={there}"]
-    process = launch_there(ROOT / "examples" / "digits_cluster.py", *arguments)
+    process = launch_on_slurm(ROOT / "examples" / "digits_cluster.py", *arguments)
     while "step " not in process.stdout.readline():
         assert process.poll() is None
     slurm.kill_node(node)
@@ -371,10 +368,10 @@ def test_the_digits_are_trained_though_a_node_dies(slurm, launch_there, tmp_path
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="keras is not installed")
-def test_embeddings_are_trained_though_a_node_dies(slurm, launch_there, tmp_path):
+def test_embeddings_are_trained_though_a_node_dies(slurm, launch_on_slurm, tmp_path):
     options = ["--ps", 2, "--workers", 2, "--chief", "--evaluator"]
     script = ROOT / "examples" / "ps_custom_loop.py"
-    process = launch_there(script, options=options, env={"TRAIN_DIR": str(tmp_path / "train")})
+    process = launch_on_slurm(script, options=options, env={"TRAIN_DIR": str(tmp_path / "train")})
     while "epoch 1:" not in process.stdout.readline():
         assert process.poll() is None
     slurm.kill_node("n1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,11 @@ from loopback import free_addresses
 
 import penstock.v1 as tf
 from penstock.errors import OpError
+from penstock.launch.cluster import Cluster
+from penstock.launch.scaling import newer_record
 from penstock.master import resize as resizing
 from penstock.master.cluster import ClusterSpec
-from penstock.master.membership import load
+from penstock.master.membership import Membership
 from penstock.wire.control import ControlClient
 
 DEADLINE = 30.0
@@ -65,13 +66,7 @@ class Job:
 
 
 @pytest.fixture
-def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PENSTOCK_MEMBERSHIP", str(tmp_path / "record"))
-    return tmp_path / "record"
-
-
-@pytest.fixture
-def make(record: Path) -> Iterator[Callable[..., Job]]:
+def make() -> Iterator[Callable[..., Job]]:
     made: list[Job] = []
 
     def one(servers: int = 1) -> Job:
@@ -103,12 +98,13 @@ def test_variables_move_there_and_back(make: Callable[..., Job]) -> None:
         session.run(adds)
         a, b = session.run(list(w.values()))
         assert (a == 3).all() and (b == 4).all()
-        job.resize(1)
+        done = job.resize(1)
         assert job.holds("ps0") == {"a", "b"}
         session.run(adds)
         a, b = session.run(list(w.values()))
         assert (a == 4).all() and (b == 5).all()
-        assert load().version == 2
+        record = Membership.from_json(done.membership)
+        assert (record.version, record.names("ps")) == (2, ["/job:ps/replica:0/task:0"])
 
 
 def test_new_sessions_know_where_resources_are(make: Callable[..., Job]) -> None:
@@ -184,7 +180,7 @@ def test_a_step_that_waits_is_let_out(make: Callable[..., Job]) -> None:
 
 
 def test_a_step_that_waits_in_vain_gives_the_change_up(
-    make: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, record: Path
+    make: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resizing, "IDLE_SECS", 0.2)
     job = make()
@@ -198,20 +194,20 @@ def test_a_step_that_waits_in_vain_gives_the_change_up(
         waiting.start()
         with pytest.raises(OpError, match=r"Steps were still in flight 0\.2 s after they were to end"):
             job.resize(2)
-        assert not record.exists()
+        assert job.servers["worker0"].mover.membership.version == 0
         session.run(put)
         waiting.join(DEADLINE)
         assert not waiting.is_alive()
 
 
-def test_a_server_that_is_not_there_changes_nothing(make: Callable[..., Job], record: Path) -> None:
+def test_a_server_that_is_not_there_changes_nothing(make: Callable[..., Job]) -> None:
     job = make()
     w = variables()
     with tf.Session(job.servers["worker0"].target) as session:
         session.run(tf.global_variables_initializer())
         with pytest.raises(OpError, match="No answer from"):
             job.ask(2)
-        assert not record.exists()
+        assert job.servers["ps0"].mover.membership.version == 0
         assert job.holds("ps0") == {"a", "b"}
         assert int(session.run(w["a"])[0]) == 1
         assert job.resize(2).version == 1  # it can be tried again
@@ -226,6 +222,17 @@ def test_what_cannot_move_is_named(make: Callable[..., Job]) -> None:
         with pytest.raises(OpError, match=r"task:1 cannot leave: it holds the .* 'numbers', which cannot move"):
             job.ask(1)
         assert session.run(iterator.get_next()) == 0
+
+
+def test_the_launcher_finds_a_change_whose_answer_was_lost(make: Callable[..., Job]) -> None:
+    job = make()
+    before = Cluster({name: tuple(found) for name, found in job.spec(1).items()})
+    assert newer_record(before, 0, None) == ""
+    done = job.resize(2)
+    job.servers.pop("ps0").stop()
+    after = Cluster({name: tuple(found) for name, found in job.spec(2).items()})
+    assert newer_record(after, 0, None) == done.membership
+    assert newer_record(after, 1, None) == ""
 
 
 def test_only_the_first_server_changes_the_membership(make: Callable[..., Job]) -> None:
