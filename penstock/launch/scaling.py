@@ -134,7 +134,7 @@ class Scaling:
         except LaunchError as error:
             return str(error)
         if ending := [str(task) for task in wanted.addressed if self._job.is_leaving(task)]:
-            return f"{', '.join(ending)} left a moment ago and must end before it can join: try again."
+            return f"{', '.join(ending)} left a moment ago and did not end yet: try again when that is done."
         return wanted
 
     def _go_on(self) -> None:

@@ -154,10 +154,15 @@ class SlurmEngine:
                 self._forget(task)
 
     def _heard_stderr(self, task: Task, life: _Life, data: bytes) -> None:
-        shown = life.marks.feed(data)
-        life.said = (life.said + shown)[-2000:]
-        # What comes after the end is srun's own account of it, as is what comes if nothing has begun.
-        if life.marks.up and life.marks.code is None and shown:
+        shown = b""
+        for piece in data.splitlines(keepends=True) or [b""]:  # a mark ends a line
+            over = life.marks.code is not None
+            text = life.marks.feed(piece)
+            life.said = (life.said + text)[-2000:]
+            # What comes after the end is srun's own account of it, as is what comes if nothing has begun.
+            if life.marks.up and not over:
+                shown += text
+        if shown:
             self._events.post(Output(task, "stderr", shown))
 
     def _ended(self, task: Task, life: _Life, code: int) -> None:

@@ -20,10 +20,11 @@ from launch.slurm_cluster import NODES, needs_slurm
 from penstock.launch import running
 from penstock.launch.cluster import LaunchError, Size, Task
 from penstock.launch.engine import Commands, Request
-from penstock.launch.events import Events
+from penstock.launch.events import Events, Output
 from penstock.launch.program import Program
+from penstock.launch.remote import Marks
 from penstock.launch.resources import Needs, Resources
-from penstock.launch.slurm import SlurmEngine, srun
+from penstock.launch.slurm import SlurmEngine, _Life, srun
 from penstock.launch.slurm_nodes import Node, placed
 from penstock.launch.slurm_submit import batch_script
 from penstock.train.checkpoint_state import latest_checkpoint
@@ -76,6 +77,17 @@ def test_tasks_that_join_get_places_and_ports():
         with pytest.raises(LaunchError, match="node b has no port left for worker:1"):
             engine.resize(Size(ps=0, workers=2))
         assert engine.cluster.places == {"worker:0": "10.0.0.2:1"}
+        engine.close()
+
+
+def test_what_a_task_says_last_is_heard_and_what_srun_says_then_is_not():
+    request = Request(Size(ps=0, workers=1), Commands(Program(Path("train.py"), ())))
+    with Events() as events:
+        engine = SlurmEngine("7", [Node("a", "10.0.0.1", 4, ports=(1,))], request, events)
+        engine._lives[W0] = _Life("a", Marks(W0))
+        marks = [f"\x1b]penstock {mark}\x07\n".encode() for mark in ("u", 1)]
+        engine._heard(Output(W0, "stderr", marks[0] + b"ValueError: no\n" + marks[1] + b"srun: error: exit 1\n"))
+        assert events.next(0.0) == [Output(W0, "stderr", b"ValueError: no\n")]
         engine.close()
 
 
