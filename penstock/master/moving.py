@@ -45,14 +45,6 @@ FIRST_WAIT_SECS = 0.03  # for sessions to become idle; doubles with each round
 _OF_SESSIONS = "session "  # how the containers of sessions begin, which do not move
 
 
-def servers_stay(task: str) -> OpError:
-    """The error of a change of the parameter servers of a coordinator."""
-    return FailedPreconditionError(
-        f"{task} works for a ClusterCoordinator, whose parameter servers cannot change while it runs: they count what "
-        "its functions have written. Only the number of workers can change."
-    )
-
-
 class Mover:
     """Changes the membership of a parameter server. `sessions` are the names of those that it serves, by client."""
 
@@ -131,7 +123,9 @@ class Mover:
                 raise FailedPreconditionError(f"{self._worker.name} is moving already.")
             first = self._proposed is None
             if self._worker.commits.in_use:
-                raise servers_stay(self._worker.name)
+                raise FailedPreconditionError(
+                    f"{self._worker.name} has just begun to work for a ClusterCoordinator: try again."
+                )
             if first and proposed.version <= self.membership.version:
                 raise FailedPreconditionError(
                     f"{self._worker.name} has version {self.membership.version} of the membership, and was asked for "

@@ -23,7 +23,7 @@ from penstock.graph.device import task_name
 from penstock.master.balance import Resource, homes_after, moves
 from penstock.master.cluster import ClusterSpec
 from penstock.master.membership import FIRST, PS, WORKER, Membership
-from penstock.master.moving import LEASE_SECS, TRANSFER_SECS, Mover, servers_stay
+from penstock.master.moving import LEASE_SECS, TRANSFER_SECS, Mover
 from penstock.wire.control import ControlClient, messages
 from penstock.wire.credentials import Credentials
 
@@ -99,7 +99,10 @@ class Resizing:
         before = self._mover.membership
         cluster = before.cluster if before.version else self._told
         if cluster.task_indices(PS) != proposed.cluster.task_indices(PS):
-            raise servers_stay(FIRST)
+            raise FailedPreconditionError(
+                "The job works for a ClusterCoordinator, whose parameter servers cannot change while it runs: they "
+                "count what its functions have written. Only the number of workers can change."
+            )
         after = replace(proposed, homes=before.homes, left=before.left)
         servers.each("note", after, must=False)
         return Resized(after.version, 0.0, 0, 0, after.to_json())

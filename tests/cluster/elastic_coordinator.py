@@ -1,7 +1,7 @@
 """A coordinator whose workers join and leave while it schedules functions, each of which counts what it has visited.
 
 It goes over a small dataset again and again until there is a file `finish`. Each element must be visited once by each
-epoch. ELASTIC tells the folder, and if the training is synchronous.
+epoch. ELASTIC tells the folder, if the training is synchronous, and if it is a `Model.fit` in place of a loop.
 """
 
 from __future__ import annotations
@@ -60,6 +60,27 @@ def coordinate(resolver: Any, folder: Path, sync: bool) -> None:
     print(f"ends {json.dumps(found)}", flush=True)
 
 
+def fit(resolver: Any, folder: Path) -> None:
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+    class UntilToldToFinish(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            print(f"epoch {epoch + 1} workers {coordinator.worker_count}", flush=True)
+            self.model.stop_training = (folder / "finish").exists()
+
+    def rows(context: Any) -> Any:
+        return tf.data.Dataset.from_tensors((tf.ones([8, 4]), tf.ones([8, 1]))).repeat()
+
+    data = tf.keras.utils.experimental.DatasetCreator(rows)
+    fitted = model.fit(data, epochs=10_000, steps_per_epoch=20, callbacks=[UntilToldToFinish()], verbose=0)
+    found = {"epochs": len(fitted.epoch), "steps": int(model.optimizer.iterations.numpy())}
+    print(f"ends {json.dumps(found)}", flush=True)
+
+
 def main() -> None:
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if resolver.task_type in ("worker", "ps"):
@@ -68,7 +89,11 @@ def main() -> None:
             resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
         ).join()
     settings = json.loads(os.environ["ELASTIC"])
-    coordinate(resolver, Path(settings["folder"]), settings["sync"])
+    folder = Path(settings["folder"])
+    if settings["fit"]:
+        fit(resolver, folder)
+    else:
+        coordinate(resolver, folder, settings["sync"])
 
 
 if __name__ == "__main__":

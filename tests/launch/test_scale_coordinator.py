@@ -24,12 +24,12 @@ pytestmark = pytest.mark.timeout(200)
 def begin(launch, tmp_path):
     """Starts a coordinator, and waits until functions run."""
 
-    def start(ps: int, workers: int, sync: bool = False) -> Any:
-        settings = json.dumps({"folder": str(tmp_path), "sync": sync})
+    def start(ps: int, workers: int, sync: bool = False, fit: bool = False) -> Any:
+        settings = json.dumps({"folder": str(tmp_path), "sync": sync, "fit": fit})
         options = ["--chief", "--ps", ps, "--workers", workers, "--kill-after", 1, "--log-dir", tmp_path / "logs"]
         env = {"ELASTIC": settings, "JAX_PLATFORMS": "cpu"}
         process = launch(PROGRAM, options=options, env=env, stdout=subprocess.DEVNULL)
-        uses(tmp_path, workers)
+        runs(tmp_path, "epoch", "chief-0")
         return process
 
     return start
@@ -61,13 +61,20 @@ def scaled(folder: Path, workers: int) -> None:
     uses(folder, workers)
 
 
-def finished(process: Any, folder: Path) -> dict[str, Any]:
+def visited_once(process: Any, folder: Path) -> dict[str, Any]:
     """Has a coordinator end, which must end well with every element visited once in each epoch."""
-    (folder / "finish").touch()
-    ended(process)
-    found = json.loads(re.search(r"^ends (.*)$", (folder / "logs" / "chief-0.log").read_text(), re.M)[1])
+    found = finished(process, folder)
     assert found["visited"] == [found["epochs"]] * len(found["visited"])
     assert sum(found["used"]) == sum(found["visited"])
+    return found
+
+
+def finished(process: Any, folder: Path) -> dict[str, Any]:
+    (folder / "finish").touch()
+    ended(process)
+    found: dict[str, Any] = json.loads(
+        re.search(r"^ends (.*)$", (folder / "logs" / "chief-0.log").read_text(), re.M)[1]
+    )
     return found
 
 
@@ -75,7 +82,7 @@ def test_workers_join_and_leave_while_functions_run(begin, tmp_path):
     process = begin(ps=1, workers=1)
     scaled(tmp_path, 2)
     scaled(tmp_path, 1)
-    found = finished(process, tmp_path)
+    found = visited_once(process, tmp_path)
     assert found["pipelines"] == [1, 2]  # those that have joined are told how many there are
 
 
@@ -90,7 +97,7 @@ def test_a_longer_sequence(begin, tmp_path, sync):
     assert "works for a ClusterCoordinator, whose parameter servers cannot change" in refused.stderr
     uses(tmp_path, 4)
     scaled(tmp_path, 1)
-    found = finished(process, tmp_path)
+    found = visited_once(process, tmp_path)
     assert found["pipelines"] == [2, 4]
     if sync:
         assert found["weight"] == -found["updates"]  # the mean of gradients that are all 1
@@ -110,7 +117,18 @@ def test_workers_are_killed_while_others_join_and_leave(begin, tmp_path):
     uses(tmp_path, 4)
     os.kill(process_of(tmp_path, 3), signal.SIGKILL)
     scaled(tmp_path, 2)
-    finished(process, tmp_path)
+    visited_once(process, tmp_path)
+
+
+@pytest.mark.long
+def test_fit_goes_on(begin, tmp_path):
+    process = begin(ps=1, workers=1, fit=True)
+    for workers in (3, 1):
+        found = scale(tmp_path, "--workers", workers)
+        assert found.returncode == 0, found.stderr
+        runs(tmp_path, rf"workers {workers}\n(.*\n)*.*workers {workers}\n", "chief-0")
+    found = finished(process, tmp_path)
+    assert found["steps"] == 20 * found["epochs"]
 
 
 def process_of(folder: Path, worker: int) -> int:

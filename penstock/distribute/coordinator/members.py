@@ -33,8 +33,10 @@ class Members(Dispatcher):
     def _follow(self) -> None:
         """Has the workers that the job has now: those that leave finish what they run, and get nothing more."""
         with self._changed:
+            if self._waits.is_stopped:
+                return
             before, count = self._queue.workers, member_count("worker")
-            if count == before or self._waits.is_stopped:
+            if count == before:
                 return
             logging.info("The job has %d workers now, before it had %d.", count, before)
             for worker in self._workers[count:before]:
