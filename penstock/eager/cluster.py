@@ -56,7 +56,7 @@ def member_count(job: str) -> int:
 
 
 def when_members_change(act: Callable[[], None]) -> None:
-    """Has `act` called, from another thread and without delay, when tasks have joined or left the cluster."""
+    """Has `act` called, from any thread, when tasks have joined or left the cluster. It must not wait."""
     _connected[-1][0].on_members_changed = act
 
 

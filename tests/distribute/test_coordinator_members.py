@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cluster.processes import DEADLINE, KEEPALIVE, LOST_LATE, Cluster
-from distribute.counting import Counters, Gated, resolver_for
+from distribute.counting import Counters, Gated, resolver_for, restart
 from leaks import leak_check
 
 import penstock as tf
@@ -154,6 +154,7 @@ def test_one_joins_in_the_place_of_one_that_still_runs_something(
     has(coordinator, 2)
     count = occupy(coordinator, gated)
     resize(cluster, 1)
+    wait(coordinator, lambda: coordinator.worker_count == 1)
     resize(cluster, 2)
     gated.arrive()  # it begins anew what it has not ended
     for _ in range(count + 1):
@@ -178,3 +179,23 @@ def test_a_worker_that_is_killed_when_it_joins(cluster: Cluster, strategy: Any, 
     has(coordinator, 3)
     uses(coordinator, {0, 1, 2})
     assert counters.values() == [101, 101]
+
+
+@pytest.mark.long
+def test_a_parameter_server_is_restored_after_workers_have_joined(cluster: Cluster, tmp_path: Path) -> None:
+    strategy = tf.distribute.ParameterServerStrategy(resolver_for(spec(cluster, 2)), ps_recovery=tmp_path / "state")
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    counters = Counters(strategy)
+    coordinator.schedule(counters.add).fetch()
+    cluster.start("worker2")
+    resize(cluster, 3)
+    has(coordinator, 3)
+    for _ in range(100):
+        coordinator.schedule(counters.add)
+    restart(cluster, "ps1")
+    coordinator.join()
+    uses(coordinator, {0, 1, 2})
+    resize(cluster, 1)
+    coordinator.schedule(counters.add)
+    coordinator.join()
+    assert counters.values() == [102, 102]

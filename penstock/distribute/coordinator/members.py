@@ -24,11 +24,15 @@ class Members(Dispatcher):
         super().__init__(strategy)
         for number in range(self._queue.workers):
             self._begin_with(number)
-        when_members_change(self._follow)
+        when_members_change(self._begin_to_follow)
         self._follow()
         before_leaving(self.close)
 
     # Joining and leaving
+
+    def _begin_to_follow(self) -> None:
+        """Follows in a thread of its own, since the one that hears of members may hold the lock of a connection."""
+        threading.Thread(target=self._waits.watched, args=(self._follow,), name="penstock-coordinator-members").start()
 
     def _follow(self) -> None:
         """Has the workers that the job has now: those that leave finish what they run, and get nothing more."""
