@@ -7,6 +7,7 @@ import secrets
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from penstock import logging
@@ -113,6 +114,7 @@ class Server:
         self._note_addresses(self.mover.membership)
         self._resize = Resizing(self.mover, self.cluster, self.credentials)
         self.links.on_membership = self._follow
+        self.on_members_changed: Callable[[], None] = lambda: None
         self._stopped = threading.Event()
         host, _, port = address.rpartition(":")
         # Off loopback a task listens on all addresses of its machine, since others may use any name for it.
@@ -209,6 +211,7 @@ class Server:
         if membership.version > self.mover.membership.version:
             self.mover.membership = membership
             self._note_addresses(membership)
+            self.on_members_changed()
 
     def _note_addresses(self, membership: Membership) -> None:
         for job in membership.tasks:

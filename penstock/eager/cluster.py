@@ -41,6 +41,25 @@ def connect(cluster: Any, job: str = "chief", task: int = 0) -> Server:
     return server
 
 
+def _members() -> ClusterSpec:
+    """The tasks that the cluster has now, this one included."""
+    server, told = _connected[-1]
+    now = server.mover.membership.cluster
+    own = server.server_def.job_name  # its address may be known here only
+    jobs = {job: now if job in now.jobs and job != own else told for job in {*told.jobs, *now.jobs}}
+    return ClusterSpec({job: {n: of.task_address(job, n) for n in of.task_indices(job)} for job, of in jobs.items()})
+
+
+def member_count(job: str) -> int:
+    """The number of tasks that a job of the cluster has now."""
+    return _members().num_tasks(job)
+
+
+def when_members_change(act: Callable[[], None]) -> None:
+    """Has `act` called, from any thread, when tasks have joined or left the cluster. It must not wait."""
+    _connected[-1][0].on_members_changed = act
+
+
 def before_leaving(close: Callable[[], None]) -> None:
     """Has `close` called before this process leaves the cluster."""
     _closers.append(close)
@@ -61,8 +80,8 @@ atexit.register(disconnect)
 
 def reconnect() -> None:
     """Connects to all tasks anew, after one of them was restarted; waits for those that are not up."""
-    server, whole = _connected[-1]
-    master = Master(server.tasks([], whole), soft_placement=True)
+    server, _ = _connected[-1]
+    master = Master(server.tasks([], _members()), soft_placement=True)
     master.tasks.all()
     runtime.move(master)
 
@@ -83,5 +102,5 @@ def connected_task(job: str, number: int, closed: threading.Event) -> Task:
 
     Setting `closed` ends the waiting for a task that is not up.
     """
-    server, whole = _connected[-1]
+    server, whole = _connected[-1][0], _members()
     return task_at(whole, job, number, server.links, whole, None, closed)

@@ -25,6 +25,7 @@ class Driver:
     """Runs the functions that one client has registered here, in the order in which it asks."""
 
     def __init__(self, tasks: Tasks) -> None:
+        tasks.is_driven = True
         self._master = Master(tasks, soft_placement=True)
         self._queue = ThreadPoolExecutor(1, "penstock-driver")
         self._lock = threading.Lock()

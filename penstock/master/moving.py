@@ -4,6 +4,9 @@ The first parameter server (resize.py) asks for each act in turn: close, list, s
 a server has got is kept aside until the commit, and what it has sent is kept until then, too. A server that hears
 nothing for LEASE_SECS asks the first one for its record, which says whether the commit has happened. A first server
 that was started again has the record that the launcher has kept.
+
+In a job of a ClusterCoordinator only workers join and leave. Nothing but the coordinator depends on their number: so
+the servers note the record, tell it to their clients, and hold nothing.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ class Mover:
         self, worker: Worker, links: Links, sessions: dict[int, set[str]], learn: Callable[[Membership], None]
     ) -> None:
         self.membership = load()
+        self._placed = self.membership.version  # graphs that were placed by older ones are refused
         self._worker = worker
         self._links = links
         self._sessions = sessions
@@ -71,7 +75,7 @@ class Mover:
         with self._changed:
             if not self._changed.wait_for(lambda: self._proposed is None or session in self._known, HELD_SECS):
                 raise UnavailableError(f"{self._worker.name} has been moving resources for {HELD_SECS:g} s.")
-            if version < self.membership.version:
+            if version < self._placed:
                 raise refused(self._worker.name, version, self.membership.version)
 
     # Acts
@@ -81,6 +85,11 @@ class Mover:
         proposed = Membership.from_json(request.membership)
         if request.act == "close":
             return self._close(proposed, request.round)
+        if request.act in ("ask", "note"):
+            self._require_still()
+            if request.act == "note":
+                self._note(proposed)
+            return messages["MoveReply"](idle=True, driven=self._worker.commits.in_use)
         with self._changed:
             if self._proposed is None and request.act == "open":
                 return messages["MoveReply"](idle=True)
@@ -115,8 +124,7 @@ class Mover:
             first = self._proposed is None
             if self._worker.commits.in_use:
                 raise FailedPreconditionError(
-                    f"{self._worker.name} works for a ClusterCoordinator, which cannot have other tasks while it runs: "
-                    "only jobs that train by sessions can."
+                    f"{self._worker.name} has just begun to work for a ClusterCoordinator: try again."
                 )
             if first and proposed.version <= self.membership.version:
                 raise FailedPreconditionError(
@@ -222,7 +230,19 @@ class Mover:
                 of[device].put(container, name, resource)
             self._sent, self._staged = [], {}
             self._worker.forget_graphs()
-            self.membership = membership
+            self.membership, self._placed = membership, membership.version
+
+    def _require_still(self) -> None:
+        with self._changed:
+            if self._proposed is not None:
+                raise FailedPreconditionError(f"{self._worker.name} is moving already.")
+
+    def _note(self, membership: Membership) -> None:
+        """Takes a record in which only workers have changed, and tells it. No step is held, and all graphs stay."""
+        self.membership = membership
+        self._learn(membership)
+        for link in self._links.all():
+            link.tell(GateOpen(membership.to_json()))
 
     def _open(self) -> None:
         """Lets sessions go on. Without a commit before it, nothing has changed."""

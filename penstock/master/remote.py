@@ -11,7 +11,7 @@ from typing import Any
 from penstock import logging
 from penstock.errors import AbortedError, CancelledError, DeadlineExceededError, OpError, UnavailableError
 from penstock.master.links import Link, Links
-from penstock.master.membership import Membership, Moved, is_refusal
+from penstock.master.membership import NOTHING_CHANGED, Membership, Moved, is_refusal
 from penstock.master.tasks import Answer, session_closed
 from penstock.passes.ir import Subgraph
 from penstock.passes.portable import to_graph_def
@@ -174,7 +174,16 @@ class RemoteTask:
         link = self._links.open(self.address, status)
         self._incarnation = status.incarnation
         self.devices = list(status.devices)
+        self._told(status)
         return link
+
+    def _told(self, status: Any) -> Membership:
+        """The membership that the task has. This process hears of it, if it is newer than its own."""
+        if not status.membership:
+            return NOTHING_CHANGED
+        membership = Membership.from_json(status.membership, f"the status of {self.name}")
+        self._links.on_membership(membership)
+        return membership
 
     def register(
         self,
@@ -194,8 +203,7 @@ class RemoteTask:
         except AbortedError as error:
             if not is_refusal(error):
                 raise
-            status = self._open_control().get_status(timeout=within(STATUS_SECS, deadline))
-            raise Moved(Membership.from_json(status.membership)) from error
+            raise Moved(self._told(self._open_control().get_status(timeout=within(STATUS_SECS, deadline)))) from error
         return graph
 
     def _register(self, graph: _RemoteGraph, link: Link, deadline: float | None) -> None:

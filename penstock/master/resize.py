@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock import logging
@@ -76,6 +76,8 @@ class Resizing:
         # Where resources will be is known once steps are held; until then servers only need the addresses.
         proposed = Membership(before.version + 1, tasks)
         began = time.monotonic()
+        if any(reply.driven for reply in servers.each("ask", proposed).values()):
+            return self._noted(servers, proposed)
         try:
             servers.close(proposed)
             moved = moves(servers.resources(proposed), proposed.names(PS))
@@ -91,6 +93,19 @@ class Resizing:
         servers.each("open", after, must=False)
         moved_bytes = sum(resource.bytes for resource in moved)
         return Resized(after.version, time.monotonic() - began, len(moved), moved_bytes, after.to_json())
+
+    def _noted(self, servers: _Servers, proposed: Membership) -> Resized:
+        """Changes the workers of a coordinator, which hears of it from any server that it uses."""
+        before = self._mover.membership
+        cluster = before.cluster if before.version else self._told
+        if cluster.task_indices(PS) != proposed.cluster.task_indices(PS):
+            raise FailedPreconditionError(
+                "The job works for a ClusterCoordinator, whose parameter servers cannot change while it runs: they "
+                "count what its functions have written. Only the number of workers can change."
+            )
+        after = replace(proposed, homes=before.homes, left=before.left)
+        servers.each("note", after, must=False)
+        return Resized(after.version, 0.0, 0, 0, after.to_json())
 
 
 class _Servers:

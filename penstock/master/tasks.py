@@ -146,6 +146,7 @@ class Tasks:
     ) -> None:
         self.default = default
         self.membership = NOTHING_CHANGED
+        self.is_driven = False  # for a coordinator, which says what runs: steps end though this task has left the job
         self._make = make
         self._told = cluster or ClusterSpec({})  # of which the program knows
         self._passes = passes  # tells if a task, by job and number, may be used
@@ -176,7 +177,7 @@ class Tasks:
     @property
     def has_left(self) -> bool:
         """Tells if this task is no member any more."""
-        return not self.is_joining and self.membership.has_left(self.default.name)
+        return not self.is_joining and not self.is_driven and self.membership.has_left(self.default.name)
 
     @property
     def homes(self) -> Homes | None:

@@ -85,7 +85,7 @@ _MESSAGES = {
         string settings; int64 arrays; repeated string bonds
     """,
     "MoveRequest": "string act; uint32 round; uint64 step; string task; string membership; repeated Held resources",
-    "MoveReply": "bool idle; bool waiting; repeated string busy; repeated Held resources",
+    "MoveReply": "bool idle; bool waiting; repeated string busy; repeated Held resources; bool driven",
 }
 
 messages = make_messages(

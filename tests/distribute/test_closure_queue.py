@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.distribute.coordinator.closures import Closure, RemoteValue
+from penstock.distribute.coordinator.closures import Closure, PerWorker, RemoteValue
 from penstock.distribute.coordinator.queue import DEPTH, ClosureQueue
 
 
@@ -117,8 +117,60 @@ def test_an_answer_of_a_worker_that_counts_as_lost_is_not_taken() -> None:
     assert not queue.is_empty
 
 
+def test_a_worker_that_joins_gets_closures_once_it_is_connected() -> None:
+    queue = ready(1)
+    first, second = closure(), closure()
+    queue.add(first)
+    queue.add(second)
+    queue.resize(2)
+    assert queue.take(1) is None
+    queue.back(1)
+    assert [queue.take(1), queue.take(0)] == [first, second]
+
+
+def test_a_worker_that_leaves_ends_what_it_has_and_gets_nothing_more() -> None:
+    queue = ready(2)
+    running, waiting, making, made = closure(), closure(), closure(worker=1), closure(worker=1)
+    for each in (making, made, running, waiting):
+        queue.add(each)
+    assert [queue.take(1), queue.take(0)] == [making, running]
+    queue.resize(1)
+    assert queue.take(1) is None
+    assert queue.ended(1, making)
+    assert queue.waiting == 1  # nobody waits for what it was to make
+    queue.lost(1)
+    assert queue.take(0) is waiting
+
+
+def test_what_a_worker_that_left_had_goes_to_others_if_it_is_lost() -> None:
+    queue = ready(2)
+    queue.add(closure())
+    taken = queue.take(1)
+    queue.resize(1)
+    queue.lost(1)
+    assert queue.take(0) is taken
+
+
+def test_values_for_fewer_workers_are_for_those() -> None:
+    queue = ready(1)
+    old, new = closure(), closure()
+    old.arguments = [PerWorker([1.0])]
+    queue.add(old)
+    queue.resize(2)
+    queue.back(1)
+    assert queue.takers == [0]
+    assert queue.take(1) is None
+    queue.add(new)
+    assert queue.takers == [0, 1]
+    assert [queue.take(1), queue.take(0)] == [new, old]
+
+
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["add", "take", "end", "lose", "back"]), st.integers(0, 2)), max_size=120))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "take", "end", "lose", "back", "resize"]), st.integers(0, 2)), max_size=120
+    )
+)
 def test_each_closure_ends_once(events: list[tuple[str, int]]) -> None:
     queue, added, ended = ready(3), [], []
     for event, worker in events:
@@ -133,12 +185,14 @@ def test_each_closure_ends_once(events: list[tuple[str, int]]) -> None:
             ended.append(done)
         elif event == "lose":
             queue.lost(worker)
-        elif event == "back":
+        elif event == "back" and worker < queue.workers:
             queue.back(worker)
+        elif event == "resize":
+            queue.resize(worker + 1)
         running = [c for each in queue.running for c in each.values()]
         assert len(running) + len(ended) + queue.waiting == len(added)
         assert all(c.number >= queue.settled for c in added if c not in ended)
-    for worker in range(3):
+    for worker in range(queue.workers):
         queue.back(worker)
     while not queue.is_empty:
         for worker in range(3):

@@ -22,21 +22,21 @@ def test_a_round_is_over_when_enough_workers_have_ended() -> None:
         rounds.took(worker, 10 + worker)
         assert not rounds.may_take(worker)
     rounds.ended(10)
-    assert rounds.gradients(present=3, more_come=True) == 0
+    assert rounds.gradients(present={0, 1, 2}, more_come=True) == 0
     rounds.ended(12)
-    assert rounds.gradients(present=3, more_come=True) == 2
+    assert rounds.gradients(present={0, 1, 2}, more_come=True) == 2
     rounds.next()
     rounds.ended(11)  # it was late: its gradient is dropped, and it does not count in this round
-    assert rounds.gradients(present=3, more_come=False) == 0
+    assert rounds.gradients(present={0, 1, 2}, more_come=False) == 0
 
 
 def test_the_last_round_may_be_smaller() -> None:
     rounds = Rounds(workers=3, backup=0)
     rounds.took(0, 1)
-    assert rounds.gradients(present=3, more_come=False) == 0
+    assert rounds.gradients(present={0, 1, 2}, more_come=False) == 0
     rounds.ended(1)
-    assert rounds.gradients(present=3, more_come=True) == 0
-    assert rounds.gradients(present=3, more_come=False) == 1
+    assert rounds.gradients(present={0, 1, 2}, more_come=True) == 0
+    assert rounds.gradients(present={0, 1, 2}, more_come=False) == 1
 
 
 def test_a_lost_worker_is_not_waited_for() -> None:
@@ -45,10 +45,50 @@ def test_a_lost_worker_is_not_waited_for() -> None:
     rounds.took(1, 2)
     rounds.ended(1)
     rounds.lost(1)
-    assert rounds.gradients(present=1, more_come=True) == 1
+    assert rounds.gradients(present={0}, more_come=True) == 1
 
 
-@given(st.lists(st.tuples(st.sampled_from(["take", "end", "lose"]), st.integers(0, 3)), max_size=80))
+def test_what_a_lost_worker_has_ended_counts_and_the_others_are_waited_for() -> None:
+    rounds = Rounds(workers=3, backup=0)
+    for worker in range(3):
+        rounds.took(worker, worker)
+    rounds.ended(0)
+    rounds.ended(1)
+    rounds.lost(1)
+    assert rounds.gradients(present={0, 2}, more_come=True) == 0
+    rounds.ended(2)
+    assert rounds.gradients(present={0, 2}, more_come=True) == 3
+
+
+def test_a_worker_that_joins_is_in_the_round() -> None:
+    rounds = Rounds(workers=1, backup=0)
+    rounds.took(0, 1)
+    rounds.resize(2)
+    rounds.ended(1)
+    assert rounds.gradients(present={0}, more_come=True) == 1  # it is not connected yet
+    assert rounds.gradients(present={0, 1}, more_come=True) == 0
+    rounds.took(1, 2)
+    rounds.ended(2)
+    assert rounds.gradients(present={0, 1}, more_come=True) == 2
+
+
+def test_the_gradients_of_workers_that_leave_count() -> None:
+    rounds = Rounds(workers=3, backup=0)
+    for worker in range(3):
+        rounds.took(worker, worker)
+    rounds.resize(1)
+    rounds.ended(0)
+    assert rounds.gradients(present={0}, more_come=True) == 0
+    rounds.lost(1)  # it was ended before it was done
+    rounds.ended(2)
+    assert rounds.gradients(present={0}, more_come=True) == 2
+    rounds.next()
+    rounds.took(0, 4)
+    rounds.ended(4)
+    assert rounds.gradients(present={0}, more_come=True) == 1
+
+
+@given(st.lists(st.tuples(st.sampled_from(["take", "end", "lose", "resize"]), st.integers(0, 3)), max_size=80))
 def test_no_gradient_counts_in_two_rounds(events: list[tuple[str, int]]) -> None:
     rounds, number, running, counted, ended = Rounds(4, 1), 0, {}, 0, 0
     for event, worker in events:
@@ -62,7 +102,9 @@ def test_no_gradient_counts_in_two_rounds(events: list[tuple[str, int]]) -> None
         elif event == "lose" and worker in running:
             rounds.lost(worker)
             running.pop(worker)
-        count = rounds.gradients(present=4, more_come=True)
+        elif event == "resize":
+            rounds.resize(worker + 1)
+        count = rounds.gradients(present=range(4), more_come=True)
         if count:
             counted += count
             rounds.next()

@@ -11,28 +11,28 @@ WORKERS = 3
 
 
 def test_a_worker_reads_ranges_in_order() -> None:
-    numbers = Numbers(2)
+    numbers = Numbers()
     assert [numbers.give(0, 1) for _ in range(LEASE)] == [[n] for n in range(LEASE)]
     assert numbers.give(1, 1) == [LEASE]
     assert numbers.give(0, 2) == [2 * LEASE, 2 * LEASE + 1]
 
 
 def test_numbers_that_a_lost_worker_has_not_used_come_first() -> None:
-    numbers = Numbers(2)
+    numbers = Numbers()
     assert [numbers.give(0, 1), numbers.give(1, 1)] == [[0], [LEASE]]
     numbers.lost(0)
     assert [numbers.give(1, 1) for _ in range(LEASE)] == [[n] for n in (*range(LEASE + 1, 2 * LEASE), 1)]
 
 
 def test_at_the_end_a_worker_gets_what_another_has_not_come_to() -> None:
-    numbers = Numbers(2)
+    numbers = Numbers()
     assert [numbers.give(0, 1), numbers.give(1, 1)] == [[0], [LEASE]]
     numbers.ended(4)
     assert [numbers.give(1, 2), numbers.give(1, 2), numbers.give(1, 1)] == [[2, 3], None, [1]]
 
 
 def test_a_closure_that_wants_more_elements_than_there_are_gets_none() -> None:
-    visits = Visits(1)
+    visits = Visits()
     visits.begin("a")
     assert visits.give(["a", "a"], 0) == [0, 1]
     past = visits.give(["a", "a"], 0)
@@ -42,7 +42,7 @@ def test_a_closure_that_wants_more_elements_than_there_are_gets_none() -> None:
 
 
 def test_a_closure_past_the_end_gets_a_number_that_is_left() -> None:
-    visits = Visits(2)
+    visits = Visits()
     visits.begin("a")
     visits.begin("b")
     assert visits.give(["a", "b"], 0) == [0, 0]
@@ -61,7 +61,7 @@ _EVENTS = st.lists(
 @given(_EVENTS, st.integers(0, 60), st.integers(1, 3))
 def test_each_number_is_given_once_whatever_is_lost(events: list[tuple[str, int]], count: int, each: int) -> None:
     """A model of a coordinator whose closures take `each` elements of a dataset that has `count` times as many."""
-    visits, size = Visits(WORKERS), count * each
+    visits, size = Visits(), count * each
     visits.begin("a")
     iterators = ["a"] * each
     running: list[list[list[int]]] = [[] for _ in range(WORKERS)]

@@ -195,6 +195,10 @@ class Closure:
         copy.elements = self.elements
         return copy
 
+    def is_for(self, worker: int) -> bool:
+        """Tells if a worker may run it. Values for each worker may be from before it joined."""
+        return all(worker < len(a.values) for a in self.arguments if isinstance(a, PerWorker))
+
     def values_for(self, worker: int) -> list[Any]:
         """The values that a worker gets."""
         own = [a.values[worker] if isinstance(a, PerWorker) else a for a in self.arguments]

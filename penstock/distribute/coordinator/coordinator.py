@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.distribute.coordinator.closures import Closure, PerWorker, PerWorkerValue, RemoteValue, SentFunction
 from penstock.distribute.coordinator.datasets import PerWorkerDataset
-from penstock.distribute.coordinator.dispatch import Dispatcher
+from penstock.distribute.coordinator.members import Members
 from penstock.distribute.coordinator.tables import filling
 from penstock.distribute.parameter_server import ParameterServerStrategyV2
 from penstock.eager.concrete import ConcreteFunction
@@ -20,7 +20,7 @@ from penstock.progress import under_way
 MAX_WAITING = 10_000  # closures: more have to wait in `schedule`
 
 
-class ClusterCoordinator(Dispatcher):
+class ClusterCoordinator(Members):
     """Runs functions on the workers of a strategy's cluster.
 
     >>> coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -53,8 +53,8 @@ class ClusterCoordinator(Dispatcher):
 
     @property
     def worker_count(self) -> int:
-        """The number of workers of the cluster, those included that are lost at the moment."""
-        return len(self._workers)
+        """The number of workers that the job has now, those included that are lost at the moment."""
+        return self._queue.workers
 
     # Scheduling
 
@@ -83,6 +83,7 @@ class ClusterCoordinator(Dispatcher):
             self._raise_error()
             self._queue.add(closure)
         self._send_to_all()
+        self._apply_if_due()  # it may be for other workers than those that the round waits for
         return closure.result
 
     def join(self) -> None:
@@ -129,8 +130,8 @@ class ClusterCoordinator(Dispatcher):
         """Has each worker make a resource before it runs functions that are scheduled later."""
         with self._changed:
             self._resources.append(make)
-            for number, is_present in enumerate(self._queue.present):
-                if is_present:  # the others make it when they are connected
+            for number in range(self._queue.workers):
+                if self._queue.present[number]:  # the others make it when they are connected
                     self._queue.add(make(number))
         self._send_to_all()
 
@@ -145,9 +146,10 @@ class ClusterCoordinator(Dispatcher):
         def of_first(leaf: Any) -> Any:
             if not isinstance(leaf, PerWorkerValue):
                 return leaf
-            if len(leaf.tensors) != len(self._workers):
+            # Values for a number of workers that there was once are used on: workers that have joined since get none.
+            if len(leaf.tensors) not in self._queue.sizes:
                 raise ValueError(
-                    f"There are {len(self._workers)} workers, received {len(leaf.tensors)} values for them."
+                    f"There are {self.worker_count} workers, received {len(leaf.tensors)} values for them."
                 )
             several[id(leaf.tensors[0])] = PerWorker([t._value for t in leaf.tensors])  # type: ignore[attr-defined]
             return leaf.tensors[0]

@@ -40,7 +40,7 @@ class PerWorkerDataset:
         self._dataset_fn = dataset_fn
         self._visit_once = visit_once
         self.element_spec: Any = None
-        self._traced: dict[tuple[int, str], SentFunction] = {}
+        self._traced: dict[tuple[str, int, int], SentFunction] = {}  # by name, worker, and how many workers there were
         self._next_name = _new_name()
         self._making(0, self._next_name)  # so that a function that raises does so here
 
@@ -56,7 +56,7 @@ class PerWorkerDataset:
 
     def _making(self, worker: int, name: str) -> Closure:
         """The closure that makes the iterator of one worker, traced once; once for all if they share the elements."""
-        key = (0 if self._visit_once else worker, name)
+        key = (name, 0, 0) if self._visit_once else (name, worker, self._coordinator.worker_count)
         found = self._traced.get(key)
         if found is None:
             found = self._traced[key] = self._trace(worker, name)

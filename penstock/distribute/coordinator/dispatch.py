@@ -17,13 +17,11 @@ from penstock.distribute.coordinator.visits import Visits
 from penstock.distribute.coordinator.waiting import Waits
 from penstock.distribute.coordinator.workers import RemoteWorker
 from penstock.distribute.synchronous import GradientExchange
-from penstock.eager.cluster import before_leaving, connected_task, process_number, reconnect, was_restarted
+from penstock.eager.cluster import process_number, reconnect, was_restarted
 from penstock.eager.runtime import runtime
 from penstock.errors import (
     AbortedError,
-    CancelledError,
     FailedPreconditionError,
-    InvalidArgumentError,
     NotFoundError,
     OpError,
     OutOfRangeError,
@@ -36,46 +34,35 @@ _OF_A_NEW_PROCESS = (FailedPreconditionError, NotFoundError)
 
 
 class Dispatcher:
-    """The workers of a strategy's cluster, and the closures that they run. A ClusterCoordinator is one."""
-
-    _task = staticmethod(partial(connected_task, "worker"))  # connects to a worker
+    """The closures that the workers of a strategy's cluster run."""
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
         self._writer = process_number()  # names the closures of this process on parameter servers
-        session = _new_session()
         self._kept = strategy.kept_state
         self._log: list[Closure] = []  # closures that have run since the last checkpoint
         self._recovering = False
         self._repeated: list[Closure] = []  # by the last recovery
         self._recovery: threading.Thread | None = None
         self._is_saving = False
-        lock = threading.RLock()
-        self._changed = threading.Condition(lock)  # for the program, which waits for results
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)  # for the program, which waits for results
         count = strategy.cluster_resolver.cluster_spec().num_tasks("worker")
         rounds = Rounds(count, strategy.backup_workers) if strategy.synchronous else None
         self._queue = ClosureQueue(count, rounds)
-        self._needed = [threading.Condition(lock) for _ in range(count)]  # for the thread of each worker
+        self._needed: list[threading.Condition] = []  # for the thread of each worker
         self._waits = Waits(self._changed, self._queue, self._needed)
         self._exchanges: list[GradientExchange] = []  # of the current round
         self._is_applying = False
         self._waiters = 0  # threads that wait for results, and schedule nothing meanwhile
-        self._visits = Visits(count)
-        self._workers = [RemoteWorker(i, session, partial(self._task, i)) for i in range(count)]
+        self._visits = Visits()
+        self._workers: list[RemoteWorker] = []  # by number; those that have left, too
+        self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
         self._to_cancel: list[tuple[RemoteWorker, Closure, OpError]] = []
         self._resources: list[Callable[[int], Closure]] = []  # make what each worker holds, such as iterators
-        self._threads = [
-            threading.Thread(
-                target=self._waits.watched, args=(self._serve, w), name=f"penstock-coordinator-{w.number}", daemon=True
-            )
-            for w in self._workers
-        ]
-        for thread in self._threads:
-            thread.start()
         if self._kept is not None:
             runtime.recovered = self._recovered
-        before_leaving(self.close)
 
     def _is_over(self) -> bool:
         return self._queue.is_empty and not self._recovering and not self._is_applying and not self._exchanges
@@ -105,7 +92,7 @@ class Dispatcher:
     # Sending
 
     def _send_to_all(self) -> None:
-        for worker in self._workers:
+        for worker in self._workers.copy():  # others may join meanwhile
             self._send_to(worker)
 
     def _send_to(self, worker: RemoteWorker) -> None:
@@ -114,6 +101,8 @@ class Dispatcher:
             with self._changed:
                 closure = self._queue.peek(worker.number)
                 if closure is None:
+                    if worker.is_leaving:
+                        self._needed[worker.number].notify_all()  # its thread ends when it has run all that it had
                     return
                 if not worker.is_connected or not worker.knows(closure.function):
                     self._needed[worker.number].notify()  # its thread connects, and registers the function, first
@@ -224,7 +213,7 @@ class Dispatcher:
             return
         with self._changed:
             more_come = self._queue.waiting > 0 or not self._waiters
-            count = rounds.gradients(sum(self._queue.present), more_come)
+            count = rounds.gradients(self._queue.takers, more_come)
             if not count or self._is_applying or not self._exchanges:
                 return
             self._is_applying = self._queue.is_paused = True
@@ -322,7 +311,7 @@ class Dispatcher:
                 self._fail(error)
                 self._changed.notify_all()
             return
-        session = _new_session()
+        session = new_session()
         with self._changed:
             # The closures get new numbers, so that parameter servers do not take what they remember for this run.
             for worker in self._workers:
@@ -344,106 +333,25 @@ class Dispatcher:
             except (AbortedError, UnavailableError) as error:
                 logging.warning("Lost a parameter server again: %s", error.message)
 
-    # A thread for each worker
-
-    def _serve(self, worker: RemoteWorker) -> None:
-        """Connects to a worker, makes its resources, and registers functions there, again after it was lost."""
-        number = worker.number
-        while not self._waits.is_stopped:
-            try:
-                if not self._queue.present[number]:
-                    self._connect(worker)
-                with self._changed:
-                    # Not a wait of the program: it ends with the coordinator.
-                    self._needed[number].wait_for(lambda: self._waits.is_stopped or self._has_work(worker))
-                    closure = self._queue.peek(number)
-                if closure is not None:
-                    if not worker.is_connected:  # nobody else tells of a worker that was lost while it had nothing
-                        raise UnavailableError("The connection was lost while it had no function to run.")
-                    self._register(worker, closure)
-                    del closure  # which would live as long as this waits
-                    self._send_to(worker)
-            except OpError as error:
-                self._failed(worker, error)
-
-    def _register(self, worker: RemoteWorker, closure: Closure) -> None:
-        try:
-            worker.register(closure.function)
-        except OpError:
-            raise
-        except Exception as error:  # values in a graph may be of any kind, and not all can travel
-            logging.error("penstock: a function cannot be sent", exc_info=error)
-            name = closure.function.name
-            raise InvalidArgumentError(
-                f"The function '{name}' cannot be sent to worker {worker.number}: {type(error).__name__}: {error}"
-            ) from error
-
-    def _has_work(self, worker: RemoteWorker) -> bool:
-        if not self._queue.present[worker.number]:
-            return True
-        closure = self._queue.peek(worker.number)
-        return closure is not None and not (worker.is_connected and worker.knows(closure.function))
-
-    def _connect(self, worker: RemoteWorker) -> None:
-        """Connects to a worker, and has it make the resources that all workers have."""
-        worker.connect()
-        made = 0
-        while True:
-            with self._changed:
-                missing = self._resources[made:]
-                if not missing:
-                    self._queue.back(worker.number)
-                    self._changed.notify_all()
-                    break
-            for make in missing:
-                try:
-                    worker.run(make(worker.number))
-                except OpError as error:
-                    if not worker.is_connected:
-                        raise
-                    with self._changed:
-                        self._fail(error)
-                        self._changed.notify_all()
-                made += 1
-        self._send_to(worker)
-
-    def _failed(self, worker: RemoteWorker, error: OpError) -> None:
-        if not worker.is_connected or not worker.answers():
-            self._lost(worker, error)
-            return
-        with self._changed:
-            if self._kept is not None and isinstance(error, (AbortedError, UnavailableError)):
-                self._begin_recovery(error)
-                return
-            closure = self._queue.take(worker.number)
-            if closure is not None:  # its function cannot be registered
-                self._queue.ended(worker.number, closure)
-                closure.result._fail(error)
-            self._fail(error)
-            self._changed.notify_all()
-        self._cancel_all()
-
     def _lost(self, worker: RemoteWorker, error: OpError) -> None:
         """Has other workers run what a worker had."""
         with self._changed:
-            if self._queue.present[worker.number]:
+            if self._workers[worker.number] is not worker:
+                return  # another one has joined in its place
+            if self._queue.present[worker.number] and not worker.is_leaving:
                 logging.warning("Lost worker %d: %s Others run its functions.", worker.number, error.message)
-            self._queue.lost(worker.number)
-            self._visits.lost(worker.number)
-            self._needed[worker.number].notify()
-            self._changed.notify_all()
+            self._take_back(worker)
         self._apply_if_due()
         self._send_to_all()
 
-    def close(self) -> None:
-        """Ends the threads, and has the workers forget the functions."""
-        runtime.recovered = None
-        self._waits.stop(CancelledError("The coordinator is closed: its process has left the cluster."))
-        for worker in self._workers:
-            worker.close()
-        for thread in self._threads:
-            thread.join(5.0)
+    def _take_back(self, worker: RemoteWorker) -> None:
+        """Takes from a worker what it has, for others."""
+        self._queue.lost(worker.number)
+        self._visits.lost(worker.number)
+        self._needed[worker.number].notify_all()
+        self._changed.notify_all()
 
 
-def _new_session() -> str:
+def new_session() -> str:
+    """Makes the name of a session."""
     return f"{secrets.randbits(63):016x}"

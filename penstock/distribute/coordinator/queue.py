@@ -16,6 +16,8 @@ DEPTH = 4  # closures that a worker has at once: it runs one, and the next ones 
 class ClosureQueue:
     """The closures that wait and those that workers have, in the order of their numbers.
 
+    Workers go by numbers from 0 on. Those that have left keep their place in the lists, for one that joins later.
+
     >>> queue = ClosureQueue(2)
     >>> queue.add(closure); queue.take(0)
     """
@@ -24,10 +26,25 @@ class ClosureQueue:
         self.rounds = rounds  # of synchronous training
         self._next = 1
         self._waiting: deque[Closure] = deque()
-        self._bound: list[deque[Closure]] = [deque() for _ in range(workers)]  # for one worker each
-        self.running: list[dict[int, Closure]] = [{} for _ in range(workers)]
-        self.present = [False] * workers  # connected, with all that it needs
+        self._bound: list[deque[Closure]] = []  # for one worker each
+        self.running: list[dict[int, Closure]] = []
+        self.present: list[bool] = []  # connected, with all that it needs
         self.is_paused = False  # no worker gets a closure
+        self.sizes: set[int] = set()  # the numbers of workers that there have been
+        self.resize(workers)
+
+    def resize(self, workers: int) -> None:
+        """Has so many workers from now on. Those with higher numbers get nothing more, and may end what they run."""
+        for _ in range(len(self.running), workers):
+            self._bound.append(deque())
+            self.running.append({})
+            self.present.append(False)
+        self.workers = workers
+        self.sizes.add(workers)
+        for line in self._bound[workers:]:
+            line.clear()
+        if self.rounds is not None:
+            self.rounds.resize(workers)
 
     def add(self, closure: Closure) -> None:
         """Takes a new closure."""
@@ -42,7 +59,7 @@ class ClosureQueue:
         """The closure that a worker shall run next, if there is one and the worker has room."""
         closure = self.peek(worker)
         if closure is not None:
-            (self._bound[worker] or self._waiting).popleft()
+            self._line_of(closure).remove(closure)  # among the first
             closure.was_sent = True
             self.running[worker][closure.number] = closure
             if self._is_of_round(closure):
@@ -54,12 +71,19 @@ class ClosureQueue:
 
     def peek(self, worker: int) -> Closure | None:
         """The closure that `take` would give."""
-        if self.is_paused or not self.present[worker] or len(self.running[worker]) >= DEPTH:
+        if self.is_paused or worker >= self.workers or not self.present[worker] or len(self.running[worker]) >= DEPTH:
             return None
         line = self._bound[worker] or self._waiting
-        if not line or (self._is_of_round(line[0]) and not self.rounds.may_take(worker)):  # type: ignore[union-attr]
+        closure = next((closure for closure in line if closure.is_for(worker)), None)
+        if closure is None or (self._is_of_round(closure) and not self.rounds.may_take(worker)):  # type: ignore[union-attr]
             return None
-        return line[0]
+        return closure
+
+    @property
+    def takers(self) -> list[int]:
+        """The workers that can be given closures, unless all that wait are for others."""
+        present = [worker for worker in range(self.workers) if self.present[worker]]
+        return [w for w in present if not self._waiting or any(closure.is_for(w) for closure in self._waiting)]
 
     def ended(self, worker: int, closure: Closure) -> bool:
         """Notes that a worker has run a closure. False: the worker was counted as lost meanwhile."""
@@ -85,7 +109,9 @@ class ClosureQueue:
 
     def again(self, worker: int, closure: Closure) -> None:
         """Has a closure that a worker has run be run again, by any worker."""
-        if self.ended(worker, closure):
+        if self.running[worker].pop(closure.number, None) is not None:
+            if self._is_of_round(closure):
+                self.rounds.lost(worker)  # type: ignore[union-attr]
             self._wait_again(closure)
 
     def _wait_again(self, closure: Closure) -> None:

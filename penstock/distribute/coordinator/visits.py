@@ -7,7 +7,7 @@ sent, and keeps them when another worker runs it again: so each element belongs 
 from __future__ import annotations
 
 import heapq
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 
 LEASE = 16  # numbers that a worker gets at once: it reads the dataset in order, and passes over what others read
@@ -16,13 +16,13 @@ LEASE = 16  # numbers that a worker gets at once: it reads the dataset in order,
 class Numbers:
     """The numbers of one dataset's elements, each of which is given once.
 
-    >>> numbers = Numbers(workers=2)
+    >>> numbers = Numbers()
     >>> numbers.give(0, 1), numbers.give(1, 2), numbers.give(0, 1)
     ([0], [16, 17], [1])
     """
 
-    def __init__(self, workers: int) -> None:
-        self._leases: list[deque[int]] = [deque() for _ in range(workers)]
+    def __init__(self) -> None:
+        self._leases: defaultdict[int, deque[int]] = defaultdict(deque)  # by worker
         self._returned: list[int] = []  # a heap
         self._next = 0
         self.end: int | None = None  # the first number that no element has, once a worker has found it
@@ -34,7 +34,7 @@ class Numbers:
         while len(given) < count:
             if not lease:
                 self._extend(lease, count)
-            longest = max(self._leases, key=len)
+            longest = max(self._leases.values(), key=len)
             if not longest:
                 self.take_back(given)
                 return None
@@ -58,27 +58,26 @@ class Numbers:
 
     def lost(self, worker: int) -> None:
         """Notes that a worker has gone: others get the numbers that it has not used."""
-        self.take_back(self._leases[worker])
-        self._leases[worker].clear()
+        self.take_back(self._leases.pop(worker, ()))
 
     def ended(self, end: int) -> None:
         """Notes that no element has the number `end`, nor a higher one."""
         self.end = end if self.end is None else min(end, self.end)
         self._next = min(self._next, self.end)
-        self._leases = [deque(n for n in lease if n < self.end) for lease in self._leases]
+        for worker, lease in self._leases.items():
+            self._leases[worker] = deque(n for n in lease if n < self.end)
         self._returned = sorted(n for n in self._returned if n < self.end)
 
 
 class Visits:
     """The numbers of all datasets, by the names of their iterators."""
 
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
+    def __init__(self) -> None:
         self._numbers: dict[str, Numbers] = {}
 
     def begin(self, iterator: str) -> None:
         """Begins with the elements of another iterator."""
-        self._numbers[iterator] = Numbers(self._workers)
+        self._numbers[iterator] = Numbers()
 
     def give(self, iterators: Sequence[str], worker: int) -> list[int] | None:
         """A number of each iterator, for a closure that goes to a worker; None if one has too few left.

@@ -94,15 +94,16 @@ def state_of(queue: ClosureQueue, now: float) -> str:
     """
     left = queue.waiting + sum(map(len, queue.running))
     parts = ["1 function is left" if left == 1 else f"{left} functions are left"]
-    for number, running in enumerate(queue.running[:_MANY]):
+    members = [(n, running) for n, running in enumerate(queue.running) if n < queue.workers or running]
+    for number, running in members[:_MANY]:
         if not queue.present[number]:
             parts.append(f"worker {number} is not connected")
         elif running:
             parts.append(f"worker {number} has had {_longest(list(running.values()), now)}")
         else:
             parts.append(f"worker {number} has nothing to run")
-    if len(queue.running) > _MANY:
-        parts.append(f"there are {len(queue.running) - _MANY} more workers")
+    if len(members) > _MANY:
+        parts.append(f"there are {len(members) - _MANY} more workers")
     if queue.is_paused:
         parts.append("no function is sent now, since variables are saved, restored or updated")
     return "; ".join(parts)

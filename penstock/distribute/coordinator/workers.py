@@ -26,6 +26,7 @@ class RemoteWorker:
 
     def __init__(self, number: int, session: str, task: Callable[[threading.Event], Any]) -> None:
         self.number = number
+        self.is_leaving = False  # it is no member of the job any more: it gets nothing to run
         self._session = session
         self._connect = task
         self._task: Any = None
@@ -108,6 +109,12 @@ class RemoteWorker:
         """Cancels a closure that was sent: if it has not begun, it will not."""
         if self.is_connected:
             self._task.cancel(closure.step, why)
+
+    def leave(self) -> None:
+        """Notes that the worker is no member any more, and stops waiting for it if it is not up."""
+        self.is_leaving = True
+        if not self.is_connected:
+            self._closed.set()
 
     def close(self) -> None:
         """Has the worker forget the functions, and stops waiting for it if it is not up."""
