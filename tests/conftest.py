@@ -9,13 +9,20 @@ of jax's default precision, which users get, are in `ops/test_precision.py`.
 **Memory.** Each process would take three quarters of the GPU's memory at once, and pytest runs two, which start others.
 
 **Tracebacks.** A failing test should show the place in penstock.
+
+**Hypothesis.** A slow machine is no failure.
 """
 
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("PENSTOCK_FULL_TRACEBACK", "1")
