@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from penstock.graph.checks import require_in_range
+from penstock.graph.opdef import OpDef
 from penstock.jaxprs.numpy_program import NumpyProgram
 from penstock.kernel.types import on_platform
 from penstock.passes.ir import Edge, Node
@@ -24,7 +25,6 @@ from penstock.worker.step import Step
 from penstock.worker.tracing import KERNEL_ERRORS, named_error
 
 _OF_ROWS = frozenset(("grad", "updates"))  # inputs with one row for each index
-_ROWS = frozenset(("indices",))
 
 
 class RowUpdateCall(PlainCall):
@@ -34,7 +34,6 @@ class RowUpdateCall(PlainCall):
         super().__init__(owner, nodes[0])
         self._update = RowUpdate(nodes[0])
         self._each = [PlainCall(owner, node) for node in nodes]
-        self._names = [node.name for node in nodes]
         self.inputs = [source for call in self._each for source in call.inputs]
         self.out_slots = [slot for call in self._each for slot in call.out_slots]
         self.changed = [variable for call in self._each for variable in call.changed]
@@ -43,7 +42,7 @@ class RowUpdateCall(PlainCall):
     @property
     def label(self) -> str:
         """The text for a timeline."""
-        return f"{self.name} = {self.node.op.name}({', '.join(self._names)})"
+        return f"{self.name} = {self.node.op.name}({', '.join(call.name for call in self._each)})"
 
     def __call__(self, values: list[Any], step: Step) -> None:
         undo: list[Callable[[], None]] = []
@@ -88,12 +87,13 @@ def joined(stages: Sequence[Any], variable_of: Callable[[Edge], Any]) -> list[An
             kind = None
             continue
         variables = [variable_of(edge) for edge in stage.inputs[: len(stage.op.writes)]]
-        if kind is not None and kind == _kind(stage, variables) and changed.isdisjoint(variables):
+        before, kind = kind, _kind(stage, variables)
+        if kind is not None and kind == before and changed.isdisjoint(variables):
             result[-1].append(stage)
             changed.update(variables)
         else:
             result.append([stage])
-            kind, changed = _kind(stage, variables), set(variables)
+            changed = set(variables)
     return result
 
 
@@ -102,9 +102,15 @@ def _kind(node: Node, variables: Sequence[Any]) -> Any:
     op = node.op
     if not all(isinstance(v, StoredVariable) and v.shape.is_fully_defined() for v in variables):
         return None
-    scalars = [edge for arg, edge in zip(op.inputs, node.inputs, strict=True) if arg.name not in _OF_ROWS | _ROWS]
+    scalars = [node.inputs[i] for i, of_rows in _given(op) if not of_rows]
     attrs = {name: node.attrs[name] for name in op.wants if name in node.attrs}
-    return op, attrs, scalars[len(op.writes) :], node.device, [(v.dtype, v.shape.as_list()[1:]) for v in variables]
+    return op, attrs, scalars, node.device, [(v.dtype, v.shape.as_list()[1:]) for v in variables]
+
+
+def _given(op: OpDef) -> list[tuple[int, bool]]:
+    """Returns the inputs of an update besides its variables and indices, and which have a row for each index."""
+    names = [arg.name for arg in op.inputs]
+    return [(i, name in _OF_ROWS) for i, name in enumerate(names) if i >= len(op.writes) and name != "indices"]
 
 
 Table = tuple[list[Any], np.ndarray, Sequence[StoredVariable]]  # what an update gets, its rows, and what it changes
@@ -115,10 +121,9 @@ class RowUpdate:
 
     def __init__(self, node: Node) -> None:
         op = node.op
-        names = [arg.name for arg in op.inputs]
         self._count = len(op.writes)
-        self._indices = names.index("indices")
-        self._given = [(i, name in _OF_ROWS) for i, name in enumerate(names) if i >= self._count and name != "indices"]
+        self._indices = op.input_index("indices")
+        self._given = _given(op)
         assert op.row_rule is not None
         self._rule = functools.partial(op.row_rule, **{k: v for k, v in node.attrs.items() if k in op.wants})
         self._programs: dict[Any, NumpyProgram] = {}

@@ -121,16 +121,22 @@ def occupy(coordinator: Any, gated: Gated) -> int:
     return DEPTH + 1
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_a_worker_that_leaves_ends_what_it_runs_or_others_do(
-    cluster: Cluster, strategy: Any, coordinator: Any, is_killed: bool
-) -> None:
+def leave_while_both_run(cluster: Cluster, strategy: Any, coordinator: Any) -> tuple[Gated, int]:
+    """Has one of two workers leave in the middle of a function. Returns the gate, and the number of functions."""
     gated = Gated(strategy)
     has(coordinator, 2)
     count = occupy(coordinator, gated)
     resize(cluster, 1)
     wait(coordinator, lambda: coordinator.worker_count == 1)
+    return gated, count
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_worker_that_leaves_ends_what_it_runs_or_others_do(
+    cluster: Cluster, strategy: Any, coordinator: Any, is_killed: bool
+) -> None:
+    gated, count = leave_while_both_run(cluster, strategy, coordinator)
     if is_killed:
         cluster.kill("worker1")
         wait(coordinator, lambda: not coordinator._queue.running[1])
@@ -150,11 +156,7 @@ def test_a_worker_that_leaves_ends_what_it_runs_or_others_do(
 def test_one_joins_in_the_place_of_one_that_still_runs_something(
     cluster: Cluster, strategy: Any, coordinator: Any
 ) -> None:
-    gated = Gated(strategy)
-    has(coordinator, 2)
-    count = occupy(coordinator, gated)
-    resize(cluster, 1)
-    wait(coordinator, lambda: coordinator.worker_count == 1)
+    gated, count = leave_while_both_run(cluster, strategy, coordinator)
     resize(cluster, 2)
     gated.arrive()  # it begins anew what it has not ended
     for _ in range(count + 1):
