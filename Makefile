@@ -9,17 +9,22 @@ INSTALLED_FOR_TESTS := $(VENV)/.installed-for-tests
 venv: $(INSTALLED)
 venv-for-tests: $(INSTALLED_FOR_TESTS)
 
-# A stamp is newer than pyproject.toml once what that asks for is installed: what penstock needs, then what tests need.
-$(INSTALLED): pyproject.toml
+# Installs penstock, with the extras in brackets. Modules are compiled when they are first used: most never are.
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "penstock needs Python 3.11 or newer, '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Pass PYTHON=/path/to/python3."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.$(1)'
+endef
+
+# A stamp is newer than pyproject.toml once what that asks for is installed: what penstock needs, and what tests need.
+$(INSTALLED): pyproject.toml
+	$(call install)
 	touch $@
 
-$(INSTALLED_FOR_TESTS): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
-	touch $@
+$(INSTALLED_FOR_TESTS): pyproject.toml
+	$(call install,[test])
+	touch $(INSTALLED) $@
 
 test: venv-for-tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests
