@@ -42,12 +42,14 @@ from penstock.wire.messages import (
 )
 
 MAGIC = b"PS"
-VERSION = 7
+VERSION = 8
 MAX_META = 1 << 24  # bytes: fields and tensor table of one frame
 MAX_PAYLOAD = 1 << 33  # bytes: tensors of one frame
 MAX_RANK = 254
 HEADER = struct.Struct("<2sBBIQ")  # magic, version, kind, bytes of meta, bytes of payload
-_TENSOR = struct.Struct("<QHBBQQ")  # key, place, type, rank, offset or region, bytes; the dimensions follow
+# The table of tensors has words of 8 bytes: their number, then for each its key, its form (place, type and rank, as
+# numbers of 8, 8 and more bits), its offset or region, its bytes, and its dimensions.
+_WORD = 8
 _INLINE, _SHARED, _STRINGS = range(3)
 _ZEROS = bytes(ALIGNMENT)
 _SMALL = 4096  # bytes: up to this size, copying an array costs less than one more buffer to write
@@ -173,7 +175,7 @@ def _encode_field(value: Any, code: str, meta: bytearray) -> None:
 
 def _encode_tensors(message: Any, meta: bytearray, payload: list[Any], share: Share | None) -> int:
     offset = 0
-    meta += _U32.pack(len(message.values))
+    words = [len(message.values)]
     for key, value in zip(message.keys, message.values, strict=True):
         array = value if value.__class__ is np.ndarray else np.asarray(value)
         enum = _ENUM_OF.get(array.dtype)
@@ -189,22 +191,21 @@ def _encode_tensors(message: Any, meta: bytearray, payload: list[Any], share: Sh
         large = nbytes > _SMALL
         region = share(data) if large and share is not None and place == _INLINE else None
         if region is not None:
-            meta += _entry(key, _SHARED, enum, shape, region, nbytes)
+            words += (key, _form(_SHARED, enum, len(shape)), region, nbytes, *shape)
             continue
-        meta += _entry(key, place, enum, shape, offset, nbytes)
+        words += (key, _form(place, enum, len(shape)), offset, nbytes, *shape)
         padding = -nbytes % ALIGNMENT
         if large:
             payload += (data.reshape(-1).view(np.uint8), _ZEROS[:padding])
         else:
             payload.append(data.tobytes() + _ZEROS[:padding])
         offset += nbytes + padding
+    meta += struct.pack(f"<{len(words)}Q", *words)
     return offset
 
 
-@functools.lru_cache(4096)
-def _entry(key: int, place: int, enum: int, shape: tuple[int, ...], where: int, nbytes: int) -> bytes:
-    """Returns the entry of a tensor in the table of a message."""
-    return _TENSOR.pack(key, place, enum, len(shape), where, nbytes) + struct.pack(f"<{len(shape)}Q", *shape)
+def _form(place: int, enum: int, rank: int) -> int:
+    return place | enum << 8 | rank << 16
 
 
 def _strings(array: np.ndarray) -> np.ndarray:
@@ -328,20 +329,17 @@ _Entry = tuple[int, Any, tuple[int, ...], int, int, int]  # place, type, shape, 
 @functools.lru_cache(1024)
 def _read_table(table: bytes) -> tuple[tuple[int, ...], tuple[_Entry, ...], int]:
     """Returns the keys and entries of a table of tensors, and how many bytes of payload they take."""
-    (count,) = _U32.unpack_from(table)
-    at = _U32.size
-    if count * _TENSOR.size > len(table) - at:
-        raise ValueError(f"{count} tensors in {len(table) - at} bytes")
+    (count, *_), at = (words := struct.unpack(f"<{len(table) // _WORD}Q", table)), 1
     keys: list[int] = []
     entries: list[_Entry] = []
     end = 0  # of the last tensor in the payload. Tensors may not overlap, else a small frame could make large arrays
     for _ in range(count):
-        key, place, enum, rank, where, size = _TENSOR.unpack_from(table, at)
-        at += _TENSOR.size
-        if rank > MAX_RANK:
-            raise ValueError(f"a tensor of rank {rank}")
-        shape = struct.unpack_from(f"<{rank}Q", table, at)
-        at += 8 * rank
+        key, form, where, size = words[at : at + 4]
+        place, enum, rank = form & 0xFF, form >> 8 & 0xFF, form >> 16
+        at += 4 + rank
+        shape = words[at - rank : at]
+        if rank > MAX_RANK or len(shape) != rank:
+            raise ValueError(f"a tensor of rank {rank}, with {len(shape)} dimensions")
         elements = math.prod(shape)
         if place != _SHARED:
             if where != end:
@@ -354,8 +352,8 @@ def _read_table(table: bytes) -> tuple[tuple[int, ...], tuple[_Entry, ...], int]
             raise ValueError(f"a tensor of type {enum} and shape {list(shape)[:8]} in {size} bytes, in place {place}")
         keys.append(key)
         entries.append((place, dtype, shape, elements, where, size))
-    if at != len(table):
-        raise ValueError(f"{len(table) - at} bytes too many")
+    if at != len(words):
+        raise ValueError(f"{len(words) - at} words too many")
     return tuple(keys), tuple(entries), end
 
 

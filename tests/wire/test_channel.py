@@ -500,8 +500,7 @@ def sealed(size: int, seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW) -> i
 
 def tensor_in(region: int, size: int) -> bytes:
     """A message with a tensor of `size` bytes in a region."""
-    tensor = codec._TENSOR.pack(0, codec._SHARED, 4, 1, region, size) + struct.pack("<Q", size)
-    meta = struct.pack("<QI", 1, 1) + tensor
+    meta = struct.pack("<7Q", 1, 1, 0, codec._form(codec._SHARED, 4, 1), region, size, size)
     return HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Tensors], len(meta), 0) + meta
 
 

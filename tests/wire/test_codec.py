@@ -290,14 +290,14 @@ def test_duplicated(message: Any, first: float, last: float, honest: bool) -> No
 
 
 def tensor_frame(*entries: bytes, payload: bytes = b"", count: int | None = None) -> bytes:
-    meta = struct.pack("<QI", 1, len(entries) if count is None else count) + b"".join(entries)
+    meta = struct.pack("<QQ", 1, len(entries) if count is None else count) + b"".join(entries)
     kind = codec._KIND_OF[Tensors]
     return HEADER.pack(codec.MAGIC, codec.VERSION, kind, len(meta), len(payload)) + meta + payload
 
 
 def entry(place: int, enum: int, shape: tuple[int, ...], where: int, size: int, rank: int | None = None) -> bytes:
-    head = codec._TENSOR.pack(0, place, enum, len(shape) if rank is None else rank, where, size)
-    return head + struct.pack(f"<{len(shape)}Q", *shape)
+    form = codec._form(place, enum, len(shape) if rank is None else rank)
+    return struct.pack(f"<{4 + len(shape)}Q", 0, form, where, size, *shape)
 
 
 F4, STRING, HUGE = 1, 7, 2**64 - 1
@@ -311,7 +311,9 @@ HOSTILE = {
     "huge meta": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Tensors], 2**32 - 1, 0),
     "huge payload": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Tensors], 12, HUGE) + bytes(12),
     "payload of a Ping": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Ping], 0, 64) + FOUR,
-    "many tensors": tensor_frame(count=2**32 - 1),
+    "no table of tensors": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Tensors], 8, 0) + bytes(8),
+    "a part of a word": HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Tensors], 17, 0) + bytes(17),
+    "many tensors": tensor_frame(count=HUGE),
     "more fed than there is": frame(RunGraph(1, 2, fed=1)),
     "more fetched than there is": frame(Done(1, fetched=2, keys=[0], values=[np.ones(1)])),
     "rank beyond the bytes": tensor_frame(entry(INLINE, F4, (), 0, 4, rank=254), payload=FOUR),
