@@ -28,7 +28,15 @@ def _agrees(cluster: Cluster, worker: int, step: int, reference: Reference) -> N
         np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-6, err_msg=f"{name} of {worker} at {step}")
 
 
-@pytest.mark.parametrize("kind, period", [("model", 1), ("model", 3), ("elastic", 2), ("agn", 2)])
+@pytest.mark.parametrize(
+    "kind, period",
+    [
+        ("model", 1),
+        pytest.param("model", 3, marks=pytest.mark.long),
+        ("elastic", 2),
+        pytest.param("agn", 2, marks=pytest.mark.long),
+    ],
+)
 def test_every_value_of_every_step(tmp_path: Path, kind: str, period: int) -> None:
     reference = Reference(kind, 2, period, moving_rate=0.3, rate=0.1, momentum=0.9)
     with leak_check(), Cluster(tmp_path, program=PROGRAM) as cluster:

@@ -83,7 +83,7 @@ def test_moving_averages_loops_and_branches(cluster: Cluster) -> None:
         assert [session.run(w)[0] for w in weights] == [61.0, 3.0]
 
 
-@pytest.mark.parametrize("victim", ["ps1", "worker0"])
+@pytest.mark.parametrize("victim", ["ps1", pytest.param("worker0", marks=pytest.mark.long)])
 def test_a_task_is_lost_in_a_body(cluster: Cluster, victim: str) -> None:
     counter, seen = variable("counter", 0, PS0), variable("seen", 0, PS1)
     limit = tf.placeholder(tf.int32, [])

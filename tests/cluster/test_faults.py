@@ -154,6 +154,7 @@ def test_the_parameter_server_comes_back_empty(tmp_path: Path, mode: str, frozen
         assert len(cluster.of("worker0")) == len(cluster.of("worker1")) == 1
 
 
+@pytest.mark.long
 def test_a_parameter_server_is_frozen_while_the_chief_prepares_graphs(tmp_path: Path) -> None:
     with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.write("hold.worker0.init")
@@ -212,6 +213,7 @@ def test_synchronous_training_goes_on(tmp_path: Path, mode: str, victims: list[s
         assert all(len(cluster.of(w)) == 1 for w in ("worker0", "worker1") if w not in victims)
 
 
+@pytest.mark.long
 def test_a_parameter_server_without_the_tokens_comes_back(tmp_path: Path) -> None:
     """The chief waits for a token of the first server: only its updating thread notices the loss of the second."""
     with Cluster(tmp_path, ps=2, **LOST_SOON) as cluster:
@@ -229,6 +231,7 @@ def test_a_parameter_server_without_the_tokens_comes_back(tmp_path: Path) -> Non
         assert not cluster["worker0"].find("An error occurred")  # recovery from an error is not logged as one
 
 
+@pytest.mark.long
 def test_synchronous_training_ends_with_the_data(tmp_path: Path) -> None:
     """Either replica may run out of data first: the others do its share, or end with the chief."""
     with Cluster(tmp_path, **LOST_SOON) as cluster:

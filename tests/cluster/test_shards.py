@@ -108,6 +108,7 @@ def test_a_parameter_server_that_is_killed_takes_the_leases_along(tmp_path: Path
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_a_frozen_worker_loses_its_shard_and_goes_on_when_it_thaws(tmp_path: Path) -> None:
     with cluster_of(tmp_path, workers=2, **LOST_SOON) as cluster:
         cluster.start("ps0", "worker0", "worker1", how="dataset")

@@ -163,6 +163,7 @@ def test_a_connection_that_is_cut_while_both_sides_live(cluster: Cluster, strate
     assert counters.values() == [50, 50]
 
 
+@pytest.mark.long
 def test_a_slow_worker_is_not_waited_for_and_not_lost(cluster: Cluster, strategy: Any, coordinator: Any) -> None:
     """A worker that pauses for less than the time after which it counts as lost: the other one does its share."""
     counters = Counters(strategy)
@@ -197,6 +198,7 @@ def test_a_worker_killed_in_synchronous_training(cluster: Cluster) -> None:
     assert 30 <= exchange.updates <= 60
 
 
+@pytest.mark.long
 def test_idle_workers_run_the_functions_of_one_that_does_not_come_back(
     cluster: Cluster, strategy: Any, coordinator: Any
 ) -> None:
@@ -221,6 +223,7 @@ def test_idle_workers_run_the_functions_of_one_that_does_not_come_back(
     assert counters.values()[0] == 1
 
 
+@pytest.mark.long
 def test_worker_killed_while_it_makes_its_dataset(cluster: Cluster, strategy: Any, coordinator: Any) -> None:
     counters = Counters(strategy)
     iterator = iter(coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.range(1000).repeat()))
@@ -238,6 +241,7 @@ def test_worker_killed_while_it_makes_its_dataset(cluster: Cluster, strategy: An
     assert all(0 <= int(r.fetch()) < 1000 for r in results)
 
 
+@pytest.mark.long
 def test_an_error_of_the_program_while_a_worker_is_lost(cluster: Cluster, strategy: Any, coordinator: Any) -> None:
     counters = Counters(strategy)
 

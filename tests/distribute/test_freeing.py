@@ -150,6 +150,7 @@ def test_a_server_knows_which_coordinators_are_connected() -> None:
         until(lambda: is_connected(77), False)
 
 
+@pytest.mark.long
 def test_variables_that_are_kept_for_a_recovery_stay(tmp_path: Path) -> None:
     with leak_check(), Cluster(tmp_path, ps=1, workers=1) as cluster:
         cluster.start("ps0", "worker0", mode="join")

@@ -106,6 +106,7 @@ def test_a_parameter_server_killed_in_a_function(cluster: Cluster, tmp_path: Pat
     assert gated.values() == [1, 1]
 
 
+@pytest.mark.long
 def test_a_variable_that_is_read_after_its_server_was_restarted(cluster: Cluster, tmp_path: Path) -> None:
     """It has its value again: the functions that have run since the checkpoint have run once more."""
     coordinator = coordinator_of(cluster, ps_recovery=tmp_path / "state")
@@ -205,6 +206,7 @@ def test_a_parameter_server_killed_again_during_its_recovery(
     assert counters.values() == [40, 40]
 
 
+@pytest.mark.long
 def test_a_recovery_that_fails_ends_the_functions_that_ran(cluster: Cluster, tmp_path: Path) -> None:
     coordinator = coordinator_of(cluster, ps_recovery=tmp_path / "state")
     gated = Gated(coordinator.strategy)
@@ -236,6 +238,7 @@ def test_any_mix_of_server_and_worker_kills(cluster: Cluster, tmp_path: Path, se
     assert counters.values() == [scheduled, scheduled]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", [pytest.param("another model", marks=pytest.mark.long), "damaged files"])
 def test_a_directory_that_is_not_of_this_job(cluster: Cluster, tmp_path: Path, damage: str) -> None:
     def model(size: int) -> Any:

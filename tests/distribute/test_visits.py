@@ -113,7 +113,7 @@ def test_several_elements_of_a_closure_stay_with_it(cluster: Cluster, strategy: 
     assert ledger.counts() == [1]
 
 
-@pytest.mark.parametrize("each", [1, 2])
+@pytest.mark.parametrize("each", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_more_closures_than_elements_end_when_all_were_visited(
     cluster: Cluster, strategy: Any, coordinator: Any, each: int
 ) -> None:
@@ -141,6 +141,7 @@ def test_more_closures_than_elements_end_when_all_were_visited(
     assert ledger.counts() == [2]
 
 
+@pytest.mark.long
 def test_a_dataset_object_and_a_function_that_calls_another(cluster: Cluster, strategy: Any, coordinator: Any) -> None:
     ledger = Ledger(strategy, 100)
     iterator = iter(coordinator.create_per_worker_dataset(shuffled_batches(100), visit_once=True))

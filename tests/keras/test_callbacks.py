@@ -46,6 +46,7 @@ def test_checkpoints_are_those_of_tensorflow(tmp_path: Path) -> None:
     np.testing.assert_allclose(other.get_weights()[0], model.get_weights()[0], rtol=1e-6)
 
 
+@pytest.mark.long
 def test_checkpoints_of_the_best_epochs_only(tmp_path: Path) -> None:
     saver = tf.keras.callbacks.ModelCheckpoint(str(tmp_path / "best-{epoch}"), monitor="loss", save_best_only=True)
     history = _model().fit(_POINTS, _SUMS, epochs=3, verbose=0, callbacks=[saver]).history["loss"]

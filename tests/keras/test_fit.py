@@ -51,7 +51,11 @@ def _word_model() -> Any:
     return model
 
 
-@pytest.mark.parametrize(("make", "data"), [(_image_model, _images), (_word_model, _words)], ids=["cnn", "embedding"])
+@pytest.mark.parametrize(
+    ("make", "data"),
+    [pytest.param(_image_model, _images, marks=pytest.mark.long), (_word_model, _words)],
+    ids=["cnn", "embedding"],
+)
 def test_fit_gives_the_history_of_keras(make: Any, data: Any) -> None:
     x, y = data()
     settings = {"batch_size": 16, "epochs": 2, "shuffle": False, "verbose": 0, "validation_split": 0.25}
@@ -133,6 +137,7 @@ def test_callbacks_see_batches_and_epochs_in_order() -> None:
     assert seen == [("epoch", 0), *one, ("epoch", 1), *one]
 
 
+@pytest.mark.long
 def test_early_stopping_and_learning_rates(capsys: pytest.CaptureFixture[str]) -> None:
     x, y = _points()
     model = _linear(one_device())

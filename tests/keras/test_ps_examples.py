@@ -13,7 +13,7 @@ from test_examples import EXAMPLES, run
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["ps_keras_fit", "ps_custom_loop"])
+@pytest.mark.parametrize("name", ["ps_keras_fit", pytest.param("ps_custom_loop", marks=pytest.mark.long)])
 def test_keras_models_learn_on_parameter_servers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAIN_DIR", str(tmp_path / "train"))
     cluster = ["--ps=2", "--workers=2", "--chief", "--evaluator", "--grace=200", f"--log-dir={tmp_path / 'logs'}"]

@@ -44,7 +44,7 @@ def _check(model: Any, history: dict[str, list[float]]) -> None:
     np.testing.assert_allclose(model.predict(X, verbose=0), expected_model.predict(X, verbose=0), atol=1e-3)
 
 
-@pytest.mark.parametrize("data", [_arrays, _dataset])
+@pytest.mark.parametrize("data", [_arrays, pytest.param(_dataset, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "make",
     [

@@ -191,6 +191,7 @@ def test_an_image_that_does_not_run_is_named(on_cluster, cluster, image, says):
     assert says in err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("made_pods", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_too_few_resources_are_named_after_a_while(on_cluster, cluster, made_pods):
     cluster.obstacle = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."

@@ -16,13 +16,17 @@ Feed = Callable[[int], np.ndarray]  # the value for a size
 Program = Callable[[], tuple[list[Any], dict[Any, Feed]]]
 
 PROGRAMS: dict[str, Program] = {}
-SLOW = {  # these take 7 to 20 seconds each, and resemble others
+SLOW = {  # these take 5 to 20 seconds each, and resemble others
+    "batch_norm_and_layers",
     "bidirectional",
+    "convolutions_of_any_size",
     "convolutions_of_many_images",
     "depthwise_and_transposed",
     "embedding_of_a_sequence",
+    "losses_and_metrics",
     "lstm",
     "masked_losses",
+    "reductions",
     "sequences",
     "sparse_matrices",
 }
