@@ -329,11 +329,14 @@ _Entry = tuple[int, Any, tuple[int, ...], int, int, int]  # place, type, shape, 
 @functools.lru_cache(1024)
 def _read_table(table: bytes) -> tuple[tuple[int, ...], tuple[_Entry, ...], int]:
     """Returns the keys and entries of a table of tensors, and how many bytes of payload they take."""
-    (count, *_), at = (words := struct.unpack(f"<{len(table) // _WORD}Q", table)), 1
+    words = struct.unpack(f"<{len(table) // _WORD}Q", table)
+    if not words:
+        raise ValueError("no table of tensors")
+    at = 1
     keys: list[int] = []
     entries: list[_Entry] = []
     end = 0  # of the last tensor in the payload. Tensors may not overlap, else a small frame could make large arrays
-    for _ in range(count):
+    for _ in range(words[0]):
         key, form, where, size = words[at : at + 4]
         place, enum, rank = form & 0xFF, form >> 8 & 0xFF, form >> 16
         at += 4 + rank
