@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.eager.function import function
 from penstock.graph.convert import convert_to_tensor
-from penstock.graph.graph import get_default_graph
+from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.indexed_slices import IndexedSlices
 from penstock.graph.scopes import device, init_scope
 from penstock.ops.math.segments import unsorted_segment_sum
@@ -53,11 +53,11 @@ class GradientExchange:
         for gradient, variable, accumulator in zip(gradients, self._variables, self._accumulators, strict=True):
             with device(None), device(variable.device):
                 accumulator.apply_grad(_dense(gradient, variable), seen)
-        graph = get_default_graph()
-        while graph.outer_graph is not None and not graph.outer_graph.is_eager:
+        graph: Graph | None = get_default_graph()
+        while graph is not None and not graph.is_eager:  # any of the functions around may be scheduled
+            if self not in graph.held:
+                graph.held.append(self)
             graph = graph.outer_graph
-        if self not in graph.held:
-            graph.held.append(self)
 
     def apply(self, count: int) -> None:
         """Applies the mean of the gradients that have been added, at least `count` of them."""

@@ -198,6 +198,46 @@ def test_a_worker_killed_in_synchronous_training(cluster: Cluster) -> None:
     assert 30 <= exchange.updates <= 60
 
 
+@pytest.mark.parametrize("backup_workers", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_a_gradient_that_was_taken_before_its_worker_died_is_not_waited_for(
+    cluster: Cluster, backup_workers: int
+) -> None:
+    """The function runs again, in the same round or (with a backup worker) in a later one, and adds nothing."""
+    strategy = tf.distribute.ParameterServerStrategy(
+        resolver_for(cluster.spec), synchronous=True, backup_workers=backup_workers
+    )
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        weights = [tf.Variable(0.0), tf.Variable(0.0)]
+    exchange = GradientExchange(weights, lambda means: [w.assign_sub(g) for w, g in zip(weights, means, strict=True)])
+    with tf.device("/job:ps/task:0"):
+        arrived, gate = tf.queue.FIFOQueue(10, tf.int32), tf.queue.FIFOQueue(10, tf.int32)
+
+    @tf.function
+    def step() -> None:
+        exchange.add([tf.constant(1.0), tf.constant(2.0)])
+
+    @tf.function
+    def held() -> None:
+        exchange.add([tf.constant(1.0), tf.constant(2.0)])
+        counts = [accumulator.num_accumulated() for accumulator in exchange._accumulators]
+        with tf.control_dependencies([arrived.enqueue(tf.add_n(counts))]):  # else it may wait at the gate first
+            gate.dequeue()
+
+    with coordinator._changed:
+        assert coordinator._changed.wait_for(lambda: all(coordinator._queue.present), DEADLINE)
+    coordinator.schedule(held)
+    assert int(arrived.dequeue()) == 2  # both servers have taken its gradients
+    victim = running_one(coordinator)
+    coordinator.schedule(step).fetch()
+    restart(cluster, f"worker{victim}")
+    arrived.dequeue()
+    gate.enqueue(1)
+    with coordinator._waiting(), coordinator._changed:
+        assert coordinator._changed.wait_for(coordinator._is_over, DEADLINE)
+    assert (exchange.updates, [float(w.numpy()) for w in weights]) == (1, [-1.0, -2.0])
+
+
 @pytest.mark.long
 def test_idle_workers_run_the_functions_of_one_that_does_not_come_back(
     cluster: Cluster, strategy: Any, coordinator: Any

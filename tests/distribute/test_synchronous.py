@@ -18,9 +18,9 @@ from penstock.distribute.synchronous import synchronized
 def test_a_round_is_over_when_enough_workers_have_ended() -> None:
     rounds = Rounds(workers=3, backup=1)
     for worker in range(3):
-        assert rounds.may_take(worker)
+        assert rounds.may_take(worker, 10 + worker)
         rounds.took(worker, 10 + worker)
-        assert not rounds.may_take(worker)
+        assert not rounds.may_take(worker, 20)
     rounds.ended(10)
     assert rounds.gradients(present={0, 1, 2}, more_come=True) == 0
     rounds.ended(12)
@@ -39,25 +39,46 @@ def test_the_last_round_may_be_smaller() -> None:
     assert rounds.gradients(present={0, 1, 2}, more_come=False) == 1
 
 
-def test_a_lost_worker_is_not_waited_for() -> None:
+def test_another_worker_runs_the_closure_of_a_lost_one_in_the_same_round() -> None:
     rounds = Rounds(workers=2, backup=0)
     rounds.took(0, 1)
     rounds.took(1, 2)
     rounds.ended(1)
-    rounds.lost(1)
+    assert not rounds.may_take(0, 3)
+    assert rounds.may_take(0, 2)
+    rounds.took(0, 2)
+    assert rounds.gradients(present={0}, more_come=True) == 0
+    rounds.ended(2)
+    assert rounds.gradients(present={0}, more_come=True) == 2
+
+
+def test_a_closure_that_runs_in_a_later_round_counts_in_none() -> None:
+    rounds = Rounds(workers=2, backup=1)
+    rounds.took(0, 1)
+    rounds.took(1, 2)
+    rounds.ended(1)
+    assert rounds.gradients(present={0}, more_come=True) == 1
+    rounds.next()
+    rounds.took(0, 3)
+    assert rounds.may_take(0, 2)
+    rounds.took(0, 2)
+    rounds.ended(2)
+    assert rounds.gradients(present={0}, more_come=True) == 0
+    rounds.ended(3)
     assert rounds.gradients(present={0}, more_come=True) == 1
 
 
-def test_what_a_lost_worker_has_ended_counts_and_the_others_are_waited_for() -> None:
-    rounds = Rounds(workers=3, backup=0)
-    for worker in range(3):
-        rounds.took(worker, worker)
-    rounds.ended(0)
+def test_a_closure_that_fails_is_not_waited_for_and_another_one_takes_its_place() -> None:
+    rounds = Rounds(workers=2, backup=0)
+    rounds.took(0, 1)
+    rounds.took(1, 2)
     rounds.ended(1)
-    rounds.lost(1)
-    assert rounds.gradients(present={0, 2}, more_come=True) == 0
-    rounds.ended(2)
-    assert rounds.gradients(present={0, 2}, more_come=True) == 3
+    rounds.failed(2)
+    assert rounds.gradients(present={0, 1}, more_come=False) == 1
+    assert rounds.may_take(1, 3)
+    rounds.took(1, 3)
+    rounds.ended(3)
+    assert rounds.gradients(present={0, 1}, more_come=True) == 2
 
 
 def test_a_worker_that_joins_is_in_the_round() -> None:
@@ -79,36 +100,45 @@ def test_the_gradients_of_workers_that_leave_count() -> None:
     rounds.resize(1)
     rounds.ended(0)
     assert rounds.gradients(present={0}, more_come=True) == 0
-    rounds.lost(1)  # it was ended before it was done
+    rounds.ended(1)
     rounds.ended(2)
-    assert rounds.gradients(present={0}, more_come=True) == 2
+    assert rounds.gradients(present={0}, more_come=True) == 3
     rounds.next()
     rounds.took(0, 4)
     rounds.ended(4)
     assert rounds.gradients(present={0}, more_come=True) == 1
 
 
-@given(st.lists(st.tuples(st.sampled_from(["take", "end", "lose", "resize"]), st.integers(0, 3)), max_size=80))
-def test_no_gradient_counts_in_two_rounds(events: list[tuple[str, int]]) -> None:
-    rounds, number, running, counted, ended = Rounds(4, 1), 0, {}, 0, 0
+@given(st.lists(st.tuples(st.sampled_from(["take", "end", "lose", "fail", "resize"]), st.integers(0, 3)), max_size=80))
+def test_the_gradients_that_count_were_added_in_their_round(events: list[tuple[str, int]]) -> None:
+    """Gradients are added when a closure is first taken, which is the soonest: those of it count there or nowhere."""
+    rounds, number, running, waiting = Rounds(4, 1), 0, {}, []
+    added: set[int] = set()  # in this round
     for event, worker in events:
-        if event == "take" and worker not in running and rounds.may_take(worker):
-            number += 1
-            running[worker] = number
-            rounds.took(worker, number)
-        elif event == "end" and worker in running:
-            rounds.ended(running.pop(worker))
-            ended += 1
+        if event == "take" and worker not in running:
+            closure = waiting[0] if waiting else number + 1
+            if rounds.may_take(worker, closure):
+                if waiting:
+                    waiting.pop(0)
+                else:
+                    number = closure
+                    added.add(closure)
+                rounds.took(worker, closure)
+                running[worker] = closure
+        elif event in ("end", "fail") and worker in running:
+            (rounds.ended if event == "end" else rounds.failed)(running.pop(worker))
         elif event == "lose" and worker in running:
-            rounds.lost(worker)
-            running.pop(worker)
+            waiting = sorted([*waiting, running.pop(worker)])
         elif event == "resize":
             rounds.resize(worker + 1)
         count = rounds.gradients(present=range(4), more_come=True)
+        assert count <= len(added)
         if count:
-            counted += count
+            added.clear()
             rounds.next()
-    assert counted <= ended
+    for closure in (*waiting, *running.values()):
+        rounds.ended(closure)
+    assert rounds.gradients(present=(), more_come=False) <= len(added)
 
 
 @pytest.fixture(scope="module")
@@ -158,3 +188,55 @@ def test_with_a_backup_worker_a_round_has_one_gradient_less(known: Clusters) -> 
     values, updates = _trained(known, closures=8, backup_workers=1)
     assert 4 <= updates <= 8  # one gradient each, or both if both are there when the update begins
     assert values[0] == -float(updates)
+
+
+@pytest.mark.parametrize("bad", [[0.0, -1.0], [2.0, -1.0], [2.0, 3.0]])
+def test_training_goes_on_after_functions_of_a_round_have_failed(known: Clusters, bad: list[float]) -> None:
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(known.spec(2, 2))
+    strategy = tf.distribute.ParameterServerStrategy(resolver, synchronous=True)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        w, refused = tf.Variable(0.0), tf.Variable([-1.0, -1.0])
+
+    @tf.function
+    def step(x: Any) -> None:
+        with tf.control_dependencies([tf.debugging.assert_none_equal(refused, x)]):
+            synchronized(strategy, "step", [tf.identity(1.0)], [w], lambda means: w.assign_sub(means[0]))
+
+    def epoch() -> None:
+        for x in range(4):
+            coordinator.schedule(step, args=(tf.constant(float(x)),))
+        coordinator.join()
+
+    refused.assign(bad)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        epoch()
+    refused.assign([-1.0, -1.0])
+    epoch()
+    (exchange,) = strategy.extended.exchanges.values()
+    assert exchange.updates >= 2
+    assert float(w.numpy()) == -float(exchange.updates)
+
+
+def test_a_function_that_another_one_has_called_first_makes_updates(known: Clusters) -> None:
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(known.spec(2, 2))
+    strategy = tf.distribute.ParameterServerStrategy(resolver, synchronous=True)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        w = tf.Variable(0.0)
+
+    @tf.function
+    def step() -> None:
+        synchronized(strategy, "step", [tf.constant(1.0)], [w], lambda means: w.assign_sub(means[0]))
+
+    @tf.function
+    def twice() -> None:
+        step()
+        step()
+
+    for scheduled in (twice, step):
+        coordinator.schedule(scheduled)
+        coordinator.schedule(scheduled)
+        coordinator.join()
+    (exchange,) = strategy.extended.exchanges.values()
+    assert (exchange.updates, float(w.numpy())) == (2, -2.0)

@@ -72,7 +72,7 @@ class SentFunction:
         self._require_travelling()
         graph = concrete.graph
         whole = prune(graph.inputs, concrete.outputs, graph.targets)
-        self.exchanges = [held for held in graph.held if isinstance(held, GradientExchange)]
+        self.exchanges = list(dict.fromkeys(held for held in graph.held if isinstance(held, GradientExchange)))
         whole = _with_constants(whole, [t._value for t in graph.captured])  # type: ignore[attr-defined]
         whole, self.tables = _with_own_tables(whole)
         self.subgraph, self._visiting = _with_numbers(whole)

@@ -118,7 +118,7 @@ class Dispatcher:
         if closure.elements is None:
             closure.elements = self._visits.give(closure.function.iterators, worker.number)
         if closure.elements is None:
-            self._queue.ended(worker.number, closure)
+            self._queue.ended(worker.number, closure, has_failed=True)
             error = OutOfRangeError("End of sequence: all elements of the dataset were given to functions before.")
             closure.result._fail(error)
             self._fail(error)
@@ -154,7 +154,7 @@ class Dispatcher:
             if isinstance(result, OutOfRangeError) and self._has_other_elements(worker, closure, result):
                 self._queue.again(worker.number, closure)
             elif isinstance(result, OpError):
-                self._queue.ended(worker.number, closure)
+                self._queue.ended(worker.number, closure, has_failed=True)
                 closure.result._fail(result)
                 self._fail(result)
             else:

@@ -155,7 +155,7 @@ class Members(Dispatcher):
                 return
             closure = self._queue.take(worker.number)
             if closure is not None:  # its function cannot be registered
-                self._queue.ended(worker.number, closure)
+                self._queue.ended(worker.number, closure, has_failed=True)
                 closure.result._fail(error)
             self._fail(error)
             self._changed.notify_all()

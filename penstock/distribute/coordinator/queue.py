@@ -75,7 +75,9 @@ class ClosureQueue:
             return None
         line = self._bound[worker] or self._waiting
         closure = next((closure for closure in line if closure.is_for(worker)), None)
-        if closure is None or (self._is_of_round(closure) and not self.rounds.may_take(worker)):  # type: ignore[union-attr]
+        if closure is None or (
+            self._is_of_round(closure) and not self.rounds.may_take(worker, closure.number)  # type: ignore[union-attr]
+        ):
             return None
         return closure
 
@@ -85,12 +87,12 @@ class ClosureQueue:
         present = [worker for worker in range(self.workers) if self.present[worker]]
         return [w for w in present if not self._waiting or any(closure.is_for(w) for closure in self._waiting)]
 
-    def ended(self, worker: int, closure: Closure) -> bool:
+    def ended(self, worker: int, closure: Closure, has_failed: bool = False) -> bool:
         """Notes that a worker has run a closure. False: the worker was counted as lost meanwhile."""
         if self.running[worker].pop(closure.number, None) is None:
             return False
-        if self._is_of_round(closure):
-            self.rounds.ended(closure.number)  # type: ignore[union-attr]
+        if self.rounds is not None:
+            (self.rounds.failed if has_failed else self.rounds.ended)(closure.number)
         return True
 
     def lost(self, worker: int) -> None:
@@ -99,8 +101,6 @@ class ClosureQueue:
         What it was to make for itself is dropped: it makes all of that when it comes back.
         """
         self.present[worker] = False
-        if self.rounds is not None:
-            self.rounds.lost(worker)
         back, self.running[worker] = self.running[worker], {}
         self._bound[worker].clear()
         for closure in back.values():
@@ -110,8 +110,6 @@ class ClosureQueue:
     def again(self, worker: int, closure: Closure) -> None:
         """Has a closure that a worker has run be run again, by any worker."""
         if self.running[worker].pop(closure.number, None) is not None:
-            if self._is_of_round(closure):
-                self.rounds.lost(worker)  # type: ignore[union-attr]
             self._wait_again(closure)
 
     def _wait_again(self, closure: Closure) -> None:
@@ -119,6 +117,8 @@ class ClosureQueue:
 
     def repeat(self, closures: Sequence[Closure]) -> None:
         """Takes closures that have run and must run once more, before all others, which get new numbers."""
+        if self.rounds is not None:
+            self.rounds.next()
         waiting = [*closures, *sorted(self._waiting, key=lambda c: c.number)]
         self._waiting.clear()
         for closure in waiting:
@@ -135,6 +135,9 @@ class ClosureQueue:
         """
         dropped = [closure for closure in self._waiting if even_sent or not closure.was_sent]
         self._waiting = deque(closure for closure in self._waiting if closure.was_sent and not even_sent)
+        if self.rounds is not None:
+            for closure in dropped:
+                self.rounds.failed(closure.number)
         return dropped
 
     def clear(self) -> list[Closure]:
