@@ -46,9 +46,12 @@ class _Writer:
         self.heard_at = 0.0
 
     def settle(self, settled: int) -> None:
-        if settled > self.settled:
-            self.settled = settled
+        if settled - self.settled > len(self.closures):
             self.closures = {number: writes for number, writes in self.closures.items() if number >= settled}
+        else:  # as a rule: there may be thousands of them, and few that have ended since
+            for number in range(self.settled, settled):
+                self.closures.pop(number, None)
+        self.settled = max(settled, self.settled)
 
 
 class Commit:

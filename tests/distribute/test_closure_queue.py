@@ -165,6 +165,34 @@ def test_values_for_fewer_workers_are_for_those() -> None:
     assert [queue.take(1), queue.take(0)] == [new, old]
 
 
+def test_workers_with_room_in_the_order_of_their_numbers() -> None:
+    queue = ready(3)
+    assert queue.next_with_room(-1) is None  # nothing waits
+    for _ in range(2 * DEPTH + 1):
+        queue.add(closure())
+    for _ in range(DEPTH):
+        queue.take(1)
+    assert [queue.next_with_room(after) for after in (-1, 0, 1, 2)] == [0, 2, 2, None]
+    queue.lost(0)
+    assert queue.next_with_room(-1) == 2
+    queue.ended(1, next(iter(queue.running[1].values())))
+    assert queue.next_with_room(-1) == 1
+    queue.is_paused = True
+    assert queue.next_with_room(-1) is None
+
+
+def test_a_closure_comes_after_those_that_all_workers_could_take() -> None:
+    queue = ready(1)
+    assert not queue.is_behind
+    queue.add(closure())
+    assert queue.is_behind
+    old = closure()
+    old.arguments = [PerWorker([1.0])]
+    queue.add(old)
+    queue.resize(2)
+    assert not queue.is_behind  # the worker that joins cannot take the last one, and might take the next one
+
+
 @settings(deadline=None)
 @given(
     st.lists(
@@ -191,7 +219,9 @@ def test_each_closure_ends_once(events: list[tuple[str, int]]) -> None:
             queue.resize(worker + 1)
         running = [c for each in queue.running for c in each.values()]
         assert len(running) + len(ended) + queue.waiting == len(added)
-        assert all(c.number >= queue.settled for c in added if c not in ended)
+        assert queue.settled == min((c.number for c in added if c not in ended), default=len(added) + 1)
+        able = [worker for worker in range(3) if queue.peek(worker)]
+        assert able == [worker for worker in range(3) if queue.next_with_room(worker - 1) == worker]
     for worker in range(queue.workers):
         queue.back(worker)
     while not queue.is_empty:

@@ -81,8 +81,10 @@ class ClusterCoordinator(Members):
             if self._error is not None:  # else a program that only schedules would never hear of it
                 self._waits.until(lambda: self._queue.is_idle, "schedule")
             self._raise_error()
+            is_behind = self._queue.is_behind
             self._queue.add(closure)
-        self._send_to_all()
+        if not is_behind:
+            self._send_to_all()
         self._apply_if_due()  # it may be for other workers than those that the round waits for
         return closure.result
 

@@ -92,7 +92,15 @@ class Dispatcher:
     # Sending
 
     def _send_to_all(self) -> None:
-        for worker in self._workers.copy():  # others may join meanwhile
+        """Sends what waits to all workers that have room, in the order of their numbers."""
+        number = -1
+        while True:
+            with self._changed:
+                found = self._queue.next_with_room(number)
+                if found is None:
+                    return
+                number = found
+                worker = self._workers[number]
             self._send_to(worker)
 
     def _send_to(self, worker: RemoteWorker) -> None:
@@ -168,6 +176,8 @@ class Dispatcher:
         self._cancel_all()
         self._apply_if_due()
         self._send_to(worker)
+        if isinstance(result, OpError):
+            self._send_to_all()  # what it had may be for others
 
     def _check_servers(self, worker: RemoteWorker, closure: Closure, error: OpError) -> None:
         """Asks, in another thread, if a parameter server was restarted, since a variable has no value there."""
@@ -212,6 +222,8 @@ class Dispatcher:
         if rounds is None:
             return
         with self._changed:
+            if not rounds.may_be_over:
+                return
             more_come = self._queue.waiting > 0 or not self._waiters
             count = rounds.gradients(self._queue.takers, more_come)
             if not count or self._is_applying or not self._exchanges:
@@ -251,7 +263,7 @@ class Dispatcher:
             if self._queue.is_paused:  # by a recovery
                 return
             self._queue.is_paused = True
-            self._waits.until(lambda: self._recovering or not any(self._queue.running), "A checkpoint")
+            self._waits.until(lambda: self._recovering or not self._queue.runs, "A checkpoint")
             if self._recovering or self._waits.is_stopped:
                 return
         error: OpError | None = None
@@ -298,7 +310,7 @@ class Dispatcher:
         """Waits for the parameter servers, restores all variables, and repeats what has run since they were saved."""
         assert self._kept is not None
         with self._changed:
-            self._waits.until(lambda: not any(self._queue.running), "The recovery")
+            self._waits.until(lambda: not self._queue.runs, "The recovery")
             if self._waits.is_stopped:
                 return
         try:

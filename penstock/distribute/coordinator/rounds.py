@@ -60,6 +60,11 @@ class Rounds:
         self._takers.discard(self._open.pop(closure, -1))
         self._late.discard(closure)
 
+    @property
+    def may_be_over(self) -> bool:
+        """Tells if the round is over unless other workers take closures: `gradients` says more, and costs more."""
+        return self._ended > 0 and (not self._open or self._ended >= self._enough)
+
     def gradients(self, present: Collection[int], more_come: bool) -> int:
         """The number of gradients for the update of this round, if the round is over; else 0.
 

@@ -34,12 +34,14 @@ class Numbers:
         while len(given) < count:
             if not lease:
                 self._extend(lease, count)
+            if lease:
+                given.append(lease.popleft())
+                continue
             longest = max(self._leases.values(), key=len)
             if not longest:
                 self.take_back(given)
                 return None
-            # Without a lease of its own it gets what another worker will come to last.
-            given.append(lease.popleft() if lease else longest.pop())
+            given.append(longest.pop())  # which that worker would come to last
         return sorted(given)
 
     def _extend(self, lease: deque[int], count: int) -> None:
