@@ -73,13 +73,13 @@ _AS_CONTENT = frozenset(
 )
 
 
-def tensor_proto(array: np.ndarray, dtype: DType) -> TensorProto:
-    """`array` as a TensorProto. One value repeated (an array whose strides are all 0) is written once.
+def tensor_proto(value: Any, dtype: DType) -> TensorProto:
+    """An array, of NumPy or of jax, as a TensorProto. One value repeated (all its strides are 0) is written once.
 
     >>> tensor_proto(np.broadcast_to(np.float32(7), (3, 4)), tf.float32).float_val
     [7.0]
     """
-    base = dtype.base_dtype
+    array, base = np.asarray(value), dtype.base_dtype
     proto = TensorProto(dtype=base.as_datatype_enum, tensor_shape=TensorShape.of(array.shape).as_proto())
     if array.size > 1:
         if not any(stride for stride, size in zip(array.strides, array.shape, strict=True) if size > 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from golden_programs import GOLDEN, load, run_program, view
@@ -126,6 +127,12 @@ def test_tensor_protos_are_as_tensorflow_writes_them(arguments: tuple[Any, ...],
     assert proto == text_format.Parse(text, TensorProto())
     array = array_from_proto(proto)
     assert tensor_proto(array, dt.as_dtype(proto.dtype)) == proto
+
+
+def test_an_array_of_jax_is_written_as_one_of_numpy() -> None:
+    """Functions that capture computed tensors are sent with such arrays."""
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert tensor_proto(jnp.asarray(array), dt.float32) == tensor_proto(array, dt.float32)
 
 
 @pytest.mark.parametrize(
