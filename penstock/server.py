@@ -336,8 +336,9 @@ def cluster_tasks(
         return not filters or any(f.job in (None, job) and f.task in (None, number) for f in filters)
 
     def make(job: str, number: int, deadline: float | None) -> Task:
-        now = tasks.membership.cluster if tasks.membership.version else cluster
-        return task_at(now, job, number, links, brought, deadline)
+        membership = tasks.membership
+        now = membership.cluster if membership.version else cluster
+        return task_at(now, job, number, links, brought and membership.cluster_of(brought), deadline)
 
     tasks = Tasks(default, make, cluster, passes)
     return tasks

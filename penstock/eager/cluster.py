@@ -44,15 +44,17 @@ def connect(cluster: Any, job: str = "chief", task: int = 0) -> Server:
 def _members() -> ClusterSpec:
     """The tasks that the cluster has now, this one included."""
     server, told = _connected[-1]
-    now = server.mover.membership.cluster
-    own = server.server_def.job_name  # its address may be known here only
-    jobs = {job: now if job in now.jobs and job != own else told for job in {*told.jobs, *now.jobs}}
-    return ClusterSpec({job: {n: of.task_address(job, n) for n in of.task_indices(job)} for job, of in jobs.items()})
+    return server.mover.membership.cluster_of(told, keep=server.server_def.job_name)  # known here only, maybe
 
 
 def member_count(job: str) -> int:
     """The number of tasks that a job of the cluster has now."""
     return _members().num_tasks(job)
+
+
+def membership_version() -> int:
+    """The version of the membership of which this process has heard."""
+    return _connected[-1][0].mover.membership.version
 
 
 def when_members_change(act: Callable[[], None]) -> None:

@@ -230,9 +230,11 @@ class Runtime:
                     if form is not None and master is not None:
                         master.forget(form)
                 if master is not None and not handle.is_kept:
-                    task = master.tasks.find(self.device_of(handle).partition("/device:")[0])
+                    key = handle.attrs.get("container", ""), handle.attrs["shared_name"]
+                    name, homes = self.device_of(handle).partition("/device:")[0], master.tasks.homes
+                    task = master.tasks.find(name if homes is None else homes.find(name, key))
                     if task is not None:
-                        task.free((handle.attrs.get("container", ""), handle.attrs["shared_name"]))
+                        task.free(key)
 
     @property
     def worker(self) -> Worker:

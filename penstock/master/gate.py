@@ -4,6 +4,10 @@ A parameter server closes the gates of all sessions that use it. A master then b
 server, and answers once none is in flight. Steps in flight may wait for others, in a queue say, that are held: so
 held steps are admitted, each once, round after round, until all have ended. When all parameter servers have opened the
 gate, steps go on; those that were placed by an older membership are placed anew first.
+
+Before that, in the round SETTLING, coordinators have the functions end that they have sent to workers, and send no
+others until all servers have opened. A master that a coordinator drives places nothing anew: it is given all functions
+anew.
 """
 
 from __future__ import annotations
@@ -12,28 +16,55 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-from penstock.errors import DeadlineExceededError, OutOfRangeError
+from penstock.errors import AbortedError, DeadlineExceededError, OutOfRangeError
 from penstock.master.membership import Membership
 from penstock.master.tasks import session_closed
 from penstock.progress import under_way
 from penstock.worker.cancellation import Cancellation
 
 HELD = -1  # the version of a master whose gate is closed: no signature has it
+SETTLING = 0  # the round before those in which gates are closed
+
+
+class Closable(Protocol):
+    """Holds something while parameter servers change: a gate the steps of a master, a coordinator its functions."""
+
+    def uses(self, server: int) -> bool:
+        """Tells if it has anything to do with a server."""
+
+    def close(self, server: int, round_: int, on_idle: Callable[[], None]) -> None:
+        """Begins nothing more, and calls `on_idle` when all has ended. It does not wait."""
+
+    def open(self, server: int, membership: Membership | None) -> None:
+        """Takes back that a server has closed it."""
+
 
 _gates: weakref.WeakSet[Gate] = weakref.WeakSet()
+_coordinators: weakref.WeakSet[Closable] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
-def _all_gates() -> list[Gate]:
+def settle_first(coordinator: Closable) -> None:
+    """Has a coordinator closed before the gates are, and opened with them."""
     with _lock:
-        return list(_gates)
+        _coordinators.add(coordinator)
+
+
+def _all() -> list[Closable]:
+    with _lock:
+        return [*_gates, *_coordinators]
 
 
 def close_all(server: int, round_: int, on_idle: Callable[[], None]) -> None:
-    """Closes all gates to a server, or admits what they hold if `round_` is new. Calls `on_idle` when all are idle."""
-    gates = [gate for gate in _all_gates() if gate.uses(server)]
+    """Closes all gates to a server, or admits what they hold if `round_` is new. Calls `on_idle` when all are idle.
+
+    If `round_` is SETTLING, it closes the coordinators.
+    """
+    with _lock:
+        found: list[Closable] = list(_coordinators) if round_ == SETTLING else list(_gates)
+    gates = [gate for gate in found if gate.uses(server)]
     left = len(gates)
     counting = threading.Lock()
 
@@ -53,13 +84,13 @@ def close_all(server: int, round_: int, on_idle: Callable[[], None]) -> None:
 
 def open_all(server: int, membership: Membership) -> None:
     """Opens all gates that a server has closed. The server tells them the membership."""
-    for gate in _all_gates():
+    for gate in _all():
         gate.open(server, membership)
 
 
 def server_lost(server: int) -> None:
     """Opens all gates that a server has closed, since it cannot do so any more."""
-    for gate in _all_gates():
+    for gate in _all():
         gate.open(server, None)
 
 
@@ -177,4 +208,8 @@ class Gate:
             return True
         if master.tasks.has_left:
             raise OutOfRangeError(f"{master.tasks.default.name} has left the job: its training ends here.")
-        return bool(signature.version == master.version)
+        is_placed = bool(signature.version == master.version)
+        if master.tasks.is_driven and not is_placed:
+            # The servers count its writes by how it was placed, so that another placement would make them twice.
+            raise AbortedError("The parameter servers have changed since the coordinator has sent this function.")
+        return is_placed

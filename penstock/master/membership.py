@@ -63,6 +63,13 @@ class Membership:
         """The tasks as a ClusterSpec."""
         return ClusterSpec({job: dict(tasks) for job, tasks in self.tasks.items()})
 
+    def cluster_of(self, told: ClusterSpec, keep: str = "") -> ClusterSpec:
+        """The cluster that a program was told of, with the tasks that its jobs have now. Those of job `keep` stay."""
+        jobs = {job: self.cluster if job in self.tasks and job != keep else told for job in {*told.jobs, *self.tasks}}
+        return ClusterSpec(
+            {job: {n: of.task_address(job, n) for n in of.task_indices(job)} for job, of in jobs.items()}
+        )
+
     @property
     def places(self) -> Homes:
         """The tasks that have what programs place elsewhere."""

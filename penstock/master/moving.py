@@ -5,8 +5,8 @@ a server has got is kept aside until the commit, and what it has sent is kept un
 nothing for LEASE_SECS asks the first one for its record, which says whether the commit has happened. A first server
 that was started again has the record that the launcher has kept.
 
-In a job of a ClusterCoordinator only workers join and leave. Nothing but the coordinator depends on their number: so
-the servers note the record, tell it to their clients, and hold nothing.
+Nothing but a ClusterCoordinator depends on the number of its workers. So if only that changes, the servers note the
+record, tell it to their clients, and hold nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.errors import (
     UnavailableError,
 )
 from penstock.kernel.waiting import Waitable
-from penstock.master.gate import close_all, open_all
+from penstock.master.gate import SETTLING, close_all, open_all
 from penstock.master.links import Links
 from penstock.master.membership import FIRST, NOTHING_CHANGED, Membership, load, refused
 from penstock.passes.relocate import on_task
@@ -41,7 +41,7 @@ LEASE_SECS = 10.0  # without a word from the first parameter server
 TRANSFER_SECS = 60.0  # for what one server sends to another
 HELD_SECS = 60.0  # for a graph of a new session, and for the first server to be back
 _ASK_SECS = 2.0  # for its answer, and between two questions
-FIRST_WAIT_SECS = 0.03  # for sessions to become idle; doubles with each round
+FIRST_WAIT_SECS = 0.015  # for sessions to become idle; doubles with each round
 _OF_SESSIONS = "session "  # how the containers of sessions begin, which do not move
 
 
@@ -73,10 +73,14 @@ class Mover:
     def check_graph(self, session: str, version: int) -> None:
         """Refuses a graph that was placed by an older membership. One of a new session waits for a move to end."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._proposed is None or session in self._known, HELD_SECS):
+            if not self._changed.wait_for(lambda: not self._is_closed or session in self._known, HELD_SECS):
                 raise UnavailableError(f"{self._worker.name} has been moving resources for {HELD_SECS:g} s.")
             if version < self._placed:
                 raise refused(self._worker.name, version, self.membership.version)
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._proposed is not None and self._round != SETTLING
 
     # Acts
 
@@ -117,23 +121,24 @@ class Mover:
         return reply
 
     def _close(self, proposed: Membership, round_: int) -> Any:
-        """Has all sessions hold their steps, or in a later round run each held one, and waits a moment."""
+        """Has all sessions hold their steps, or in a later round run each held one, and waits a moment.
+
+        In the round SETTLING, which is the first, it has coordinators end what they run.
+        """
         with self._changed:
             if self._proposed is not None and self._proposed.version != proposed.version:
                 raise FailedPreconditionError(f"{self._worker.name} is moving already.")
             first = self._proposed is None
-            if self._worker.commits.in_use:
-                raise FailedPreconditionError(
-                    f"{self._worker.name} has just begun to work for a ClusterCoordinator: try again."
-                )
             if first and proposed.version <= self.membership.version:
                 raise FailedPreconditionError(
                     f"{self._worker.name} has version {self.membership.version} of the membership, and was asked for "
                     f"version {proposed.version}."
                 )
             if first:
-                self._proposed, self._worker.is_moving = proposed, True
+                self._proposed = proposed
                 self._learn(proposed)
+            if round_ != SETTLING and not self._worker.is_moving:
+                self._worker.is_moving = True
                 self._known = {name for names in list(self._sessions.values()) for name in names}
             clients = {client for client, names in list(self._sessions.items()) if names and self._links.has(client)}
             asks = first or round_ != self._round
@@ -147,10 +152,10 @@ class Mover:
                     link.tell(GateClosed(round_))
             close_all(self._worker.incarnation, round_, lambda: self._is_idle(0, round_))
         with self._changed:
-            wait = min(LEASE_SECS / 2, FIRST_WAIT_SECS * 2**round_)
+            wait = min(LEASE_SECS / 2, 1.0 if round_ == SETTLING else FIRST_WAIT_SECS * 2**round_)
             idle = self._changed.wait_for(self._all_idle, wait)
         busy = sorted(link.peer for client in list(self._asked) if (link := self._links.to(client)) is not None)
-        idle = idle and not self._worker.open_steps()
+        idle = idle and (round_ == SETTLING or not self._worker.open_steps())
         return messages["MoveReply"](idle=idle, waiting=self._has_waiters(), busy=busy)
 
     def _all_idle(self) -> bool:

@@ -1,7 +1,8 @@
 """Resize: the first parameter server changes the membership of its job, at a step boundary.
 
-It has all servers hold the steps of their sessions, moves resources, has all servers take the new record, and lets
-steps go on. Until the first server has taken the record, a failure leaves all as it was.
+It has coordinators end the functions that they run, has all servers hold the steps of their sessions, moves resources,
+has all servers take the new record, and lets steps go on. Until the first server has taken the record, a failure leaves
+all as it was.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from penstock.errors import FailedPreconditionError, InvalidArgumentError, OpErr
 from penstock.graph.device import task_name
 from penstock.master.balance import Resource, homes_after, moves
 from penstock.master.cluster import ClusterSpec
+from penstock.master.gate import SETTLING
 from penstock.master.membership import FIRST, PS, WORKER, Membership
 from penstock.master.moving import LEASE_SECS, TRANSFER_SECS, Mover
 from penstock.wire.control import ControlClient, messages
 from penstock.wire.credentials import Credentials
 
+SETTLE_SECS = 60.0  # for the functions of a coordinator to end
 IDLE_SECS = 10.0  # for all steps to end
 _ACT_SECS = 15.0  # for any other act of a server
 
@@ -76,9 +79,12 @@ class Resizing:
         # Where resources will be is known once steps are held; until then servers only need the addresses.
         proposed = Membership(before.version + 1, tasks)
         began = time.monotonic()
-        if any(reply.driven for reply in servers.each("ask", proposed).values()):
+        now = before.cluster if before.version else self._told
+        is_driven = any(reply.driven for reply in servers.each("ask", proposed).values())
+        if is_driven and now.task_indices(PS) == proposed.cluster.task_indices(PS):
             return self._noted(servers, proposed)
         try:
+            servers.settle(proposed, SETTLE_SECS if is_driven else IDLE_SECS)
             servers.close(proposed)
             moved = moves(servers.resources(proposed), proposed.names(PS))
             left = before.left | (set(servers.names) - set(proposed.names(PS)))
@@ -97,12 +103,6 @@ class Resizing:
     def _noted(self, servers: _Servers, proposed: Membership) -> Resized:
         """Changes the workers of a coordinator, which hears of it from any server that it uses."""
         before = self._mover.membership
-        cluster = before.cluster if before.version else self._told
-        if cluster.task_indices(PS) != proposed.cluster.task_indices(PS):
-            raise FailedPreconditionError(
-                "The job works for a ClusterCoordinator, whose parameter servers cannot change while it runs: they "
-                "count what its functions have written. Only the number of workers can change."
-            )
         after = replace(proposed, homes=before.homes, left=before.left)
         servers.each("note", after, must=False)
         return Resized(after.version, 0.0, 0, 0, after.to_json())
@@ -145,10 +145,16 @@ class _Servers:
 
         return dict(zip(self.names, self._pool.map(ask, self.names), strict=True))
 
+    def settle(self, proposed: Membership, seconds: float) -> None:
+        """Has coordinators send no more functions, and waits until those that they have sent have ended."""
+        self._close(proposed, SETTLING, seconds, "Functions were still running")
+
     def close(self, proposed: Membership) -> None:
         """Has all sessions hold their steps, and waits until none is in flight."""
-        end = time.monotonic() + IDLE_SECS
-        number = 0
+        self._close(proposed, SETTLING + 1, IDLE_SECS, "Steps were still in flight")
+
+    def _close(self, proposed: Membership, number: int, seconds: float, problem: str) -> None:
+        end = time.monotonic() + seconds
         while True:
             replies = self.each("close", proposed, round=number)
             if all(reply.idle for reply in replies.values()):
@@ -156,11 +162,12 @@ class _Servers:
             if time.monotonic() > end:
                 busy = sorted({name for reply in replies.values() for name in reply.busy})
                 raise FailedPreconditionError(
-                    f"Steps were still in flight {IDLE_SECS:g} s after they were to end: of "
+                    f"{problem} {seconds:g} s after they were to end: of "
                     f"{', '.join(busy) or 'parameter servers'}. Nothing has changed; try again later."
                 )
             # Steps in flight that wait for others, in a queue say, need held ones to run.
-            number += any(reply.waiting for reply in replies.values())
+            if number != SETTLING:
+                number += any(reply.waiting for reply in replies.values())
 
     def resources(self, proposed: Membership) -> list[Resource]:
         """All resources of all servers."""

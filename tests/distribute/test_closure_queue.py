@@ -231,3 +231,22 @@ def test_each_closure_ends_once(events: list[tuple[str, int]]) -> None:
                 assert queue.ended(worker, done)
                 ended.append(done)
     assert sorted(c.number for c in ended) == [c.number for c in added]
+
+
+def test_a_held_queue_sends_only_what_was_sent_before_and_what_that_needs() -> None:
+    queue = ready(2)
+    first, second, third, own = closure(), closure(), closure(), closure(worker=1)
+    for each in (first, second, third):
+        queue.add(each)
+    assert queue.take(0) is first
+    queue.is_held = True
+    queue.add(own)
+    assert (queue.take(0), queue.take(1)) == (None, None)
+    queue.lost(0)
+    assert not queue.is_idle
+    assert [queue.take(1) for _ in range(3)] == [own, first, None]
+    queue.ended(1, own)
+    queue.ended(1, first)
+    assert queue.is_idle
+    queue.is_held = False
+    assert [queue.take(1), queue.take(1)] == [second, third]

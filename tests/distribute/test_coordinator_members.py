@@ -1,9 +1,11 @@
-"""Workers join and leave while a coordinator has functions run: each function counts once."""
+"""Workers and parameter servers join and leave while a coordinator has functions run: each counts once."""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,7 @@ def resize(cluster: Cluster, workers: int, ps: int = 2) -> Any:
     """Asks the first parameter server for other members, as a launcher does."""
     client = ControlClient(cluster.spec["ps"][0])
     try:
-        return client.resize(ClusterSpec(spec(cluster, workers, ps)).as_cluster_def(), DEADLINE)
+        return client.resize(ClusterSpec(spec(cluster, workers, ps)).as_cluster_def(), 2 * DEADLINE)
     finally:
         client.close()
 
@@ -92,8 +94,6 @@ def test_workers_join_before_functions_and_while_they_run(cluster: Cluster, stra
     assert resize(cluster, 3).pause == 0
     has(coordinator, 3)
     uses(coordinator, {0, 1, 2})
-    with pytest.raises(FailedPreconditionError, match=r"works for a ClusterCoordinator.*Only the number of workers"):
-        resize(cluster, 3, ps=1)
 
     @tf.function
     def rated(rate: Any) -> Any:
@@ -201,3 +201,66 @@ def test_a_parameter_server_is_restored_after_workers_have_joined(cluster: Clust
     coordinator.schedule(counters.add)
     coordinator.join()
     assert counters.values() == [102, 102]
+
+
+@pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_server_leaves_when_functions_have_ended(
+    cluster: Cluster, strategy: Any, coordinator: Any, is_killed: bool
+) -> None:
+    """A function that is half done is ended first, by another worker if its own is killed. Others wait."""
+    gated = Gated(strategy)
+    has(coordinator, 2)
+    count = occupy(coordinator, gated)
+    with ThreadPoolExecutor(1) as pool:
+        resizing = pool.submit(resize, cluster, 2, ps=1)
+        wait(coordinator, lambda: coordinator._queue.is_held)
+        later = [coordinator.schedule(gated.step) for _ in range(3)]
+        if is_killed:
+            cluster.kill("worker1")
+            wait(coordinator, lambda: not coordinator._queue.running[1])
+        for _ in range(count + is_killed):  # a parameter server may not have noticed yet that it is lost
+            gated.open()
+        resized = resizing.result(DEADLINE)
+    assert (resized.version, resized.resources) == (1, 1)
+    for _ in later:
+        gated.open()
+    coordinator.join()
+    assert gated.values() == [count + 3] * 2
+    assert gated.behind.device.startswith("/job:ps/replica:0/task:1")  # for the program it is where it was
+
+
+@pytest.mark.long
+def test_a_frozen_worker_comes_back_after_servers_have_changed(
+    cluster: Cluster, strategy: Any, coordinator: Any
+) -> None:
+    """What it does late is refused, since others have run its functions before the change."""
+    gated = Gated(strategy)
+    has(coordinator, 2)
+    count = occupy(coordinator, gated)
+    cluster["worker1"].signal(signal.SIGSTOP)
+    wait(coordinator, lambda: not coordinator._queue.running[1])
+    for _ in range(count + 1):
+        gated.open()
+    coordinator.join()
+    resize(cluster, 2, ps=1)
+    cluster["worker1"].signal(signal.SIGCONT)
+    has(coordinator, 2)
+    gated.open()
+    gated.open()
+    uses(coordinator, {0, 1})
+    coordinator.schedule(gated.step)
+    coordinator.join()
+    assert gated.values() == [count + 1] * 2
+
+
+@pytest.mark.long
+def test_servers_stay_if_functions_do_not_end(cluster: Cluster, strategy: Any, coordinator: Any) -> None:
+    gated = Gated(strategy)
+    has(coordinator, 2)
+    count = occupy(coordinator, gated)
+    with pytest.raises(FailedPreconditionError, match=r"Functions were still running .* of /job:chief.*Nothing has"):
+        resize(cluster, 2, ps=1)
+    for _ in range(count):
+        gated.open()
+    coordinator.join()
+    assert gated.values() == [count] * 2

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from penstock import logging
+from penstock.distribute.coordinator.boundary import Boundary
 from penstock.distribute.coordinator.closures import Closure, RemoteValue, cancelled_by
 from penstock.distribute.coordinator.queue import ClosureQueue
 from penstock.distribute.coordinator.rounds import Rounds
@@ -63,6 +64,7 @@ class Dispatcher:
         self._resources: list[Callable[[int], Closure]] = []  # make what each worker holds, such as iterators
         if self._kept is not None:
             runtime.recovered = self._recovered
+        self._boundary = Boundary(self._changed, self._queue, self._waits, self._go_on)
 
     def _is_over(self) -> bool:
         return self._queue.is_empty and not self._recovering and not self._is_applying and not self._exchanges
@@ -251,6 +253,18 @@ class Dispatcher:
             self._changed.notify_all()
         self._cancel_all()
         self._send_to_all()
+
+    # Parameter servers that change
+
+    def _go_on(self, are_changed: bool) -> None:
+        """Sends functions again, after parameter servers have changed, or after all have stayed as they were."""
+        if are_changed:
+            for worker in self._workers:
+                worker.renew()
+        # Not in this thread, which may hold the lock of a connection.
+        threading.Thread(
+            target=self._waits.watched, args=(self._send_to_all,), name="penstock-coordinator-goes-on"
+        ).start()
 
     # Parameter servers that are lost
 

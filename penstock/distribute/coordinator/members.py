@@ -132,11 +132,14 @@ class Members(Dispatcher):
                     self._changed.notify_all()
                     break
             for make in missing:
+                changes = self._boundary.changes
                 try:
                     worker.run(make(worker.number))
                 except OpError as error:
                     if not worker.is_connected:
                         raise
+                    if self._boundary.passed_since(changes):
+                        break  # it may have used a variable that has moved: it is run again
                     with self._changed:
                         self._fail(error)
                         self._changed.notify_all()

@@ -35,6 +35,7 @@ class ClosureQueue:
         self.present: list[bool] = []  # connected, with all that it needs
         self._with_room: list[int] = []  # the workers that could have one more closure, in order
         self.is_paused = False  # no worker gets a closure
+        self.is_held = False  # only what some worker has had before is sent, and what that needs
         self.sizes: set[int] = set()  # the numbers of workers that there have been
         self.resize(workers)
 
@@ -108,7 +109,10 @@ class ClosureQueue:
         """The closure that `take` would give."""
         if self.is_paused or not self._has_room(worker):
             return None
-        line = self._bound[worker] or self._waiting
+        line: Sequence[Closure] = self._bound[worker] or self._waiting
+        if self.is_held:
+            sent = [closure for closure in self._waiting if closure.was_sent]
+            line = line if sent and line is not self._waiting else sent
         closure = next((closure for closure in line if closure.is_for(worker)), None)
         if closure is None or (
             self._is_of_round(closure) and not self.rounds.may_take(worker, closure.number)  # type: ignore[union-attr]

@@ -44,10 +44,12 @@ class RemoteWorker:
         """Asks the worker for a sign of life: a connection may be lost without anyone having noticed."""
         return self._task is not None and bool(self._task.answers())
 
-    def renew(self, session: str) -> None:
-        """Registers functions anew, in another session, since other tasks were restarted."""
-        self._session = session
-        self._functions = weakref.WeakKeyDictionary()
+    def renew(self, session: str = "") -> None:
+        """Registers functions anew: in another session, if other tasks were restarted, or where variables are now."""
+        self._session = session or self._session
+        known, self._functions = self._functions, weakref.WeakKeyDictionary()
+        for handle in known.values():
+            self._task.free(handle)
 
     def connect(self) -> None:
         """Connects to the worker, which may be another process than before: then it knows no function."""
@@ -61,11 +63,10 @@ class RemoteWorker:
     def register(self, function: SentFunction) -> Any:
         """Registers a function, unless it is known; this may take as long as compiling it."""
         with self._lock:
-            handle = self._functions.get(function)
+            known = self._functions  # it may be renewed meanwhile
+            handle = known.get(function)
             if handle is None:
-                handle = self._functions[function] = self._task.register(
-                    function.subgraph, self._session, is_function=True
-                )
+                handle = known[function] = self._task.register(function.subgraph, self._session, is_function=True)
                 weakref.finalize(function, self._task.free, handle).atexit = False
             return handle
 
@@ -73,7 +74,11 @@ class RemoteWorker:
         self, closure: Closure, writer: int, settled: int, done: Callable[[Closure, Done | OpError], None]
     ) -> None:
         """Sends a closure whose function is registered. `done` is called from another thread when it has ended."""
-        handle = self._functions[closure.function]
+        self._start(self._functions[closure.function], closure, writer, settled, done)
+
+    def _start(
+        self, handle: Any, closure: Closure, writer: int, settled: int, done: Callable[[Closure, Done | OpError], None]
+    ) -> None:
         values = closure.values_for(self.number)
         count = len(values)
         closure.step, closure.sent_at = next(_steps), time.monotonic()
@@ -98,8 +103,7 @@ class RemoteWorker:
             results.append(result)
             ended.set()
 
-        self.register(closure.function)
-        self.start(closure, 0, 0, answer)
+        self._start(self.register(closure.function), closure, 0, 0, answer)
         if not ended.wait(start_timeout()):
             raise UnavailableError(f"Worker {self.number} did not make its resources in {start_timeout():g} s.")
         if isinstance(results[0], OpError):
