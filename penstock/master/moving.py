@@ -224,6 +224,8 @@ class Mover:
                 raise FailedPreconditionError(f"'{held.name}' cannot move: there is no {name}.")
             content = Packed(held.kind, held.settings, [next(arrays) for _ in range(held.arrays)])
             self._staged[name, held.container, held.name] = unpacked(held.name, content, device)
+            together = self._worker.bonds.setdefault((held.container, held.name), set())
+            together.update((container, other) for container, other in map(json.loads, held.bonds))
 
     def _commit(self, membership: Membership) -> None:
         """Makes what was taken appear, and what was sent vanish."""

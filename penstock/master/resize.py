@@ -187,7 +187,12 @@ class _Servers:
         def send(way: tuple[str, str]) -> None:
             source, to = way
             step = secrets.randbits(62)
-            held = [messages["Held"](device=self._devices[r], container=r.key[0], name=r.key[1]) for r in ways[way]]
+            held = [
+                messages["Held"](
+                    device=self._devices[r], container=r.key[0], name=r.key[1], bonds=map(json.dumps, r.bonds)
+                )
+                for r in ways[way]
+            ]
             sent = self._ask(source, "send", proposed, TRANSFER_SECS, step=step, task=to, resources=held)
             self._ask(to, "take", proposed, TRANSFER_SECS, step=step, resources=sent.resources)
 

@@ -224,6 +224,23 @@ def test_what_cannot_move_is_named(make: Callable[..., Job]) -> None:
         assert session.run(iterator.get_next()) == 0
 
 
+def test_what_belongs_together_is_known_where_it_has_moved(make: Callable[..., Job]) -> None:
+    """So that another change does not part it, though no step has run in between."""
+    job = make()
+    w = variables()
+    with tf.device("/job:ps/task:0"):
+        weights = tf.get_variable("weights", initializer=tf.ones([100]))
+    train = tf.train.MomentumOptimizer(0.1, 0.9).minimize(tf.reduce_sum(weights), var_list=[weights])
+    with tf.Session(job.servers["worker0"].target) as session:
+        session.run(tf.global_variables_initializer())
+        session.run([train, *w.values()])
+        job.resize(2)
+        pair = {("", "weights"), ("", "weights/Momentum")}
+        assert job.holds("ps1") == {name for _, name in pair}
+        assert job.servers["ps1"].worker.bonds == dict.fromkeys(pair, pair)
+        session.run(train)
+
+
 def test_the_launcher_finds_a_change_whose_answer_was_lost(make: Callable[..., Job]) -> None:
     job = make()
     before = Cluster({name: tuple(found) for name, found in job.spec(1).items()})
