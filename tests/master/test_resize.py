@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,13 +13,15 @@ from leaks import leak_check
 from loopback import free_addresses
 
 import penstock.v1 as tf
-from penstock.errors import OpError
+from penstock.errors import AbortedError, OpError
 from penstock.launch.cluster import Cluster
 from penstock.launch.scaling import newer_record
 from penstock.master import resize as resizing
 from penstock.master.cluster import ClusterSpec
 from penstock.master.membership import Membership
+from penstock.passes.prune import prune
 from penstock.wire.control import ControlClient
+from penstock.wire.messages import RunGraph
 
 DEADLINE = 30.0
 
@@ -239,6 +242,30 @@ def test_what_belongs_together_is_known_where_it_has_moved(make: Callable[..., J
         assert job.holds("ps1") == {name for _, name in pair}
         assert job.servers["ps1"].worker.bonds == dict.fromkeys(pair, pair)
         session.run(train)
+
+
+def test_a_function_of_a_coordinator_that_comes_late_is_refused(make: Callable[..., Job]) -> None:
+    """Another worker may have run it before the change, and servers that have joined do not know of that."""
+    job = make()
+    w = variables()
+    adds = prune([], [tf.assign_add(v, tf.ones([100], tf.int32)) for v in w.values()], [])
+    driver = job.servers["worker0"].worker.make_driver()
+    done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def ran(function: Any, number: int) -> Any:
+        request = RunGraph(number, 0, writer=1, number=number, settled=number)
+        driver.start(function, request, lambda values, error, step: done.put(error or [int(v[0]) for v in values]))
+        return done.get(timeout=DEADLINE)
+
+    with tf.Session(job.servers["worker0"].target) as session:
+        session.run(tf.global_variables_initializer())
+        function = driver.add(adds)
+        assert ran(function, 1) == [2, 3]
+        job.resize(2)
+        late = ran(function, 2)
+        assert isinstance(late, AbortedError) and "servers have changed since the coordinator" in late.message
+        assert ran(driver.add(adds), 3) == [3, 4]
+    driver.close()
 
 
 def test_the_launcher_finds_a_change_whose_answer_was_lost(make: Callable[..., Job]) -> None:
