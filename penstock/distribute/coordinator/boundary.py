@@ -34,8 +34,8 @@ class Boundary:
         settle_first(self)
 
     def uses(self, server: int) -> bool:
-        """Tells if the functions have anything to do with a server: they may use any."""
-        return True
+        """Tells if the functions have anything to do with a server: they may use any, while there are some."""
+        return not self._waits.is_stopped
 
     def close(self, server: int, round_: int, on_idle: Callable[[], None]) -> None:
         """Holds all functions that no worker has had. Calls `on_idle`, from another thread, when the others ended."""
