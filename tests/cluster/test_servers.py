@@ -160,6 +160,7 @@ def test_every_acknowledged_update_counts(tmp_path: Path) -> None:
         assert said("^lost") <= 1  # it may have been frozen between two steps
 
 
+@pytest.mark.long
 def test_what_does_not_come_is_named_and_given_up(tmp_path: Path) -> None:
     with Cluster(tmp_path, workers=1, PENSTOCK_START_TIMEOUT_SECS="15") as cluster:
         where = f"/job:ps/replica:0/task:0 at {cluster.spec['ps'][0]}"

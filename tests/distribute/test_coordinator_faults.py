@@ -54,6 +54,7 @@ def test_worker_killed_between_functions(cluster: Cluster, strategy: Any, coordi
     assert counters.values() == [10, 10]
 
 
+@pytest.mark.long
 def test_workers_whose_loss_was_noticed_while_they_had_nothing_to_run(
     cluster: Cluster, strategy: Any, coordinator: Any
 ) -> None:
@@ -332,6 +333,7 @@ def test_a_frozen_worker_counts_as_lost(cluster: Cluster, strategy: Any, coordin
     assert counters.values() == [110, 110]
 
 
+@pytest.mark.long
 def test_a_coordinator_that_closes_does_not_wait_for_a_lost_worker(
     cluster: Cluster, strategy: Any, coordinator: Any
 ) -> None:
@@ -344,6 +346,7 @@ def test_a_coordinator_that_closes_does_not_wait_for_a_lost_worker(
     assert not any(thread.is_alive() for thread in coordinator._threads)
 
 
+@pytest.mark.long
 def test_a_table_is_made_again_after_its_worker_was_lost(cluster: Cluster, strategy: Any, coordinator: Any) -> None:
     initializer = tf.lookup.KeyValueTensorInitializer(tf.constant(["a", "b"]), tf.constant([1, 2]))
     table = tf.lookup.StaticHashTable(initializer, default_value=-1)

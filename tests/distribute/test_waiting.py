@@ -161,6 +161,7 @@ def test_a_defect_while_gradients_are_applied(resolver: Any, monkeypatch: pytest
         coordinator.join()
 
 
+@pytest.mark.long
 def test_a_defect_of_the_recovery(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with leak_check(), Cluster(tmp_path, ps=1, workers=1) as own:
         own.start("ps0", "worker0", mode="join")

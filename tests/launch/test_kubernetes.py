@@ -93,6 +93,7 @@ with tf.train.MonitoredTrainingSession(
 """
 
 
+@pytest.mark.long
 def test_a_training_goes_on_after_its_worker_is_killed(on_cluster, cluster, tmp_path):
     process = on_cluster(TRAINING, str(tmp_path), options=["--workers", 1])
     # The probes of both tasks are answered, with the job's credentials.
