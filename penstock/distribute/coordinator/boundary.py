@@ -53,7 +53,7 @@ class Boundary:
                 )
             on_idle()
 
-        threading.Thread(target=self._waits.watched, args=(settle,), name="penstock-coordinator-settles").start()
+        self._waits.begin("settles", settle)
 
     def open(self, server: int, membership: Membership | None) -> None:
         """Takes back that a server has closed it. When all have, functions go on."""

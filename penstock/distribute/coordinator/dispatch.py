@@ -188,7 +188,7 @@ class Dispatcher:
             found = AbortedError(f"It was restarted: {error.message}") if was_restarted("ps") else error
             self._answered(worker, closure, found, are_servers_checked=True)
 
-        threading.Thread(target=self._waits.watched, args=(check,), name="penstock-coordinator-check").start()
+        self._waits.begin("check", check)
 
     def _has_other_elements(self, worker: RemoteWorker, closure: Closure, error: OutOfRangeError) -> bool:
         """Gives a closure that came to the end of a dataset elements that are left, if there are any."""
@@ -232,9 +232,7 @@ class Dispatcher:
                 return
             self._is_applying = self._queue.is_paused = True
             exchanges, self._exchanges = self._exchanges, []
-        threading.Thread(
-            target=self._waits.watched, args=(self._apply, exchanges, count), name="penstock-coordinator-apply"
-        ).start()
+        self._waits.begin("apply", self._apply, exchanges, count)
 
     def _apply(self, exchanges: list[GradientExchange], count: int) -> None:
         error: Exception | None = None
@@ -261,10 +259,7 @@ class Dispatcher:
         if are_changed:
             for worker in self._workers:
                 worker.renew()
-        # Not in this thread, which may hold the lock of a connection.
-        threading.Thread(
-            target=self._waits.watched, args=(self._send_to_all,), name="penstock-coordinator-goes-on"
-        ).start()
+        self._waits.begin("goes-on", self._send_to_all)
 
     # Parameter servers that are lost
 

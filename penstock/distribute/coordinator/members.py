@@ -32,7 +32,7 @@ class Members(Dispatcher):
 
     def _begin_to_follow(self) -> None:
         """Follows in a thread of its own, since the one that hears of members may hold the lock of a connection."""
-        threading.Thread(target=self._waits.watched, args=(self._follow,), name="penstock-coordinator-members").start()
+        self._waits.begin("members", self._follow)
 
     def _follow(self) -> None:
         """Has the workers that the job has now: those that leave finish what they run, and get nothing more."""

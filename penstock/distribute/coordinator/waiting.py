@@ -63,6 +63,10 @@ class Waits:
             why = f"The coordinator has failed in {threading.current_thread().name}: {type(error).__name__}: {error}"
             self.stop(InternalError(f"{why}. No function will run any more. This is a defect of penstock."))
 
+    def begin(self, name: str, act: Callable[..., None], *args: Any) -> None:
+        """Runs a part in a thread of its own. The calling one may hold the lock of a connection, or must not wait."""
+        threading.Thread(target=self.watched, args=(act, *args), name=f"penstock-coordinator-{name}").start()
+
     def until(self, ready: Callable[[], bool], what: str, every_second: Callable[[], None] | None = None) -> None:
         """Waits until `ready()` or stopped, with the lock held. Calls `every_second()` meanwhile, without the lock.
 
