@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -111,12 +111,12 @@ def test_an_error_of_a_function_leaves_workers_their_iterators(coordinator: Any)
         return next(iterator)
 
     iterator = iter(coordinator.create_per_worker_dataset(slow, visit_once=True))
-    # More than one worker takes at once, so that the one that has made its iterator runs some of them.
-    failing = [coordinator.schedule(fail, args=(tf.constant(0),)) for _ in range(2 * DEPTH)]
-    with ThreadPoolExecutor(len(failing)) as pool:
-        wait([pool.submit(value.fetch) for value in failing], 60, FIRST_EXCEPTION)
-        may_go_on.set()
-    with pytest.raises(tf.errors.InvalidArgumentError):
+    with pytest.raises(tf.errors.InvalidArgumentError), ThreadPoolExecutor(2 * DEPTH) as pool:
+        # More than one worker takes at once, so that the one that has made its iterator runs some of them. Once one has
+        # failed, scheduling raises.
+        for _ in range(2 * DEPTH):
+            failing = coordinator.schedule(fail, args=(tf.constant(0),))
+            pool.submit(failing.fetch).add_done_callback(lambda _: may_go_on.set())
         coordinator.join()
     taken = [coordinator.schedule(take, args=(iterator,)) for _ in range(50)]
     coordinator.join()

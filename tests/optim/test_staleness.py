@@ -199,7 +199,8 @@ def test_switching_while_all_run(targets: list[str]) -> None:
             until(lambda: chief.run(chief.clocks)[0].min() > last)  # noqa: B023
             assert chief.run(chief.clocks)[1] == bound
         before = histogram(chief.run(chief.record)[1])
-        until(lambda: chief.run(chief.clocks)[0].min() > last + 10)
+        read = chief.run(chief.clocks)[0].max()
+        until(lambda: chief.run(chief.clocks)[0].min() > read + 10)
         after = histogram(chief.run(chief.record)[1])
         over.set()
         _join(threads)
