@@ -18,9 +18,10 @@ from penstock.passes.ir import Subgraph
 from penstock.passes.late_reads import read_late
 from penstock.passes.on_host import kernels_on_host, lists_on_host
 from penstock.passes.optimize import optimize
+from penstock.passes.partition import task_of
 from penstock.passes.place import place, put_on
 from penstock.passes.plan_lookups import plan_lookups
-from penstock.passes.relocate import Homes, relocate
+from penstock.passes.relocate import Homes, on_task, relocate
 from penstock.passes.replicas import follow_replicas
 from penstock.passes.rows_on_host import rows_on_host
 from penstock.passes.sparse_lookups import gather_before_segments
@@ -48,8 +49,9 @@ def placement(devices: Sequence[str], soft: bool, homes: Homes | None = None) ->
     """The master, once it knows the devices; `homes` if tasks have joined or left since the job began."""
     if homes is None:
         return (partial(place, devices=devices, soft=soft),)
-    # The program still names tasks that have left.
-    named = [*devices, *(f"{task}/device:CPU:0" for task in homes.stand_ins)]
+    # The program still names tasks that have left. They had the devices that their stand-ins have.
+    left = [on_task(d, task) for task, there in homes.stand_ins.items() for d in devices if task_of(d) == there]
+    named = [*devices, *left]
     return partial(place, devices=named, soft=soft), partial(relocate, homes=homes)
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from launch.launching import DEADLINE, PATHS, ROOT
+from launch.launching import DEADLINE, PATHS
 from launch.small_kubernetes import expanded
 
 from penstock.launch.cluster import LaunchError, Size, Task
@@ -182,7 +182,7 @@ def test_a_dry_run_prints_yaml_and_reaches_for_no_cluster(script, tmp_path):
 def test_without_the_package_the_error_says_what_to_install(script, tmp_path, more):
     for name in ("kubernetes", "yaml"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('none here')")
-    paths = os.pathsep.join([str(tmp_path), str(ROOT)])
+    paths = os.pathsep.join([str(tmp_path), PATHS])
     command = [sys.executable, "-m", "penstock", "launch", "--on", "kubernetes", "--image", "p:1", *more]
     done = subprocess.run(
         [*command, str(script("1"))],

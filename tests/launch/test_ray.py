@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from launch.elastic_training import runs, scale
-from launch.launching import DEADLINE, ROOT, TASK, wait_until
+from launch.launching import DEADLINE, PATHS, ROOT, TASK, wait_until
 from launch.ray_nodes import LONG, NODES, can_hide, groups_left, needs_ray, until
 
 import penstock
@@ -157,7 +157,7 @@ def refused(script, options, **environment):
     """What is said about a launch that does not begin."""
     command = [sys.executable, "-m", "penstock", "launch", "--on", "ray", *options, str(script("print('ran')"))]
     base = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), environment.pop("before", "")])}
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, [environment.pop("before", ""), PATHS]))}
     environment = {**base, **paths, "COLUMNS": "200", **environment}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONG)
     assert (done.returncode, done.stdout) == (2, "")

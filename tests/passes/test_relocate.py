@@ -10,6 +10,7 @@ import pytest
 import penstock.v1 as tf
 from penstock.errors import FailedPreconditionError
 from penstock.passes.ir import Subgraph
+from penstock.passes.pipeline import applied, placement
 from penstock.passes.place import place
 from penstock.passes.prune import prune
 from penstock.passes.relocate import Homes, bonds, relocate
@@ -73,6 +74,19 @@ def test_all_of_a_server_that_has_left_is_on_its_stand_in() -> None:
         sum_ = v + tf.constant(2.0, name="two")
     found = devices(relocate(placed(sum_), Homes({}, {PS1: PS0})))
     assert set(found.values()) == {PS0}
+
+
+@pytest.mark.parametrize("kinds", [["CPU"], ["CPU", "GPU"]])
+def test_a_server_that_has_left_had_the_devices_of_its_stand_in(kinds: list[str]) -> None:
+    with tf.device("/job:ps/task:1"):
+        v = tf.get_variable("v", initializer=1.0)
+    subgraph = prune((), (), [v.op])
+    found = [
+        applied(placement([f"{task}/device:{kind}:0" for task in tasks for kind in kinds], False, homes), subgraph)
+        for tasks, homes in (((PS0, PS1), None), ((PS0,), Homes({}, {PS1: PS0})))
+    ]
+    assert [n.device for n in found[0].nodes] == [f"{PS1}/device:{kinds[-1]}:0"]
+    assert [n.device for n in found[1].nodes] == [f"{PS0}/device:{kinds[-1]}:0"]
 
 
 def test_what_a_stand_in_has_passed_on_is_found() -> None:

@@ -72,7 +72,8 @@ def cluster() -> Iterator[Cluster]:
     addresses = free_addresses(2)
     spec = tf.train.ClusterSpec({"ps": addresses[:1], "worker": addresses[1:]})
     with (
-        tf.train.Server(spec, "ps", 0) as ps,
+        # As `penstock launch` starts them: a parameter server has no GPU, and updates rows on the host.
+        tf.train.Server(spec, "ps", 0, config=tf.ConfigProto(device_count={"GPU": 0})) as ps,
         tf.train.Server(spec, "worker", 0) as worker,
         tf.Graph().as_default(),
         tf.device(tf.train.replica_device_setter(cluster=spec)),
