@@ -15,8 +15,10 @@ from penstock.passes.portable import from_graph_def, to_graph_def
 from penstock.wire.messages import RunGraph
 from penstock.worker.calls import SegmentCall
 from penstock.worker.devices import local_devices
+from penstock.worker.needs import Need, Other
 from penstock.worker.resources import StoredVariable
 from penstock.worker.step import Step
+from penstock.worker.transfer import RecvCall
 from penstock.worker.worker import Worker
 
 from .clock import Clock
@@ -66,22 +68,22 @@ class ParameterServer(Task):
         self._graphs += 1
         graph, proceed = self._graphs, executable.proceed
 
-        def in_laps(values: Any, step: Any, at: int = 0, stop: Any = None) -> bool:
-            stopped_at = at
-            step.quick = False  # it compiles here, so that laps do not depend on when that happens
-
-            def noting(where: int, instruction: Any) -> bool:
-                nonlocal stopped_at
-                stopped_at = where
-                return bool(stop(where, instruction))
-
-            done = False
+        def in_laps(values: Any, step: Any, at: int = 0) -> tuple[int, Need | None]:
+            began, need = at, None
             try:
-                done = proceed(values, step, at, None if stop is None else noting)
+                at, need = proceed(values, step, at)
+                # It compiles here, so that laps do not depend on when that happens.
+                while need is Other.THREAD and not executable.instructions[at].blocks:
+                    compiling, wake, step.wake = executable.instructions[at], step.wake, None
+                    if step.commit is not None and compiling.writes:
+                        step.commit.run(compiling, values, step)
+                    else:
+                        compiling(values, step)
+                    step.wake = wake
+                    at, need = proceed(values, step, at + 1)
             finally:
-                end = "end" if done else stopped_at
-                self.laps.lap(f"run graph {graph} from {at} to {end}")
-            return done
+                self.laps.lap(f"run graph {graph} from {began} to {'end' if need is None else at}")
+            return at, need
 
         executable.proceed = in_laps  # type: ignore[method-assign]
         return handle
@@ -170,7 +172,7 @@ class Cluster:
         a list to which the real seconds of each computation are added.
         """
         instructions = self.worker._graph(signature.local_part.graph).executable.instructions
-        arrival = next(i for i, each in enumerate(instructions) if each.waits)
+        arrival = next(i for i, each in enumerate(instructions) if isinstance(each, RecvCall))
         at = next(i for i, each in enumerate(instructions) if i > arrival and isinstance(each, SegmentCall))
         modelled = instructions[at] = _Modelled(instructions[at], self._computes, self.clock, seconds)
         return modelled.took
@@ -184,7 +186,7 @@ class _Modelled:
         self._clock, self._seconds = clock, seconds
         self._results: Sequence[Any] | None = None
         self.took: list[float] = []  # seconds of real processor time
-        self.waits, self.writes, self.name = instruction.waits, instruction.writes, instruction.name
+        self.blocks, self.writes, self.name = instruction.blocks, instruction.writes, instruction.name
         self.in_slots, self.out_slots = instruction.in_slots, instruction.out_slots
 
     def __call__(self, values: list[Any], step: Step) -> None:

@@ -104,7 +104,7 @@ class OpDef:
     reserves: Callable[[tuple[Any, ...]], Any] | None = None  # how far it moves on, by the shape of output 0
     control_flow: bool = False
     blocking: bool = False  # waits for other steps or tasks, so it runs as late as possible
-    can_suspend: bool = False  # a blocking op that calls `ctx.suspend`: it need not block its thread
+    can_suspend: bool = False  # a blocking op that waits on a `Waitable`: it need not block its thread
     takes_variables: bool = False  # a host op that receives variables as objects and reads them itself
     default_name: str = ""
     static_of: Callable[[dict[str, Any]], frozenset[int]] | None = None  # like `static`, if it depends on the attrs

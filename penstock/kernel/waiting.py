@@ -18,13 +18,11 @@ from penstock.errors import CancelledError, DeadlineExceededError
 
 
 class Suspended(Exception):
-    """Raised to suspend a step before an op that would block. The step resumes when the resource changes."""
+    """Raised out of a kernel that would block, and may not: the step tries it again when the resource changes."""
 
 
 class NeedsThread(Suspended):
-    """Raised to suspend a step before an instruction that takes long, or that would block and cannot be tried again."""
-
-    at = 0  # the position of the instruction
+    """Raised out of an instruction that takes long, or would block and cannot be tried again: it gets a thread."""
 
 
 class Waitable:
@@ -87,10 +85,10 @@ class Waitable:
         cancelled = ctx.cancelled
         woken, too_late = True, False
         if not (self._gone or cancelled.is_set or ready()):
-            if ctx.suspend is not None:
+            if ctx.wake is not None:
                 if again is None:
                     raise NeedsThread
-                self._suspended.append((again, ctx.suspend()))
+                self._suspended.append((again, ctx.wake))
                 raise Suspended
             cancelled.on_cancel(self._wake)
             began = time.perf_counter()

@@ -209,12 +209,15 @@ class Mover:
         try:
             keys = range(sum(held.arrays for held in request.resources))
             arrived = Signal()
-            if not step.rendezvous.ready(keys, arrived.set) and not arrived.wait(TRANSFER_SECS):
+            if not step.rendezvous.ready(keys, arrived.set):
+                arrived.wait(TRANSFER_SECS)
+            taken = step.rendezvous.take(keys)
+            if taken is None:
                 raise DeadlineExceededError(
                     f"{len(step.rendezvous.missing(keys))} of {len(keys)} arrays have not arrived at "
                     f"{self._worker.name} within {TRANSFER_SECS:g} s."
                 )
-            arrays = iter(step.rendezvous.take(keys))
+            arrays = iter(taken)
         finally:
             self._worker.end_step(request.step)
         for held in request.resources:

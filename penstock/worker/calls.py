@@ -23,6 +23,7 @@ from penstock.passes import pipeline
 from penstock.passes.ir import SPLIT, Edge, Node, Subgraph, blamed
 from penstock.passes.without_writes import without_writes
 from penstock.worker.kinds import body, functions_of, written_positions
+from penstock.worker.needs import Need, Other
 from penstock.worker.owner import Owner as Executable
 from penstock.worker.owner import callable_body
 from penstock.worker.plan import Cuts, SegmentPlan, make_plan
@@ -39,7 +40,7 @@ FEW_VALUES = 2  # a slice is cut out of a segment that was compiled for more val
 class SegmentCall:
     """Runs a segment. If the segment cannot be compiled as a whole, it is cut around the node that prevents it."""
 
-    waits = False
+    blocks = False
 
     def __init__(self, owner: Executable, plan: SegmentPlan) -> None:
         device = owner.context.devices[plan.device]
@@ -72,7 +73,7 @@ class SegmentCall:
         """The text for a timeline."""
         return f"{self.name} = Segment({', '.join(n.name for n in self.segment.plan.nodes)})"
 
-    def __call__(self, values: list[Any], step: Step) -> None:
+    def __call__(self, values: list[Any], step: Step) -> Need | None:
         if self._movable and len(self.segment.specialised) > FEW_VALUES:
             cuts = self.owner.cuts
             self._pieces = self._rebuilt(Cuts(cuts.on_host | self._movable, cuts.specialised - self._movable))
@@ -82,15 +83,18 @@ class SegmentCall:
         if self._pieces is None:
             try:
                 self._tiers(values, step)
-                return
+                return None
             except NotTraceable as error:
                 self._pieces = self._cut(error)
-        if step.quick:
-            raise NeedsThread  # pieces compile for each new value, and cannot be retried once they have begun
+            except NeedsThread:
+                return Other.THREAD
+        if step.wake is not None:
+            return Other.THREAD  # pieces compile for each new value, and cannot be retried once they have begun
         edges = self.segment.plan.inputs
         results = self._pieces.run([values[self.owner.slot(e)] for e in edges], step)
         for slot, value in zip(self.out_slots, results, strict=True):
             values[slot] = value
+        return None
 
     @functools.cached_property
     def writes(self) -> bool:
@@ -102,13 +106,14 @@ class SegmentCall:
         subgraph, bound = subgraph_of(self.segment.plan, self.owner)
         return self.owner.inner(make_plan(without_writes(subgraph), self.owner.cuts), bound)
 
-    def without_writes(self, values: list[Any], step: Step) -> None:
+    def without_writes(self, values: list[Any], step: Step) -> Need | None:
         """Computes its results and changes no variable."""
-        if step.quick:
-            raise NeedsThread
+        if step.wake is not None:
+            return Other.THREAD
         results = self._reading.run([values[self.owner.slot(e)] for e in self.segment.plan.inputs], step.inner())
         for slot, value in zip(self.out_slots, results, strict=True):
             values[slot] = value
+        return None
 
     def _leave_to_host(self, values: list[Any]) -> None:
         """Cuts the segment around nodes whose inputs only the host can use."""
@@ -184,9 +189,9 @@ class NodeCall:
         self.inputs = [owner.source(edge) for edge in node.inputs]
 
     @functools.cached_property
-    def waits(self) -> bool:
-        """Tells if it may wait for others."""
-        return _may_block(self.node)
+    def blocks(self) -> bool:
+        """Tells if it may block its thread while it waits for others."""
+        return _may_block(self.node) and not self.node.op.can_suspend
 
     @property
     def name(self) -> str:
@@ -367,11 +372,17 @@ class HostCall(KernelCall):
     def without_writes(self, values: list[Any], step: Step) -> None:
         """Does nothing: an update has no result."""
 
-    def __call__(self, values: list[Any], step: Step) -> None:
+    def __call__(self, values: list[Any], step: Step) -> Need | None:
         arguments = [host_value(values[i]) if isinstance(i, int) else i for i in self.inputs]
         for i in self.read:
             arguments[i] = self.inputs[i].snapshot()  # type: ignore[union-attr]
-        self.store(values, self.call(arguments, step))
+        try:
+            self.store(values, self.call(arguments, step))
+        except NeedsThread:
+            return Other.THREAD
+        except Suspended:
+            return Other.CHANGE
+        return None
 
 
 class PlainCall(HostCall):

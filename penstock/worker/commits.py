@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from penstock.errors import AbortedError
+from penstock.worker.needs import Need
 
 IDLE_SECS = 3600.0
 
@@ -66,7 +67,7 @@ class Commit:
             writes.runs += 1
             self._run = writes.runs
 
-    def run(self, instruction: Any, values: list[Any], step: Any) -> None:
+    def run(self, instruction: Any, values: list[Any], step: Any) -> Need | None:
         """Runs a writing instruction; only its reads, if an earlier run has made the writes.
 
         Raises AbortedError if another run has begun, since this one is of a worker that counts as lost.
@@ -75,12 +76,12 @@ class Commit:
         with writes.lock:
             if self._run != writes.runs:
                 raise AbortedError("Another worker runs this closure now, since this one counts as lost.")
-            if self._passed < writes.made:
-                instruction.without_writes(values, step)
-            else:
-                instruction(values, step)
-                writes.made += 1
-            self._passed += 1
+            is_made = self._passed < writes.made
+            need: Need | None = (instruction.without_writes if is_made else instruction)(values, step)
+            if need is None:
+                self._passed += 1
+                writes.made = max(writes.made, self._passed)
+            return need
 
 
 class Commits:

@@ -17,6 +17,7 @@ from penstock.worker.compilation import Compilations, noted
 from penstock.worker.devices import Device
 from penstock.worker.interpreted import InterpretedCall
 from penstock.worker.kinds import is_variable
+from penstock.worker.needs import Need, Other
 from penstock.worker.plan import Plan, SegmentPlan
 from penstock.worker.randomness import RandomState
 from penstock.worker.resources import StoredVariable
@@ -184,10 +185,11 @@ class Executable:
             return InterpretedCall(self, stage)
         return PlainCall(self, stage)
 
-    def run(self, fed: Sequence[Any], step: Step, at: int = 0) -> list[Any]:
-        """Runs one step, from an instruction on. Returns arrays, and copies of fetched variables."""
+    def run(self, fed: Sequence[Any], step: Step) -> list[Any]:
+        """Runs one step to its end. Returns arrays, and copies of fetched variables."""
         values = self.begin(fed)
-        self.proceed(values, step, at)
+        if self.proceed(values, step)[1] is not None:
+            raise NeedsThread  # inside an instruction of a step that may not block
         for variable in self.written:
             variable.settle()
         return self.results(values)
@@ -204,32 +206,29 @@ class Executable:
             values[slot] = value
         return values
 
-    def proceed(
-        self, values: list[Any], step: Step, at: int = 0, stop: Callable[[int, Any], bool] | None = None
-    ) -> bool:
-        """Runs instructions from `at` on, to the end or to one that waits for which `stop(at, instruction)` is true.
+    def proceed(self, values: list[Any], step: Step, at: int = 0) -> tuple[int, Need | None]:
+        """Runs instructions from `at` on, to the end, or to one that needs something in a step that may not block.
 
-        Without `stop` it waits there itself.
+        Returns the position where it stopped, and what is needed there: None at the end.
         """
         instructions = self.instructions
-        try:
-            while at < len(instructions):
-                instruction = instructions[at]
-                if step.deadline is not None or step.cancelled.is_set:
-                    step.check(instruction.name)
-                if stop is not None and instruction.waits and stop(at, instruction):
-                    return False
-                if step.commit is not None and instruction.writes:
-                    step.commit.run(instruction, values, step)
-                elif step.timings is None:
-                    instruction(values, step)
-                else:
-                    timed(instruction, values, step)
-                at += 1
-        except NeedsThread as error:
-            error.at = at
-            raise
-        return True
+        while at < len(instructions):
+            instruction = instructions[at]
+            if step.deadline is not None or step.cancelled.is_set:
+                step.check(instruction.name)
+            need: Need | None
+            if step.wake is not None and instruction.blocks:
+                need = Other.THREAD
+            elif step.commit is not None and instruction.writes:
+                need = step.commit.run(instruction, values, step)
+            elif step.timings is None:
+                need = instruction(values, step)
+            else:
+                need = timed(instruction, values, step)
+            if need is not None:
+                return at, need
+            at += 1
+        return at, None
 
     @functools.cached_property
     def overwrites_huge(self) -> bool:
@@ -263,14 +262,17 @@ def _does_nothing(stage: Any) -> bool:
     return all(n.op.name in ("NoOp", "Const") for n in stage.nodes)
 
 
-def timed(instruction: Any, values: list[Any], step: Step) -> None:
-    """Runs an instruction to its end and notes when it ran, for a timeline."""
+def timed(instruction: Any, values: list[Any], step: Step) -> Need | None:
+    """Runs an instruction and, if it has come to its end, notes when it ran, for a timeline."""
     assert step.timings is not None
     start = time.time()
     with noted() as compiled:
-        instruction(values, step)
+        need: Need | None = instruction(values, step)
+    if need is not None:
+        return need
     jax.block_until_ready([values[s] for s in instruction.out_slots if hasattr(values[s], "block_until_ready")])
     for c in compiled:
         label = f"{c.segment} = Compile({c.shapes})"
         step.timings.append((instruction.device, c.segment, label, c.began, c.began + c.seconds))
     step.timings.append((instruction.device, instruction.name, instruction.label, start, time.time()))
+    return None

@@ -59,29 +59,25 @@ class Rendezvous:
         wake()
         return False
 
-    def suspend(self, wake: Callable[[], None]) -> None:
-        """Notes `wake`, for a step that waits for something else than tensors. `resume` or `cancel` calls it."""
+    def on_cancel(self, wake: Callable[[], None]) -> None:
+        """Calls `wake` when the step is cancelled, for a taker that waits for something else than tensors."""
         self.ready((_NEVER,), wake)
 
-    def take(self, keys: Sequence[int]) -> list[Any]:
-        """Removes and returns the tensors of `keys`, which must all be there."""
+    def take(self, keys: Sequence[int]) -> list[Any] | None:
+        """Removes and returns the tensors of `keys`, or returns None if they are not all there."""
         with self._lock:
-            return [self._tensors.pop(key) for key in keys]
+            tensors = self._tensors
+            return [tensors.pop(key) for key in keys] if all(key in tensors for key in keys) else None
 
     def missing(self, keys: Sequence[int]) -> list[int]:
         """Returns those of `keys` that are not there."""
         with self._lock:
             return [key for key in keys if key not in self._tensors]
 
-    def resume(self) -> None:
-        """Wakes the taker, even if tensors are missing."""
-        with self._lock:
-            wake, self._wake = self._wake, None
-        if wake is not None:
-            wake()
-
     def cancel(self) -> None:
         """Wakes the taker. From now on nobody waits here, since no more tensors will come."""
         with self._lock:
             self._cancelled = True
-        self.resume()
+            wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()

@@ -27,23 +27,21 @@ class Step:
         "deadline",
         "drawn",
         "outbox",
-        "quick",
         "rendezvous",
         "requester",
-        "suspend",
         "timings",
         "undo",
         "wait",
         "waited",
+        "wake",
     )
 
     def __init__(self, cancelled: Cancellation, deadline: float | None = None, trace: bool = False) -> None:
         self.cancelled = cancelled
         self.deadline = deadline  # by time.monotonic()
         self.drawn: dict[str, np.ndarray] = {}  # random keys of this step, by node name
-        # Called by an op that would block. Returns the function that resumes the step. None: the op blocks its thread.
-        self.suspend: Callable[[], Callable[[], None]] | None = None
-        self.quick = False  # raise NeedsThread before work that takes long, such as compiling
+        # Has the step go on after an instruction has returned what it needs. None: instructions block their thread.
+        self.wake: Callable[[], None] | None = None
         self.rendezvous: Rendezvous = _NOWHERE  # tensors of other tasks arrive here
         self.outbox: Outbox = _TO_NOBODY  # what is sent to other tasks goes here
         self.requester: Any = None  # the route to the master, if that is in another process

@@ -120,13 +120,13 @@ class Tiers:
             return
         if (shapes, known) in self._exact:
             self._may_interpret = self._may_interpret and not self._is_large
-            self.segment(values, step.drawn, step.quick)
+            self.segment(values, step.drawn, step.wake is not None)
             return
         if self.failure is not None:
             raise self.failure
         seen = self._noted(shapes, known)
         began = time.perf_counter()
-        traced, sizes = self._fitting(shapes, known, values, step.quick)
+        traced, sizes = self._fitting(shapes, known, values, step.wake is not None)
         bounds = traced.fitting(sizes) if traced is not None else None
         if bounds is not None:
             self._may_interpret = self._may_interpret and not self._is_large
@@ -292,14 +292,14 @@ class Tiers:
     ) -> None:
         """Compiles in this thread, since no other tier can run the segment."""
         if traced is not None and self._may_pad and self._changes(known):
-            if step.quick:
+            if step.wake is not None:
                 raise NeedsThread  # compiling takes long
             self._pad(traced, self._bounds(traced, sizes))
             bounds = traced.fitting(sizes)
             if bounds is not None:
                 traced.run(bounds, sizes, values, step)
                 return
-        self.segment(values, step.drawn, step.quick)
+        self.segment(values, step.drawn, step.wake is not None)
         self._exact.add((shapes, known))
 
     def _prepare(

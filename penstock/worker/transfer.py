@@ -12,13 +12,14 @@ import jax
 import numpy as np
 
 from penstock.passes.ir import Node
+from penstock.worker.needs import Need, Tensors
 from penstock.worker.resources import StoredVariable
 
 
 class SendCall:
     """Sends values, or the values of variables, to one task."""
 
-    waits = False
+    blocks = False
     writes = False
     out_slots: tuple[int, ...] = ()
 
@@ -54,15 +55,16 @@ class SendCall:
 
 
 class RecvCall:
-    """Waits for values from other tasks."""
+    """Takes values from other tasks, or waits for them."""
 
-    waits = True
+    blocks = False
     writes = False
     in_slots: tuple[int, ...] = ()
 
     def __init__(self, owner: Any, nodes: list[Node]) -> None:
         self.keys = [n.attrs["key"] for n in nodes]
         self.repeated: bool = nodes[0].attrs["repeated"]
+        self._need = Tensors(self.keys)
         self.flushes = True
         self.out_slots = [owner.slot((n, 0)) for n in nodes]
         self.name = nodes[0].name
@@ -70,13 +72,19 @@ class RecvCall:
         self.tensors = {n.attrs["key"]: f"'{n.attrs['tensor_name']}' from {n.attrs['send_task']}" for n in nodes}
         self.label = f"{self.name} = Recv({', '.join(n.attrs['tensor_name'] for n in nodes)})"
 
-    def __call__(self, values: list[Any], step: Any) -> None:
+    def __call__(self, values: list[Any], step: Any) -> Need | None:
         keys = step.rendezvous.numbered(self.keys) if self.repeated else self.keys
-        step.wait_for(self, keys)
-        for slot, value in zip(self.out_slots, step.rendezvous.take(keys), strict=True):
+        taken = step.rendezvous.take(keys)
+        if taken is None:
+            if step.wake is not None:
+                return self._need
+            step.wait_for(self, keys)
+            taken = step.rendezvous.take(keys)
+        for slot, value in zip(self.out_slots, taken, strict=True):
             values[slot] = value
         if self.flushes and step.outbox:
             step.outbox.flush()
+        return None
 
 
 def note_unused(instructions: Sequence[Any], fetches: Iterable[int | StoredVariable]) -> None:

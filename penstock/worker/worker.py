@@ -24,7 +24,7 @@ from penstock.worker.cancellation import Cancellation
 from penstock.worker.commits import ClosureId, Commits
 from penstock.worker.compilation import Compilations
 from penstock.worker.devices import Device
-from penstock.worker.execution import Execution, OnDone, Registered
+from penstock.worker.driver import Driver, OnDone, Registered
 from penstock.worker.executor import Context, Executable, container_of
 from penstock.worker.outbox import Outbox, Route
 from penstock.worker.plan import make_plan
@@ -32,7 +32,6 @@ from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
 from penstock.worker.step import Step
 
-QUICK = 0.01  # seconds: a graph that took no longer runs in the thread that brings its tensors
 MAX_THREADS = 1024  # for steps that block or take long
 EARLY_SECS = 60.0  # how long tensors are kept whose step has not begun here
 MAX_EARLY = 256  # steps that have tensors here and have not begun
@@ -287,8 +286,8 @@ class Worker:
     def start_graph(self, request: RunGraph, on_done: OnDone, requester: Route | None = None) -> None:
         """Starts one step of a partition without blocking. `on_done` gets the results, or the error.
 
-        A quick graph runs in this thread. Where it would block for a tensor, a queue or an accumulator it is suspended,
-        and the thread that brings the tensor, or changes the queue, resumes it. Other graphs get a thread of the pool.
+        A quick graph runs in this thread. Where it would block for a tensor, a queue or an accumulator, the thread that
+        brings the tensor, or changes the queue, goes on with it. Other graphs get a thread of the pool.
         """
         number, count = request.step, request.fed
         try:
@@ -310,11 +309,7 @@ class Worker:
         if len(request.values) > count:
             tensors, request.values = list(request.values[count:]), request.values[:count]
             step.rendezvous.put(request.keys[count:], tensors)
-        execution = Execution(self, graph, request, step, on_done)
-        if graph.cost < QUICK:
-            execution.resume()
-        else:
-            self.submit(execution.run_to_end)
+        Driver(self, graph, request, step, on_done).start()
 
     def submit(self, act: Callable[..., None], *args: Any) -> None:
         """Runs `act` in a thread of the pool, since it may take long or block."""

@@ -46,7 +46,7 @@ def test_the_last_tensor_wakes(rendezvous: Rendezvous, woken: _Woken) -> None:
 
 @pytest.mark.parametrize("suspended", [False, True])
 def test_the_end_of_the_step_wakes(rendezvous: Rendezvous, woken: _Woken, suspended: bool) -> None:
-    rendezvous.suspend(woken) if suspended else rendezvous.ready([1], woken)
+    rendezvous.on_cancel(woken) if suspended else rendezvous.ready([1], woken)
     rendezvous.cancel()
     rendezvous.cancel()
     assert woken.times == 1
@@ -57,18 +57,16 @@ def test_who_comes_after_the_end_of_the_step_is_woken_at_once(
     rendezvous: Rendezvous, woken: _Woken, suspended: bool
 ) -> None:
     rendezvous.cancel()
-    rendezvous.suspend(woken) if suspended else rendezvous.ready([1], woken)
+    rendezvous.on_cancel(woken) if suspended else rendezvous.ready([1], woken)
     assert woken.times == 1
 
 
-def test_resuming_is_not_the_end(rendezvous: Rendezvous, woken: _Woken) -> None:
-    rendezvous.suspend(woken)
-    rendezvous.resume()
-    assert woken.times == 1
-    rendezvous.suspend(woken)
-    assert woken.times == 1
-    rendezvous.resume()
-    assert woken.times == 2
+def test_nothing_is_taken_unless_all_is_there(rendezvous: Rendezvous) -> None:
+    rendezvous.put([1], ["a"])
+    assert rendezvous.take([1, 2]) is None
+    rendezvous.put([2], ["b"])
+    assert rendezvous.take([1, 2]) == ["a", "b"]
+    assert rendezvous.take([1]) is None
 
 
 class _Recv:

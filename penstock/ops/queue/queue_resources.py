@@ -65,7 +65,7 @@ class Queue(WaitableItems):
                 return turn.cancelled or (self._enqueuers[0] is turn and (self.is_closed or self._has_room()))
 
             fits = self.capacity < 0 or len(self._elements) + len(elements) <= self.capacity
-            if ctx.suspend is not None and not (fits and ready()):
+            if ctx.wake is not None and not (fits and ready()):
                 raise NeedsThread  # it may have to wait after it has put in some of them
             for element in elements:
                 self._wait(ready, ctx)
@@ -82,7 +82,7 @@ class Queue(WaitableItems):
                     taken = [self._get() for _ in range(count)]
                     self._notify()
                     return taken
-            elif ctx.suspend is not None and not (self.is_closed or self._gone or ctx.cancelled.is_set):
+            elif ctx.wake is not None and not (self.is_closed or self._gone or ctx.cancelled.is_set):
                 again = lambda: self.is_closed or self._available() >= count  # noqa: E731
                 self._wait(again, ctx, again)
             return self._dequeue_in_line(count, ctx, up_to)

@@ -1,0 +1,218 @@
+"""A driver runs one step of one partition for a master in another process. Here alone it is decided in which thread.
+
+The thread that brings a request runs the step as far as it comes without blocking, and the thread that brings what the
+step then needs goes on with it. What blocks or takes long gets a thread of the pool.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock import logging
+from penstock.errors import InternalError, OpError
+from penstock.memory import give_back_freed
+from penstock.wire.messages import RunGraph
+from penstock.worker.executor import Executable
+from penstock.worker.needs import Need, Other, Tensors
+from penstock.worker.step import Step
+
+QUICK = 0.01  # seconds: a graph that took no longer runs in the thread that brings its tensors
+OnDone = Callable[[list[Any] | None, OpError | None, Step], None]  # gets the results, or the error, and the step
+
+
+@dataclass(slots=True)
+class Registered:
+    """A partition that a session has registered, and of which steps can run."""
+
+    executable: Executable
+    session: str
+    writes: bool
+    cost: float = float("inf")  # seconds that the last run took
+    runs: int = 0
+
+
+class RunQueue(threading.local):
+    """Holds the steps that this thread has to run, one after the other. None begins inside another one."""
+
+    pending: deque[Callable[[], None]] | None = None  # None while the thread runs no step
+
+    def run(self, act: Callable[[], None]) -> None:
+        """Runs `act`, then all that it put into the queue. Inside another `run` it only puts `act` into the queue."""
+        if self.pending is not None:
+            self.pending.append(act)
+            return
+        self.pending = deque((act,))
+        try:
+            self._run_all(self.pending)
+        finally:
+            self.pending = None
+
+    def _run_all(self, pending: deque[Callable[[], None]]) -> None:
+        try:
+            while pending:
+                pending.popleft()()
+        finally:
+            if pending:  # one has failed, and the others must still run
+                self._run_all(pending)
+
+
+run_queue = RunQueue()
+
+
+class Driver:
+    """Runs one step of one partition, as often as the master asks for. One thread at a time has it.
+
+    >>> Driver(worker, graph, request, step, on_done).start()
+    """
+
+    __slots__ = (
+        "_at",
+        "_fed",
+        "_graph",
+        "_is_running",
+        "_is_woken",
+        "_lock",
+        "_number",
+        "_on_done",
+        "_results",
+        "_seen",
+        "_spent",
+        "_step",
+        "_times",
+        "_values",
+        "_worker",
+    )
+
+    def __init__(self, worker: Any, graph: Registered, request: RunGraph, step: Step, on_done: OnDone) -> None:
+        self._worker = worker
+        self._graph = graph
+        self._number = request.step
+        self._times = request.times
+        self._step = step
+        self._on_done = on_done
+        self._fed = request.values[: request.fed]
+        self._lock = threading.Lock()
+        self._is_running = False  # a thread has the step, or it has ended
+        self._is_woken = False  # what it waited for may be there
+        self._begin()
+
+    def _begin(self) -> None:
+        self._at = 0
+        self._values: list[Any] | None = None
+        self._results: list[Any] = []
+        self._spent = 0.0  # seconds of work
+        self._seen = self._worker.counters.updates
+
+    def start(self) -> None:
+        """Begins the step, in this thread if it is quick."""
+        if self._graph.cost < QUICK:
+            self.wake()
+        else:
+            self._give_thread()
+
+    def wake(self) -> None:
+        """Has the step go on in this thread. If another thread has the step, that one goes on with it."""
+        with self._lock:
+            self._is_woken = True
+            if self._is_running:
+                return
+            self._is_running = True
+        run_queue.run(self._go_on)
+
+    def _go_on(self) -> None:
+        """Runs the step until it ends or has nobody who could go on with it."""
+        self._step.wake = self.wake
+        while self._was_woken():
+            try:
+                need = self._proceed()
+                if need is not None and self._step.outbox:
+                    self._step.outbox.flush()  # others may wait for that
+            except BaseException as error:
+                self._finish(None, _as_op_error(error))
+                return
+            if need is None:
+                self._end()
+                return
+            if need is Other.THREAD:
+                self._give_thread()
+                return
+            if isinstance(need, Tensors):
+                if self._step.rendezvous.ready(need.keys, self.wake):
+                    self._is_woken = True  # they have come meanwhile
+            else:
+                self._step.rendezvous.on_cancel(self.wake)  # the resource wakes it, too
+
+    def _was_woken(self) -> bool:
+        """Tells if this thread has to go on with the step. If not, it leaves the step to the one that wakes it."""
+        with self._lock:
+            self._is_running, self._is_woken = self._is_woken, False
+            return self._is_running
+
+    def _give_thread(self) -> None:
+        self._is_running = True
+        self._worker.submit(self._run_to_end)
+
+    def _run_to_end(self) -> None:
+        """Runs the step to its end, and blocks this thread where an instruction waits."""
+        self._step.wake = None
+        try:
+            self._proceed()
+        except BaseException as error:
+            self._finish(None, _as_op_error(error))
+            return
+        self._end()
+
+    def _proceed(self) -> Need | None:
+        """Runs instructions, and returns what the next one needs, or None after the last."""
+        began, waited = time.perf_counter(), self._step.waited
+        executable = self._graph.executable
+        if self._values is None:
+            self._values = executable.begin(self._fed)
+        self._at, need = executable.proceed(self._values, self._step, self._at)
+        if need is None:
+            self._results = executable.results(self._values)
+        self._spent += time.perf_counter() - began - (self._step.waited - waited)
+        return need
+
+    def _end(self) -> None:
+        """Counts a completed run. It begins the next one if more were asked for, else it answers."""
+        graph, counters, results = self._graph, self._worker.counters, self._results
+        counters.note(graph.writes, self._seen)
+        # The first run compiles, so it does not count.
+        if graph.runs:
+            graph.cost = self._spent
+        graph.runs += 1
+        if self._times > 1 and not self._worker.is_moving:
+            self._times -= 1
+            self._begin()
+            self._step.drawn = {}
+            self._is_woken = True
+            run_queue.run(self._go_on)
+        elif results or self._step.outbox:
+            self._finish(results, None)
+        else:  # the answer carries no tensors, so that steps which this one has woken come first
+            run_queue.run(lambda: self._finish(results, None))
+
+    def _finish(self, results: list[Any] | None, error: OpError | None) -> None:
+        self._worker.end_step(self._number)
+        self._values, self._fed = None, ()
+        if self._graph.runs <= 1 and self._graph.executable.overwrites_huge:
+            give_back_freed()  # programs initialise and restore once, and training needs less memory
+        if error is not None:
+            self._worker.counters.failed += 1
+        try:
+            self._on_done(results, error, self._step)
+        except OpError as gone:  # the requester has gone
+            logging.debug("The result of a step could not be delivered: %s", gone.message)
+
+
+def _as_op_error(error: BaseException) -> OpError:
+    if isinstance(error, OpError):
+        return error
+    logging.error("penstock: a step failed", exc_info=error)
+    return InternalError(f"{type(error).__name__}: {error}")
