@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 
@@ -16,6 +15,7 @@ pytest.importorskip("kubernetes", reason="the package kubernetes is not installe
 from launch.elastic_training import scale
 from launch.launching import DEADLINE, PATHS, ROOT, finish, wait_until
 from launch.small_kubernetes import SmallKubernetes
+from loopback import not_listening
 
 DIGITS = ROOT / "examples" / "digits_cluster.py"
 
@@ -64,7 +64,7 @@ if me == "ps": wait()
 
 def test_it_cannot_be_scaled_and_the_message_says_what_to_do(on_cluster, cluster, tmp_path):
     process = on_cluster("here = sys.argv[1]\nhear('over')", str(tmp_path), options=["--ps", 0, "--workers", 1])
-    running(cluster, "worker")
+    wait_until(lambda: list((tmp_path / f"penstock-{os.getuid()}").glob("*.sock")))
     found = scale(tmp_path, "--workers", 3)
     assert found.returncode == 1
     assert "tasks cannot join or leave it. Stop it, and launch it with the numbers that you want" in found.stderr
@@ -127,7 +127,6 @@ def probed(container, command, environment=None):
     return done.returncode, done.stderr.strip()
 
 
-@pytest.mark.long
 @pytest.mark.long
 def test_a_training_goes_on_after_its_parameter_server_is_killed(on_cluster, cluster, tmp_path):
     (tmp_path / "killed.told").touch()
@@ -233,9 +232,9 @@ def test_no_cluster_is_reached(launch, cluster, tmp_path):
     options = ["--on", "kubernetes", "--image", "penstock:1"]
     code, _, err = finish(launch("wait()", options=options, env={"KUBECONFIG": str(tmp_path / "none")}))
     assert code == 2 and "there is no configuration for a Kubernetes cluster" in err and "Traceback" not in err
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    config = tmp_path / "refused"
-    config.write_text(cluster.kubeconfig.read_text().replace(cluster.host, f"http://127.0.0.1:{port}"))
-    code, _, err = finish(launch("wait()", options=options, env={"KUBECONFIG": str(config)}))
-    assert code == 2 and "Connection refused" in err and f"http://127.0.0.1:{port}" in err and "Traceback" not in err
+    with not_listening() as address:
+        host = f"http://{address}"
+        config = tmp_path / "refused"
+        config.write_text(cluster.kubeconfig.read_text().replace(cluster.host, host))
+        code, _, err = finish(launch("wait()", options=options, env={"KUBECONFIG": str(config)}))
+    assert code == 2 and "Connection refused" in err and host in err and "Traceback" not in err
