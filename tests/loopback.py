@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
+from collections.abc import Iterator
 
 _any = random.SystemRandom()  # two test processes may have the same random seed
 
@@ -20,3 +22,11 @@ def free_addresses(count: int) -> list[str]:
         if f"127.0.0.1:{port}" not in addresses:
             addresses.append(f"127.0.0.1:{port}")
     return addresses
+
+
+@contextlib.contextmanager
+def not_listening() -> Iterator[str]:
+    """An address at which connections are refused: it is taken, so that no server of another test gets it."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"

@@ -14,7 +14,7 @@ from cluster.staleness_reference import RATE, ROWS, START, goal
 
 import penstock.v1 as tf
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 names = itertools.count()
 opt = tf.contrib.opt
 

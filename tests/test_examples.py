@@ -73,6 +73,7 @@ def test_a_task_without_a_cluster_says_how_to_start_one():
     assert "penstock launch examples/digits_cluster.py" in run(EXAMPLES / "digits_cluster.py", code=1)
 
 
+@pytest.mark.timeout(240)
 def test_a_jax_model_learns_in_one_process_and_on_a_cluster(tmp_path):
     program = [EXAMPLES / "jax_model.py", "--steps=200"]
     steps, accuracy = accuracy_in(run(*program))
@@ -97,6 +98,7 @@ def test_the_same_program_runs_as_a_tensorflow_script(tmp_path):
     assert line_in(run("-m", "penstock", "run", script)) == pytest.approx((3, 2), abs=0.05)
 
 
+@pytest.mark.timeout(240)
 def test_cifar10_on_two_devices_learns_and_carries_on(tmp_path):
     flags = ["--towers=2", "--batch_size=16", f"--train_dir={tmp_path}"]
     losses = losses_in(run(EXAMPLES / "cifar10_multi_device.py", *flags, "--steps=21"))

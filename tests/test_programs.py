@@ -45,7 +45,7 @@ def output_of(command, program, folder, *args):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=110,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -66,7 +66,7 @@ def test_program(program, tmp_path):
 @pytest.mark.parametrize("case", CLUSTERS)
 def test_program_on_a_cluster(case, tmp_path):
     most, args = CLUSTERS[case]
-    launch = ["launch", "--ps=1", "--workers=2", "--max-restarts=0", "--grace=20", f"--log-dir={tmp_path / 'logs'}"]
+    launch = ["launch", "--ps=1", "--workers=2", "--max-restarts=0", "--grace=60", f"--log-dir={tmp_path / 'logs'}"]
     output = output_of(launch, case.partition(",")[0], tmp_path, *args)
     losses = losses_in(output, r"\[worker:0\] ")
     assert losses[-1] < most * losses[0], losses

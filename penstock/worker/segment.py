@@ -114,6 +114,8 @@ class Segment:
         def segment(updated: Any, read: Any, inputs: Any, constants: Any, keys: Any) -> Any:
             if _caller.quick:
                 raise NeedsThread  # compiling takes long
+            # Here and not in `traced`, which others trace without compiling it: this is about what is compiled next.
+            this_thread.traced = self.program, [*map(shape_text, inputs), *map(value_text, static)]
             return traced(updated, read, inputs, constants, keys)
 
         compiled: Callable[..., Any] = self.jitted(segment)
@@ -150,7 +152,6 @@ class Segment:
             values[(id(edge[0]), edge[1])] = value.value() if isinstance(value, Borrowed) else value
         for edge, value in zip(self.plan.static, static, strict=True):
             values[(id(edge[0]), edge[1])] = value
-        this_thread.traced = this_thread.program, [*map(shape_text, inputs), *map(value_text, static)]
         big = iter(constants)
         for node in self.plan.nodes:
             if node.op.name == "Const" and node.attrs["value"].size > BIG_CONSTANT:

@@ -180,25 +180,43 @@ def test_mistakes(name: str) -> None:
         make()
 
 
-def slow(seconds: float) -> Any:
-    return D.from_generator(lambda: (time.sleep(seconds) or i for i in range(9)), tf.int64, [])
+class Slow:
+    """A dataset whose elements come when the test says so."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.dataset = D.from_generator(self._elements, tf.int64, [])
+
+    def _elements(self) -> Iterator[int]:
+        self.begun.set()
+        assert self.go.wait(60)
+        yield from range(9)
 
 
 def test_a_deadline_ends_the_wait() -> None:
-    following = slow(0.5).prefetch(1).make_one_shot_iterator().get_next()
+    slow = Slow()
+    following = slow.dataset.prefetch(1).make_one_shot_iterator().get_next()
     with tf.Session() as sess:
         with pytest.raises(tf.errors.DeadlineExceededError):
             sess.run(following, options=tf.RunOptions(timeout_in_ms=50))
+        slow.go.set()
         assert sess.run(following) == 0
 
 
 def test_closing_the_session_ends_the_wait() -> None:
-    following = slow(0.5).prefetch(1).make_one_shot_iterator().get_next()
+    slow = Slow()
+    following = slow.dataset.prefetch(1).make_one_shot_iterator().get_next()
     sess = tf.Session()
-    closing = threading.Timer(0.1, sess.close)
+
+    def close() -> None:
+        assert slow.begun.wait(60)
+        sess.close()
+
+    closing = threading.Thread(target=close)
     closing.start()
     with pytest.raises(tf.errors.CancelledError):
         sess.run(following)
+    slow.go.set()
     closing.join()
 
 
@@ -217,7 +235,7 @@ def test_abandoned_datasets_stop_their_threads() -> None:
     with tf.Session() as sess:
         for _ in range(50):
             sess.run(following)
-        late = time.monotonic() + 5
+        late = time.monotonic() + 60
         while (count := sum(t.name == "penstock-data" for t in threading.enumerate())) > 2 and time.monotonic() < late:
             time.sleep(0.01)
         assert count <= 2

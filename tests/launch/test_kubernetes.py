@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 
@@ -13,9 +12,14 @@ import pytest
 
 pytest.importorskip("kubernetes", reason="the package kubernetes is not installed")
 
+from kubernetes.config import kube_config
 from launch.elastic_training import scale
-from launch.launching import DEADLINE, PATHS, ROOT, finish, wait_until
+from launch.launching import DEADLINE, PATHS, ROOT, TASK, finish, wait_until
 from launch.small_kubernetes import SmallKubernetes
+from loopback import not_listening
+from typer.testing import CliRunner
+
+from penstock.launch.cli import app
 
 DIGITS = ROOT / "examples" / "digits_cluster.py"
 
@@ -33,6 +37,21 @@ def on_cluster(launch, cluster):
     def start(text, *args, options=(), env=(), image="penstock:1"):
         given = ["--on", "kubernetes", "--image", image, *options]
         return launch(text, *args, options=given, env={"KUBECONFIG": str(cluster.kubeconfig), **dict(env)})
+
+    return start
+
+
+@pytest.fixture
+def refused(script, monkeypatch, tmp_path):
+    """What is said about a launch that does not begin, in this process, which has loaded the client already."""
+
+    def start(config):
+        monkeypatch.setenv("KUBECONFIG", str(config))
+        monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(config))  # it is read at the import
+        command = ["launch", "--on", "kubernetes", "--image", "penstock:1", f"--log-dir={tmp_path}/logs"]
+        done = CliRunner().invoke(app, [*command, str(script(TASK + "wait()"))], obj=[])
+        assert (done.exit_code, done.stdout) == (2, "") and "Traceback" not in done.stderr
+        return done.stderr
 
     return start
 
@@ -64,7 +83,7 @@ if me == "ps": wait()
 
 def test_it_cannot_be_scaled_and_the_message_says_what_to_do(on_cluster, cluster, tmp_path):
     process = on_cluster("here = sys.argv[1]\nhear('over')", str(tmp_path), options=["--ps", 0, "--workers", 1])
-    running(cluster, "worker")
+    wait_until(lambda: list((tmp_path / f"penstock-{os.getuid()}").glob("*.sock")))
     found = scale(tmp_path, "--workers", 3)
     assert found.returncode == 1
     assert "tasks cannot join or leave it. Stop it, and launch it with the numbers that you want" in found.stderr
@@ -127,7 +146,6 @@ def probed(container, command, environment=None):
     return done.returncode, done.stderr.strip()
 
 
-@pytest.mark.long
 @pytest.mark.long
 def test_a_training_goes_on_after_its_parameter_server_is_killed(on_cluster, cluster, tmp_path):
     (tmp_path / "killed.told").touch()
@@ -222,20 +240,18 @@ def test_a_pod_that_vanishes_before_it_begins_is_named_and_replaced(on_cluster, 
     assert re.search(r"worker:0 was lost: pod program-\S+ was deleted before it began: restart 1 of 3", err), err
 
 
-def test_what_kubernetes_refuses_is_told_and_what_it_took_is_deleted(on_cluster, cluster):
+def test_what_kubernetes_refuses_is_told_and_what_it_took_is_deleted(refused, cluster):
     cluster.refuse["jobs"] = (403, 'jobs.batch is forbidden: User "me" cannot create resource "jobs"')
-    code, _, err = finish(on_cluster("wait()"))
-    assert (code, nothing_left(cluster)) == (2, True), err
+    err = refused(cluster.kubeconfig)
+    assert nothing_left(cluster), err
     assert "cannot create the Job program-" in err and "in namespace 'team'" in err and "403 jobs.batch is forb" in err
 
 
-def test_no_cluster_is_reached(launch, cluster, tmp_path):
-    options = ["--on", "kubernetes", "--image", "penstock:1"]
-    code, _, err = finish(launch("wait()", options=options, env={"KUBECONFIG": str(tmp_path / "none")}))
-    assert code == 2 and "there is no configuration for a Kubernetes cluster" in err and "Traceback" not in err
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    config = tmp_path / "refused"
-    config.write_text(cluster.kubeconfig.read_text().replace(cluster.host, f"http://127.0.0.1:{port}"))
-    code, _, err = finish(launch("wait()", options=options, env={"KUBECONFIG": str(config)}))
-    assert code == 2 and "Connection refused" in err and f"http://127.0.0.1:{port}" in err and "Traceback" not in err
+def test_no_cluster_is_reached(refused, cluster, tmp_path):
+    assert "there is no configuration for a Kubernetes cluster" in refused(tmp_path / "none")
+    with not_listening() as address:
+        host = f"http://{address}"
+        config = tmp_path / "refused"
+        config.write_text(cluster.kubeconfig.read_text().replace(cluster.host, host))
+        err = refused(config)
+    assert "Connection refused" in err and host in err

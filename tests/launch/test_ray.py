@@ -19,6 +19,7 @@ import pytest
 from launch.elastic_training import runs, scale
 from launch.launching import DEADLINE, PATHS, ROOT, TASK, wait_until
 from launch.ray_nodes import LONG, NODES, can_hide, groups_left, needs_ray, until
+from loopback import not_listening
 
 import penstock
 from penstock.launch import working_dir
@@ -171,10 +172,9 @@ def test_without_ray_the_error_says_how_to_get_it(script, tmp_path):
 
 
 def test_an_address_without_a_cluster(script):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = f"127.0.0.1:{server.getsockname()[1]}"
-    assert f"no Ray cluster answers at '{nobody}'" in refused(script, ["--address", nobody])
-    assert f"no Ray cluster answers at '{nobody}'" in refused(script, [], RAY_ADDRESS=nobody)
+    with not_listening() as nobody:
+        assert f"no Ray cluster answers at '{nobody}'" in refused(script, ["--address", nobody])
+        assert f"no Ray cluster answers at '{nobody}'" in refused(script, [], RAY_ADDRESS=nobody)
     assert "is that of Ray's client server" in refused(script, ["--address", "ray://127.0.0.1:10001"])
     assert "--address is for --on ray" in refused(script, ["--on", "local", "--address", nobody])
     assert "--wait must be positive, received 0" in refused(script, ["--wait", "0"])

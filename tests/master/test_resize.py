@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +24,7 @@ from penstock.passes.prune import prune
 from penstock.wire.control import ControlClient
 from penstock.wire.messages import RunGraph
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 class Job:
@@ -195,6 +196,10 @@ def test_a_step_that_waits_in_vain_gives_the_change_up(
         assert session.run(take) == 7
         waiting = threading.Thread(target=session.run, args=(take,))
         waiting.start()
+        end = time.monotonic() + DEADLINE
+        while not session._master.running:
+            assert time.monotonic() < end
+            time.sleep(0.01)
         with pytest.raises(OpError, match=r"Steps were still in flight 0\.2 s after they were to end"):
             job.resize(2)
         assert job.servers["worker0"].mover.membership.version == 0

@@ -18,7 +18,7 @@ from loopback import free_addresses
 import penstock.v1 as tf
 
 _ROWS = {row["id"]: row for row in load("contrib_optimizers/averaging.json")["runs"]}
-_DEADLINE = 30.0
+_DEADLINE = 60.0
 opt = tf.contrib.opt
 
 

@@ -18,7 +18,7 @@ import penstock.v1 as tf
 _STEPS = 8
 _RATE = 0.1
 _SHAPES = {"w": (6, 7), "b": (3,)}
-_DEADLINE = 30.0
+_DEADLINE = 60.0
 train = tf.train
 Gradients = dict[str, np.ndarray]
 

@@ -163,7 +163,10 @@ def test_other_optimizers_wrap_it(kind: str) -> None:
 
 
 def _steps_to(target: float, make: Callable[[Any], Any], rates: list[float], most: int) -> int:
-    """The fewest steps, over learning rates, after which the loss of all training images is below the target."""
+    """The fewest steps, over learning rates, after which the loss of all training images is below the target.
+
+    It looks at the loss after every fourth step.
+    """
     (images, labels), _ = load_digits()
     x, y = tf.placeholder(tf.float32, [None, 64]), tf.placeholder(tf.int64, [None])
     rate = tf.placeholder(tf.float32, [])
@@ -179,7 +182,7 @@ def _steps_to(target: float, make: Callable[[Any], Any], rates: list[float], mos
             for step in range(1, fewest + 1):
                 chosen = order.randint(0, len(images), 100)
                 session.run(train, {x: images[chosen].reshape(-1, 64), y: labels[chosen], rate: value})
-                if session.run(loss, {x: images.reshape(-1, 64), y: labels}) < target:
+                if step % 4 == 0 and session.run(loss, {x: images.reshape(-1, 64), y: labels}) < target:
                     fewest = step
                     break
     return fewest

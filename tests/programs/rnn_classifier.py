@@ -33,10 +33,10 @@ accuracy = tf.reduce_mean(tf.cast(tf.equal(tf.argmax(logits, 1), tf.argmax(Y, 1)
 
 with tf.Session() as sess:
     sess.run(tf.global_variables_initializer())
-    for step in range(20):
+    for step in range(30):
         batch_x, batch_y = mnist.train.next_batch(64)
         batch_x = batch_x.reshape((64, timesteps, num_input))
         sess.run(train_op, feed_dict={X: batch_x, Y: batch_y, keep: 0.9})
-        if step % 19 == 0:
+        if step % 29 == 0:
             loss, acc = sess.run([loss_op, accuracy], feed_dict={X: batch_x, Y: batch_y})
             print("loss", loss, "accuracy", acc)

@@ -38,11 +38,11 @@ sample = decode(seq2seq.GreedyEmbeddingHelper(embedding, tf.fill([batch], GO), E
 random = np.random.RandomState(0)
 with tf.Session() as sess:
     sess.run(tf.global_variables_initializer())
-    for step in range(60):
+    for step in range(40):
         words = random.randint(2, vocabulary, (batch, length))
         feed = {source: words, target: np.concatenate([words[:, ::-1], np.full([batch, 1], END)], axis=1)}
         value, _ = sess.run([loss, train], feed)
-        if step % 59 == 0:
+        if step % 39 == 0:
             print("loss", value)
     ids = sess.run(sample, feed)
     assert ids.shape[0] == batch and ids.shape[1] <= length + 1 and ids.max() < vocabulary, ids

@@ -54,10 +54,10 @@ with graph.as_default():
 with tf.Session(graph=graph) as session:
     init.run()
     average = 0.0
-    for step in range(1, 401):
+    for step in range(1, 201):
         inputs, labels = generate_batch()
         average += session.run([optimizer, loss], feed_dict={train_inputs: inputs, train_labels: labels})[1] / 50
-        if step in (50, 400):
+        if step in (50, 200):
             print("loss", average)
         average = 0.0 if step % 50 == 0 else average
     sim = similarity.eval()

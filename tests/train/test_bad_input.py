@@ -24,7 +24,7 @@ def nothing_left_behind() -> Iterator[None]:
         yield
     tf.summary.FileWriterCache.clear()
     for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive(), thread.name
 
 
@@ -209,7 +209,7 @@ def test_a_queue_closed_under_a_waiting_step(cancel: bool) -> None:
         thread.join(0.1)
         assert thread.is_alive()
         session.run(close)
-        thread.join(10)
+        thread.join(60)
     assert [type(error) for error in raised] == [tf.errors.CancelledError if cancel else tf.errors.OutOfRangeError]
     assert "fifo_queue" in str(raised[0])
 

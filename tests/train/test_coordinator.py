@@ -35,7 +35,7 @@ def test_runners_fill_a_queue_and_stop() -> None:
         taken = [session.run(queue.dequeue()) for _ in range(10)]
         assert len(set(taken)) == 10
         coord.request_stop()
-        coord.join(threads, stop_grace_period_secs=10)
+        coord.join(threads, stop_grace_period_secs=60)
     assert threading.active_count() == before
 
 
@@ -64,7 +64,7 @@ def test_an_error_of_a_runner_reaches_the_one_who_joins() -> None:
         coord = tf.train.Coordinator()
         threads = runner.create_threads(session, coord, daemon=True, start=True)
         with pytest.raises(tf.errors.InvalidArgumentError):
-            coord.join(threads, stop_grace_period_secs=10)
+            coord.join(threads, stop_grace_period_secs=60)
 
 
 def test_what_is_refused() -> None:

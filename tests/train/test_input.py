@@ -24,7 +24,7 @@ def nothing_left_behind() -> Iterator[None]:
     with tf.Graph().as_default():
         yield
     for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive(), thread.name
 
 
@@ -41,7 +41,7 @@ def _all(*fetches: Any, limit: int = 1000) -> list[Any]:
         except tf.errors.OutOfRangeError:
             pass
         coord.request_stop()
-        coord.join(threads, stop_grace_period_secs=20)
+        coord.join(threads, stop_grace_period_secs=60)
     return found
 
 

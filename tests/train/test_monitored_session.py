@@ -26,7 +26,7 @@ def nothing_left_behind() -> Iterator[None]:
         yield
     FileWriterCache.clear()
     for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive(), thread.name
 
 
@@ -235,10 +235,11 @@ def test_supervisor(tmp_path: Path) -> None:
         while not sv.should_stop():
             session.run(op)
             if not (tf.train.latest_checkpoint(tmp_path) or "-0").endswith("-0") and len(calls) > 1:
-                saved.set()
-                sv.request_stop()
+                sv.summary_writer.flush()
+                if any(v.tag == "step" for event in _events(tmp_path) for v in event.summary.value):
+                    saved.set()
+                    sv.request_stop()
     assert saved.is_set() and sv.should_stop()
-    assert any(v.tag == "step" for event in _events(tmp_path) for v in event.summary.value)
     with tf.Graph().as_default():
         step, op = _counter()
         again = tf.train.Supervisor(logdir=str(tmp_path), summary_op=None)

@@ -222,15 +222,17 @@ def test_saves_while_steps_update(tmp_path: Path, dtype: str) -> None:
         raised = tf.group(*[v.assign_add(tf.ones([1 << 19], dtype)) for v in large])
         saver = tf.train.Saver(max_to_keep=2)
         session.run(tf.global_variables_initializer())
-        over = threading.Event()
+        begun, over = threading.Event(), threading.Event()
 
         def update() -> None:
             while not over.is_set():
                 session.run(raised)
+                begun.set()
 
         thread = threading.Thread(target=update)
         thread.start()
         try:
+            assert begun.wait(60)
             paths = [saver.save(session, str(tmp_path / "m"), i, write_meta_graph=False) for i in range(8)]
         finally:
             over.set()

@@ -14,7 +14,7 @@ import pytest
 import penstock.v1 as tf
 from penstock.ops.queue.shard_resources import Shards as ShardsResource
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 _names = itertools.count()
 pytestmark = pytest.mark.timeout(120)
 

@@ -279,7 +279,7 @@ def test_values_of_an_asynchronous_checkpoint_are_those_of_the_call(
     write = checkpoint_writing.write
 
     def late(*args: Any) -> None:
-        assert go.wait(30)
+        assert go.wait(60)
         write(*args)
 
     monkeypatch.setattr(checkpoint_writing, "write", late)

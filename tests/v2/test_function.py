@@ -238,7 +238,7 @@ def test_threads_share_a_function() -> None:
 
     def work() -> None:
         try:
-            gate.wait(10)
+            gate.wait(60)
             for _ in range(50):
                 add(tf.constant(1))
         except BaseException as error:

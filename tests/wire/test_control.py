@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from leaks import leak_check
+from loopback import not_listening
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import penstock.v1 as tf
@@ -242,16 +244,23 @@ def test_addresses_that_are_none(address: str) -> None:
 
 
 def test_nobody_is_there() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
     said: list[str] = []
-    with pytest.raises(UnavailableError, match=f"nothing answers at 127.0.0.1:{port}"):
-        wait_until_listening(f"127.0.0.1:{port}", 0.3, lambda why, seconds: said.append(why), every=0.1)
-    assert said
-    client = ControlClient(f"127.0.0.1:{port}")
-    with pytest.raises(UnavailableError, match="No answer from"):
-        client.get_status(timeout=5.0)
-    client.close()
+    ended = threading.Event()
+
+    def say(why: str, seconds: float) -> None:
+        said.append(why)
+        ended.set()
+
+    with not_listening() as address:
+        with pytest.raises(UnavailableError, match=f"nothing answers at {address}"):
+            wait_until_listening(address, DEADLINE, say, every=0.1, ended=ended)
+        with pytest.raises(UnavailableError, match=f"nothing answers at {address}"):
+            wait_until_listening(address, 0.2, say)
+        client = ControlClient(address)
+        with pytest.raises(UnavailableError, match="No answer from"):
+            client.get_status(timeout=DEADLINE)
+        client.close()
+    assert len(said) == 1
 
 
 def test_somebody_else_is_there() -> None:
@@ -293,7 +302,7 @@ def test_strangers_are_refused(job: Credentials, other_job: Credentials, caplog:
             client = ControlClient(server.address, credentials)
             for _ in range(2):
                 with pytest.raises(error):
-                    client.get_status(timeout=5.0)
+                    client.get_status(timeout=DEADLINE)
             client.close()
         client = ControlClient(server.address, job)
         assert client.get_status().task == server.name

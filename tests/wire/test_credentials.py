@@ -29,7 +29,7 @@ from penstock.wire.credentials import (
     require_safe,
 )
 
-DEADLINE = 10
+DEADLINE = 60
 DAY = datetime.timedelta(days=1)
 NOW = datetime.datetime.now(datetime.UTC)
 

@@ -23,6 +23,7 @@ from penstock.worker.compilation import (
     noted,
     this_thread,
 )
+from penstock.worker.segment import Segment
 
 DEADLINE = 60.0
 
@@ -109,6 +110,20 @@ def test_shapes_of_a_trace_that_failed_are_not_those_of_the_next_program():
     with Program(log, "fc", ["x"]).compiling():
         lowered.compile()
     assert [(c.segment, c.shapes) for c in log.recent()] == [("fc", "")]
+
+
+def test_a_trace_that_is_not_compiled_is_not_that_of_the_program_called_last(monkeypatch):
+    """Its shapes are not those of the program that is compiled next, which may have been traced before."""
+    segments, make = [], Segment.__init__
+    monkeypatch.setattr(Segment, "__init__", lambda self, *given: segments.append(self) or make(self, *given))
+    with tf.Graph().as_default(), tf.Session() as session:
+        x, y = tf.placeholder(tf.float32, [None]), tf.placeholder(tf.float32, [None])
+        session.run(x + y, {x: [1.0], y: [2.0]})
+        session.run(x * 2.0, {x: [1.0]})
+    two_inputs, last = segments
+    assert this_thread.program is last.program
+    jax.eval_shape(two_inputs.traced(()), [], [], [np.ones(3), np.ones(3)], [], None)
+    assert this_thread.traced == (None, ())
 
 
 def test_single_operations_of_jax_are_no_segments():

@@ -44,12 +44,22 @@ assert wait_idle(60)
 print(json.dumps([log.count + elsewhere().count, log.loaded + elsewhere().loaded, kept.tolist()]))
 """
 
+_SMALL_PROGRAM = """
+import json
+import penstock.v1 as tf
 
-def start(folder, **environment):
+with tf.Session() as session:
+    session.run(tf.tanh(tf.placeholder_with_default([1.0, 2.0], [None])))
+    log = session._master.tasks.default.worker.compilations
+print(json.dumps([log.count, log.loaded, []]))
+"""
+
+
+def start(folder, program=_PROGRAM, **environment):
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     settings = {**os.environ, "PYTHONPATH": paths, "PENSTOCK_CACHE_DIR": str(folder)}
     settings |= {"PENSTOCK_TIER": "exact", **environment}
-    command = [sys.executable, "-c", _PROGRAM]
+    command = [sys.executable, "-c", program]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=settings)
 
 
@@ -103,14 +113,14 @@ def test_damaged_programs_are_compiled_anew(first, filled):
 
 
 def test_it_can_be_turned_off(tmp_path):
-    compiled, loaded, _, _ = result(start("", HOME=str(tmp_path)))
+    compiled, loaded, _, _ = result(start("", _SMALL_PROGRAM, HOME=str(tmp_path)))
     assert compiled > 0 and loaded == 0
     assert [path.name for path in tmp_path.iterdir() if path.name != ".nv"] == []  # a folder of the GPU driver
 
 
 def test_a_folder_that_cannot_be_used_is_told_of_once(tmp_path):
     (tmp_path / "file").write_text("")
-    compiled, _, _, said = result(start(tmp_path / "file" / "folder"))
+    compiled, _, _, said = result(start(tmp_path / "file" / "folder", _SMALL_PROGRAM))
     assert compiled > 0 and said.count("PENSTOCK_CACHE_DIR") == 1
 
 

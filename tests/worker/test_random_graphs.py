@@ -11,7 +11,7 @@ from random_graphs import STEPS, WIDTH, Steps, few, graphs
 
 import penstock.v1 as tf
 
-SIZES = (5, 2, 9, 17, 1, 6)
+SIZES = (5, 2, 17, 1)
 
 
 def _results(steps: Steps) -> list[Any]:

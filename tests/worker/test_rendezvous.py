@@ -73,7 +73,7 @@ class _Recv:
     name, keys, tensors = "recv", [1], {1: "w:0"}
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 def test_a_step_that_is_cancelled_just_before_it_waits() -> None:
     """It was not cancelled when it looked, and is by the time it has begun to wait."""
     step = Step(Cancellation())

@@ -60,10 +60,10 @@ def test_closing_the_session_wakes_whoever_waits(waiting: threading.Semaphore) -
         session = tf.Session()
     blocked = [in_thread(lambda op=op: session.run(op)) for op in (take, put)]
     for _ in blocked:
-        assert waiting.acquire(timeout=10)
+        assert waiting.acquire(timeout=60)
     session.close()
     for thread, results in blocked:
-        thread.join(10)
+        thread.join(60)
         assert results == ["CancelledError"]
 
 
@@ -102,7 +102,7 @@ def test_many_threads_lose_and_double_nothing() -> None:
         writers = [in_thread(lambda i=i: [session.run(put, {value: i * 10 + j}) for j in range(10)]) for i in range(3)]
         readers = [in_thread(lambda: [int(session.run(take)) for _ in range(15)]) for _ in range(2)]
         for thread, _ in writers + readers:
-            thread.join(30)
+            thread.join(60)
         assert sorted(v for _, results in readers for v in results[0]) == list(range(30))
         assert session.run(size) == 0
 
@@ -113,7 +113,7 @@ def test_batches_may_be_larger_than_the_queue() -> None:
         put, take = queue.enqueue_many([[1, 2, 3, 4, 5]]), queue.dequeue_many(5)
         thread, results = in_thread(lambda: session.run(take).tolist())
         session.run(put)
-        thread.join(10)
+        thread.join(60)
         assert results == [[1, 2, 3, 4, 5]]
 
 
