@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cluster.gates import gate_queues
 from loopback import free_addresses
@@ -26,6 +26,20 @@ KEEPALIVE = 6
 LOST = {"PENSTOCK_KEEPALIVE_SECS": str(KEEPALIVE)}
 LOST_SOON = {"PENSTOCK_KEEPALIVE_SECS": "2"}  # where a session is made again if a task was lost by mistake
 LOST_LATE = {"PENSTOCK_KEEPALIVE_SECS": "15"}  # for tasks whose peer is the test's own process, which may pause
+
+
+T = TypeVar("T")
+
+
+def when_back(step: Callable[[], T]) -> T:
+    """Returns what a step returns, once tasks that were frozen are connected again: some notice late that they were."""
+    end = time.monotonic() + DEADLINE
+    while True:
+        try:
+            return step()
+        except tf.errors.UnavailableError:
+            if time.monotonic() > end:
+                raise
 
 
 class Process:

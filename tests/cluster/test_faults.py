@@ -67,6 +67,13 @@ def counted(cluster: Cluster, pattern: str) -> int:
     return sum(len(p.find(pattern)) for name in ("worker0", "worker1") for p in cluster.of(name))
 
 
+def variants(*strikes: str, mode: str = "", long: bool = False) -> Any:
+    """Parameters of a test: what happens at which moment, or to whom, such as "kill push"."""
+    pairs = [tuple(strike.split()) for strike in strikes]
+    marks = [pytest.mark.long] if long else []
+    return pytest.param(*([mode] if mode else []), pairs, marks=marks, id=" ".join([mode, *strikes]).strip())
+
+
 def gated(cluster: Cluster, worker: str, moment: str, victim: str, fault: str) -> None:
     """A fault while a step of `worker` is at a gate; the step is retried unless the worker itself was killed."""
     cluster.write(f"{worker}.moment", moment)
@@ -77,29 +84,33 @@ def gated(cluster: Cluster, worker: str, moment: str, victim: str, fault: str) -
         cluster.open_gate(moment)
 
 
-def test_a_worker_rejoins(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "strikes", [variants("kill push", "freeze pull"), variants("kill pull", "freeze push", long=True)]
+)
+def test_a_worker_rejoins(tmp_path: Path, strikes: list[tuple[str, str]]) -> None:
     """Killed or frozen while it waits for the chief, in a pull and in a push: no update is lost."""
     with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.write("hold.worker0.start")
         cluster.start("ps0", "worker0", "worker1", mode="monitored")
         waits = "Waiting until the chief has initialised the model .*not initialized: global_step"
-        cluster["worker1"].wait_for(waits)
-        strike(cluster, "worker1", "kill")
-        cluster["worker1"].wait_for(waits)
-        cluster["worker1"].wait_for_more(waits, after=partial(strike, cluster, "worker1", "freeze"))
+        for fault in FAULTS:
+            cluster["worker1"].wait_for(waits)
+            strike(cluster, "worker1", fault)
         (tmp_path / "hold.worker0.start").unlink()
         makes_progress(cluster, "worker0", "worker1")
-        for fault in FAULTS:
-            for moment in ("pull", "push"):
-                gated(cluster, "worker1", moment, "worker1", fault)
-                makes_progress(cluster, "worker0", "worker1")
+        for fault, moment in strikes:
+            gated(cluster, "worker1", moment, "worker1", fault)
+            makes_progress(cluster, "worker0", "worker1")
         step, total, w = ends(cluster)
         assert step == total == w
         assert counted(cluster, "^ack") <= step <= counted(cluster, "^try") + counted(cluster, "is lost")
 
 
-@pytest.mark.parametrize("moments", [("push", "save"), pytest.param(("pull",), marks=pytest.mark.long)])
-def test_the_chief_comes_back(tmp_path: Path, moments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "strikes",
+    [variants("kill push", "kill save", "freeze save"), variants("kill pull", "freeze pull", "freeze push", long=True)],
+)
+def test_the_chief_comes_back(tmp_path: Path, strikes: list[tuple[str, str]]) -> None:
     """Killed or frozen while it initialises, in a pull, a push and a save: the others continue, no update is lost."""
     with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.write("hold.worker0.init")
@@ -110,10 +121,9 @@ def test_the_chief_comes_back(tmp_path: Path, moments: tuple[str, ...]) -> None:
         (tmp_path / "hold.worker0.init").unlink()
         cluster.start("worker1")
         makes_progress(cluster, "worker0", "worker1")
-        for fault in FAULTS:
-            for moment in moments:
-                gated(cluster, "worker0", moment, "worker0", fault)
-                makes_progress(cluster, "worker0", "worker1")
+        for fault, moment in strikes:
+            gated(cluster, "worker0", moment, "worker0", fault)
+            makes_progress(cluster, "worker0", "worker1")
         step, total, w = ends(cluster)
         assert step == total == w
         assert counted(cluster, "^ack") <= step <= counted(cluster, "^try") + counted(cluster, "is lost")
@@ -125,27 +135,26 @@ def test_the_chief_comes_back(tmp_path: Path, moments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "killed_in", "frozen_in"),
+    ("mode", "strikes"),
     [
-        ("monitored", ["save", "push"], ["push"]),
-        pytest.param("monitored", ["pull"], ["pull", "save"], marks=pytest.mark.long),
-        pytest.param("supervised", ["pull", "save", "push"], ["pull", "save", "push"], marks=pytest.mark.long),
+        variants("kill save", "kill push", "freeze push", mode="monitored"),
+        variants("kill pull", "freeze pull", "freeze save", mode="monitored", long=True),
+        variants("kill pull", "kill save", "kill push", mode="supervised", long=True),
+        variants("freeze pull", "freeze save", "freeze push", mode="supervised", long=True),
     ],
 )
-def test_the_parameter_server_comes_back_empty(
-    tmp_path: Path, mode: str, killed_in: list[str], frozen_in: list[str]
-) -> None:
+def test_the_parameter_server_comes_back_empty(tmp_path: Path, mode: str, strikes: list[tuple[str, str]]) -> None:
     """Killed or frozen at the start, in a pull, a push and a save: no worker restarts, and training does not either."""
     with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.write("hold.worker0.start")
         cluster.start("ps0", "worker0", "worker1", mode=mode)
         waits = "Waiting until the chief has initialised the model"
         cluster["worker1"].wait_for(waits)
-        for fault in FAULTS:
+        for fault in reversed(FAULTS):  # a worker that still waits tells of another loss only after 10 s
             cluster["worker1"].wait_for_more(waits, after=partial(strike, cluster, "ps0", fault))
         (tmp_path / "hold.worker0.start").unlink()
         makes_progress(cluster, "worker0", "worker1")
-        for fault, moment in [*(("kill", m) for m in killed_in), *(("freeze", m) for m in frozen_in)]:
+        for fault, moment in strikes:
             worker = "worker0" if moment == "save" else "worker1"
             cluster["worker0"].wait_for_more("Saving checkpoint", 2)  # when a second begins, one is complete
             before = int(re.findall(r"\d+$", tf.train.latest_checkpoint(tmp_path / "train"))[0])
@@ -186,20 +195,18 @@ def test_what_is_lost_without_checkpoints_is_told(tmp_path: Path, mode: str) -> 
 @pytest.mark.parametrize(
     ("mode", "strikes"),
     [
-        ("monitored", ["kill worker1", "freeze worker0", "kill ps0"]),
-        pytest.param("monitored", ["freeze worker1", "kill worker0", "freeze ps0"], marks=pytest.mark.long),
-        pytest.param(
-            "supervised", ["kill worker0", "freeze worker0", "kill ps0", "freeze ps0"], marks=pytest.mark.long
-        ),
+        variants("kill worker1", "freeze worker0", "kill ps0", mode="monitored"),
+        variants("freeze worker1", "kill worker0", "freeze ps0", mode="monitored", long=True),
+        variants("kill worker0", "freeze worker0", "kill ps0", "freeze ps0", mode="supervised", long=True),
     ],
 )
-def test_synchronous_training_goes_on(tmp_path: Path, mode: str, strikes: list[str]) -> None:
+def test_synchronous_training_goes_on(tmp_path: Path, mode: str, strikes: list[tuple[str, str]]) -> None:
     """Killed or frozen while a replica waits for a token: the replica logs that, and continues when all are back."""
-    killed = {"worker0", *(each.removeprefix("kill ") for each in strikes)}
+    killed = {"worker0", *(victim for fault, victim in strikes if fault == "kill")}
     with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.start("ps0", "worker0", "worker1", mode=mode, sync=1)
         makes_progress(cluster, "worker0", "worker1")
-        for fault, victim in map(str.split, strikes):
+        for fault, victim in strikes:
             # One replica does not take part, the other waits for it.
             idle, waiting = ("worker0", "worker1") if victim == "worker1" else ("worker1", "worker0")
             cluster[idle].wait_for_more("held at step", after=partial(cluster.write, f"hold.{idle}.step"))
