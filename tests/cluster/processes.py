@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cluster.gates import gate_queues
 from loopback import free_addresses
@@ -21,9 +21,25 @@ import penstock.v1 as tf
 
 TRAINER = Path(__file__).with_name("trainer.py")
 DEADLINE = 60.0  # seconds for anything that should happen
-KEEPALIVE = 2  # seconds of silence after which a task is lost, where tests freeze one
-LOST_SOON = {"PENSTOCK_KEEPALIVE_SECS": str(KEEPALIVE)}
+# Seconds of silence after which a task is lost, where tests freeze one: a busy machine may stop others for a while.
+KEEPALIVE = 6
+LOST = {"PENSTOCK_KEEPALIVE_SECS": str(KEEPALIVE)}
+LOST_SOON = {"PENSTOCK_KEEPALIVE_SECS": "2"}  # where a session is made again if a task was lost by mistake
 LOST_LATE = {"PENSTOCK_KEEPALIVE_SECS": "15"}  # for tasks whose peer is the test's own process, which may pause
+
+
+T = TypeVar("T")
+
+
+def when_back(step: Callable[[], T]) -> T:
+    """Returns what a step returns, once tasks that were frozen are connected again: some notice late that they were."""
+    end = time.monotonic() + DEADLINE
+    while True:
+        try:
+            return step()
+        except tf.errors.UnavailableError:
+            if time.monotonic() > end:
+                raise
 
 
 class Process:
@@ -44,6 +60,10 @@ class Process:
     @property
     def pid(self) -> int:
         return self._child.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._child.poll() is not None
 
     def _read(self, log: Path) -> None:
         assert self._child.stdout is not None
@@ -70,9 +90,11 @@ class Process:
         assert len(found) >= count, f"{self.name} did not print '{pattern}' {count} times:\n{self.tail()}"
         return found[-1]
 
-    def wait_for_more(self, pattern: str, more: int = 1) -> re.Match[str]:
-        """Waits until a pattern has occurred `more` times more than now."""
-        return self.wait_for(pattern, len(self.find(pattern)) + more)
+    def wait_for_more(self, pattern: str, more: int = 1, after: Callable[[], Any] = lambda: None) -> re.Match[str]:
+        """Waits until a pattern has occurred `more` times more than before `after` was called."""
+        seen = len(self.find(pattern))
+        after()
+        return self.wait_for(pattern, seen + more)
 
     def tail(self) -> str:
         """Its last lines."""
@@ -130,8 +152,12 @@ class Cluster:
         for process in self._all:
             process.close()
         if kind is not None:
-            for process in self._all:
-                print(f"---- {process.name}\n{process.tail()}")
+            self.show()
+
+    def show(self) -> None:
+        """Prints the last lines of all processes, for a test that has failed."""
+        for process in self._all:
+            print(f"---- {process.name}\n{process.tail()}")
 
     def __getitem__(self, name: str) -> Process:
         return self._tasks[name]
@@ -169,6 +195,14 @@ class Cluster:
     def thaw(self, name: str) -> None:
         """Lets a frozen task continue."""
         self[name].signal(signal.SIGCONT)
+
+    def bring_back(self) -> None:
+        """Starts tasks again that have ended, and thaws the others."""
+        for name, process in list(self._tasks.items()):
+            if process.has_ended:
+                self.start(name)
+            else:
+                self.thaw(name)
 
     def write(self, name: str, text: str = "") -> None:
         """Leaves a file for the trainers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from itertools import product
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,16 @@ def nothing_left_behind() -> Iterator[None]:
 
 def strike(cluster: Cluster, victim: str, fault: str, worker: str = "worker1") -> None:
     """Kills or freezes a task; brings it back once another, `worker` or the parameter server, has noticed."""
-    witness, sign = "ps0", f"the link to /job:worker/.*{victim[-1]} has"
-    if victim.startswith("ps"):
-        witness, sign = worker, "is lost"
-    seen = len(cluster[witness].find(sign))
     if fault == "kill":
         cluster.kill(victim)
         cluster.start(victim)
-    else:
-        cluster.freeze(victim)
-        cluster[witness].wait_for(sign, seen + 1)
-        cluster.thaw(victim)
+        return
+    # Not only that a link has ended: those of an earlier process of the task may end late.
+    witness, sign = "ps0", f"the link to /job:worker/.*{victim[-1]} has ended: .*no sign of life"
+    if victim.startswith("ps"):
+        witness, sign = worker, "is lost"
+    cluster[witness].wait_for_more(sign, after=partial(cluster.freeze, victim))
+    cluster.thaw(victim)
 
 
 def makes_progress(cluster: Cluster, *workers: str) -> None:
@@ -68,6 +67,13 @@ def counted(cluster: Cluster, pattern: str) -> int:
     return sum(len(p.find(pattern)) for name in ("worker0", "worker1") for p in cluster.of(name))
 
 
+def variants(*strikes: str, mode: str = "", long: bool = False) -> Any:
+    """Parameters of a test: what happens at which moment, or to whom, such as "kill push"."""
+    pairs = [tuple(strike.split()) for strike in strikes]
+    marks = [pytest.mark.long] if long else []
+    return pytest.param(*([mode] if mode else []), pairs, marks=marks, id=" ".join([mode, *strikes]).strip())
+
+
 def gated(cluster: Cluster, worker: str, moment: str, victim: str, fault: str) -> None:
     """A fault while a step of `worker` is at a gate; the step is retried unless the worker itself was killed."""
     cluster.write(f"{worker}.moment", moment)
@@ -78,7 +84,10 @@ def gated(cluster: Cluster, worker: str, moment: str, victim: str, fault: str) -
         cluster.open_gate(moment)
 
 
-def test_a_worker_rejoins(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "strikes", [variants("kill push", "freeze pull"), variants("kill pull", "freeze push", long=True)]
+)
+def test_a_worker_rejoins(tmp_path: Path, strikes: list[tuple[str, str]]) -> None:
     """Killed or frozen while it waits for the chief, in a pull and in a push: no update is lost."""
     with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.write("hold.worker0.start")
@@ -87,19 +96,21 @@ def test_a_worker_rejoins(tmp_path: Path) -> None:
         for fault in FAULTS:
             cluster["worker1"].wait_for(waits)
             strike(cluster, "worker1", fault)
-        cluster["worker1"].wait_for_more(waits)
         (tmp_path / "hold.worker0.start").unlink()
         makes_progress(cluster, "worker0", "worker1")
-        for fault in FAULTS:
-            for moment in ("pull", "push"):
-                gated(cluster, "worker1", moment, "worker1", fault)
-                makes_progress(cluster, "worker0", "worker1")
+        for fault, moment in strikes:
+            gated(cluster, "worker1", moment, "worker1", fault)
+            makes_progress(cluster, "worker0", "worker1")
         step, total, w = ends(cluster)
         assert step == total == w
         assert counted(cluster, "^ack") <= step <= counted(cluster, "^try") + counted(cluster, "is lost")
 
 
-def test_the_chief_comes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "strikes",
+    [variants("kill push", "kill save", "freeze save"), variants("kill pull", "freeze pull", "freeze push", long=True)],
+)
+def test_the_chief_comes_back(tmp_path: Path, strikes: list[tuple[str, str]]) -> None:
     """Killed or frozen while it initialises, in a pull, a push and a save: the others continue, no update is lost."""
     with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.write("hold.worker0.init")
@@ -110,10 +121,9 @@ def test_the_chief_comes_back(tmp_path: Path) -> None:
         (tmp_path / "hold.worker0.init").unlink()
         cluster.start("worker1")
         makes_progress(cluster, "worker0", "worker1")
-        for fault in FAULTS:
-            for moment in ("pull", "push", "save"):
-                gated(cluster, "worker0", moment, "worker0", fault)
-                makes_progress(cluster, "worker0", "worker1")
+        for fault, moment in strikes:
+            gated(cluster, "worker0", moment, "worker0", fault)
+            makes_progress(cluster, "worker0", "worker1")
         step, total, w = ends(cluster)
         assert step == total == w
         assert counted(cluster, "^ack") <= step <= counted(cluster, "^try") + counted(cluster, "is lost")
@@ -125,25 +135,26 @@ def test_the_chief_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "frozen_in"),
+    ("mode", "strikes"),
     [
-        ("monitored", ["push"]),
-        pytest.param("monitored", ["pull", "save"], marks=pytest.mark.long),
-        pytest.param("supervised", ["pull", "save", "push"], marks=pytest.mark.long),
+        variants("kill save", "kill push", "freeze push", mode="monitored"),
+        variants("kill pull", "freeze pull", "freeze save", mode="monitored", long=True),
+        variants("kill pull", "kill save", "kill push", mode="supervised", long=True),
+        variants("freeze pull", "freeze save", "freeze push", mode="supervised", long=True),
     ],
 )
-def test_the_parameter_server_comes_back_empty(tmp_path: Path, mode: str, frozen_in: list[str]) -> None:
+def test_the_parameter_server_comes_back_empty(tmp_path: Path, mode: str, strikes: list[tuple[str, str]]) -> None:
     """Killed or frozen at the start, in a pull, a push and a save: no worker restarts, and training does not either."""
     with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.write("hold.worker0.start")
         cluster.start("ps0", "worker0", "worker1", mode=mode)
-        cluster["worker1"].wait_for("Waiting until the chief has initialised the model")
-        for fault in FAULTS:
-            strike(cluster, "ps0", fault)
-            cluster["worker1"].wait_for_more("Waiting until the chief has initialised the model")
+        waits = "Waiting until the chief has initialised the model"
+        cluster["worker1"].wait_for(waits)
+        for fault in reversed(FAULTS):  # a worker that still waits tells of another loss only after 10 s
+            cluster["worker1"].wait_for_more(waits, after=partial(strike, cluster, "ps0", fault))
         (tmp_path / "hold.worker0.start").unlink()
         makes_progress(cluster, "worker0", "worker1")
-        for fault, moment in [*product(["kill"], ["pull", "save", "push"]), *product(["freeze"], frozen_in)]:
+        for fault, moment in strikes:
             worker = "worker0" if moment == "save" else "worker1"
             cluster["worker0"].wait_for_more("Saving checkpoint", 2)  # when a second begins, one is complete
             before = int(re.findall(r"\d+$", tf.train.latest_checkpoint(tmp_path / "train"))[0])
@@ -182,35 +193,32 @@ def test_what_is_lost_without_checkpoints_is_told(tmp_path: Path, mode: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("mode", "victims"),
+    ("mode", "strikes"),
     [
-        ("monitored", ["worker1", "worker0", "ps0"]),
-        pytest.param("supervised", ["worker0", "ps0"], marks=pytest.mark.long),
+        variants("kill worker1", "freeze worker0", "kill ps0", mode="monitored"),
+        variants("freeze worker1", "kill worker0", "freeze ps0", mode="monitored", long=True),
+        variants("kill worker0", "freeze worker0", "kill ps0", "freeze ps0", mode="supervised", long=True),
     ],
 )
-def test_synchronous_training_goes_on(tmp_path: Path, mode: str, victims: list[str]) -> None:
+def test_synchronous_training_goes_on(tmp_path: Path, mode: str, strikes: list[tuple[str, str]]) -> None:
     """Killed or frozen while a replica waits for a token: the replica logs that, and continues when all are back."""
+    killed = {"worker0", *(victim for fault, victim in strikes if fault == "kill")}
     with Cluster(tmp_path, **LOST_SOON) as cluster:
         cluster.start("ps0", "worker0", "worker1", mode=mode, sync=1)
         makes_progress(cluster, "worker0", "worker1")
-        for victim in victims:
-            for fault in FAULTS:
-                # One replica does not take part, the other waits for it.
-                idle, waiting = ("worker0", "worker1") if victim == "worker1" else ("worker1", "worker0")
-                cluster.write(f"hold.{idle}.step")
-                cluster[idle].wait_for_more("held at step")
-                cluster.until(lambda: _accumulator().num_accumulated(), lambda count: count == 1)
-                cluster[waiting].wait_for_more("A step has been waiting")
-                strike(cluster, victim, fault, waiting)
-                (tmp_path / f"hold.{idle}.step").unlink()
-                makes_progress(cluster, "worker0", "worker1")
-        if "worker0" in victims:
-            cluster.kill("worker0")
-            cluster["worker1"].wait_for_more("A step has been waiting")
-            cluster.start("worker0")
+        for fault, victim in strikes:
+            # One replica does not take part, the other waits for it.
+            idle, waiting = ("worker0", "worker1") if victim == "worker1" else ("worker1", "worker0")
+            cluster[idle].wait_for_more("held at step", after=partial(cluster.write, f"hold.{idle}.step"))
+            cluster.until(lambda: _accumulator().num_accumulated(), lambda count: count == 1)
+            strike(cluster, victim, fault, waiting)
+            (tmp_path / f"hold.{idle}.step").unlink()
             makes_progress(cluster, "worker0", "worker1")
+        cluster["worker1"].wait_for_more("A step has been waiting", after=partial(cluster.kill, "worker0"))
+        cluster.start("worker0")
+        makes_progress(cluster, "worker0", "worker1")
         ends(cluster)
-        assert all(len(cluster.of(w)) == 1 for w in ("worker0", "worker1") if w not in victims)
+        assert all(len(cluster.of(w)) == 1 for w in ("worker0", "worker1") if w not in killed)
 
 
 @pytest.mark.long
@@ -221,8 +229,7 @@ def test_a_parameter_server_without_the_tokens_comes_back(tmp_path: Path) -> Non
         cluster.start("ps0", "ps1", "worker0", "worker1", mode="monitored", sync=1, input=0)
         makes_progress(cluster, "worker0", "worker1")
         for fault in FAULTS:
-            cluster.write("hold.worker1.step")
-            cluster["worker1"].wait_for_more("held at step")
+            cluster["worker1"].wait_for_more("held at step", after=partial(cluster.write, "hold.worker1.step"))
             cluster.until(lambda: _accumulator().num_accumulated(), lambda count: count == 1, "ps1")
             strike(cluster, "ps1", fault, "worker0")
             (tmp_path / "hold.worker1.step").unlink()

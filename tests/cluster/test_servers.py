@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cluster.gates import gate_queues
-from cluster.processes import DEADLINE, KEEPALIVE, LOST_SOON, Cluster
+from cluster.processes import DEADLINE, KEEPALIVE, LOST, Cluster, when_back
 from leaks import leak_check
 
 import penstock.v1 as tf
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A parameter server and two workers that do nothing by themselves."""
-    with leak_check(), Cluster(tmp_path_factory.mktemp("servers"), **LOST_SOON) as cluster:
+    with leak_check(), Cluster(tmp_path_factory.mktemp("servers"), **LOST) as cluster:
         cluster.start("ps0", "worker0", "worker1", mode="join")
         for name in ("ps0", "worker0", "worker1"):
             cluster[name].wait_for("serves")
@@ -109,18 +110,17 @@ def test_a_client_vanishes_while_it_waits_in_a_queue(servers: Cluster, fault: st
         assert client.find("UnavailableError.*(Lost the connection|No connection)")
 
 
-def test_a_task_is_frozen_while_it_takes_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_is_frozen_while_it_takes_a_graph(servers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_KEEPALIVE_SECS", str(KEEPALIVE))
-    with Cluster(tmp_path, workers=0) as cluster:
-        cluster.start("ps0", mode="join")
-        cluster["ps0"].wait_for("serves")
-        with tf.Session(cluster.target("ps0")) as session:
-            assert session.run(tf.constant(1.0) + 1.0) == 2.0
-            cluster.freeze("ps0")
+    with tf.Session(servers.target("ps0")) as session:
+        assert session.run(tf.constant(1.0) + 1.0) == 2.0
+        servers.freeze("ps0")
+        try:
             with pytest.raises(tf.errors.UnavailableError, match=r"task:0 while it took a graph: .*no sign of life"):
                 session.run(tf.constant(2.0) + 2.0)
-            cluster.thaw("ps0")
-            assert session.run(tf.constant(3.0) + 3.0) == 6.0
+        finally:
+            servers.thaw("ps0")
+        assert when_back(lambda: session.run(tf.constant(3.0) + 3.0)) == 6.0
 
 
 def _wait_for_sessions(servers: Cluster, count: int) -> None:
@@ -142,19 +142,24 @@ def test_every_acknowledged_update_counts(tmp_path: Path) -> None:
     def said(what: str) -> int:
         return sum(len(p.find(what)) for worker in ("worker0", "worker1") for p in cluster.of(worker))
 
-    with Cluster(tmp_path, **LOST_SOON) as cluster:
-        cluster.start("ps0", "worker0", "worker1", mode="count", steps=200)
-        assert [cluster[worker].end() for worker in ("worker0", "worker1")] == [0, 0]
-        assert counter() == said("^ack") == 400
-        cluster.start("worker0", "worker1", mode="count", steps=600)
-        cluster["worker1"].wait_for("^ack", 50)
+    with Cluster(tmp_path, **LOST) as cluster:
+        cluster.start("ps0", "worker0", "worker1", mode="count")
+        for worker in ("worker0", "worker1"):
+            cluster[worker].wait_for("^ack", 100)
+        for worker in ("worker0", "worker1"):
+            cluster[worker].wait_for_more("held at step", after=partial(cluster.write, f"hold.{worker}.step"))
+        assert counter() == said("^ack") == said("^try")
+        for worker in ("worker0", "worker1"):
+            (tmp_path / f"hold.{worker}.step").unlink()
+        cluster["worker1"].wait_for_more("^ack", 50)
         cluster.kill("worker1")
         cluster.start("worker1")
         cluster["worker1"].wait_for("^ack", 50)
         cluster.freeze("worker1")
-        cluster["ps0"].wait_for("link to /job:worker/.*1 has ended", 2)
+        cluster["ps0"].wait_for("link to /job:worker/.*1 has ended: .*no sign of life")
         cluster.thaw("worker1")
         cluster["worker1"].wait_for_more("^ack", 10)
+        cluster.write("finish", "0")
         assert [cluster[worker].end() for worker in ("worker0", "worker1")] == [0, 0]
         assert said("^ack") <= counter() <= said("^try")
         assert said("^lost") <= 1  # it may have been frozen between two steps

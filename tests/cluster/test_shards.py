@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster.gates import turns
-from cluster.processes import LOST_SOON, Cluster
+from cluster.processes import LOST, Cluster
 from cluster.sharded import RECORDS, SHARDS, make_shards
 from leaks import leak_check
 
@@ -108,9 +108,8 @@ def test_a_parameter_server_that_is_killed_takes_the_leases_along(tmp_path: Path
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_a_frozen_worker_loses_its_shard_and_goes_on_when_it_thaws(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, workers=2, **LOST_SOON) as cluster:
+    with cluster_of(tmp_path, workers=2, **LOST) as cluster:
         cluster.start("ps0", "worker0", "worker1", how="dataset")
         grant(cluster, 1, 1)
         cluster["worker1"].wait_for("trained")

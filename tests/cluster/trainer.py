@@ -239,7 +239,7 @@ def supervised(task: Task, model: Model, server: Any) -> None:
 
 
 def count(task: Task, server: Any) -> None:
-    """Adds 1 to a counter of the parameter server repeatedly, in a plain session."""
+    """Adds 1 to a counter of the parameter server until there is a file `finish`, in a plain session."""
     with tf.device("/job:ps/task:0"):
         counter = tf.get_variable("counter", initializer=tf.constant(0, tf.int64), use_resource=True)
         large = tf.get_variable("large", initializer=tf.zeros([SIZE]), use_resource=True)
@@ -252,7 +252,7 @@ def count(task: Task, server: Any) -> None:
         session.run(tf.global_variables_initializer())
     while session.run(ready).size:
         time.sleep(0.01)
-    for _ in range(task.args.steps):
+    while task.finish() is None:
         task.held("step")
         say("try")
         try:
@@ -292,7 +292,6 @@ def main() -> None:
     parser.add_argument("--sync", type=int, default=0)
     parser.add_argument("--input", type=int, default=1)
     parser.add_argument("--checkpoints", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--records", default="")
     args = parser.parse_args()
     tf.logging.set_verbosity(tf.logging.DEBUG if args.job == "ps" else tf.logging.INFO)

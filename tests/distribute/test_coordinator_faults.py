@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cluster.processes import DEADLINE, KEEPALIVE, LOST_LATE, Cluster
+from cluster.processes import DEADLINE, Cluster
 from distribute.counting import Counters, Gated, resolver_for, restart
-from leaks import leak_check
 
 import penstock as tf
 from penstock.distribute.coordinator.queue import DEPTH
@@ -20,16 +18,6 @@ from penstock.distribute.synchronous import GradientExchange
 from penstock.eager.cluster import disconnect
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Two parameter servers and two workers, each a process."""
-    monkeypatch.setenv("PENSTOCK_KEEPALIVE_SECS", str(KEEPALIVE))
-    with leak_check(), Cluster(tmp_path, ps=2, **LOST_LATE) as found:
-        found.start("ps0", "ps1", "worker0", "worker1", mode="join")
-        yield found
-        disconnect()
 
 
 @pytest.fixture
@@ -118,7 +106,8 @@ def test_worker_killed_in_a_function(cluster: Cluster, strategy: Any, coordinato
         restart(cluster, "worker0")
         restart(cluster, "worker1")
     gated.arrive()
-    gated.open()
+    for _ in range(times + 2):  # for runs that are lost, too, as long as the parameter server has not noticed
+        gated.open()
     coordinator.join()
     assert gated.values() == [1, 1]
 
@@ -128,6 +117,7 @@ def running_one(coordinator: Any) -> int:
     return 0 if coordinator._queue.running[0] else 1
 
 
+@pytest.mark.usefixtures("silent_tasks_are_lost")
 def test_a_worker_frozen_in_a_function_writes_nothing_when_it_comes_back(
     cluster: Cluster, strategy: Any, coordinator: Any
 ) -> None:
@@ -155,7 +145,8 @@ def test_a_connection_that_is_cut_while_both_sides_live(cluster: Cluster, strate
     cut = running_one(coordinator)
     coordinator._workers[cut]._task._link.channel.close(tell_peer=False)
     gated.arrive()
-    gated.open()
+    for _ in range(2):  # the worker that was cut off may not have ended its run yet
+        gated.open()
     coordinator.join()
     assert gated.values() == [1, 1]
     for _ in range(50):
@@ -233,7 +224,8 @@ def test_a_gradient_that_was_taken_before_its_worker_died_is_not_waited_for(
     coordinator.schedule(step).fetch()
     restart(cluster, f"worker{victim}")
     arrived.dequeue()
-    gate.enqueue(1)
+    for _ in range(2):  # the parameter server may not have noticed yet that the victim is lost
+        gate.enqueue(1)
     with coordinator._waiting(), coordinator._changed:
         assert coordinator._changed.wait_for(coordinator._is_over, DEADLINE)
     assert (exchange.updates, [float(w.numpy()) for w in weights]) == (1, [-1.0, -2.0])
@@ -259,7 +251,8 @@ def test_idle_workers_run_the_functions_of_one_that_does_not_come_back(
     arrived.dequeue()
     cluster.kill("worker0" if coordinator._queue.running[0] else "worker1")
     arrived.dequeue()
-    gate.enqueue(1)
+    for _ in range(2):  # the parameter server may not have noticed yet that the other one is lost
+        gate.enqueue(1)
     coordinator.join()
     assert counters.values()[0] == 1
 
@@ -316,6 +309,7 @@ def test_results_stay_after_their_worker_has_died(cluster: Cluster, strategy: An
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("silent_tasks_are_lost")
 def test_a_frozen_worker_counts_as_lost(cluster: Cluster, strategy: Any, coordinator: Any) -> None:
     counters = Counters(strategy)
     for _ in range(10):

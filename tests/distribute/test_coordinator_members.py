@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster.processes import DEADLINE, KEEPALIVE, LOST_LATE, Cluster
+from cluster.processes import DEADLINE, LOST_LATE, Cluster
 from distribute.counting import Counters, Gated, resolver_for, restart
 from leaks import leak_check
 
@@ -25,9 +25,8 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Two parameter servers and two workers, each a process. There is a place for one more worker."""
-    monkeypatch.setenv("PENSTOCK_KEEPALIVE_SECS", str(KEEPALIVE))
     with leak_check(), Cluster(tmp_path, ps=2, workers=3, **LOST_LATE) as found:
         found.start("ps0", "ps1", "worker0", "worker1", mode="join")
         yield found
@@ -230,6 +229,7 @@ def test_a_server_leaves_when_functions_have_ended(
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("silent_tasks_are_lost")
 def test_a_frozen_worker_comes_back_after_servers_have_changed(
     cluster: Cluster, strategy: Any, coordinator: Any
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,25 +26,32 @@ server.join()
 """
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[dict[str, list[str]]]:
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
     """A cluster of a parameter server and two workers, each a process of its own."""
+    folder = tmp_path_factory.mktemp("tasks")
     with leak_check():
         addresses = free_addresses(3)
         spec = {"ps": addresses[:1], "worker": addresses[1:]}
-        tasks = [(job, str(number)) for job, known in spec.items() for number in range(len(known))]
+        names = [(job, str(number)) for job, known in spec.items() for number in range(len(known))]
         started = [
-            Process(f"{job}{n}", [sys.executable, "-c", TASK, json.dumps(spec), job, n], tmp_path / f"{job}{n}")
-            for job, n in tasks
+            Process(f"{job}{n}", [sys.executable, "-c", TASK, json.dumps(spec), job, n], folder / f"{job}{n}")
+            for job, n in names
         ]
         try:
             for process in started:
                 process.wait_for("listens")
             yield spec
         finally:
-            disconnect()
             for process in started:
                 process.close()
+
+
+@pytest.fixture
+def cluster(tasks: dict[str, list[str]]) -> Iterator[dict[str, list[str]]]:
+    with leak_check():
+        yield tasks
+        disconnect()
 
 
 def test_iterators_of_workers(cluster: dict[str, list[str]]) -> None:

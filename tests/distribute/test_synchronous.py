@@ -147,10 +147,18 @@ def known() -> Iterator[Clusters]:
         yield found
 
 
-def _trained(known: Clusters, closures: int, **settings: Any) -> tuple[list[float], int]:
+def _coordinator(known: Clusters, **settings: Any) -> tuple[Any, Any]:
+    """A strategy with its coordinator, once both workers are there: until then rounds are smaller."""
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(known.spec(2, 2))
     strategy = tf.distribute.ParameterServerStrategy(resolver, synchronous=True, **settings)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with coordinator._changed:
+        assert coordinator._changed.wait_for(lambda: all(coordinator._queue.present), 60.0)
+    return strategy, coordinator
+
+
+def _trained(known: Clusters, closures: int, **settings: Any) -> tuple[list[float], int]:
+    strategy, coordinator = _coordinator(known, **settings)
     with strategy.scope():
         w, table = tf.Variable([0.0, 0.0]), tf.Variable(tf.zeros([3, 1]))
 
@@ -192,9 +200,7 @@ def test_with_a_backup_worker_a_round_has_one_gradient_less(known: Clusters) -> 
 
 @pytest.mark.parametrize("bad", [[0.0, -1.0], [2.0, -1.0], [2.0, 3.0]])
 def test_training_goes_on_after_functions_of_a_round_have_failed(known: Clusters, bad: list[float]) -> None:
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(known.spec(2, 2))
-    strategy = tf.distribute.ParameterServerStrategy(resolver, synchronous=True)
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    strategy, coordinator = _coordinator(known)
     with strategy.scope():
         w, refused = tf.Variable(0.0), tf.Variable([-1.0, -1.0])
 
@@ -219,9 +225,7 @@ def test_training_goes_on_after_functions_of_a_round_have_failed(known: Clusters
 
 
 def test_a_function_that_another_one_has_called_first_makes_updates(known: Clusters) -> None:
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(known.spec(2, 2))
-    strategy = tf.distribute.ParameterServerStrategy(resolver, synchronous=True)
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    strategy, coordinator = _coordinator(known)
     with strategy.scope():
         w = tf.Variable(0.0)
 

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cluster.processes import Cluster
-from leaks import leak_check
+from distribute.counting import resolver_for, restart
 
 import penstock as tf
-from penstock.eager.cluster import disconnect
 
 pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Two parameter servers and two workers, each a process."""
-    with leak_check(), Cluster(tmp_path, ps=2) as found:
-        found.start("ps0", "ps1", "worker0", "worker1", mode="join")
-        yield found
-        disconnect()
-
-
-@pytest.fixture
 def strategy(cluster: Cluster) -> Any:
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec(cluster.spec))
-    return tf.distribute.ParameterServerStrategy(resolver)
+    return tf.distribute.ParameterServerStrategy(resolver_for(cluster.spec))
 
 
 @pytest.fixture
@@ -59,11 +47,6 @@ class Ledger:
     def counts(self) -> list[int]:
         """The numbers of visits that occur."""
         return sorted(set(self.visits.numpy().tolist()))
-
-
-def restart(cluster: Cluster, name: str) -> None:
-    cluster.kill(name)
-    cluster.start(name)
 
 
 def shuffled_batches(records: int) -> Any:
@@ -124,7 +107,7 @@ def test_more_closures_than_elements_end_when_all_were_visited(
         visit_once=True,
     )
     iterator = iter(dataset)
-    results = [coordinator.schedule(ledger.visit, args=(iterator,)) for _ in range(records // 5)]
+    results = [coordinator.schedule(ledger.visit, args=(iterator,)) for _ in range(records // 5 // each)]
     results[3].fetch()
     cluster.kill("worker0")
     with pytest.raises(tf.errors.OutOfRangeError):
@@ -160,8 +143,7 @@ def test_a_dataset_object_and_a_function_that_calls_another(cluster: Cluster, st
 def test_closures_that_run_again_for_a_lost_parameter_server_visit_the_same_elements(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec(cluster.spec))
-    strategy = tf.distribute.ParameterServerStrategy(resolver, ps_recovery=tmp_path / "state")
+    strategy = tf.distribute.ParameterServerStrategy(resolver_for(cluster.spec), ps_recovery=tmp_path / "state")
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     ledger = Ledger(strategy, 200)
     iterator = iter(coordinator.create_per_worker_dataset(lambda: shuffled_batches(200), visit_once=True))
