@@ -42,6 +42,8 @@ _TAKES_PLACES = frozenset(
         "SparseSegmentSumGrad",
         "SparseSegmentMeanGrad",
         "SparseSegmentSqrtNGrad",
+        "_SpreadRows",
+        "_SumRows",
     )
 )
 
@@ -125,7 +127,7 @@ def _in_pieces(node: Node) -> Node:
         one = node.inputs[0][0]
         if node.inputs[:count] == [(one, 2 + count + i) for i in range(count)] and one.attrs["N"] == count:
             return replace(node, op=join_shards, inputs=node.inputs[count:])
-    if node.op.name in ("Gather", "GatherV2") and _is_place(node.inputs[1]) and _axis(node) == 0:
+    if node.op.name in ("Gather", "GatherV2") and _is_place(node.inputs[1]) and axis_of(node) == 0:
         attrs = {"T": node.dtypes[0]}
         return replace(node, op=rows_of_shard, attrs=attrs, inputs=node.inputs[:2])
     return node
@@ -136,7 +138,7 @@ def _is_place(edge: Edge) -> bool:
     return node.op is deal_ids_op and index >= 2 + node.attrs["N"]
 
 
-def _axis(gather: Node) -> int | None:
+def axis_of(gather: Node) -> int | None:
     """The axis from which a Gather takes rows, if it is known and the Gather has no batch."""
     if len(gather.inputs) < 3:
         return 0
@@ -160,7 +162,7 @@ def _one_op(found: _Dealt) -> Node:
 
 def _matched(rows: Node, uses: Uses, visible: set[Node]) -> _Dealt | None:
     """Finds the nodes that one op can replace; None if `rows` is no such partition, or the order of ids is visible."""
-    flat, table_rows = _strategy(rows)
+    flat, table_rows = dealt_by(rows)
     if flat is None:
         return None
     unique, index = flat[0].inputs[0] if flat[0].op.name == "Reshape" else flat
@@ -169,22 +171,30 @@ def _matched(rows: Node, uses: Uses, visible: set[Node]) -> _Dealt | None:
     others = [n for n, i, _ in uses[rows.inputs[1][0]] if n.op is rows.op and i == 1 and n is not rows]
     if len(others) != 1 or others[0].inputs[0][0].op.name != "Range":
         return None
-    members = {unique, rows, others[0]}
-    if not _are_places(unique, 1, uses):
+    arithmetic = arithmetic_between((unique, 0), {rows, others[0]}, uses)
+    if arithmetic is None or not _are_places(unique, 1, uses):
         return None
-    stack = [unique]
-    while stack:
-        source = stack.pop()
-        for node, _, output in uses[source]:
-            if (source is not unique or output == 0) and node.op.name != "Shape" and node not in members:
-                if node.op.name not in _ARITHMETIC:
-                    return None
-                members.add(node)
-                stack.append(node)
+    members = {unique, rows, others[0], *arithmetic}
     for node in members:
         if node in visible or task_of(node.device) != task_of(unique.device) or (node.controls and node is not unique):
             return None
     return _Dealt(unique, rows, others[0], table_rows)
+
+
+def arithmetic_between(ids: Edge, partitions: set[Node], uses: Uses) -> set[Node] | None:
+    """The nodes that compute from ids what partitions take; None if ids or what follows from them go elsewhere, too."""
+    members: set[Node] = set()
+    stack = [ids[0]]
+    while stack:
+        source = stack.pop()
+        for node, _, output in uses[source]:
+            is_of_ids = source is not ids[0] or output == ids[1]
+            if is_of_ids and node.op.name != "Shape" and node not in members and node not in partitions:
+                if node.op.name not in _ARITHMETIC:
+                    return None
+                members.add(node)
+                stack.append(node)
+    return members
 
 
 def _are_places(source: Node, output: int, uses: Uses) -> bool:
@@ -198,7 +208,7 @@ def _are_places(source: Node, output: int, uses: Uses) -> bool:
     )
 
 
-def _strategy(rows: Node) -> tuple[Edge | None, int]:
+def dealt_by(rows: Node) -> tuple[Edge | None, int]:
     """The ids that a partition deals out by shard, and how many rows the table has, 0 for "mod"; None for others."""
     row, shard = rows.inputs
     count = rows.attrs["num_partitions"]

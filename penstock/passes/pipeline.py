@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
+from penstock.passes.ask_once import ask_once
 from penstock.passes.barriers import move_barriers
 from penstock.passes.deal_ids import deal_ids
 from penstock.passes.ir import Subgraph
@@ -34,7 +35,7 @@ Pass = Callable[[Subgraph], Subgraph]
 GRAPH: tuple[Pass, ...] = (optimize,)
 
 # The master, once all nodes have a device.
-PLACED: tuple[Pass, ...] = (deal_ids, plan_lookups)
+PLACED: tuple[Pass, ...] = (ask_once, deal_ids, plan_lookups)
 
 # A worker, on its partition and on each body that it runs by itself.
 WORKER: tuple[Pass, ...] = (gather_before_segments, take_summed_rows, fuse_sparse_updates, rows_on_host, read_late)

@@ -22,6 +22,7 @@ _RAGGED = frozenset(
         "_PlanLookups",
         "_RowsOfShard",
         "_SpreadLookups",
+        "_SumRows",
         "DynamicPartition",
         "ListDiff",
         "SparseFillEmptyRows",

@@ -44,6 +44,7 @@ OPTIONAL = sorted({name_of(each) for each in EVERY} - set(NEEDED))
 
 def test_the_list_names_each_pass() -> None:
     assert OPTIONAL == [
+        "ask_once",
         "deal_ids",
         "fuse_sparse_updates",
         "gather_before_segments",
@@ -108,6 +109,7 @@ MORE: dict[str, Callable[[Any, Any], Any]] = {
     "dataset": lambda x, y: x + tf.reduce_sum(from_dataset(), 0),
     "list": lambda x, y: tf.map_fn(lambda row: tf.gather(row, tf.unique(tf.range(WIDTH))[0]) * 2.0, x),
     "lookup": lambda x, y: x + tf.gather(variable(7), ids(x)),
+    "split lookup": lambda x, y: x + tf.nn.embedding_lookup([variable(4), variable(3)], ids(x)),
     "split sums": lambda x, y: tf.concat([summed_rows(x, 2), y], 0),
     "sums": lambda x, y: tf.concat([summed_rows(x), y], 0),
     "variable": lambda x, y: x + variable(1),
@@ -225,6 +227,7 @@ def test_graphs_give_the_same_without_a_pass(target: str, left_out: str) -> None
     @example([("branch", 1, 0), ("sums", 0, 0)])
     @example([("list", 1, 0), ("dataset", 0, 1)])
     @example([("split sums", 1, 0), ("joined", 0, 1)])
+    @example([("split lookup", 1, 0)])
     def check(steps: Steps) -> None:
         check_same(watch.results(steps, target), expected(tuple(steps)))
 

@@ -1,8 +1,8 @@
 """Ops for lookups in tables that are split into shards. Passes put them in place of many small ops.
 
-`_DealIds`, `_JoinShards` and `_RowsOfShard` stand for one lookup. `_PlanLookups`, `_CombineLookups` and
-`_SpreadLookups` stand for several at once, with the sums or means of their rows: a step of a model with many features
-spends its time on the number of ops, not on their work.
+`_DealIds`, `_JoinShards` and `_RowsOfShard` stand for one lookup, with `_SpreadRows` and `_SumRows` if an id may
+be in it twice. `_PlanLookups`, `_CombineLookups` and `_SpreadLookups` stand for several at once, with the sums or means
+of their rows: a step of a model with many features spends its time on the number of ops, not on their work.
 """
 
 from __future__ import annotations
@@ -92,6 +92,26 @@ def rows_of_shard(values: Array, places: Array) -> Array:
     if first + count > len(rows):
         raise InvalidArgumentError(f"There are {len(rows)} rows, places {first} to {first + count - 1} were asked for.")
     return rows[first : first + count]
+
+
+@op("_SpreadRows", "T, int32 -> rows: T", host=True, no_gradient=True)
+def spread_rows(rows: Array, idx: Array) -> Array:
+    """For each id its row among those of the distinct ids."""
+    found, places = np.asarray(rows), np.asarray(idx)
+    if places.size and int(places.max()) >= len(found):
+        raise InvalidArgumentError(f"There are {len(found)} rows, row {int(places.max())} was asked for.")
+    spread = aligned_empty((len(places), *found.shape[1:]), found.dtype)  # compiled code reads it without a copy
+    return np.take(found, places, axis=0, out=spread, mode="clip")  # which it writes directly, unlike "raise"
+
+
+@op("_SumRows", "T, int32 -> sums: T", host=True, no_gradient=True)
+def sum_rows(values: Array, idx: Array) -> Array:
+    """For each distinct id the sum of the rows of its places: what `_SpreadRows` does, backwards."""
+    rows, places = np.asarray(values), np.asarray(idx)
+    if len(rows) != len(places):
+        raise InvalidArgumentError(f"There are {len(rows)} rows for {len(places)} ids.")
+    count = int(places.max()) + 1 if places.size else 0
+    return spread_by_runs(rows, np.arange(len(places) + 1, dtype=np.int32), places, count)
 
 
 @dataclass(frozen=True)
