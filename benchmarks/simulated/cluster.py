@@ -13,10 +13,10 @@ from penstock.master.tasks import Answer, LocalTask, Tasks
 from penstock.passes.ir import Subgraph
 from penstock.passes.portable import from_graph_def, to_graph_def
 from penstock.wire.messages import RunGraph
-from penstock.worker.calls import SegmentCall
 from penstock.worker.devices import local_devices
 from penstock.worker.needs import Need, Other
 from penstock.worker.resources import StoredVariable
+from penstock.worker.segment_call import SegmentCall
 from penstock.worker.step import Step
 from penstock.worker.transfer import RecvCall
 from penstock.worker.worker import Worker

@@ -9,14 +9,12 @@ task that looks them up, and gradients are summed there.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from penstock.graph.dtype import int32
-from penstock.graph.opdef import OpDef
 from penstock.ops.array.selection import unique_op
 from penstock.ops.nn.sharded_lookups import spread_rows, sum_rows
 from penstock.passes.deal_ids import arithmetic_between, axis_of, dealt_by
-from penstock.passes.ir import Edge, Node, Subgraph, Uses, rewritten, uses_of, visible_nodes
+from penstock.passes.ir import Edge, Node, Subgraph, Uses, like, rewritten, uses_of, visible_nodes
 from penstock.passes.partition import task_of
 
 _STITCHES = frozenset(("DynamicStitch", "ParallelDynamicStitch"))
@@ -54,9 +52,7 @@ def _of_distinct_ids(lookup: _Lookup, subgraph: Subgraph) -> dict[Node, list[Nod
     stitch, (ids, i) = lookup.stitch, lookup.ids
     kind = ids.dtypes[i]
     first = next(node for node in subgraph.nodes if node in lookup.arithmetic)
-    unique = _like(
-        first, f"{stitch.name}/unique", unique_op, {"T": kind, "out_idx": int32}, (kind, int32), [lookup.ids]
-    )
+    unique = like(first, f"{stitch.name}/unique", unique_op, {"T": kind, "out_idx": int32}, (kind, int32), [lookup.ids])
     found = {
         node: [replace(node, inputs=[(unique, 0) if edge == lookup.ids else edge for edge in node.inputs])]
         for node in lookup.arithmetic
@@ -65,17 +61,12 @@ def _of_distinct_ids(lookup: _Lookup, subgraph: Subgraph) -> dict[Node, list[Nod
     types, dtypes = {"T": stitch.dtypes[0]}, stitch.dtypes
     distinct = replace(stitch, name=f"{stitch.name}/distinct")
     inputs = [(distinct, 0), (unique, 1)]
-    found[stitch] = [distinct, _like(stitch, stitch.name, spread_rows, types, dtypes, inputs)]
+    found[stitch] = [distinct, like(stitch, stitch.name, spread_rows, types, dtypes, inputs)]
     begin = lookup.pieces[0]
-    sums = _like(begin, f"{stitch.name}/sums", sum_rows, types, dtypes, [lookup.gradient, (unique, 1)])
+    sums = like(begin, f"{stitch.name}/sums", sum_rows, types, dtypes, [lookup.gradient, (unique, 1)])
     found |= {piece: [replace(piece, inputs=[(sums, 0), *piece.inputs[1:]])] for piece in lookup.pieces}
     found[begin].insert(0, sums)
     return found
-
-
-def _like(node: Node, name: str, op: OpDef, attrs: dict[str, Any], dtypes: Any, inputs: list[Edge]) -> Node:
-    """A new node where another one is."""
-    return Node(name, op, attrs, dtypes, inputs, [], node.device, node.order)
 
 
 def _found(rows: Node, uses: Uses, visible: set[Node], fetched: set[Node]) -> _Lookup | None:

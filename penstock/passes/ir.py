@@ -155,6 +155,13 @@ def rewritten(subgraph: Subgraph, change: Callable[[Node], list[Node]]) -> Subgr
     return replaced.applied_to(subgraph, nodes)
 
 
+def like(
+    node: Node, name: str, op: OpDef, attrs: dict[str, Any], dtypes: tuple[DType, ...], inputs: list[Edge]
+) -> Node:
+    """A new node where another one is."""
+    return Node(name, op, attrs, dtypes, inputs, [], node.device, node.order)
+
+
 def sorted_nodes(nodes: Iterable[Node]) -> list[Node]:
     """Orders nodes so that inputs come first, ties in the order of their making; InvalidArgumentError on a cycle."""
     members = sorted(nodes, key=attrgetter("order"))

@@ -15,6 +15,7 @@ from functools import partial
 from penstock.passes.ask_once import ask_once
 from penstock.passes.barriers import move_barriers
 from penstock.passes.deal_ids import deal_ids
+from penstock.passes.gather_once import gather_once
 from penstock.passes.ir import Subgraph
 from penstock.passes.late_reads import read_late
 from penstock.passes.on_host import kernels_on_host, lists_on_host
@@ -35,7 +36,7 @@ Pass = Callable[[Subgraph], Subgraph]
 GRAPH: tuple[Pass, ...] = (optimize,)
 
 # The master, once all nodes have a device.
-PLACED: tuple[Pass, ...] = (ask_once, deal_ids, plan_lookups)
+PLACED: tuple[Pass, ...] = (ask_once, gather_once, deal_ids, plan_lookups)
 
 # A worker, on its partition and on each body that it runs by itself.
 WORKER: tuple[Pass, ...] = (gather_before_segments, take_summed_rows, fuse_sparse_updates, rows_on_host, read_late)

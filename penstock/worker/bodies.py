@@ -15,13 +15,14 @@ from penstock.graph.opdef import grouped
 from penstock.passes import pipeline
 from penstock.passes.ir import Node, blamed
 from penstock.passes.on_host import fits_numpy
-from penstock.worker.calls import PlainCall, SegmentCall, host_value
+from penstock.worker.calls import PlainCall, host_value
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.executor import Context, Executable
 from penstock.worker.kinds import body
 from penstock.worker.plan import SegmentPlan, make_plan
 from penstock.worker.randomness import Drawn, RandomState
 from penstock.worker.resources import StoredVariable
+from penstock.worker.segment_call import SegmentCall
 from penstock.worker.step import Step
 
 MAX_VERSIONS = 3  # compiled versions of one body before NumPy runs what it can

@@ -11,7 +11,7 @@ import jax
 
 from penstock.kernel.waiting import NeedsThread
 from penstock.passes.ir import Edge, Node
-from penstock.worker.calls import ON_HOST, HostCall, PlainCall, SegmentCall
+from penstock.worker.calls import ON_HOST, HostCall, PlainCall
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.compilation import Compilations, noted
 from penstock.worker.devices import Device
@@ -22,6 +22,7 @@ from penstock.worker.plan import Plan, SegmentPlan
 from penstock.worker.randomness import RandomState
 from penstock.worker.resources import StoredVariable
 from penstock.worker.row_updates import RowUpdateCall, joined
+from penstock.worker.segment_call import SegmentCall
 from penstock.worker.step import Step
 from penstock.worker.tiers import Imagined
 from penstock.worker.transfer import RecvCall, SendCall, may_wait, note_unused, together

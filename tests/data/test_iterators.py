@@ -23,7 +23,10 @@ def _no_threads_left() -> Iterator[None]:
     before = set(threading.enumerate())
     with tf.Graph().as_default():
         yield
-    left = [t for t in set(threading.enumerate()) - before if t.is_alive()]
+    ending = set(threading.enumerate()) - before
+    for thread in ending:
+        thread.join(60)
+    left = [t for t in ending if t.is_alive()]
     assert not left, f"threads are left over: {left}"
 
 

@@ -14,7 +14,9 @@ from penstock.errors import InvalidArgumentError
 from penstock.ops.nn.sharded_lookups import spread_rows, sum_rows
 from penstock.passes import pipeline
 from penstock.passes.ask_once import ask_once
+from penstock.passes.gather_once import gather_once
 
+PASSES = (ask_once, gather_once)
 ROWS, WIDTH = 11, 3
 TABLE = np.random.RandomState(0).rand(ROWS, WIDTH).astype("f")
 BATCHES = ([[7, 3], [3, 10], [7, 7]], [[0, 0], [0, 0]], [[1, 2], [3, 4]], np.zeros((0, 2)))
@@ -59,15 +61,17 @@ def cluster(servers: Cluster) -> Iterator[Cluster]:
 
 
 class Model:
-    """A lookup of pairs of ids in a table of two shards."""
+    """A lookup of pairs of ids in a table, of two shards or whole."""
 
     def __init__(self, strategy: str, use_resource: bool = True, kind: tf.DType = tf.int64) -> None:
         self.ids = tf.placeholder(kind, [None, 2])
-        parts = [TABLE[i::2] for i in range(2)] if strategy == "mod" else np.array_split(TABLE, 2)
+        parts = {"mod": [TABLE[i::2] for i in range(2)], "div": np.array_split(TABLE, 2), "whole": [TABLE]}[strategy]
         self.parts = [
             tf.get_variable(f"part{i}", initializer=part, use_resource=use_resource) for i, part in enumerate(parts)
         ]
-        self.found = tf.nn.embedding_lookup(self.parts, self.ids, partition_strategy=strategy)
+        self.found = tf.nn.embedding_lookup(
+            self.parts, self.ids, partition_strategy="mod" if strategy == "mod" else "div"
+        )
         self.loss = tf.reduce_sum(tf.square(self.found) * tf.constant([[1.0], [2.0]]))
 
 
@@ -82,7 +86,7 @@ def _trained(cluster: Cluster, rule: str, *settings: Any) -> tuple[list[np.ndarr
 
 @pytest.mark.parametrize("kind", [tf.int32, tf.int64])
 @pytest.mark.parametrize("use_resource", [False, True])
-@pytest.mark.parametrize("strategy", ["div", "mod"])
+@pytest.mark.parametrize("strategy", ["div", "mod", "whole"])
 @pytest.mark.parametrize("rule", RULES)
 def test_rows_and_updates_are_the_same(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, rule: str, strategy: str, use_resource: bool, kind: tf.DType
@@ -92,7 +96,7 @@ def test_rows_and_updates_are_the_same(
     assert not {"Unique", "_SumRows"} <= ops  # one op has dealt out the ids
     tf.Session.reset(cluster.worker.target)
     cluster.worker.worker.forget_graphs()
-    monkeypatch.setattr(pipeline, "PLACED", tuple(p for p in pipeline.PLACED if p is not ask_once))
+    monkeypatch.setattr(pipeline, "PLACED", tuple(p for p in pipeline.PLACED if p not in PASSES))
     with tf.Graph().as_default(), tf.device(tf.train.replica_device_setter(cluster=cluster.spec)):
         theirs, ops = _trained(cluster, rule, strategy, use_resource, kind)
     assert "_SumRows" not in ops
@@ -100,9 +104,10 @@ def test_rows_and_updates_are_the_same(
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("strategy", ["div", "whole"])
 @pytest.mark.parametrize("seen", ["norm", "gradient", "row numbers", "count", "nothing"])
-def test_a_gradient_whose_rows_are_seen_stays_as_it_is(cluster: Cluster, seen: str) -> None:
-    model = Model("div")
+def test_a_gradient_whose_rows_are_seen_stays_as_it_is(cluster: Cluster, seen: str, strategy: str) -> None:
+    model = Model(strategy)
     optimizer = tf.train.AdagradOptimizer(0.1)
     pairs = optimizer.compute_gradients(model.loss)
     gradients = [gradient for gradient, _ in pairs]
@@ -116,25 +121,28 @@ def test_a_gradient_whose_rows_are_seen_stays_as_it_is(cluster: Cluster, seen: s
     with tf.Session(cluster.worker.target) as session:
         session.run(tf.global_variables_initializer())
         value = session.run([shown, train], {model.ids: BATCHES[0]})[0]
-        assert ("_SumRows" in cluster.ops()) == (seen == "nothing")
+        # Sums are made of a gradient, whoever else sees it, unless the lookup must ask anew for it.
+        assert ("_SumRows" in cluster.ops()) == (seen == "nothing" or strategy == "whole")
     rows = np.array(BATCHES[0])
     each = 2 * TABLE[rows] * np.array([[1.0], [2.0]])
     if seen == "norm":
         np.testing.assert_allclose(value, np.sqrt(np.square(each).sum()), rtol=1e-6)
     elif seen == "gradient":
-        assert [len(piece) for piece in value] == [2, 4]
+        assert [len(piece) for piece in value] == ([2, 4] if strategy == "div" else [6])
     elif seen == "count":
-        assert value == [2, 4]
+        assert value == ([2, 4] if strategy == "div" else [6])
     elif seen == "row numbers":
-        assert [piece.tolist() for piece in value] == [[3, 3], [1, 4, 1, 1]]
+        expected = [[3, 3], [1, 4, 1, 1]] if strategy == "div" else [rows.reshape(-1).tolist()]
+        assert [piece.tolist() for piece in value] == expected
 
 
-def test_a_lookup_without_training_asks_as_it_did(cluster: Cluster) -> None:
-    model = Model("div")
+@pytest.mark.parametrize("strategy", ["div", "whole"])
+def test_a_lookup_without_training_asks_as_it_did(cluster: Cluster, strategy: str) -> None:
+    model = Model(strategy)
     with tf.Session(cluster.worker.target) as session:
         session.run(tf.global_variables_initializer())
         assert (session.run(model.found, {model.ids: BATCHES[0]}) == TABLE[np.array(BATCHES[0])]).all()
-        assert "DynamicPartition" in cluster.ops()
+        assert not {"Unique", "_DealIds"} & cluster.ops()
 
 
 def test_an_id_that_is_out_of_range(cluster: Cluster) -> None:

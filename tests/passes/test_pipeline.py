@@ -48,6 +48,7 @@ def test_the_list_names_each_pass() -> None:
         "deal_ids",
         "fuse_sparse_updates",
         "gather_before_segments",
+        "gather_once",
         "kernels_on_host",
         "lists_on_host",
         "move_barriers",

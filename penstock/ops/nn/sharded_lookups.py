@@ -59,7 +59,7 @@ def deal_ids(ids: Array, *, N: int, table_rows: int) -> Any:
     The distinct ids are in the order of shards and rows, so each shard has consecutive places and rising rows.
     """
     wanted = np.asarray(ids)
-    keys = _Keys.of(wanted, N, table_rows)
+    keys = _Keys.of(wanted.reshape(-1), N, table_rows)
     first = keys.first
     distinct, idx = distinct_and_ranks(keys.values, first[-1])
     ends = distinct.searchsorted(first).tolist()
@@ -71,7 +71,7 @@ def deal_ids(ids: Array, *, N: int, table_rows: int) -> Any:
         distinct = np.concatenate([row * N + i for i, row in enumerate(rows)])
     places = np.arange(len(distinct), dtype=np.int32)
     found = distinct.astype(wanted.dtype, copy=False)
-    return found, idx, *rows, *[places[begin:end] for begin, end in itertools.pairwise(ends)]
+    return found, idx.reshape(wanted.shape), *rows, *[places[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 @op("_JoinShards", "N*T -> rows: T", host=True, no_gradient=True)
@@ -100,14 +100,14 @@ def spread_rows(rows: Array, idx: Array) -> Array:
     found, places = np.asarray(rows), np.asarray(idx)
     if places.size and int(places.max()) >= len(found):
         raise InvalidArgumentError(f"There are {len(found)} rows, row {int(places.max())} was asked for.")
-    spread = aligned_empty((len(places), *found.shape[1:]), found.dtype)  # compiled code reads it without a copy
+    spread = aligned_empty((*places.shape, *found.shape[1:]), found.dtype)  # compiled code reads it without a copy
     return np.take(found, places, axis=0, out=spread, mode="clip")  # which it writes directly, unlike "raise"
 
 
 @op("_SumRows", "T, int32 -> sums: T", host=True, no_gradient=True)
 def sum_rows(values: Array, idx: Array) -> Array:
     """For each distinct id the sum of the rows of its places: what `_SpreadRows` does, backwards."""
-    rows, places = np.asarray(values), np.asarray(idx)
+    rows, places = np.asarray(values), np.asarray(idx).reshape(-1)
     if len(rows) != len(places):
         raise InvalidArgumentError(f"There are {len(rows)} rows for {len(places)} ids.")
     count = int(places.max()) + 1 if places.size else 0
