@@ -16,6 +16,7 @@ PARTS = {"deep": (0.002, 0.01), "one_bit": (1 / 33, 1 / 30), "bfloat16": (0.5, 0
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.mark.long
 def test_bytes_and_a_worker_that_is_killed(tmp_path: Path) -> None:
     with leak_check(), Cluster(tmp_path, program=PROGRAM) as cluster:
         cluster.start("ps0", "worker0", "worker1")

@@ -91,6 +91,7 @@ def test_a_job_that_is_started_again_goes_on_in_its_epoch(tmp_path: Path) -> Non
         assert progress(cluster) == (1, SHARDS, 0)
 
 
+@pytest.mark.long
 def test_a_parameter_server_that_is_killed_takes_the_leases_along(tmp_path: Path) -> None:
     with cluster_of(tmp_path, workers=2) as cluster:
         cluster.start("ps0", "worker0", "worker1", how="dataset")

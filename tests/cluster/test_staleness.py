@@ -116,6 +116,7 @@ def test_a_worker_is_killed_and_comes_back(tmp_path: Path) -> None:
             _until(lambda: len(done) > 5)  # nobody waits for one that has left
 
 
+@pytest.mark.long
 def test_workers_join_the_clock_of_a_parameter_server_that_comes_back(tmp_path: Path) -> None:
     with leak_check(), Cluster(tmp_path, program=PROGRAM) as cluster, contextlib.ExitStack() as stack:
         cluster.start("ps0")

@@ -170,6 +170,7 @@ def test_a_parameter_server_killed_during_a_checkpoint(
     assert counters.values() == [40, 40]
 
 
+@pytest.mark.long
 def test_a_parameter_server_killed_again_during_its_recovery(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def finished(process: Any, folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_workers_join_and_leave_while_functions_run(begin, tmp_path):
     process = begin(ps=1, workers=1)
     scaled(tmp_path, 2)
