@@ -48,7 +48,7 @@ class SimulatedWorker(Worker):
         step.wait = self._clock.wait
         return step
 
-    def submit(self, act: Callable[..., None], *args: Any) -> None:
+    def submit(self, act: Callable[[], None]) -> None:
         """Refuses to run a step in a thread of its own, which only ops that block and cannot be suspended need."""
         raise NotImplementedError(f"{self.name}: a graph that needs a thread of its own is not modelled.")
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +30,7 @@ from penstock.worker.plan import make_plan
 from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
 from penstock.worker.step import Step
+from penstock.worker.threads import Threads
 
 MAX_THREADS = 1024  # for steps that block or take long
 EARLY_SECS = 60.0  # how long tensors are kept whose step has not begun here
@@ -98,7 +98,7 @@ class Worker:
         self._steps: dict[int, Step] = {}
         self._early: OrderedDict[int, float] = OrderedDict()  # steps that have not begun: when they are dropped
         self._ended: OrderedDict[int, None] = OrderedDict()
-        self._pool = ThreadPoolExecutor(MAX_THREADS, f"penstock-step{self.name}")
+        self._threads = Threads(f"penstock-step{self.name}", MAX_THREADS)
 
     def _no_route(self, task: str) -> Route:
         raise InternalError(f"{self.name} knows no way to {task}.")
@@ -311,9 +311,9 @@ class Worker:
             step.rendezvous.put(request.keys[count:], tensors)
         Driver(self, graph, request, step, on_done).start()
 
-    def submit(self, act: Callable[..., None], *args: Any) -> None:
-        """Runs `act` in a thread of the pool, since it may take long or block."""
-        self._pool.submit(act, *args)
+    def submit(self, act: Callable[[], None]) -> None:
+        """Runs `act` in a thread of its own, since it may take long or block."""
+        self._threads.run(act)
 
     def reset(self, containers: list[str] | None = None) -> None:
         """Frees the resources of the given containers, or all, and removes all graphs, since they may use them."""
@@ -328,4 +328,4 @@ class Worker:
         for driver in list(self._drivers.values()):
             driver.close()
         self.reset()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()

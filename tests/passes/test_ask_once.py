@@ -16,6 +16,7 @@ from penstock.passes import pipeline
 from penstock.passes.ask_once import ask_once
 from penstock.passes.gather_once import gather_once
 
+ON_CPU = tf.ConfigProto(device_count={"GPU": 0})  # what looks rows up on a GPU asks as it did
 PASSES = (ask_once, gather_once)
 ROWS, WIDTH = 11, 3
 TABLE = np.random.RandomState(0).rand(ROWS, WIDTH).astype("f")
@@ -35,7 +36,7 @@ class Cluster:
         addresses = free_addresses(3)
         self.spec = tf.train.ClusterSpec({"ps": addresses[:2], "worker": addresses[2:]})
         jobs = [("ps", 0), ("ps", 1), ("worker", 0)]
-        self.servers = [tf.train.Server(self.spec, job, number) for job, number in jobs]
+        self.servers = [tf.train.Server(self.spec, job, number, config=ON_CPU) for job, number in jobs]
         self.worker = self.servers[-1]
 
     def ops(self) -> set[str]:

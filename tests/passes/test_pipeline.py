@@ -108,6 +108,7 @@ MORE: dict[str, Callable[[Any, Any], Any]] = {
     "branch": counted,
     "constants": lambda x, y: x + tf.reduce_sum(tf.constant([1.0, 2.0]) * 3.0),
     "dataset": lambda x, y: x + tf.reduce_sum(from_dataset(), 0),
+    "far lookup": lambda x, y: x + tf.nn.embedding_lookup(variable(7), ids(x)),
     "list": lambda x, y: tf.map_fn(lambda row: tf.gather(row, tf.unique(tf.range(WIDTH))[0]) * 2.0, x),
     "lookup": lambda x, y: x + tf.gather(variable(7), ids(x)),
     "split lookup": lambda x, y: x + tf.nn.embedding_lookup([variable(4), variable(3)], ids(x)),
@@ -228,7 +229,7 @@ def test_graphs_give_the_same_without_a_pass(target: str, left_out: str) -> None
     @example([("branch", 1, 0), ("sums", 0, 0)])
     @example([("list", 1, 0), ("dataset", 0, 1)])
     @example([("split sums", 1, 0), ("joined", 0, 1)])
-    @example([("split lookup", 1, 0)])
+    @example([("split lookup", 1, 0), ("far lookup", 1, 0)])
     def check(steps: Steps) -> None:
         check_same(watch.results(steps, target), expected(tuple(steps)))
 
