@@ -200,7 +200,7 @@ class Driver:
 
     def _finish(self, results: list[Any] | None, error: OpError | None) -> None:
         self._worker.end_step(self._number)
-        self._values, self._fed = None, ()
+        self._values, self._results, self._fed = None, [], ()
         if self._graph.runs <= 1 and self._graph.executable.overwrites_huge:
             give_back_freed()  # programs initialise and restore once, and training needs less memory
         if error is not None:
@@ -209,6 +209,7 @@ class Driver:
             self._on_done(results, error, self._step)
         except OpError as gone:  # the requester has gone
             logging.debug("The result of a step could not be delivered: %s", gone.message)
+        del self._step  # it refers to this driver, and both can be freed at once
 
 
 def _as_op_error(error: BaseException) -> OpError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import sys
 import threading
@@ -163,6 +164,29 @@ def test_a_step_that_is_cancelled_anywhere_answers_once(kinds: list[str], dice: 
         ((results, error),) = found.answers
         assert results == found.names() if error is None else isinstance(error, CancelledError)
         assert found.script.ran == found.names()[: len(found.script.ran)]
+
+
+def test_a_step_that_has_ended_is_freed_without_the_garbage_collector() -> None:
+    """What it refers to may be shared memory that the sender waits for."""
+
+    def run() -> None:
+        with running(["pass", "receive", "pass"]) as found:
+            for event in found.events():
+                event()
+            assert found.answered.wait(DEADLINE)
+            del found.driver, found.step  # the driver also refers to what asked for it
+
+    def alive() -> int:
+        return sum(isinstance(each, (Driver, Step)) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        run()
+        assert alive() == before
+    finally:
+        gc.enable()
 
 
 def _slowly(function: Callable[..., Any], dice: random.Random) -> Callable[..., Any]:
