@@ -101,12 +101,12 @@ def test_the_same_program_runs_as_a_tensorflow_script(tmp_path):
 @pytest.mark.timeout(240)
 def test_cifar10_on_two_devices_learns_and_carries_on(tmp_path):
     flags = ["--towers=2", "--batch_size=16", f"--train_dir={tmp_path}"]
-    losses = losses_in(run(EXAMPLES / "cifar10_multi_device.py", *flags, "--steps=21"))
-    assert list(losses) == [0, 10, 20]
-    assert losses[20] < losses[0] - 0.3
-    assert (tmp_path / "model.ckpt-21.index").exists()
+    losses = losses_in(run(EXAMPLES / "cifar10_multi_device.py", *flags, "--steps=41"))
+    assert list(losses) == [0, 10, 20, 30, 40]
+    assert losses[40] < losses[0] - 0.3  # after 20 steps a batch may still have nearly as much
+    assert (tmp_path / "model.ckpt-41.index").exists()
     # One more step from the checkpoint, not from the beginning.
-    assert losses_in(run(EXAMPLES / "cifar10_multi_device.py", *flags, "--steps=22"))[0] < losses[0] - 0.3
+    assert losses_in(run(EXAMPLES / "cifar10_multi_device.py", *flags, "--steps=42"))[0] < losses[0] - 0.3
 
 
 def test_programs_of_the_tutorial_find_their_cifar10_module(tmp_path, monkeypatch):
