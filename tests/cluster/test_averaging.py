@@ -31,7 +31,7 @@ def _agrees(cluster: Cluster, worker: int, step: int, reference: Reference) -> N
 @pytest.mark.parametrize(
     "kind, period",
     [
-        ("model", 1),
+        pytest.param("model", 1, marks=pytest.mark.long),
         pytest.param("model", 3, marks=pytest.mark.long),
         ("elastic", 2),
         pytest.param("agn", 2, marks=pytest.mark.long),

@@ -160,6 +160,7 @@ def test_the_chief_and_then_a_server_that_joins_are_killed_in_the_middle(job: Jo
     job.ends()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("job", [(2, True)], indirect=True)
 def test_a_server_that_leaves_is_killed_in_the_middle(job: Job) -> None:
     """Nothing has changed but that its state is lost, as ever: the chief restores it when the server is back."""

@@ -75,6 +75,7 @@ def test_each_record_once_with_workers_that_are_slow_and_late_and_killed(tmp_pat
         assert progress(cluster) == (1, SHARDS, 0)
 
 
+@pytest.mark.long
 def test_a_job_that_is_started_again_goes_on_in_its_epoch(tmp_path: Path) -> None:
     with cluster_of(tmp_path, workers=1) as cluster:
         cluster.start("ps0", "worker0", how="feeds")

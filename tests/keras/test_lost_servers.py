@@ -17,7 +17,8 @@ EPOCHS, BATCHES = 5, 16
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("server", ["ps0", pytest.param("ps1", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("server", ["ps0", "ps1"])
 def test_a_parameter_server_killed_in_the_middle_of_fit(tmp_path: Path, server: str) -> None:
     x = np.random.RandomState(0).uniform(-1, 1, [64 * BATCHES, 2]).astype(np.float32)
     y = (x.sum(1, keepdims=True) > 0).astype(np.float32)

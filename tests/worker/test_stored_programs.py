@@ -63,6 +63,7 @@ def result(folder: Path) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_a_second_process_does_not_trace_padded_programs(tmp_path: Path) -> None:
     traced, trained = result(tmp_path)
     assert traced > 0
