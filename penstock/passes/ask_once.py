@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from penstock.graph.dtype import int32
 from penstock.ops.array.selection import unique_op
 from penstock.ops.nn.sharded_lookups import spread_rows, sum_rows
-from penstock.passes.deal_ids import arithmetic_between, axis_of, dealt_by
+from penstock.passes.deal_ids import arithmetic_between, axis_of, dealt_by, places_beside
 from penstock.passes.ir import Edge, Node, Subgraph, Uses, like, rewritten, uses_of, visible_nodes
 from penstock.passes.partition import task_of
 
@@ -76,10 +76,9 @@ def _found(rows: Node, uses: Uses, visible: set[Node], fetched: set[Node]) -> _L
         return None
     if ids[0].op.name == "Reshape" and ids[0].inputs[0][0].op.name == "Unique":
         return None
-    others = [n for n, i, _ in uses[rows.inputs[1][0]] if n.op is rows.op and i == 1 and n is not rows]
-    if len(others) != 1 or others[0].inputs[0][0].op.name != "Range":
+    places = places_beside(rows, uses)
+    if places is None:
         return None
-    (places,) = others
     arithmetic = arithmetic_between(ids, {rows, places}, uses)
     stitches = {node for node, *_ in uses[places] if node.op.name in _STITCHES}
     pieces = [node for node, *_ in uses[places] if node.op.name in ("Gather", "GatherV2")]

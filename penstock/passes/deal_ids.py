@@ -140,9 +140,9 @@ def _is_place(edge: Edge) -> bool:
 
 def axis_of(gather: Node) -> int | None:
     """The axis from which a Gather takes rows, if it is known and the Gather has no batch."""
-    if len(gather.inputs) < 3:
-        return 0
-    return number_of(gather.inputs[2]) if not gather.attrs["batch_dims"] else None
+    if gather.attrs.get("batch_dims"):
+        return None
+    return number_of(gather.inputs[2]) if len(gather.inputs) > 2 else 0
 
 
 def _one_op(found: _Dealt) -> Node:
@@ -168,17 +168,21 @@ def _matched(rows: Node, uses: Uses, visible: set[Node]) -> _Dealt | None:
     unique, index = flat[0].inputs[0] if flat[0].op.name == "Reshape" else flat
     if unique.op.name != "Unique" or index != 0 or unique.attrs["out_idx"] != int32:
         return None
-    others = [n for n, i, _ in uses[rows.inputs[1][0]] if n.op is rows.op and i == 1 and n is not rows]
-    if len(others) != 1 or others[0].inputs[0][0].op.name != "Range":
+    places = places_beside(rows, uses)
+    arithmetic = arithmetic_between((unique, 0), {rows, places}, uses) if places is not None else None
+    if places is None or arithmetic is None or not _are_places(unique, 1, uses):
         return None
-    arithmetic = arithmetic_between((unique, 0), {rows, others[0]}, uses)
-    if arithmetic is None or not _are_places(unique, 1, uses):
-        return None
-    members = {unique, rows, others[0], *arithmetic}
+    members = {unique, rows, places, *arithmetic}
     for node in members:
         if node in visible or task_of(node.device) != task_of(unique.device) or (node.controls and node is not unique):
             return None
-    return _Dealt(unique, rows, others[0], table_rows)
+    return _Dealt(unique, rows, places, table_rows)
+
+
+def places_beside(rows: Node, uses: Uses) -> Node | None:
+    """The partition of the places of ids that goes with a partition of their rows, if there is one."""
+    others = [n for n, i, _ in uses[rows.inputs[1][0]] if n.op is rows.op and i == 1 and n is not rows]
+    return others[0] if len(others) == 1 and others[0].inputs[0][0].op.name == "Range" else None
 
 
 def arithmetic_between(ids: Edge, partitions: set[Node], uses: Uses) -> set[Node] | None:

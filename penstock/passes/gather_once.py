@@ -50,7 +50,6 @@ def _is_far(gather: Node) -> bool:
         and "CPU" in near
         and ids.op.name not in _DISTINCT
         and axis_of(gather) == 0
-        and not gather.attrs.get("batch_dims")
     )
 
 

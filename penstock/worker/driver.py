@@ -1,7 +1,7 @@
 """A driver runs one step of one partition for a master in another process. Here alone it is decided in which thread.
 
-The thread that brings a request runs the step as far as it comes without blocking, and the thread that brings what the
-step then needs goes on with it. What blocks or takes long gets a thread of the pool.
+The thread that reads a request runs the step until it would block. Another thread brings what the step needs then, and
+goes on with it. A step that blocks otherwise, or takes long, gets a thread of its own.
 """
 
 from __future__ import annotations
