@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import sys
@@ -37,7 +38,7 @@ from penstock.wire.control import STATUS_SECS, ControlClient, ControlServer, mes
 from penstock.wire.credentials import ENVIRONMENT_VARIABLE, Credentials, is_loopback, require_safe
 from penstock.wire.endpoint import Listener
 from penstock.wire.messages import Welcome
-from penstock.worker.devices import local_devices, use_batch_scheduling, use_threads
+from penstock.worker.devices import local_devices, use_batch_scheduling, use_cores, use_threads
 from penstock.worker.outbox import Route
 from penstock.worker.worker import Worker
 
@@ -168,6 +169,7 @@ class Server:
         Ctrl-C raises a KeyboardInterrupt here, which ends the program in one line unless it is caught.
         """
         under_way(SERVES)
+        use_cores(functools.partial(self.cluster.part_of_cores, self.address))
         try:
             self._stopped.wait()
         except KeyboardInterrupt:

@@ -21,6 +21,7 @@ from penstock.graph.graph import Graph, get_default_graph
 from penstock.graph.operation import Operation, Tensor
 from penstock.graph.sessions import default_session_context
 from penstock.graph.typing import FeedDict
+from penstock.master import ahead
 from penstock.master.master import Master
 from penstock.master.signature import Signature
 from penstock.progress import under_way
@@ -87,7 +88,9 @@ class BaseSession:
             tasks, self._links = connect_to(
                 self._target, list(config.device_filters), self._seconds(None), config.cluster_def
             )
-            return Master(tasks, config.allow_soft_placement, config.log_device_placement)
+            return Master(
+                tasks, config.allow_soft_placement, config.log_device_placement, reads_ahead=ahead.is_wanted()
+            )
         worker = Worker(local_devices(device_count=dict(config.device_count)))
         return Master([worker], config.allow_soft_placement, config.log_device_placement)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorboard.compat.proto import cluster_pb2
@@ -91,7 +91,23 @@ class ClusterSpec:
         host = address.rpartition(":")[0]
         computing = [at for job, tasks in self._jobs.items() if job.lower() != "ps" for at in tasks.values()]
         near = sum(at.rpartition(":")[0] == host for at in computing)
-        return max(1, cores() // max(1, near))
+        return max(1, min(cores() // max(1, near), len(self.part_of_cores(address, range(cores())))))
+
+    def part_of_cores(self, address: str, every: Sequence[int]) -> Sequence[int]:
+        """Returns those of a host's cores that a task may use: parameter servers of one host get different ones.
+
+        >>> ClusterSpec({"ps": ["localhost:2222", "localhost:2223"]}).part_of_cores("localhost:2223", [0, 1, 2, 3])
+        [2, 3]
+        """
+        host = address.rpartition(":")[0]
+        servers = [at for job, tasks in self._jobs.items() if job.lower() == "ps" for _, at in sorted(tasks.items())]
+        near = [at for at in servers if at.rpartition(":")[0] == host]
+        if address not in near:
+            return every
+        place, size = near.index(address), len(every)
+        if len(near) > size:
+            return every[place % size : place % size + 1]
+        return every[place * size // len(near) : (place + 1) * size // len(near)]
 
     def as_cluster_def(self) -> Any:
         """Returns the cluster as a ClusterDef message."""

@@ -123,10 +123,11 @@ class Link:
         elif isinstance(message, RunGraph):
             self._start(message)
         elif isinstance(message, Done):
-            count = message.fetched
-            if self._worker is not None and len(message.values) > count:
-                tensors, message.values = list(message.values[count:]), message.values[:count]
-                self._worker.deliver(message.step, message.keys[count:], tensors)
+            count, end = message.fetched, len(message.values) - message.coming
+            if self._worker is not None and end > count:
+                tensors = list(message.values[count:end])
+                message.values = [*message.values[:count], *message.values[end:]]
+                self._worker.deliver(message.step, message.keys[count:end], tensors)
             self._answered(message.step, message)
         elif isinstance(message, Failed):
             self._answered(message.step, error_from_code(message.code, message.message, message.op or None))
@@ -172,8 +173,12 @@ class Link:
                 self.channel.send(_failed(step, error, error.op_name))
                 return
             trace = b"" if ran.timings is None else encoded(ran.timings)
+            number, coming, brought = ran.ahead or (0, (), [])
+            every = [*range(len(values)), *keys, *coming]
             try:
-                self.channel.send(Done(step, trace, len(values), [*range(len(values)), *keys], [*values, *tensors]))
+                self.channel.send(
+                    Done(step, number, len(values), len(brought), trace, every, [*values, *tensors, *brought])
+                )
             except UnavailableError:
                 raise
             except OpError as unsendable:

@@ -7,13 +7,14 @@ import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from penstock.errors import AbortedError, CancelledError, DeadlineExceededError, InternalError, OpError
 from penstock.graph.operation import Operation, Tensor
+from penstock.master.ahead import Brought
 from penstock.master.gate import HELD, Gate
 from penstock.master.membership import Membership, Moved
 from penstock.master.signature import LocalPart, Part, Signature
@@ -42,12 +43,17 @@ class Master:
     """Drives the tasks of a session. A local session has one task, in this process."""
 
     def __init__(
-        self, tasks: Tasks | Sequence[Worker], soft_placement: bool = False, log_placement: bool = False
+        self,
+        tasks: Tasks | Sequence[Worker],
+        soft_placement: bool = False,
+        log_placement: bool = False,
+        reads_ahead: bool = False,
     ) -> None:
         self.tasks = tasks if isinstance(tasks, Tasks) else Tasks.in_process(tasks)
         self.session = f"{secrets.randbits(63):016x}"
         self.soft_placement = soft_placement
         self.log_placement = log_placement
+        self.reads_ahead = reads_ahead  # only this process says when steps begin
         self.compilations = 0  # signatures compiled so far
         # A random start, so that no two sessions use the same step numbers.
         self._numbers = itertools.count(secrets.randbits(62))
@@ -236,12 +242,14 @@ class Master:
         try:
             if signature.version != self.version and not self._may_run(signature, run.cancelled, run.deadline):
                 return self.run(signature, fed, timeout, trace, times, closure, cancelled)
-            return run(fed)
+            brought = signature.ahead.take()
+            return run(fed, brought if self.reads_ahead and not trace else None)
         finally:
             self.running.pop(run.cancelled, None)
             if signature.version != self.version:
                 self._gate.step_ended()
             run.cancelled.clear()
+            signature.ahead.keep(run.ahead)
 
     def close(self) -> None:
         """Cancels the steps in flight, refuses further ones, and tells all tasks to forget the session."""
@@ -273,6 +281,8 @@ class _StepDriver:
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self._trace = trace
         self._traces: list[bytes] = []
+        self._asks = False  # for what the next step begins with
+        self.ahead: dict[str, Brought] = {}  # that
         local = signature.local_part
         parts = signature.other_parts if local is None else [local, *signature.other_parts]
         self._tracker: StepTracker[Part] = StepTracker(parts)
@@ -281,8 +291,14 @@ class _StepDriver:
         self.cancelled = Cancellation()
         self.cancelled.on_cancel(self._cancel)
 
-    def __call__(self, fed: Sequence[Any]) -> tuple[list[Any], Step, list[bytes]]:
-        """Runs the step. Returns the fetched values, the step in this task, and the traces of other tasks."""
+    def __call__(
+        self, fed: Sequence[Any], ahead: Mapping[str, Brought] | None = None
+    ) -> tuple[list[Any], Step, list[bytes]]:
+        """Runs the step. Returns the fetched values, the step in this task, and the traces of other tasks.
+
+        Tasks have brought `ahead` what it begins with. It asks for the same unless this is None.
+        """
+        self._asks = ahead is not None
         local, others = self._signature.local_part, self._signature.other_parts
         step = Step(Cancellation())
         if local is not None:
@@ -290,11 +306,15 @@ class _StepDriver:
             step.wait = self._signature.wait
         try:
             for part in others:
-                start = functools.partial(self._start, part, [fed[i] for i in part.feeds])
+                brought = ahead.get(part.task.name) if ahead else None
+                start = functools.partial(self._start, part, [fed[i] for i in part.feeds], brought)
                 if local is None:
                     start((), [])
-                else:  # the first tensors that the local part sends may travel along
-                    step.outbox.begin(part.task.name, start)
+                    continue
+                # The first tensors that the local part sends may travel along.
+                step.outbox.begin(part.task.name, start, is_patient=brought is not None)
+                if brought is not None:
+                    step.rendezvous.put(brought.keys, brought.values)
             if local is not None:
                 self._run_local(local, [fed[i] for i in local.feeds], step)
             self._wait()
@@ -312,20 +332,23 @@ class _StepDriver:
                 results[position] = value.copy() if borrowed else value
         return results, step, self._traces
 
-    def _start(self, part: Part, fed: list[Any], keys: Sequence[int], tensors: list[Any]) -> None:
+    def _start(
+        self, part: Part, fed: list[Any], brought: Brought | None, keys: Sequence[int], tensors: list[Any]
+    ) -> None:
         def answer(result: Done | OpError) -> None:
             if isinstance(result, OpError):
                 self._handle(lambda tracker: tracker.failed(part, result))
                 return
             if result.trace:
                 self._traces.append(result.trace)
-            if len(result.values) != len(part.fetches):
-                wrong = InternalError(
-                    f"{part.task.name} gave {len(result.values)} values, {len(part.fetches)} are fetched."
-                )
+            values, count = list(result.values), len(result.values) - result.coming
+            if count != len(part.fetches):
+                wrong = InternalError(f"{part.task.name} gave {count} values, {len(part.fetches)} are fetched.")
                 self._handle(lambda tracker: tracker.failed(part, wrong))
                 return
-            self._handle(lambda tracker: tracker.finished(part, list(result.values)))
+            if result.coming:
+                self.ahead[part.task.name] = Brought(result.ahead, result.keys[-result.coming :], values[count:])
+            self._handle(lambda tracker: tracker.finished(part, values[:count]))
 
         failure = self._tracker.error
         if failure is not None:
@@ -333,7 +356,10 @@ class _StepDriver:
             return
         timeout, count = -1.0 if self._timeout is None else self._timeout, len(fed)
         every, values = [*range(count), *keys], [*fed, *tensors]
-        request = RunGraph(self._number, 0, timeout, self._trace, self._times, *self._closure, count, every, values)
+        begun = 0 if brought is None else brought.number
+        request = RunGraph(
+            self._number, 0, timeout, self._trace, self._times, *self._closure, self._asks, begun, count, every, values
+        )
         try:
             part.task.start(part.graph, request, answer)
         except OpError as error:

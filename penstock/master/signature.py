@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.master.ahead import Ahead
 from penstock.master.tasks import Task
 from penstock.passes.ir import Subgraph
 from penstock.wire.loop import Signal
@@ -36,6 +37,7 @@ class Signature:
     """Holds a graph that is compiled for one set of feeds and fetches."""
 
     __slots__ = (
+        "ahead",
         "fetch_count",
         "joins",
         "local_part",
@@ -50,6 +52,7 @@ class Signature:
     def __init__(self, parts: list[Part], fetch_count: int, source: Subgraph | None = None, version: int = 0) -> None:
         self.source = source  # to place it anew; None without a cluster
         self.version = version  # of the membership by which it is placed
+        self.ahead = Ahead()
         self.joins = False  # it waits until this task is a member
         self.on_servers = any(p.task.name.startswith(_SERVERS) for p in parts)
         self.local_part = next((p for p in parts if isinstance(p, LocalPart)), None)

@@ -107,7 +107,7 @@ class LocalTask:
                 answer(error)
                 return
             trace = b"" if ran.timings is None else encoded(ran.timings)
-            answer(Done(request.step, trace, len(values), (), values))
+            answer(Done(request.step, 0, len(values), 0, trace, (), values))
 
         self.worker.start_graph(request, on_done)
 

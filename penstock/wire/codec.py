@@ -11,9 +11,10 @@ array([1., 1., 1.])
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ from penstock.wire.messages import (
 )
 
 MAGIC = b"PS"
-VERSION = 8
+VERSION = 9
 MAX_META = 1 << 24  # bytes: fields and tensor table of one frame
 MAX_PAYLOAD = 1 << 33  # bytes: tensors of one frame
 MAX_RANK = 254
@@ -70,10 +71,12 @@ _LAYOUT: dict[type[Any], tuple[tuple[str, str], ...]] = {
         ("writer", "Q"),
         ("number", "Q"),
         ("settled", "Q"),
+        ("ahead", "?"),
+        ("begun", "Q"),
         ("fed", "I"),
     ),
     Tensors: (("step", "Q"),),
-    Done: (("step", "Q"), ("trace", "b"), ("fetched", "I")),
+    Done: (("step", "Q"), ("ahead", "Q"), ("fetched", "I"), ("coming", "I"), ("trace", "b")),
     Failed: (("step", "Q"), ("code", "I"), ("op", "s"), ("message", "s")),
     Cancel: (("step", "Q"), ("code", "I"), ("message", "s")),
     Free: (("resources", "[s"), ("graphs", "[Q")),
@@ -91,14 +94,16 @@ _CARRIES_TENSORS = frozenset((RunGraph, Tensors, Done))
 _U32 = struct.Struct("<I")
 
 
-def _fixed(kind: type[Any]) -> struct.Struct | None:
-    """Returns one struct for all fields of a kind, or None if a field has a length of its own."""
-    codes = [code for _, code in _LAYOUT[kind]]
-    return None if {"s", "b", "[s", "[Q"} & set(codes) else struct.Struct("<" + "".join(codes))
+def _fixed(kind: type[Any]) -> tuple[struct.Struct, tuple[str, ...]]:
+    """Returns one struct for the fields of a kind before the first that has a length of its own, and their names."""
+    fields = list(itertools.takewhile(lambda field: field[1] not in ("s", "b", "[s", "[Q"), _LAYOUT[kind]))
+    return struct.Struct("<" + "".join(code for _, code in fields)), tuple(name for name, _ in fields)
 
 
 _FIXED = {kind: _fixed(kind) for kind in _KINDS}
-_NAMES = {kind: tuple(name for name, _ in _LAYOUT[kind]) for kind in _KINDS}
+_OTHERS = {kind: _LAYOUT[kind][len(_FIXED[kind][1]) :] for kind in _KINDS}
+_COUNT = ("fed", "fetched", "coming")  # fields that say how many of the values are of a kind
+_COUNTS = {kind: [i for i, (name, _) in enumerate(_LAYOUT[kind]) if name in _COUNT] for kind in _KINDS}
 
 # Only these types travel. The keys are TensorFlow's numbers for them.
 _NUMPY_OF = {
@@ -140,17 +145,14 @@ def encode(message: Message, share: Share | None = None) -> list[Any]:
     if kind is Released:  # the common case: almost every message follows one
         regions = struct.pack(f"<{len(message.regions)}Q", *message.regions)  # type: ignore[union-attr]
         return [HEADER.pack(MAGIC, VERSION, _KIND_OF[kind], len(regions), 0) + regions]
-    meta = bytearray()
-    fixed = _FIXED[kind]
-    if fixed is not None:
-        meta += fixed.pack(*[getattr(message, name) for name in _NAMES[kind]])
-    else:
-        for name, code in _LAYOUT[kind]:
-            value = getattr(message, name)
-            if code[0] == "[":
-                meta += _U32.pack(len(value))
-            for item in value if code[0] == "[" else (value,):
-                _encode_field(item, code[-1], meta)
+    fixed, names = _FIXED[kind]
+    meta = bytearray(fixed.pack(*[getattr(message, name) for name in names]))
+    for name, code in _OTHERS[kind]:
+        value = getattr(message, name)
+        if code[0] == "[":
+            meta += _U32.pack(len(value))
+        for item in value if code[0] == "[" else (value,):
+            _encode_field(item, code[-1], meta)
     payload: list[Any] = []
     size = 0
     if kind in _CARRIES_TENSORS:
@@ -253,16 +255,17 @@ def decode(kind: int, meta: Any, payload: Any = b"", shared: Shared | None = Non
     try:
         if cls is Released:
             return Released(struct.unpack(f"<{len(meta) // 8}Q", meta))
-        fixed = _FIXED[cls]
-        if fixed is not None:
-            values, at = list(fixed.unpack_from(meta)), fixed.size
-        else:
-            values, at = _fields(cls, meta)
+        fixed = _FIXED[cls][0]
+        values, at = list(fixed.unpack_from(meta)), fixed.size
+        if _OTHERS[cls]:
+            others, at = _fields(_OTHERS[cls], meta, at)
+            values += others
         if cls in _CARRIES_TENSORS:
             keys, tensors = _decode_tensors(meta[at:], payload, shared)
             at = len(meta)
-            if cls is not Tensors and values[-1] > len(tensors):
-                raise ValueError(f"{values[-1]} of {len(tensors)} values are fed or fetched")
+            counted = sum(values[i] for i in _COUNTS[cls])
+            if counted > len(tensors):
+                raise ValueError(f"it speaks of {counted} values, and has {len(tensors)}")
             values += [keys, tensors]
     except (struct.error, ValueError, OverflowError, UnicodeDecodeError) as error:
         raise DataLossError(f"A {cls.__name__} frame is malformed: {error}.") from error
@@ -272,10 +275,9 @@ def decode(kind: int, meta: Any, payload: Any = b"", shared: Shared | None = Non
     return message
 
 
-def _fields(cls: type[Any], meta: Any) -> tuple[list[Any], int]:
+def _fields(fields: Sequence[tuple[str, str]], meta: Any, at: int) -> tuple[list[Any], int]:
     values: list[Any] = []
-    at = 0
-    for _, code in _LAYOUT[cls]:
+    for _, code in fields:
         if code[0] == "[":
             (count,) = _U32.unpack_from(meta, at)
             at += _U32.size

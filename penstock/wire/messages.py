@@ -44,6 +44,8 @@ class RunGraph:
     writer: int = 0  # a coordinator, of whose closures this is a part
     number: int = 0  # of the closure; 0: none
     settled: int = 0  # closures with lower numbers will not be run again
+    ahead: bool = False  # the answer may bring what the next step of the graph begins with
+    begun: int = 0  # the `ahead` of the answer that brought it for this one; 0: none did
     fed: int = 0  # so many of the values are fed; the others are tensors of the step, as in Tensors
     keys: Sequence[int] = ()
     values: Sequence[Any] = ()
@@ -63,8 +65,10 @@ class Done:
     """Answers RunGraph when the graph has run, with what was fetched and what was traced."""
 
     step: int
-    trace: bytes = b""
+    ahead: int = 0  # if it brings what the next step begins with: a number for that, which the step's request names
     fetched: int = 0  # so many of the values are fetched; the others are tensors of the step, as in Tensors
+    coming: int = 0  # so many of the values, the last, are tensors of the next step
+    trace: bytes = b""
     keys: Sequence[int] = ()
     values: Sequence[Any] = ()
 

@@ -7,6 +7,7 @@ import functools
 import gc
 import os
 import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,6 +97,26 @@ def use_batch_scheduling() -> None:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         except OSError as error:  # some containers do not allow it
             logging.debug("This task cannot use batch scheduling: %s", error)
+
+
+def use_cores(part_of: Callable[[list[int]], Sequence[int]]) -> None:
+    """Binds all threads of this process, and those that they start, to a part of the cores that it may use now.
+
+    Linux leaves one of two parameter servers that a worker wakes waiting for the core of the other, though the worker
+    waits too and its core is idle: with two cores a step over both takes a fifth longer. PENSTOCK_BIND_CORES=0 turns
+    it off.
+    """
+    if os.environ.get("PENSTOCK_BIND_CORES", "1") == "0" or not hasattr(os, "sched_setaffinity"):
+        return
+    every = sorted(os.sched_getaffinity(0))
+    part = part_of(every)
+    if len(part) == len(every):
+        return
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            os.sched_setaffinity(int(thread), part)
+        except OSError as error:  # the thread has ended, or the container does not allow it
+            logging.debug("A thread could not be bound to the cores %s: %s", list(part), error)
 
 
 def local_devices(job: str = "localhost", task: int = 0, device_count: dict[str, int] | None = None) -> list[Device]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import logging
-from penstock.errors import InternalError, OpError
+from penstock.errors import FailedPreconditionError, InternalError, OpError
 from penstock.memory import give_back_freed
 from penstock.wire.messages import RunGraph
 from penstock.worker.executor import Executable
@@ -85,6 +85,7 @@ class Driver:
         "_step",
         "_times",
         "_values",
+        "_wants_ahead",
         "_worker",
     )
 
@@ -95,18 +96,20 @@ class Driver:
         self._times = request.times
         self._step = step
         self._on_done = on_done
+        self._wants_ahead = request.ahead
         self._fed = request.values[: request.fed]
         self._lock = threading.Lock()
         self._is_running = False  # a thread has the step, or it has ended
         self._is_woken = False  # what it waited for may be there
-        self._begin()
+        self._begin(request.begun)
 
-    def _begin(self) -> None:
-        self._at = 0
+    def _begin(self, begun: int = 0) -> None:
+        self._at = 1 if begun else 0  # what the first instruction sends came ahead
         self._values: list[Any] | None = None
         self._results: list[Any] = []
         self._spent = 0.0  # seconds of work
-        self._seen = self._worker.counters.updates
+        updates = self._worker.counters.updates
+        self._seen = min(begun - 1, updates) if begun else updates
 
     def start(self) -> None:
         """Begins the step, in this thread if it is quick."""
@@ -176,6 +179,8 @@ class Driver:
         self._at, need = executable.proceed(self._values, self._step, self._at)
         if need is None:
             self._results = executable.results(self._values)
+            if self._wants_ahead:
+                self._look_ahead()
         self._spent += time.perf_counter() - began - (self._step.waited - waited)
         return need
 
@@ -193,10 +198,20 @@ class Driver:
             self._step.drawn = {}
             self._is_woken = True
             run_queue.run(self._go_on)
-        elif results or self._step.outbox:
+        elif results or self._step.outbox or self._step.ahead:
             self._finish(results, None)
         else:  # the answer carries no tensors, so that steps which this one has woken come first
             run_queue.run(lambda: self._finish(results, None))
+
+    def _look_ahead(self) -> None:
+        """Has the answer bring what the next step begins with, if the requester is the one who gets it."""
+        opening, requester = self._graph.executable.opening, self._step.requester
+        if opening is not None and requester is not None and requester.peer == opening.task:
+            number = self._worker.counters.updates + 2  # one more than the updates with this one, as 0 means none
+            try:
+                self._step.ahead = number, opening.keys, opening.gathered([])
+            except FailedPreconditionError as error:  # a variable was reset meanwhile, which the next step finds
+                logging.debug("Nothing is sent ahead: %s", error.message)
 
     def _finish(self, results: list[Any] | None, error: OpError | None) -> None:
         self._worker.end_step(self._number)

@@ -25,7 +25,7 @@ from penstock.worker.row_updates import RowUpdateCall, joined
 from penstock.worker.segment_call import SegmentCall
 from penstock.worker.step import Step
 from penstock.worker.tiers import Imagined
-from penstock.worker.transfer import RecvCall, SendCall, may_wait, note_unused, together
+from penstock.worker.transfer import RecvCall, SendCall, may_wait, note_unused, opening, together
 
 _UNSET: Any = None
 _OF_SEVERAL: dict[str, Any] = {"_Send": SendCall, "_Recv": RecvCall}
@@ -112,6 +112,8 @@ class Executable:
             if isinstance(instruction, (SendCall, RecvCall)):
                 instruction.flushes = not may_wait(self.instructions, i + 1, at_end=is_whole)
         self.others_may_wait = may_wait(self.instructions, 0, at_end=True)  # other parts, until this one sends
+        # What only reads, such as an evaluation, is not to see old values.
+        self.opening = opening(self.instructions) if self._changes_something() else None
         if for_client:
             self._mark_fetched()
         segments = [i.segment for i in self.instructions if isinstance(i, SegmentCall)]
@@ -244,6 +246,10 @@ class Executable:
         segments = [i.segment for i in self.instructions if isinstance(i, SegmentCall)]
         plain = [i for i in self.instructions if isinstance(i, PlainCall)]
         return any(s.updated or s.assigned for s in segments) or any(i.written for i in plain)
+
+    def _changes_something(self) -> bool:
+        """Tells if a step changes variables, queues, accumulators and the like."""
+        return self.writes() or any(isinstance(i, HostCall) and i.node.op.stateful for i in self.instructions)
 
     def results(self, values: list[Any]) -> list[Any]:
         """The fetched values, after the last instruction."""

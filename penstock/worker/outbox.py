@@ -1,7 +1,8 @@
 """An outbox collects what a step sends to other tasks, so that each of them gets few messages.
 
 What is posted waits until the step is flushed: before it waits for others, before work that takes long, and at its
-end. Then each task gets one message with all that waits for it: the request to run its part, and tensors.
+end. Then each task gets one message with all that waits for it: the request to run its part, and tensors. A request to
+a task that can do nothing before it gets tensors waits for them, or until the step itself can do nothing more.
 """
 
 from __future__ import annotations
@@ -29,21 +30,22 @@ class Outbox:
     >>> outbox.flush()
     """
 
-    __slots__ = ("_route", "_starts", "_step", "_tensors")
+    __slots__ = ("_patient", "_route", "_starts", "_step", "_tensors")
 
     def __init__(self, step: int, route: Callable[[str], Route]) -> None:
         self._step = step
         self._route = route
         self._starts: dict[str, Start] = {}
+        self._patient: dict[str, Start] = {}  # requests that wait for the first tensors
         self._tensors: dict[str, tuple[list[int], list[Any]]] = {}
 
     def __bool__(self) -> bool:
         """Tells if something waits."""
-        return bool(self._tensors or self._starts)
+        return bool(self._tensors or self._starts or self._patient)
 
-    def begin(self, task: str, start: Start) -> None:
-        """Posts the request to run a task's part; it comes before all tensors for the task."""
-        self._starts[task] = start
+    def begin(self, task: str, start: Start, is_patient: bool = False) -> None:
+        """Posts the request to run a task's part; it comes before all tensors for the task, or waits for the first."""
+        (self._patient if is_patient else self._starts)[task] = start
 
     def post(self, task: str, keys: Sequence[int], values: list[Any]) -> None:
         """Posts tensors."""
@@ -55,28 +57,38 @@ class Outbox:
             waiting[1].extend(values)
 
     def flush(self) -> None:
-        """Sends everything. An error leaves the rest unsent: the step fails, and its master cancels the other parts."""
+        """Sends everything but requests that wait for tensors, before work that takes long.
+
+        An error leaves the rest unsent: the step fails, and its master cancels the other parts.
+        """
         while self._tensors:
             task, (keys, values) = self._tensors.popitem()
-            start = self._starts.pop(task, None)
+            start = self._starts.pop(task, None) or self._patient.pop(task, None)
             if start is None:
                 self._route(task).deliver(self._step, keys, values)
             else:
                 start(keys, values)
+        while self._starts:
+            self._starts.popitem()[1]((), [])
+
+    def flush_all(self) -> None:
+        """Sends everything, before a wait or at the end of a step."""
+        self.flush()
         self.start_rest()
 
     def flush_at_end(self) -> OpError | None:
         """Sends everything after the last instruction of a step, and returns the error if that fails."""
         try:
-            self.flush()
+            self.flush_all()
         except OpError as error:
             return error
         return None
 
     def start_rest(self) -> None:
         """Begins all parts that have not begun, without their tensors."""
-        while self._starts:
-            self._starts.popitem()[1]((), [])
+        for starts in (self._starts, self._patient):
+            while starts:
+                starts.popitem()[1]((), [])
 
     def take(self, route: Route) -> tuple[Sequence[int], list[Any]]:
         """Removes and returns the tensors for the task at the end of a route, to put them into a message of its own."""

@@ -69,14 +69,15 @@ class StoredVariable:
     `order`.
     """
 
-    __slots__ = ("dtype", "in_place", "is_huge", "lock", "name", "on_cpu", "order", "shape", "value")
+    __slots__ = ("declared_bytes", "dtype", "in_place", "is_huge", "lock", "name", "on_cpu", "order", "shape", "value")
 
     def __init__(self, name: str, dtype: DType, shape: TensorShape, on_cpu: bool = False) -> None:
         self.name = name
         self.on_cpu = on_cpu  # its value is in the host's memory
         self.dtype = dtype
         self.shape = shape
-        self.is_huge = (shape.num_elements() or 0) * dtype.size >= HUGE  # copies of it are avoided
+        self.declared_bytes = (shape.num_elements() or 0) * dtype.size  # 0 if its shape may change
+        self.is_huge = self.declared_bytes >= HUGE  # copies of it are avoided
         self.value: Any = None
         self.in_place = False  # NumPy writes into it
         self.lock = threading.Lock()

@@ -22,6 +22,7 @@ class Step:
     """Holds what the instructions of one step share: cancellation, deadline, tensors of other tasks, timings."""
 
     __slots__ = (
+        "ahead",
         "cancelled",
         "commit",
         "deadline",
@@ -45,6 +46,7 @@ class Step:
         self.rendezvous: Rendezvous = _NOWHERE  # tensors of other tasks arrive here
         self.outbox: Outbox = _TO_NOBODY  # what is sent to other tasks goes here
         self.requester: Any = None  # the route to the master, if that is in another process
+        self.ahead: tuple[int, Sequence[int], list[Any]] | None = None  # number, keys, tensors for the next step
         self.wait: Callable[[Signal, float | None], bool] = Signal.wait
         self.timings: list[tuple[str, str, str, float, float]] | None = [] if trace else None
         self.undo: list[Callable[[], None]] = []  # undoes what an interpreted segment has changed, if it fails
@@ -67,7 +69,7 @@ class Step:
     def wait_for(self, recv: RecvCall, keys: Sequence[int]) -> None:
         """Blocks until all tensors of a Recv have arrived. Raises if the step is cancelled or its deadline passes."""
         if self.outbox and self.rendezvous.missing(keys):
-            self.outbox.flush()
+            self.outbox.flush_all()
         arrived = Signal()
         if self.rendezvous.ready(keys, arrived.set):
             return

@@ -15,6 +15,8 @@ from penstock.passes.ir import Node
 from penstock.worker.needs import Need, Tensors
 from penstock.worker.resources import StoredVariable
 
+MOST_AHEAD = 1 << 22  # bytes: for more than that the time of a round trip does not matter
+
 
 class SendCall:
     """Sends values, or the values of variables, to one task."""
@@ -31,6 +33,7 @@ class SendCall:
         self.repeated: bool = nodes[0].attrs["repeated"]
         self.sources: list[int | StoredVariable] = [owner.source(n.inputs[0]) for n in nodes]
         self.in_slots = [s for s in self.sources if isinstance(s, int)]
+        self.nbytes = sum(s.declared_bytes for s in self.sources if isinstance(s, StoredVariable))
         self.name = nodes[0].name
         self.device = nodes[0].device
         self.label = f"{self.name} = Send({', '.join(n.attrs['tensor_name'] for n in nodes)})"
@@ -97,6 +100,17 @@ def note_unused(instructions: Sequence[Any], fetches: Iterable[int | StoredVaria
             first.update(dict.fromkeys(received, instruction))
     for slot, send in first.items():
         send.unused.append(slot)
+
+
+def opening(instructions: Sequence[Any]) -> SendCall | None:
+    """Returns the send that a step begins with, if it is of variables, and the next instruction waits for tensors.
+
+    Whoever gets these values ahead of the step need not ask for the step before having tensors for it.
+    """
+    match instructions[:2]:
+        case [SendCall(in_slots=[], repeated=False) as send, RecvCall()] if send.nbytes <= MOST_AHEAD:
+            return send
+    return None
 
 
 def together(stages: list[Any]) -> list[Any]:

@@ -204,7 +204,7 @@ class Worker:
                 step.outbox.flush()
             results = graph.executable.run(fed, step)
             if step.outbox:
-                step.outbox.flush()
+                step.outbox.flush_all()
         except BaseException:
             counters.failed += 1
             raise
@@ -299,6 +299,8 @@ class Worker:
                 raise InvalidArgumentError(
                     f"{count} values are fed to a graph that takes {len(graph.executable.feed_slots)}."
                 )
+            if request.begun and graph.executable.opening is None:
+                raise InvalidArgumentError("A step that begins with no sends cannot have begun before it is asked for.")
             step = self.open_step(number, None if request.timeout < 0 else request.timeout, request.trace)
             step.requester = requester
             if request.number:

@@ -167,7 +167,7 @@ def test_there_and_back(pair: Pair, size: int) -> None:
     arrived = other.get()
     assert (arrived.step, arrived.keys) == (7, [3])
     np.testing.assert_array_equal(arrived.values[0], value)
-    other.channel.send(Done(8, b"trace", 2, [0, 1], [arrived.values[0], np.array([b"text", b""], object)]))
+    other.channel.send(Done(8, 0, 2, 0, b"trace", [0, 1], [arrived.values[0], np.array([b"text", b""], object)]))
     back = one.get()
     np.testing.assert_array_equal(back.values[0], value)
     assert back.values[1].tolist() == [b"text", b""]

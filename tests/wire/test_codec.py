@@ -115,9 +115,21 @@ U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=50)
 SOME = st.lists(st.tuples(U64, tensors()), max_size=5)
 CARRIED = {
-    RunGraph: st.tuples(U64, U64, st.floats(), st.booleans(), U32, U64, U64, U64),
-    Tensors: st.tuples(U64),
-    Done: st.tuples(U64, st.binary(max_size=100)),
+    RunGraph: st.builds(
+        dict,
+        step=U64,
+        handle=U64,
+        timeout=st.floats(),
+        trace=st.booleans(),
+        times=U32,
+        writer=U64,
+        number=U64,
+        settled=U64,
+        ahead=st.booleans(),
+        begun=U64,
+    ),
+    Tensors: st.builds(dict, step=U64),
+    Done: st.builds(dict, step=U64, ahead=U64, trace=st.binary(max_size=100)),
 }
 PLAIN = {
     Hello: st.tuples(st.binary(max_size=80), TEXT, U64),
@@ -136,10 +148,11 @@ PLAIN = {
 }
 
 
-def carrying(kind: type[Any], fields: tuple[Any, ...], some: list[tuple[int, np.ndarray]], count: int) -> Any:
-    """A message with tensors; the first `count` are fed or fetched."""
-    counted = () if kind is Tensors else (min(count, len(some)),)
-    return kind(*fields, *counted, [k for k, _ in some], [v for _, v in some])
+def carrying(kind: type[Any], fields: dict[str, Any], some: list[tuple[int, np.ndarray]], count: int) -> Any:
+    """A message with tensors; the first `count` are fed or fetched, and the others of a Done are for the next step."""
+    counts = {RunGraph: ("fed",), Done: ("fetched", "coming"), Tensors: ()}[kind]
+    several = dict(zip(counts, (min(count, len(some)), max(0, len(some) - count)), strict=False))
+    return kind(**fields, **several, keys=[k for k, _ in some], values=[v for _, v in some])
 
 
 MESSAGES = st.one_of(
@@ -316,6 +329,7 @@ HOSTILE = {
     "many tensors": tensor_frame(count=HUGE),
     "more fed than there is": frame(RunGraph(1, 2, fed=1)),
     "more fetched than there is": frame(Done(1, fetched=2, keys=[0], values=[np.ones(1)])),
+    "more for the next step than there is": frame(Done(1, fetched=1, coming=1, keys=[0], values=[np.ones(1)])),
     "rank beyond the bytes": tensor_frame(entry(INLINE, F4, (), 0, 4, rank=254), payload=FOUR),
     "rank 255": tensor_frame(entry(INLINE, F4, (1,) * 255, 0, 4), payload=FOUR),
     "more dimensions than NumPy has": tensor_frame(entry(INLINE, F4, (1,) * 200, 0, 4), payload=FOUR),

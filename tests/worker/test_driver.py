@@ -82,6 +82,7 @@ class Script(Executable):
     """A partition of these instructions, whose only result is the list of those that have run."""
 
     overwrites_huge = False
+    opening = None
 
     def __init__(self, kinds: list[str]) -> None:
         self.instructions = [Instruction(kind, key) for key, kind in enumerate(kinds)]
