@@ -259,12 +259,13 @@ class PlainCall(HostCall):
         self.plain_slots = [] if any(isinstance(i, StoredVariable) for i in self.inputs) else self.in_slots
         # Most nodes on the host are small: calling the kernel must not take longer than the kernel.
         gives_one = [arg.is_list for arg in node.op.outputs] == [False]
-        is_simple = gives_one and bool(self.plain_slots) and not (self.wants_context or node.op.random)
+        reads_only = bool(self.plain_slots) or (self.on_cpu and not self.written)
+        is_simple = gives_one and reads_only and not (self.wants_context or node.op.random)
         self._only = self.out_slots[0] if is_simple else None
 
     def __call__(self, values: list[Any], step: Step) -> None:
         if self._only is not None:
-            given = [values[slot] for slot in self.plain_slots]
+            given = [values[source] if source.__class__ is int else source.snapshot() for source in self.inputs]  # type: ignore[union-attr]
             arguments = [value if value.__class__ is np.ndarray else host_value(value) for value in given]
             try:
                 values[self._only] = self.node.op.kernel(*self.grouped(arguments), **self.attrs)
