@@ -1,8 +1,8 @@
 """Variables that a step begins with may come with the answer to the step before: training is one round trip a step.
 
-A session that runs one graph again and again has the tasks answer with the variables that the next step will read, and
-keeps them for a moment. They are what that step would have read if it had begun when the last one ended. They are used
-if nothing else has run in this process since, and hardly any time has passed. Else the step reads anew.
+A session that runs one graph again and again has a parameter server answer with the variables that the next step will
+read, and keeps them for a moment. They are what that step would have read if it had begun when the last one ended. They
+are used if nothing else has run in this process since, and hardly any time has passed. Else the step reads anew.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ class Master:
             if signature.version != self.version and not self._may_run(signature, run.cancelled, run.deadline):
                 return self.run(signature, fed, timeout, trace, times, closure, cancelled)
             brought = signature.ahead.take()
-            return run(fed, brought if self.reads_ahead and not trace else None)
+            return run(fed, brought if self.reads_ahead and signature.may_read_ahead and not trace else None)
         finally:
             self.running.pop(run.cancelled, None)
             if signature.version != self.version:

@@ -41,6 +41,7 @@ class Signature:
         "fetch_count",
         "joins",
         "local_part",
+        "may_read_ahead",
         "on_servers",
         "other_parts",
         "run_whole",
@@ -58,6 +59,12 @@ class Signature:
         self.local_part = next((p for p in parts if isinstance(p, LocalPart)), None)
         self.other_parts = [p for p in parts if p is not self.local_part]
         self.fetch_count = fetch_count
+        # The other task reads when its part is over. That must be when the whole step is, since the next one may have
+        # to find what some other step has written before this one was over, as in synchronous training.
+        local = self.local_part
+        self.may_read_ahead = (
+            len(self.other_parts) == 1 and local is not None and local.worker.ends_by_sending(local.graph)
+        )
         # A thread that waits for tasks of other processes reads their loop meanwhile, if they share one.
         loops = {id(p.task.loop): p.task.loop for p in self.other_parts if p.task.loop is not None}
         self.wait = next(iter(loops.values())).wait if len(loops) == 1 else Signal.wait

@@ -249,7 +249,13 @@ class Executable:
 
     def _changes_something(self) -> bool:
         """Tells if a step changes variables, queues, accumulators and the like."""
-        return self.writes() or any(isinstance(i, HostCall) and i.node.op.stateful for i in self.instructions)
+        return self.writes() or any(map(_is_stateful, self.instructions))
+
+    @property
+    def ends_by_sending(self) -> bool:
+        """Tells if it waits for nothing of its own after the last send: then it is over when the tasks sent to are."""
+        sends = [at for at, i in enumerate(self.instructions) if isinstance(i, SendCall)]
+        return bool(sends) and not any(map(_is_stateful, self.instructions[sends[-1] :]))
 
     def results(self, values: list[Any]) -> list[Any]:
         """The fetched values, after the last instruction."""
@@ -258,6 +264,10 @@ class Executable:
 
 def _finds_handle(instruction: Any) -> bool:
     return isinstance(instruction, HostCall) and instruction.is_handle
+
+
+def _is_stateful(instruction: Any) -> bool:
+    return isinstance(instruction, HostCall) and instruction.node.op.stateful
 
 
 def _does_nothing(stage: Any) -> bool:

@@ -195,6 +195,10 @@ class Worker:
         # Others may reset a server's task, so that each step checks if the graph is still there.
         return functools.partial(self.run_graph, handle) if self.watched else self._graph(handle).executable.run
 
+    def ends_by_sending(self, handle: int) -> bool:
+        """Tells if a step of a graph is over in this task once it is over in the tasks that it sends to."""
+        return self._graph(handle).executable.ends_by_sending
+
     def run_graph(self, handle: int, fed: Sequence[Any], step: Step) -> list[Any]:
         """Runs one step of a registered partition. It blocks where an instruction waits."""
         graph, counters = self._graph(handle), self.counters

@@ -308,19 +308,21 @@ def test_a_task_that_comes_back_replaces_itself(server: Server) -> None:
         channel.join(DEADLINE)
 
 
-def test_two_links_to_one_task(server: Server) -> None:
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_links_to_one_task(server: Server, first: int) -> None:
     """If both sides open one at the same time, both work, and the peer's sessions stay while one is left."""
     lost: list[int] = []
     server.links.on_lost = lost.append
-    channels = [linked(server, WORKER, 1) for _ in range(2)]
-    for channel in channels:
-        started(channel)
-    wait_until(lambda: len(server.links.all()) == 2)
-    channels[0].close()
+    channels: list[Channel] = []
+    for count in (1, 2):  # one after the other, so that it is known which is the second
+        channels.append(linked(server, WORKER, 1))
+        started(channels[-1])
+        wait_until(lambda count=count: len(server.links.all()) == count)  # type: ignore[misc]
+    channels[first].close()
     wait_until(lambda: len(server.links.all()) == 1)
     wait_until(lambda: server.links.find(WORKER) is not None)
     assert lost == []
-    channels[1].close()
+    channels[1 - first].close()
     wait_until(lambda: lost == [1])
     for channel in channels:
         channel.join(DEADLINE)
