@@ -11,7 +11,7 @@ import jax
 
 from penstock.kernel.waiting import NeedsThread
 from penstock.passes.ir import Edge, Node
-from penstock.worker.calls import ON_HOST, HostCall, PlainCall
+from penstock.worker.calls import ON_HOST, HostCall, NodeCall, PlainCall
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.compilation import Compilations, noted
 from penstock.worker.devices import Device
@@ -249,13 +249,14 @@ class Executable:
 
     def _changes_something(self) -> bool:
         """Tells if a step changes variables, queues, accumulators and the like."""
-        return self.writes() or any(map(_is_stateful, self.instructions))
+        return self.writes() or any(isinstance(i, HostCall) and i.node.op.stateful for i in self.instructions)
 
     @property
     def ends_by_sending(self) -> bool:
         """Tells if it waits for nothing of its own after the last send: then it is over when the tasks sent to are."""
         sends = [at for at, i in enumerate(self.instructions) if isinstance(i, SendCall)]
-        return bool(sends) and not any(map(_is_stateful, self.instructions[sends[-1] :]))
+        ops = [i.node.op for i in self.instructions[sends[-1] :] if isinstance(i, NodeCall)] if sends else []
+        return bool(sends) and not any((op.host and op.stateful) or op.control_flow for op in ops)
 
     def results(self, values: list[Any]) -> list[Any]:
         """The fetched values, after the last instruction."""
@@ -264,10 +265,6 @@ class Executable:
 
 def _finds_handle(instruction: Any) -> bool:
     return isinstance(instruction, HostCall) and instruction.is_handle
-
-
-def _is_stateful(instruction: Any) -> bool:
-    return isinstance(instruction, HostCall) and instruction.node.op.stateful
 
 
 def _does_nothing(stage: Any) -> bool:

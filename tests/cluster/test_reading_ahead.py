@@ -207,3 +207,16 @@ def test_parameter_servers_of_a_host_have_different_cores(cluster: Cluster) -> N
 def _cores_of_threads(pid: int) -> set[int]:
     """All cores that some thread of a process may use."""
     return set.union(*(os.sched_getaffinity(int(thread)) for thread in os.listdir(f"/proc/{pid}/task")))
+
+
+def test_a_step_that_waits_in_its_own_task_reads_anew(training: Training, requests: list[RunGraph]) -> None:
+    """What it waits for may tell of a change of a variable, which the next step is to find."""
+    with tf.device("/job:worker"):
+        news = tf.FIFOQueue(100, tf.int32, [[]])
+        fill = news.enqueue_many([np.arange(10)])
+    with tf.control_dependencies([training.step]), tf.device("/job:worker"):
+        both = tf.identity(news.dequeue())
+    session = training.sessions[0]
+    session.run(fill)
+    assert [int(session.run(both, {training.fed: np.ones((1, 3))})) for _ in range(6)] == list(range(6))
+    assert requests and not any(begun(requests))
