@@ -229,7 +229,7 @@ class RemoteTask:
         except UnavailableError as error:
             if link.channel.is_open and not self.answers():  # the process has gone, which the link has not seen yet
                 link.channel.close(message=error.message, tell_peer=False)
-            raise
+            raise UnavailableError(f"{self.name} could not take a graph: {error.message}") from error
         graph.link = link
 
     def start(self, graph: _RemoteGraph, request: RunGraph, answer: Answer) -> None:
