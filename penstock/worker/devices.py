@@ -112,11 +112,14 @@ def use_cores(part_of: Callable[[list[int]], Sequence[int]]) -> None:
     part = part_of(every)
     if len(part) == len(every):
         return
-    for thread in os.listdir("/proc/self/task"):
-        try:
-            os.sched_setaffinity(int(thread), part)
-        except OSError as error:  # the thread has ended, or the container does not allow it
-            logging.debug("A thread could not be bound to the cores %s: %s", list(part), error)
+    seen: set[str] = set()
+    while threads := set(os.listdir("/proc/self/task")) - seen:  # one that was not bound yet may have started another
+        seen |= threads
+        for thread in threads:
+            try:
+                os.sched_setaffinity(int(thread), part)
+            except OSError as error:  # the thread has ended, or the container does not allow it
+                logging.debug("A thread could not be bound to the cores %s: %s", list(part), error)
 
 
 def local_devices(job: str = "localhost", task: int = 0, device_count: dict[str, int] | None = None) -> list[Device]:

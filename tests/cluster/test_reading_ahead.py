@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from cluster.processes import DEADLINE, LOST_LATE, Cluster
+from cluster.processes import LOST_LATE, Cluster
 from leaks import leak_check
+from stale_workers import until
 
 import penstock.v1 as tf
 from penstock.master import ahead
@@ -195,18 +196,19 @@ def test_parameter_servers_of_a_host_have_different_cores(cluster: Cluster) -> N
     every = os.sched_getaffinity(0)
     if len(every) == 1:
         pytest.skip("there is one core")
-    end = time.monotonic() + DEADLINE  # they are bound when they join, after they have said that they serve
-    while True:
-        first, second = (_cores_of_threads(cluster[name].pid) for name in ("ps0", "ps1"))
-        if not first & second or time.monotonic() > end:
-            break
-        time.sleep(0.05)
-    assert first and second and first | second == every and not first & second
+    first, second = (cluster[name].pid for name in ("ps0", "ps1"))
+    # They are bound when they join, after they have said that they serve.
+    until(lambda: not _cores_of_threads(first) & _cores_of_threads(second))
+    assert _cores_of_threads(first) | _cores_of_threads(second) == every
 
 
 def _cores_of_threads(pid: int) -> set[int]:
     """All cores that some thread of a process may use."""
-    return set.union(*(os.sched_getaffinity(int(thread)) for thread in os.listdir(f"/proc/{pid}/task")))
+    cores: set[int] = set()
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            cores |= os.sched_getaffinity(int(thread))
+    return cores
 
 
 def test_a_step_that_waits_in_its_own_task_reads_anew(training: Training, requests: list[RunGraph]) -> None:
