@@ -11,7 +11,7 @@ from typing import Any
 from tensorboard.compat.proto import config_pb2
 
 import penstock.data  # noqa: F401  declares the op types of datasets
-from penstock.client.feeds import Feed, NestedFeed, feed_for
+from penstock.client.feeds import AnyFeed, NestedFeed, feed_for
 from penstock.client.fetches import Fetch, fetch_for, to_numpy
 from penstock.client.partial_run import PartialRun
 from penstock.client.tensor_handle import KeptTensors
@@ -35,7 +35,7 @@ class _Run:
 
     __slots__ = ("feeds", "fetch", "is_repeated", "mutations", "signature")
 
-    def __init__(self, fetch: Fetch, feeds: Sequence[Feed | NestedFeed], signature: Signature, mutations: int) -> None:
+    def __init__(self, fetch: Fetch, feeds: Sequence[AnyFeed], signature: Signature, mutations: int) -> None:
         self.fetch = fetch
         self.feeds = feeds
         self.signature = signature

@@ -35,24 +35,20 @@ class IndexedSlicesValue(NamedTuple):
 
 
 class Feed:
-    """Converts the value for one key of a feed_dict to values of tensors."""
+    """Checks and converts the value of one tensor."""
 
-    __slots__ = ("_accepted", "_dims", "_dtype", "_parts", "tensors")
+    __slots__ = ("_accepted", "_axes", "_dtype", "_rank", "_sizes", "tensors")
 
-    def __init__(self, tensors: list[Tensor], parts: tuple[str, ...] = ()) -> None:
-        self.tensors = tensors
-        self._parts = parts  # the fields of a sparse value, in the order of `tensors`
-        self._dtype = None if tensors[0].dtype.base_dtype is string else tensors[0].dtype.base_dtype._numpy
-        self._dims = tensors[0].shape._dims
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensors = [tensor]
+        self._dtype = None if tensor.dtype.base_dtype is string else tensor.dtype.base_dtype._numpy
+        self._rank = tensor.shape.rank
+        known = {i: size for i, size in enumerate(tensor.shape._dims or ()) if size is not None}
+        self._axes, self._sizes = list(known), list(known.values())
         self._accepted: tuple[int, ...] | None = None  # the last shape that fitted
 
     def append_to(self, fed: list[Any], value: Any) -> None:
-        """Checks `value` and appends the arrays for this feed's tensors."""
-        if self._parts:
-            fields = [getattr(value, p) for p in self._parts] if hasattr(value, self._parts[0]) else value
-            for tensor, field in zip(self.tensors, fields, strict=False):
-                fed.append(_convert(tensor, field))
-            return
+        """Checks `value` and appends its array."""
         # The common case first: an array of the right type.
         if value.__class__ is np.ndarray and value.dtype == self._dtype:
             array = value
@@ -63,15 +59,29 @@ class Feed:
         fed.append(array)
 
     def _accept(self, shape: tuple[int, ...]) -> None:
-        dims = self._dims
-        if dims is not None and not (
-            len(dims) == len(shape) and all(d is None or d == n for d, n in zip(dims, shape, strict=True))
-        ):
+        if self._rank is not None and (len(shape) != self._rank or [shape[i] for i in self._axes] != self._sizes):
             tensor = self.tensors[0]
             raise ValueError(
                 f"Cannot feed value of shape {shape} for Tensor '{tensor.name}', which has shape '{tensor.shape}'."
             )
         self._accepted = shape
+
+
+class PartsFeed:
+    """Converts a sparse value, or slices, to values of the tensors that they consist of."""
+
+    __slots__ = ("_feeds", "_names", "tensors")
+
+    def __init__(self, tensors: list[Tensor], names: tuple[str, ...]) -> None:
+        self._feeds = [Feed(tensor) for tensor in tensors]
+        self._names = names  # of the parts, in the order of `tensors`
+        self.tensors = tensors
+
+    def append_to(self, fed: list[Any], value: Any) -> None:
+        """Checks `value`, a tuple or an object with these parts, and appends their arrays."""
+        parts = [getattr(value, name) for name in self._names] if hasattr(value, self._names[0]) else value
+        for feed, part in zip(self._feeds, parts, strict=False):
+            feed.append_to(fed, part)
 
 
 def _convert(tensor: Tensor, value: Any) -> Any:
@@ -98,12 +108,32 @@ def _convert(tensor: Tensor, value: Any) -> Any:
         ) from error
 
 
+class RaggedFeed:
+    """Converts a RaggedTensorValue to values of tensors."""
+
+    __slots__ = ("_feeds", "tensors")
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._feeds = [Feed(tensor) for tensor in tensors]
+        self.tensors = tensors
+
+    def append_to(self, fed: list[Any], value: Any) -> None:
+        """Checks `value` and appends the arrays for the innermost values and all splits."""
+        if not isinstance(value, RaggedTensorValue) or value.ragged_rank != len(self.tensors) - 1:
+            raise TypeError(
+                f"A ragged tensor with {len(self.tensors) - 1} ragged dimensions ('{self.tensors[0].name}') is fed "
+                f"with a RaggedTensorValue of as many, received {value!r:.200}. Use tf.ragged.constant_value."
+            )
+        for feed, part in zip(self._feeds, value.parts, strict=True):
+            feed.append_to(fed, part)
+
+
 class NestedFeed:
     """Converts the value for a tuple of keys, such as the state of a cell, to values of tensors."""
 
     __slots__ = ("_feeds", "tensors")
 
-    def __init__(self, feeds: list[Feed]) -> None:
+    def __init__(self, feeds: list[Feed | PartsFeed | RaggedFeed]) -> None:
         self._feeds = feeds
         self.tensors = [t for feed in feeds for t in feed.tensors]
 
@@ -119,33 +149,22 @@ class NestedFeed:
             feed.append_to(fed, part)
 
 
-class RaggedFeed(Feed):
-    """Converts a RaggedTensorValue to values of tensors."""
-
-    def append_to(self, fed: list[Any], value: Any) -> None:
-        """Checks `value` and appends the arrays for the innermost values and all splits."""
-        if not isinstance(value, RaggedTensorValue) or value.ragged_rank != len(self.tensors) - 1:
-            raise TypeError(
-                f"A ragged tensor with {len(self.tensors) - 1} ragged dimensions ('{self.tensors[0].name}') is fed "
-                f"with a RaggedTensorValue of as many, received {value!r:.200}. Use tf.ragged.constant_value."
-            )
-        for tensor, part in zip(self.tensors, value.parts, strict=True):
-            Feed([tensor]).append_to(fed, part)
+AnyFeed = Feed | PartsFeed | RaggedFeed | NestedFeed
 
 
-def feed_for(graph: Graph, key: Any) -> Feed | NestedFeed:
+def feed_for(graph: Graph, key: Any) -> AnyFeed:
     """Returns the feed for a key of a feed_dict. Raises TensorFlow's errors if `key` cannot be fed."""
     if isinstance(key, tuple):
         return NestedFeed([_feed_for(graph, part) for part in nest.flatten(key)])
     return _feed_for(graph, key)
 
 
-def _feed_for(graph: Graph, key: Any) -> Feed:
+def _feed_for(graph: Graph, key: Any) -> Feed | PartsFeed | RaggedFeed:
     if isinstance(key, SparseTensor):
-        return Feed([key.indices, key.values, key.dense_shape], ("indices", "values", "dense_shape"))
+        return PartsFeed([key.indices, key.values, key.dense_shape], ("indices", "values", "dense_shape"))
     if isinstance(key, IndexedSlices):
         dense = [] if key.dense_shape is None else [key.dense_shape]
-        return Feed([key.values, key.indices, *dense], ("values", "indices", "dense_shape"))
+        return PartsFeed([key.values, key.indices, *dense], ("values", "indices", "dense_shape"))
     if isinstance(key, Ragged):
         return RaggedFeed(key.parts)
     if isinstance(key, Tensor) and key.graph is not graph and key.graph.is_function:
@@ -156,4 +175,4 @@ def _feed_for(graph: Graph, key: Any) -> Feed:
         raise TypeError(f"Cannot interpret feed_dict key as Tensor: {error.args[0]}") from error
     if not graph.is_feedable(tensor):
         raise ValueError(f"Tensor {tensor.name} may not be fed.")
-    return Feed([tensor])
+    return Feed(tensor)

@@ -48,7 +48,7 @@ class NumpyProgram:
         self._block = Block(jaxpr)
         self.written = self._block.overwrite(frozenset(donated))  # the arguments that calls write into
         self._places = symbol_places([value.shape for value in self._block.inputs])
-        self._readings = list(self._places.values())
+        self._readings = list(self._places.values()) if self._block.needs_sizes else []
         self._bound: dict[tuple[int, ...], Bound] = {}
         arguments = {id(value): position for position, value in enumerate(self._block.inputs)}
         outputs = self._block.outputs
@@ -76,5 +76,5 @@ class NumpyProgram:
     def _bind(self, sizes: tuple[int, ...]) -> Bound:
         if len(self._bound) >= _KEPT_SIZES:
             self._bound = {}
-        bound = self._bound[sizes] = self._block.bind(Sizes(dict(zip(self._places, sizes, strict=True))))
+        bound = self._bound[sizes] = self._block.bind(Sizes(dict(zip(self._places, sizes, strict=False))))
         return bound

@@ -15,7 +15,7 @@ from penstock.worker.calls import ON_HOST, HostCall, NodeCall, PlainCall
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.compilation import Compilations, noted
 from penstock.worker.devices import Device
-from penstock.worker.interpreted import InterpretedCall
+from penstock.worker.interpreted import InterpretedCall, Updates, updates_of
 from penstock.worker.kinds import is_variable
 from penstock.worker.needs import Need, Other
 from penstock.worker.plan import Plan, SegmentPlan
@@ -129,6 +129,10 @@ class Executable:
     def node_by_node(self, segment: SegmentPlan) -> Executable:
         """A segment of this one, run node by node in NumPy."""
         return Executable(self.plan.node_by_node(segment), self.context, self._variables)
+
+    def as_updates(self, locks: Sequence[Any]) -> Updates | None:
+        """The same for a segment that only updates variables; None if it does more."""
+        return updates_of(self, locks)
 
     def _mark_fetched(self) -> None:
         """Tells each segment which of its outputs no other instruction needs."""

@@ -134,6 +134,23 @@ class InterpretedCall(KernelCall):
             for value, wanted in zip(results, self._types, strict=True)
         ]
 
+    @property
+    def only_updates(self) -> bool:
+        """Tells if it computes new values of whole variables from their old ones, and nothing else."""
+        op = self.node.op
+        whole = bool(self.written) and self._rows is None and not (op.overwrites or op.random)
+        return whole and all(arg.is_ref for arg in op.outputs)
+
+    def updates(self, values: list[Any]) -> list[np.ndarray] | None:
+        """Returns the new values of the variables that it changes, or None if more than a known program is needed."""
+        arguments = [values[source] if source.__class__ is int else source.value for source in self.inputs]  # type: ignore[union-attr]
+        for value in arguments:
+            if value.__class__ is not np.ndarray:
+                return None
+        assert self._programs is not None
+        program = self._programs.known(arguments)
+        return None if program is None else program.run(self.node, arguments, None, _nothing_taken)
+
     def _write(self, results: Sequence[Any], step: Step) -> None:
         for variable, value in zip(self.changed, results, strict=True):
             variable.require_shape(value, self.name)
@@ -141,6 +158,49 @@ class InterpretedCall(KernelCall):
             if variable.value is not USED_UP:
                 step.undo.append(functools.partial(setattr, variable, "value", variable.value))
             variable.value = value
+
+
+class Updates:
+    """Runs a segment whose nodes only update variables, once their programs are known.
+
+    For small variables, what else is done around a call of NumPy takes several times as long as the call.
+    """
+
+    def __init__(self, executable: Any, locks: Sequence[Any]) -> None:
+        self._begin = executable.begin
+        self._calls: list[InterpretedCall] = executable.instructions
+        self._locks = locks
+
+    def __call__(self, inputs: Sequence[Any]) -> bool:
+        """Runs all updates. Returns False, and changes nothing, if it takes more than their programs."""
+        values = self._begin(inputs)
+        for lock in self._locks:
+            lock.acquire()
+        try:
+            new = [call.updates(values) for call in self._calls]
+            if None in new:
+                return False
+            for call, results in zip(self._calls, new, strict=True):
+                for variable, value in zip(call.changed, results, strict=True):  # type: ignore[arg-type]
+                    variable.value = value
+        finally:
+            for lock in self._locks:
+                lock.release()
+        return True
+
+
+def updates_of(executable: Any, locks: Sequence[Any]) -> Updates | None:
+    """Returns a segment as updates; None if it does anything else, or an update needs the result of another one."""
+    changed: set[StoredVariable] = set()
+    for call in executable.instructions:
+        if call.__class__ is not InterpretedCall or not call.only_updates or not changed.isdisjoint(call.inputs):
+            return None
+        changed.update(call.changed)
+    return None if executable.fetches else Updates(executable, locks)
+
+
+def _nothing_taken(position: int) -> np.ndarray:
+    raise AssertionError(f"input {position} is updated as a whole, and nothing is written into it")
 
 
 @functools.lru_cache

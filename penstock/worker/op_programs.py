@@ -66,7 +66,7 @@ class OpPrograms:
 
         `take(position)` returns an input that the program may write into.
         """
-        program = self._by_shapes.get(self._signature(arguments))
+        program = self.known(arguments)
         if program is None:
             try:
                 program = self._found(node, arguments, key)
@@ -80,6 +80,10 @@ class OpPrograms:
                 self._by_shapes.clear()
             self._by_shapes[self._signature(arguments)] = program
         return program.run(node, arguments, key, take)
+
+    def known(self, arguments: Sequence[Any]) -> _Program | None:
+        """Returns the program for arguments of these shapes, if they were run before."""
+        return self._by_shapes.get(self._signature(arguments))
 
     def _signature(self, arguments: Sequence[Any]) -> Any:
         shapes = tuple([None if a is None else a.shape for a in arguments])

@@ -43,7 +43,7 @@ class Rendezvous:
         with self._lock:
             self._tensors.update(zip(keys, values, strict=True))
             values.clear()
-            if self._wake is not None and all(key in self._tensors for key in self._awaited):
+            if self._wake is not None and all(map(self._tensors.__contains__, self._awaited)):
                 wake, self._wake = self._wake, None
         if wake is not None:
             wake()
@@ -51,7 +51,7 @@ class Rendezvous:
     def ready(self, keys: Sequence[int], wake: Callable[[], None]) -> bool:
         """Tells if all `keys` are there. If not, `wake` is called once they are, or when the step is cancelled."""
         with self._lock:
-            if all(key in self._tensors for key in keys):
+            if all(map(self._tensors.__contains__, keys)):
                 return True
             if not self._cancelled:
                 self._awaited, self._wake = keys, wake
@@ -67,7 +67,7 @@ class Rendezvous:
         """Removes and returns the tensors of `keys`, or returns None if they are not all there."""
         with self._lock:
             tensors = self._tensors
-            return [tensors.pop(key) for key in keys] if all(key in tensors for key in keys) else None
+            return [*map(tensors.pop, keys)] if all(map(tensors.__contains__, keys)) else None
 
     def missing(self, keys: Sequence[int]) -> list[int]:
         """Returns those of `keys` that are not there."""

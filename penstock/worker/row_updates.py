@@ -24,6 +24,7 @@ from penstock.worker.resources import StoredVariable
 from penstock.worker.step import Step
 from penstock.worker.tracing import KERNEL_ERRORS, named_error
 
+_PADDING = {np.dtype(t): np.iinfo(t).max for t in (np.int32, np.int64)}  # the index of no row
 _OF_ROWS = frozenset(("grad", "updates"))  # inputs with one row for each index
 
 
@@ -53,7 +54,8 @@ class RowUpdateCall(PlainCall):
             tables: list[Table] = []
             for call in self._each:
                 node = call.node
-                given = [host_value(values[s]) if isinstance(s, int) else np.asarray(s.read()) for s in call.inputs]
+                given = [values[s] if s.__class__ is int else s.read() for s in call.inputs]  # type: ignore[union-attr]
+                given = [value if value.__class__ is np.ndarray else host_value(value) for value in given]
                 rows = self._update.rows(given)
                 if rows is None:
                     break
@@ -124,25 +126,21 @@ class RowUpdate:
         self._count = len(op.writes)
         self._indices = op.input_index("indices")
         self._given = _given(op)
+        self._of_rows = [i for i, of_rows in self._given if of_rows]
         assert op.row_rule is not None
         self._rule = functools.partial(op.row_rule, **{k: v for k, v in node.attrs.items() if k in op.wants})
         self._programs: dict[Any, NumpyProgram] = {}
 
     def rows(self, arguments: Sequence[Any]) -> np.ndarray | None:
         """Returns the rows that an update changes; None if an index has no row of the variables' form."""
-        first, indices = arguments[0], arguments[self._indices]
-        form = (*indices.shape, *first.shape[1:])
-        if (
-            indices.ndim != 1
-            or any(a.shape != first.shape for a in arguments[: self._count])
-            or any(arguments[i].shape != form for i, of_rows in self._given if of_rows)
-        ):
+        shape, rows = arguments[0].shape, arguments[self._indices]
+        forms = [a.shape for a in arguments[: self._count]] + [arguments[i].shape for i in self._of_rows]
+        if rows.ndim != 1 or forms != [shape] * self._count + [(len(rows), *shape[1:])] * len(self._of_rows):
             return None
-        rows: np.ndarray = indices
-        if rows.size and rows[-1] == np.iinfo(rows.dtype).max:  # padding, which comes last
+        if len(rows) and rows[-1] == _PADDING[rows.dtype]:  # it comes last
             rows = rows[: np.searchsorted(rows, rows[-1])]
-        require_in_range(rows, len(first))
-        return rows
+        require_in_range(rows, shape[0])
+        return rows  # type: ignore[no-any-return]
 
     def run(self, tables: Sequence[Table], undo: list[Callable[[], None]]) -> list[list[np.ndarray]]:
         """Changes the variables of all tables in place and returns their arrays.
@@ -195,7 +193,13 @@ def put_rows(variable: StoredVariable, array: np.ndarray, rows: np.ndarray, befo
 def set_rows(array: np.ndarray, rows: np.ndarray, new: np.ndarray) -> None:
     """Does what `array[rows] = new` does, in a third of the time: NumPy moves each row as a whole."""
     if array.ndim > 1 and new.size and array.flags.c_contiguous and new.flags.c_contiguous:
-        whole = np.dtype((np.void, array.nbytes // len(array)))
+        whole = _whole(array.nbytes // len(array))
         array.reshape(len(array), -1).view(whole).put(rows, new.reshape(len(new), -1).view(whole))
     else:
         array[rows] = new
+
+
+@functools.cache
+def _whole(size: int) -> np.dtype[Any]:
+    """Returns the type of a row of so many bytes."""
+    return np.dtype((np.void, size))

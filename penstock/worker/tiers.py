@@ -108,6 +108,7 @@ class Tiers:
         self._seconds = 0.0  # of all runs in NumPy
         self._quickest = math.inf  # seconds of the quickest of them
         self._settled: Any = None  # the shapes of a run that is too small to ever be compiled
+        self._updates: Callable[[list[Any]], bool] | None = None  # runs it then, if it only updates variables
 
     def __call__(self, values: list[Any], step: Step) -> None:
         """Runs the segment. Raises NotTraceable if it has to be cut first."""
@@ -115,8 +116,9 @@ class Tiers:
             self._loop_bounds[slot] = values[slot] = _similar_bound(values[slot], largest)
         shapes, known = self._form(values)
         if (shapes, known) == self._settled:
-            with interpreting():
-                self._run_nodes(values, step)
+            if self._updates is None or not self._updates([values[s] for s in self._input_slots]):
+                with interpreting():
+                    self._run_nodes(values, step)
             return
         if (shapes, known) in self._exact:
             self._may_interpret = self._may_interpret and not self._is_large
@@ -319,6 +321,7 @@ class Tiers:
         if bounds is None and self._quickest < worth:
             is_tiny = self._quickest < worth / LATER
             if is_tiny and self._is_small and seen.runs > OFTEN:
+                self._updates = self._node_by_node.as_updates(self.segment.all_locks)
                 self._settled = shapes, known
             if is_tiny or seen.seconds < LONG:
                 return

@@ -14,6 +14,7 @@ import pytest
 import penstock.v1 as tf
 from penstock.worker import plan, tiers
 from penstock.worker.compilation import Compilations, wait_idle
+from penstock.worker.interpreted import Updates
 from penstock.worker.tiers import Tiers
 
 TIERS = ("interpreted", "padded", "exact")
@@ -220,6 +221,7 @@ import numpy as np
 import penstock.v1 as tf
 from penstock.worker import plan, tiers
 from penstock.worker.compilation import Compilations, wait_idle
+from penstock.worker.interpreted import Updates
 
 tiers.WORTH, tiers.AGAIN, tiers.LONG = 0.0, 2, 0.0
 found, record = [], Compilations.record
@@ -296,3 +298,64 @@ def test_a_graph_that_runs_once_is_planned_once(monkeypatch: pytest.MonkeyPatch)
         plans.clear()
         np.testing.assert_array_equal(session.run(tf.assign_add(v, 2.0 * v)), [3, 3, 3])
     assert len(plans) == 1
+
+
+def _one_after_the_other(x: Any) -> Any:
+    first, second = tf.get_variable("first", [3]), tf.get_variable("second", [3])
+    with tf.control_dependencies([tf.assign_add(first, x)]):
+        return tf.assign_add(second, first).op
+
+
+UPDATES = {
+    "a sum": (lambda x: tf.assign_add(tf.get_variable("v", [3]), x).op, True),
+    "Adagrad": (lambda x: tf.train.AdagradOptimizer(0.1).apply_gradients([(x, tf.get_variable("v", [3]))]), True),
+    "Adam": (
+        lambda x: tf.train.AdamOptimizer(0.1).apply_gradients(
+            [(x, tf.get_variable("v", [3])), (2 * x, tf.get_variable("w", [3]))], tf.train.create_global_step()
+        ),
+        False,  # it also multiplies
+    ),
+    "one after the other": (_one_after_the_other, False),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_small_updates_that_come_again_and_again_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a small segment only runs known updates, nothing but these is run."""
+    build, is_direct = UPDATES[name]
+    direct: list[bool] = []
+    call = Updates.__call__
+    monkeypatch.setattr(Updates, "__call__", lambda self, inputs: direct.append(call(self, inputs)) or direct[-1])
+    monkeypatch.setattr(tiers, "WORTH", 1000.0)
+    monkeypatch.setattr(tiers, "OFTEN", 5)
+    results = []
+    for tier in ("", "exact"):
+        monkeypatch.setenv("PENSTOCK_TIER", tier)
+        with tf.Graph().as_default(), tf.Session(config=ON_CPU) as sess:
+            x = tf.placeholder(tf.float32, [3])
+            tf.get_variable_scope().set_initializer(tf.ones_initializer())
+            update = build(x)
+            sess.run(tf.global_variables_initializer())
+            for i in range(12):
+                sess.run(update, {x: np.array([i, 1.0, -2.0], np.float32)})
+            results.append(sess.run({v.name: v for v in tf.global_variables()}))
+    assert bool(direct) == is_direct and all(direct)
+    for found, expected in zip(results[0].values(), results[1].values(), strict=True):
+        np.testing.assert_allclose(found, expected, 1e-6, 1e-6)
+
+
+def test_a_small_update_of_a_variable_that_was_reset_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "WORTH", 1000.0)
+    monkeypatch.setattr(tiers, "OFTEN", 5)
+    first, second = tf.get_variable("first", [], initializer=tf.zeros_initializer()), tf.Variable(0.0)
+    update = tf.group(tf.assign_add(first, 1.0), tf.assign_add(second, 1.0))
+    with tf.Session(config=ON_CPU) as sess:
+        sess.run(tf.global_variables_initializer())
+        for _ in range(12):
+            sess.run(update)
+        devices = [device for task in sess._master.tasks.connected() for device in task.worker.devices]
+        resources = {name: resource for d in devices for (_, name), resource in d.resources.items()}
+        resources[second.op.name].close()
+        with pytest.raises(tf.errors.FailedPreconditionError, match="uninitialized value Variable"):
+            sess.run(update)
+        assert sess.run(first) == 12
