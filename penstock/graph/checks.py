@@ -64,12 +64,17 @@ def require_once(key: Any, check: Callable[[], None]) -> None:
 _UNSIGNED = {np.dtype(f"i{size}"): np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
+def are_in_range(indices: np.ndarray, limit: int) -> bool:
+    """Tells if 0 <= indices < limit for all of them."""
+    # A negative number is a large one without a sign, so that one look at all of them does.
+    unsigned = indices.view(_UNSIGNED.get(indices.dtype) or indices.dtype)
+    return not indices.size or bool(np.maximum.reduce(unsigned, None) < limit)
+
+
 def require_in_range(indices: Any, limit: int, what: str = "indices", message: str = "") -> None:
     """Demands 0 <= indices < limit; the error shows an index that is out of range."""
     if isinstance(indices, np.ndarray) and isinstance(limit, (int, np.integer)):  # not a symbol
-        # A negative number is a large one without a sign, so that one look at all of them does.
-        unsigned = indices.view(_UNSIGNED.get(indices.dtype) or indices.dtype)
-        if indices.size and np.maximum.reduce(unsigned, None) >= limit:
+        if not are_in_range(indices, limit):
             where = np.argwhere((indices < 0) | (indices >= limit))[0].tolist()
             if message:
                 raise InvalidArgumentError(message.format(indices[tuple(where)]))

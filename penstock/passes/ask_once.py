@@ -14,7 +14,7 @@ from penstock.graph.dtype import int32
 from penstock.ops.array.selection import unique_op
 from penstock.ops.nn.sharded_lookups import spread_rows, sum_rows
 from penstock.passes.deal_ids import arithmetic_between, axis_of, dealt_by, places_beside
-from penstock.passes.ir import Edge, Node, Subgraph, Uses, like, rewritten, uses_of, visible_nodes
+from penstock.passes.ir import GATHERS, Edge, Node, Subgraph, Uses, like, rewritten, uses_of, visible_nodes
 from penstock.passes.partition import task_of
 
 _STITCHES = frozenset(("DynamicStitch", "ParallelDynamicStitch"))
@@ -101,9 +101,7 @@ def _found(rows: Node, uses: Uses, visible: set[Node], fetched: set[Node]) -> _L
 def _gathers(rows: Node, uses: Uses) -> list[Node]:
     """The lookups in the shards, in their order, if they are in other tasks and nobody else takes their rows."""
     found = {
-        output: node
-        for node, i, output in uses[rows]
-        if i == 1 and node.op.name in ("Gather", "GatherV2", "ResourceGather") and len(uses[node]) == 1
+        output: node for node, i, output in uses[rows] if i == 1 and node.op.name in GATHERS and len(uses[node]) == 1
     }
     there = any(task_of(node.device) != task_of(rows.device) for node in found.values())
     return [found[i] for i in sorted(found)] if there else []

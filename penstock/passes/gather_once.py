@@ -11,10 +11,9 @@ from dataclasses import replace
 from penstock.graph.dtype import int32
 from penstock.ops.nn.sharded_lookups import deal_ids, spread_rows, sum_rows
 from penstock.passes.deal_ids import axis_of
-from penstock.passes.ir import Edge, Node, Subgraph, Uses, like, rewritten, uses_of, visible_nodes
+from penstock.passes.ir import GATHERS, Edge, Node, Subgraph, Uses, like, rewritten, uses_of, visible_nodes
 from penstock.passes.partition import task_of
 
-_GATHERS = frozenset(("Gather", "GatherV2", "ResourceGather"))
 _KEEPS_ROWS = frozenset(("Identity", "Reshape"))
 _DISTINCT = frozenset(("DynamicPartition", "Unique", "_DealIds"))  # ids that are, or that another pass makes so
 
@@ -23,7 +22,7 @@ def gather_once(subgraph: Subgraph) -> Subgraph:
     """The placed subgraph with gathers of distinct ids, where gradients of their rows are summed by id after all."""
     by_ids: dict[Edge, list[Node]] = defaultdict(list)
     for node in subgraph.nodes:
-        if node.op.name in _GATHERS and _is_far(node):
+        if node.op.name in GATHERS and _is_far(node):
             by_ids[node.inputs[1]].append(node)
     if not by_ids:
         return subgraph

@@ -66,6 +66,8 @@ def sources_of(node: Node) -> list[Node]:
     return [*(source for source, _ in node.inputs), *node.controls]
 
 
+GATHERS = frozenset(("Gather", "GatherV2", "ResourceGather"))  # they take rows of their first input
+
 # Attr of a control-flow node that is over several devices, so that the ops in its bodies are placed: a number. The node
 # may have a copy in each of several tasks; these share the number.
 SPLIT = "_split"

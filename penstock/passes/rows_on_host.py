@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from penstock.graph.dtype import DType
-from penstock.passes.ir import Node, Subgraph, reads_variable, rewritten, sources_of
+from penstock.passes.ir import GATHERS, Node, Subgraph, reads_variable, rewritten, sources_of
 
 # Host ops that give as many elements as the values say.
 _RAGGED = frozenset(
@@ -33,7 +33,6 @@ _RAGGED = frozenset(
         "Where",
     )
 )
-_PICKS = {"Gather": 1, "GatherV2": 1, "ResourceGather": 1}  # which input decides how many rows
 _MOVES = frozenset(
     ("Cast", "ConcatV2", "ExpandDims", "Identity", "Pack", "Reshape", "Shape", "Size", "Squeeze", "StridedSlice")
 )
@@ -46,8 +45,8 @@ def ragged_nodes(nodes: Iterable[Node]) -> set[Node]:
         name = node.op.name
         if name in _RAGGED or (name == "_Recv" and node.attrs["ragged"]):
             ragged.add(node)
-        elif name in _PICKS:
-            if node.inputs[_PICKS[name]][0] in ragged:
+        elif name in GATHERS:
+            if node.inputs[1][0] in ragged:
                 ragged.add(node)
         elif ragged and name in _MOVES and any(source in ragged for source, _ in node.inputs):
             ragged.add(node)
@@ -60,7 +59,7 @@ def rows_on_host(subgraph: Subgraph) -> Subgraph:
     if moved:
         uses = Counter(source for node in subgraph.nodes for source in sources_of(node))
         uses.update([*(node for node, _ in subgraph.fetches), *subgraph.targets])
-        firsts = (node.inputs[0][0] for node in moved if node.op.name in _PICKS)
+        firsts = (node.inputs[0][0] for node in moved if node.op.name in GATHERS)
         passed_over = {read for read in firsts if uses[read] == 1 and reads_variable(read)}
 
         def moved_to_host(node: Node) -> list[Node]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from penstock.ops.nn.sharded_lookups import deal_ids, plan_lookups
 from penstock.ops.state.duplicate_rows import sum_duplicate_rows, sum_duplicate_rows_on_host
 from penstock.ops.state.update_forms import with_distinct_indices
-from penstock.passes.ir import Edge, Node, Subgraph, Uses, reads_variable, rewritten, uses_of, visible_nodes
+from penstock.passes.ir import GATHERS, Edge, Node, Subgraph, Uses, reads_variable, rewritten, uses_of, visible_nodes
 from penstock.passes.partition import task_of
 
 _SUMMED = "_summed"  # the attr of an update whose rows were summed in the task that sent them
@@ -155,7 +155,7 @@ def _is_for_numpy(update: Node, position: int, uses: Uses, kept: set[Node]) -> b
 
 def _only_picks_rows(user: Node, uses: Uses) -> bool:
     takers = [node for node, *_ in uses[user]] if reads_variable(user) else [user]
-    return all(node.op.name in ("Gather", "GatherV2", "ResourceGather") for node in takers)
+    return all(node.op.name in GATHERS for node in takers)
 
 
 def _updates_reached(total: Node, uses: Uses, kept: set[Node]) -> list[Node] | None:

@@ -22,15 +22,16 @@ def rest_of(buffers: list[Any], sent: int) -> list[Any]:
     if sent == 0:
         return buffers
     for i, buffer in enumerate(buffers):
-        size = size_of(buffer)
+        size = len(buffer)
         if sent < size:
             return [memoryview(buffer)[sent:], *buffers[i + 1 :]]
         sent -= size
     return []
 
 
-def size_of(buffer: Any) -> int:
-    return len(buffer) if buffer.__class__ is bytes else int(buffer.nbytes)
+def size_of(buffers: list[Any]) -> int:
+    """Returns how many bytes they are together: each is bytes, or a vector of bytes."""
+    return sum(map(len, buffers))
 
 
 def close_all(descriptors: list[int]) -> None:

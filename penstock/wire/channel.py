@@ -86,7 +86,7 @@ class Channel:
                 self._send(batches)  # the peer must learn of the new regions even though the message is not sent
                 sharer.take_back()
             raise
-        self._sent += sum(map(size_of, buffers)) + (0 if sharer is None else sharer.copied)
+        self._sent += size_of(buffers) + (0 if sharer is None else sharer.copied)
         batches.append((buffers, []))
         self._send(batches)
 
@@ -104,21 +104,22 @@ class Channel:
             for buffers, descriptors in batches:
                 if not self._waiting:
                     try:
-                        rest = rest_of(buffers, self._stream.write_some(buffers, descriptors))
+                        sent = self._stream.write_some(buffers, descriptors)
                     except OSError:
-                        rest = buffers  # the writer thread meets the error again, and closes
-                    if rest is not buffers:
-                        close_all(descriptors)
-                        descriptors = []
-                    if not rest:
+                        sent = 0  # the writer thread meets the error again, and closes
+                    if sent == size_of(buffers) and not descriptors:
                         continue
-                    buffers = rest
+                    if sent:
+                        close_all(descriptors)
+                        buffers, descriptors = rest_of(buffers, sent), []
+                    if not buffers:
+                        continue
                 self._waiting.append((buffers, descriptors))
-            if self._waiting and self._writer is None:
-                name = f"penstock-write-{self.peer}"
-                self._writer = threading.Thread(target=self._write_all, name=name, daemon=True)
-                self._writer.start()
             if self._waiting:
+                if self._writer is None:
+                    name = f"penstock-write-{self.peer}"
+                    self._writer = threading.Thread(target=self._write_all, name=name, daemon=True)
+                    self._writer.start()
                 self._work.notify_all()
 
     def _write_all(self) -> None:

@@ -233,7 +233,8 @@ class HostCall(KernelCall):
         """Does nothing: an update has no result."""
 
     def __call__(self, values: list[Any], step: Step) -> Need | None:
-        arguments = [host_value(values[i]) if isinstance(i, int) else i for i in self.inputs]
+        given = [values[i] if i.__class__ is int else i for i in self.inputs]
+        arguments = [value if value.__class__ is np.ndarray else host_value(value) for value in given]
         for i in self.read:
             arguments[i] = self.inputs[i].snapshot()  # type: ignore[union-attr]
         try:
@@ -308,6 +309,23 @@ class PlainCall(HostCall):
         if position in self.written:
             return None if self.node.op.overwrites else source.read()
         return source.snapshot() if self.on_cpu else source.read()
+
+
+class JoinedCall(PlainCall):
+    """Runs neighbouring nodes of one kind as one instruction."""
+
+    def __init__(self, owner: Executable, nodes: Sequence[Node]) -> None:
+        super().__init__(owner, nodes[0])
+        self.each = [PlainCall(owner, node) for node in nodes]
+        self.inputs = [source for call in self.each for source in call.inputs]
+        self.out_slots = [slot for call in self.each for slot in call.out_slots]
+        self.changed = [variable for call in self.each for variable in call.changed]
+        self.locked = sorted(self.changed, key=lambda v: v.order)
+
+    @property
+    def label(self) -> str:
+        """The text for a timeline."""
+        return f"{self.name} = {self.node.op.name}({', '.join(call.name for call in self.each)})"
 
 
 def host_value(value: Any) -> Any:

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 
 from penstock.kernel.waiting import NeedsThread
-from penstock.passes.ir import Edge, Node
+from penstock.passes.ir import GATHERS, Edge, Node
+from penstock.worker import gathers, row_updates
 from penstock.worker.calls import ON_HOST, HostCall, NodeCall, PlainCall
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.compilation import Compilations, noted
@@ -21,14 +22,13 @@ from penstock.worker.needs import Need, Other
 from penstock.worker.plan import Plan, SegmentPlan
 from penstock.worker.randomness import RandomState
 from penstock.worker.resources import StoredVariable
-from penstock.worker.row_updates import RowUpdateCall, joined
 from penstock.worker.segment_call import SegmentCall
 from penstock.worker.step import Step
 from penstock.worker.tiers import Imagined
 from penstock.worker.transfer import RecvCall, SendCall, may_wait, note_unused, opening, together
 
 _UNSET: Any = None
-_OF_SEVERAL: dict[str, Any] = {"_Send": SendCall, "_Recv": RecvCall}
+_OF_SEVERAL: dict[str, Any] = {"_Send": SendCall, "_Recv": RecvCall, **dict.fromkeys(GATHERS, gathers.GatherCall)}
 
 
 class Context:
@@ -98,7 +98,7 @@ class Executable:
         self.feed_slots = [self.slot(edge) for edge in plan.feeds]
         stages = together([s for s in plan.stages if not _does_nothing(s) and not self._renames(s)])
         if not self.cuts.interpreted:
-            stages = joined(stages, self.source)
+            stages = gathers.joined(row_updates.joined(stages, self.source), self.source)
         every = [self._instruction(s) for s in stages]
         self._to_find = [i for i in every if _finds_handle(i)]
         self.instructions = [i for i in every if not _finds_handle(i)]
@@ -183,7 +183,7 @@ class Executable:
         if isinstance(stage, SegmentPlan):
             return SegmentCall(self, stage)
         if isinstance(stage, list):
-            return _OF_SEVERAL.get(stage[0].op.name, RowUpdateCall)(self, stage)
+            return _OF_SEVERAL.get(stage[0].op.name, row_updates.RowUpdateCall)(self, stage)
         if stage.op.name in ON_HOST:
             return ON_HOST[stage.op.name](self, stage)
         if stage.op.host:

@@ -19,7 +19,7 @@ from penstock.graph.opdef import OpDef
 from penstock.jaxprs.numpy_program import NumpyProgram
 from penstock.kernel.types import on_platform
 from penstock.passes.ir import Edge, Node
-from penstock.worker.calls import PlainCall, host_value
+from penstock.worker.calls import JoinedCall, host_value
 from penstock.worker.resources import StoredVariable
 from penstock.worker.step import Step
 from penstock.worker.tracing import KERNEL_ERRORS, named_error
@@ -28,22 +28,12 @@ _PADDING = {np.dtype(t): np.iinfo(t).max for t in (np.int32, np.int64)}  # the i
 _OF_ROWS = frozenset(("grad", "updates"))  # inputs with one row for each index
 
 
-class RowUpdateCall(PlainCall):
-    """Runs sparse updates as one instruction: updates of different variables by one rule."""
+class RowUpdateCall(JoinedCall):
+    """Runs sparse updates of different variables by one rule."""
 
     def __init__(self, owner: Any, nodes: Sequence[Node]) -> None:
-        super().__init__(owner, nodes[0])
+        super().__init__(owner, nodes)
         self._update = RowUpdate(nodes[0])
-        self._each = [PlainCall(owner, node) for node in nodes]
-        self.inputs = [source for call in self._each for source in call.inputs]
-        self.out_slots = [slot for call in self._each for slot in call.out_slots]
-        self.changed = [variable for call in self._each for variable in call.changed]
-        self.locked = sorted(self.changed, key=lambda v: v.order)
-
-    @property
-    def label(self) -> str:
-        """The text for a timeline."""
-        return f"{self.name} = {self.node.op.name}({', '.join(call.name for call in self._each)})"
 
     def __call__(self, values: list[Any], step: Step) -> None:
         undo: list[Callable[[], None]] = []
@@ -52,7 +42,7 @@ class RowUpdateCall(PlainCall):
             variable.lock.acquire()
         try:
             tables: list[Table] = []
-            for call in self._each:
+            for call in self.each:
                 node = call.node
                 given = [values[s] if s.__class__ is int else s.read() for s in call.inputs]  # type: ignore[union-attr]
                 given = [value if value.__class__ is np.ndarray else host_value(value) for value in given]
@@ -60,8 +50,8 @@ class RowUpdateCall(PlainCall):
                 if rows is None:
                     break
                 tables.append((given, rows, call.changed))
-            fits = len(tables) == len(self._each)
-            for call, results in zip(self._each, self._update.run(tables, undo) if fits else (), strict=fits):
+            fits = len(tables) == len(self.each)
+            for call, results in zip(self.each, self._update.run(tables, undo) if fits else (), strict=fits):
                 for variable, value in zip(call.changed, results, strict=True):
                     variable.value = value
         except BaseException as error:
@@ -74,7 +64,7 @@ class RowUpdateCall(PlainCall):
             for variable in self.locked:
                 variable.lock.release()
         if not fits:  # there is one value for all rows, or an error
-            for call in self._each:
+            for call in self.each:
                 call(values, step)
 
 

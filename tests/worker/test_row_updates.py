@@ -57,7 +57,7 @@ class Cluster:
     def joined(self) -> list[int]:
         """The number of updates that each instruction for row updates stands for, of the newest graph that has any."""
         for graph in reversed(self._server.worker._graphs.values()):
-            found = [len(i._each) for i in graph.executable.instructions if isinstance(i, RowUpdateCall)]
+            found = [len(i.each) for i in graph.executable.instructions if isinstance(i, RowUpdateCall)]
             if found:
                 return found
         return []

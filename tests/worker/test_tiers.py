@@ -347,15 +347,15 @@ def test_small_updates_that_come_again_and_again_are_the_same(name: str, monkeyp
 def test_a_small_update_of_a_variable_that_was_reset_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiers, "WORTH", 1000.0)
     monkeypatch.setattr(tiers, "OFTEN", 5)
-    first, second = tf.get_variable("first", [], initializer=tf.zeros_initializer()), tf.Variable(0.0)
-    update = tf.group(tf.assign_add(first, 1.0), tf.assign_add(second, 1.0))
-    with tf.Session(config=ON_CPU) as sess:
+    with tf.Graph().as_default(), tf.Session(config=ON_CPU) as sess:
+        first, second = tf.Variable(0.0), tf.Variable(0.0)
+        update = tf.group(tf.assign_add(first, 1.0), tf.assign_add(second, 1.0))
         sess.run(tf.global_variables_initializer())
         for _ in range(12):
             sess.run(update)
         devices = [device for task in sess._master.tasks.connected() for device in task.worker.devices]
         resources = {name: resource for d in devices for (_, name), resource in d.resources.items()}
         resources[second.op.name].close()
-        with pytest.raises(tf.errors.FailedPreconditionError, match="uninitialized value Variable"):
+        with pytest.raises(tf.errors.FailedPreconditionError, match="uninitialized value Variable_1"):
             sess.run(update)
         assert sess.run(first) == 12
