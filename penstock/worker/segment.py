@@ -23,6 +23,7 @@ from penstock.wire.shared_memory import LARGE as SENT_BACK
 from penstock.worker.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed, watched
 from penstock.worker.compilation import Compilations, Program, this_thread
 from penstock.worker.compiler_options import compiler_options
+from penstock.worker.one_kernel import MANY_NODES, as_one_kernel
 from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
 from penstock.worker.randomness import Known, RandomState, is_random
 from penstock.worker.resources import USED_UP, StoredVariable, let_go, placed
@@ -132,6 +133,8 @@ class Segment:
 
     def jitted(self, function: Callable[..., Any]) -> Any:
         """Returns a function of a segment's arguments, jitted for its device. The first argument is donated."""
+        if self.platform == "cpu" and self.updated and len(self.plan.nodes) <= MANY_NODES:
+            function = as_one_kernel(function)
         return jax.jit(function, donate_argnums=(0,), compiler_options=compiler_options(self.platform))
 
     def compile(self, jitted: Any, forms: Sequence[Any]) -> Any:
