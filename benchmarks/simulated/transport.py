@@ -53,7 +53,7 @@ class Port:
     def send(self, message: Any) -> None:
         """Sends a message after those sent before."""
         frame = codec.encode(message)
-        size = sum(map(size_of, frame))
+        size = size_of(frame)
         delay = self.owner.sent(message, size)
         source, target = self.owner.host_of(message), self.other.owner.host_of(message)
         deliver = self.other.owner.arrived
@@ -71,10 +71,10 @@ def connect(network: Network, one: Peer, name: str, other: Peer, other_name: str
 
 def received(frame: list[Any]) -> Any:
     """Decodes a frame from memory of its own, into which a channel would have read it."""
-    whole = aligned_empty((sum(map(size_of, frame)),)).data.cast("B")
+    whole = aligned_empty((size_of(frame),)).data.cast("B")
     at = 0
     for buffer in frame:
-        size = size_of(buffer)
+        size = len(buffer)
         whole[at : at + size] = memoryview(buffer).cast("B")
         at += size
     return whole
@@ -140,7 +140,7 @@ class Task(Peer):
         return self.laps.elapsed
 
     def arrived(self, port: Port, message: Any, frame: list[Any]) -> None:
-        what = _kind(message, sum(map(size_of, frame)))
+        what = _kind(message, size_of(frame))
         self.processor.submit(lambda: self.handle(what, lambda: self._read(port, frame)))
 
     def handle(self, what: str, act: Callable[[], Any]) -> float:
