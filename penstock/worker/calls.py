@@ -233,8 +233,7 @@ class HostCall(KernelCall):
         """Does nothing: an update has no result."""
 
     def __call__(self, values: list[Any], step: Step) -> Need | None:
-        given = [values[i] if i.__class__ is int else i for i in self.inputs]
-        arguments = [value if value.__class__ is np.ndarray else host_value(value) for value in given]
+        arguments = host_values([values[i] if i.__class__ is int else i for i in self.inputs])
         for i in self.read:
             arguments[i] = self.inputs[i].snapshot()  # type: ignore[union-attr]
         try:
@@ -267,7 +266,7 @@ class PlainCall(HostCall):
     def __call__(self, values: list[Any], step: Step) -> None:
         if self._only is not None:
             given = [values[source] if source.__class__ is int else source.snapshot() for source in self.inputs]  # type: ignore[union-attr]
-            arguments = [value if value.__class__ is np.ndarray else host_value(value) for value in given]
+            arguments = host_values(given)
             try:
                 values[self._only] = self.node.op.kernel(*self.grouped(arguments), **self.attrs)
             except Exception as error:
@@ -326,6 +325,11 @@ class JoinedCall(PlainCall):
     def label(self) -> str:
         """The text for a timeline."""
         return f"{self.name} = {self.node.op.name}({', '.join(call.name for call in self.each)})"
+
+
+def host_values(values: Sequence[Any]) -> list[Any]:
+    """Returns arrays in the host's memory for those that are elsewhere."""
+    return [value if value.__class__ is np.ndarray else host_value(value) for value in values]
 
 
 def host_value(value: Any) -> Any:

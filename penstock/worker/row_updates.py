@@ -19,7 +19,7 @@ from penstock.graph.opdef import OpDef
 from penstock.jaxprs.numpy_program import NumpyProgram
 from penstock.kernel.types import on_platform
 from penstock.passes.ir import Edge, Node
-from penstock.worker.calls import JoinedCall, host_value
+from penstock.worker.calls import JoinedCall, host_values
 from penstock.worker.resources import StoredVariable
 from penstock.worker.step import Step
 from penstock.worker.tracing import KERNEL_ERRORS, named_error
@@ -44,8 +44,7 @@ class RowUpdateCall(JoinedCall):
             tables: list[Table] = []
             for call in self.each:
                 node = call.node
-                given = [values[s] if s.__class__ is int else s.read() for s in call.inputs]  # type: ignore[union-attr]
-                given = [value if value.__class__ is np.ndarray else host_value(value) for value in given]
+                given = host_values([s.read() if isinstance(s, StoredVariable) else values[s] for s in call.inputs])
                 rows = self._update.rows(given)
                 if rows is None:
                     break
