@@ -10,6 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.extend.core import Primitive
+from jax.extend.mlir import deserialize_portable_artifact, ir
+from jax.extend.mlir.dialects import func
+from jax.interpreters import mlir as lowering
 
 from penstock.jaxprs.digest import NoDigest, digest
 from penstock.worker.program_cache import ProgramCache, kept
@@ -53,13 +57,13 @@ class StoredPrograms:
         cache, start = self._place
         stored = cache.get(start + _name(bounds))
         if stored is not None:
-            return jax.export.deserialize(bytearray(stored)).call
+            return _function_of(jax.export.deserialize(bytearray(stored)))
         try:
             exported = jax.export.export(jax.jit(made), platforms=["cpu"])(*forms)
         except (ValueError, NotImplementedError):  # jax cannot store a part of it
             return made
         self._new[bounds] = exported
-        return exported.call
+        return _function_of(exported)
 
     def keep(self, bounds: Bounds) -> None:
         """Stores a function that was made here. It is called after compiling, so that the code is stored already."""
@@ -67,6 +71,35 @@ class StoredPrograms:
         if exported is not None and self._place is not None:
             cache, start = self._place
             cache.put(start + _name(bounds), bytes(exported.serialize()))
+
+
+def _function_of(exported: Any) -> Callable[..., Any]:
+    """Returns a stored program as a function, to be called under `jax.jit`.
+
+    `exported.call` does the same, but loads SciPy's linear algebra first, which few programs need: that takes 0.2 s.
+    """
+    if b"lapack" in exported.mlir_module_serialized:
+        return exported.call  # type: ignore[no-any-return]
+    return lambda *leaves: _stored_call.bind(*leaves, exported=exported)
+
+
+_stored_call = Primitive("stored_call")
+_stored_call.multiple_results = True
+_stored_call.def_abstract_eval(lambda *arguments, exported: list(exported.out_avals))
+
+
+def _lower_stored_call(context: Any, *arguments: Any, exported: Any) -> Sequence[Any]:
+    module = context.module_context.module
+    with module.context:
+        stored = deserialize_portable_artifact(exported.mlir_module_serialized)
+    main: Any = ir.SymbolTable(stored.operation)["main"]
+    results = main.type.results
+    name = lowering.merge_mlir_modules(module, "stored", stored, dst_symtab=context.module_context.symbol_table)
+    kept = [arguments[i] for i in exported.module_kept_var_idx]
+    return func.CallOp(results, ir.FlatSymbolRefAttr.get(name), kept).results
+
+
+lowering.register_lowering(_stored_call, _lower_stored_call)
 
 
 def _name(bounds: Bounds) -> str:

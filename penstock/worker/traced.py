@@ -179,11 +179,11 @@ class _Padded:
         self._shapes = [padded_shape(f.shape, bounds) for f in traced.forms]
         inputs = [jax.ShapeDtypeStruct(s, f.dtype) for s, f in zip(self._shapes, traced.forms, strict=True)]
         sizes = {name: jax.ShapeDtypeStruct((), np.int32) for name in bounds}
-        interpreted = padded(traced.jaxpr, bounds)
+        interpreted = functools.cache(lambda: padded(traced.jaxpr, bounds))  # not needed if the program is stored
 
         def of_leaves(*leaves: Any) -> Any:
             count = len(leaves) - len(bounds)
-            return interpreted(dict(zip(bounds, leaves[count:], strict=True)), leaves[:count])
+            return interpreted()(dict(zip(bounds, leaves[count:], strict=True)), leaves[:count])
 
         def segment(updated: Any, read: Any, inputs: Any, constants: Any, keys: Any, sizes: Any) -> Any:
             leaves = jax.tree.leaves((updated, read, inputs, constants, keys))
