@@ -249,7 +249,7 @@ print(sorted(found))
 def test_code_is_prepared_for_the_device_of_the_segment():
     """Otherwise a call would compile it again."""
     two_devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    environment = {**os.environ, **two_devices, "PENSTOCK_CACHE_BYTES": "0"}
+    environment = {**os.environ, **two_devices, "PENSTOCK_CACHE_DIR": ""}
     program = [sys.executable, "-c", ON_A_SECOND_DEVICE]
     done = subprocess.run(program, env=environment, timeout=DEADLINE, capture_output=True, text=True, check=True)
     assert done.stdout == "[('exact', True), ('padded', True)]\n"
