@@ -3,8 +3,8 @@
 The engine starts `COMMAND` there, writes `letter(...)` to its standard input, and keeps that open. The letter has the
 script, its settings, the job's credentials and its membership record: those are on no command line and no shared disk.
 This program writes them to a directory of its own, in memory where that is possible, which only its user can read, and
-removes it at the end. Later the engine may write TERMINATE or KILL. When the standard input ends, since the engine is
-gone, the task is terminated, and killed if it is not gone soon.
+removes it at the end; if it is killed, the next such program does. Later the engine may write TERMINATE or KILL. When
+the standard input ends, since the engine is gone, the task is terminated, and killed if it is not gone soon.
 
 The task's output is passed on as it is. In between, on stderr, are marks for the engine, which `Marks` takes out: the
 task is there (every few seconds), it does its work, it has ended with that code (a command such as srun does not tell
@@ -14,15 +14,18 @@ signals from exit codes).
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from penstock import errors
@@ -40,6 +43,8 @@ BEAT = 2.0  # seconds between two signs of life
 _LONGEST_LETTER = 1 << 20
 _ORPHAN_ENDS_WITHIN = 10.0  # seconds, after the engine is gone
 _MEMORY = Path("/dev/shm")
+_PRIVATE = "penstock-private-"
+_LOCKED_WITHIN = 60.0  # seconds after which a directory that nobody has locked was left
 _FILES = ("ca.pem", "task.pem", "task.key", "token")
 # A command for the application, which terminals do not show. Its line end lets commands that buffer lines pass it on.
 _MARK = re.compile(rb"\x1b\]penstock ([.su]|-?\d+)\x07\n")
@@ -65,8 +70,33 @@ def _files(credentials: Credentials) -> dict[str, str]:
     return {name: (credentials.directory / name).read_text("ascii") for name in _FILES}
 
 
-def _private_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="penstock-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
+@contextmanager
+def _private_folder() -> Iterator[str]:
+    """A directory that only this user can read, inside the `with`. A process that is killed leaves it to the next."""
+    parent = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    for other in parent.glob(f"{_PRIVATE}*"):
+        with suppress(OSError):  # it belongs to another user, or another process removes it as well
+            _remove_if_left(other)
+    with tempfile.TemporaryDirectory(prefix=_PRIVATE, dir=parent) as folder, _open(folder) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # which ends with this process, however it ends
+        yield folder
+
+
+def _remove_if_left(folder: Path) -> None:
+    with _open(folder) as descriptor:
+        is_new = time.time() - os.fstat(descriptor).st_mtime < _LOCKED_WITHIN
+        if not is_new:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+
+
+@contextmanager
+def _open(folder: str | Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -88,10 +88,8 @@ class ClusterSpec:
 
         Parameter servers do not count: they work while workers wait for them.
         """
-        host = address.rpartition(":")[0]
-        computing = [at for job, tasks in self._jobs.items() if job.lower() != "ps" for at in tasks.values()]
-        near = sum(at.rpartition(":")[0] == host for at in computing)
-        return max(1, min(cores() // max(1, near), len(self.part_of_cores(address, range(cores())))))
+        computing = len(self._on_host_of(address, servers=False))
+        return max(1, min(cores() // max(1, computing), len(self.part_of_cores(address, range(cores())))))
 
     def part_of_cores(self, address: str, every: Sequence[int]) -> Sequence[int]:
         """Returns those of a host's cores that a task may use: parameter servers of one host get different ones.
@@ -99,15 +97,20 @@ class ClusterSpec:
         >>> ClusterSpec({"ps": ["localhost:2222", "localhost:2223"]}).part_of_cores("localhost:2223", [0, 1, 2, 3])
         [2, 3]
         """
-        host = address.rpartition(":")[0]
-        servers = [at for job, tasks in self._jobs.items() if job.lower() == "ps" for _, at in sorted(tasks.items())]
-        near = [at for at in servers if at.rpartition(":")[0] == host]
-        if address not in near:
+        servers = self._on_host_of(address, servers=True)
+        if address not in servers:
             return every
-        place, size = near.index(address), len(every)
-        if len(near) > size:
+        place, count, size = servers.index(address), len(servers), len(every)
+        if count > size:
             return every[place % size : place % size + 1]
-        return every[place * size // len(near) : (place + 1) * size // len(near)]
+        return every[place * size // count : (place + 1) * size // count]
+
+    def _on_host_of(self, address: str, servers: bool) -> list[str]:
+        """Returns the addresses of the parameter servers, or of all other tasks, on the host of an address."""
+        host = address.rpartition(":")[0]
+        jobs = [tasks for job, tasks in self._jobs.items() if (job.lower() == "ps") == servers]
+        every = [at for tasks in jobs for _, at in sorted(tasks.items())]
+        return [at for at in every if at.rpartition(":")[0] == host]
 
     def as_cluster_def(self) -> Any:
         """Returns the cluster as a ClusterDef message."""

@@ -295,12 +295,12 @@ class Links:
         def lost(channel: Channel, reason: OpError) -> None:
             with self._lock:
                 self._others.discard(link)
-                same = [other for other in self._others if other.incarnation == link.incarnation]
                 if self._links.get(link.peer) is link:
                     del self._links[link.peer]
-                    if same:  # the second link to the task takes its place
-                        self._links[link.peer] = same[0]
-                        self._others.discard(same[0])
+                    second = next((other for other in self._others if other.incarnation == link.incarnation), None)
+                    if second is not None:
+                        self._links[link.peer] = second
+                        self._others.discard(second)
                 left = any(other.incarnation == link.incarnation for other in (*self._links.values(), *self._others))
             link.on_close(channel, reason)
             if not left:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,22 +35,15 @@ class GatherCall(JoinedCall):
 def joined(stages: Sequence[Any], source: Callable[[Edge], Any]) -> list[Any]:
     """Returns the stages of a plan, with neighbouring lookups of rows in a list."""
     result: list[Any] = []
-    last: list[Node] | None = None  # the last stage, if it is such a list
-    for stage in stages:
-        if not isinstance(stage, Node) or not _takes_rows(stage, source):
-            last = None
-            result.append(stage)
-        elif last is not None:
-            last.append(stage)
-        else:
-            last = [stage]
-            result.append(last)
+    for take_rows, group in itertools.groupby(stages, lambda stage: _takes_rows(stage, source)):
+        neighbours = list(group)
+        result += [neighbours] if take_rows else neighbours
     return result
 
 
-def _takes_rows(node: Node, source: Callable[[Edge], Any]) -> bool:
-    """Tells if a node only takes whole rows of a variable on the host."""
-    if node.op.name not in GATHERS or axis_of(node) != 0:
+def _takes_rows(stage: Any, source: Callable[[Edge], Any]) -> bool:
+    """Tells if a stage is a node that only takes whole rows of a variable on the host."""
+    if not isinstance(stage, Node) or stage.op.name not in GATHERS or axis_of(stage) != 0:
         return False
-    table, rows = source(node.inputs[0]), source(node.inputs[1])
+    table, rows = source(stage.inputs[0]), source(stage.inputs[1])
     return isinstance(table, StoredVariable) and table.on_cpu and isinstance(rows, int)

@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,22 @@ def test_a_task_is_stopped_with_its_children(start, tmp_path, stop):
     marks.feed(process.stderr.read())
     assert (process.wait(DEADLINE), marks.code) == (128 + signal.SIGTERM, -signal.SIGTERM)
     assert os.listdir(tmp_path) == ["program.py"]
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_what_a_killed_process_has_left_is_removed_by_the_next(start, tmp_path, monkeypatch, is_killed):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # as the process has it
+    text = "print(os.environ['PENSTOCK_CREDENTIALS'], flush=True)\ntime.sleep(600)"
+    process = start(text, job_credentials())
+    folder = process.stdout.readline().decode().strip()
+    if is_killed:
+        process.kill()
+        process.wait(DEADLINE)
+    with unpacked({"token": "1"}):
+        assert os.path.exists(folder)  # it is too new to tell if somebody is about to use it
+    os.utime(folder, (0, 0))
+    with unpacked({"token": "2"}):
+        assert os.path.exists(folder) != is_killed
 
 
 def test_without_a_letter_nothing_starts():
