@@ -84,7 +84,7 @@ class Resizing:
         if is_driven and now.task_indices(PS) == proposed.cluster.task_indices(PS):
             return self._noted(servers, proposed)
         try:
-            servers.settle(proposed, SETTLE_SECS if is_driven else IDLE_SECS)
+            servers.settle(proposed, is_driven)
             servers.close(proposed)
             moved = moves(servers.resources(proposed), proposed.names(PS))
             left = before.left | (set(servers.names) - set(proposed.names(PS)))
@@ -145,9 +145,12 @@ class _Servers:
 
         return dict(zip(self.names, self._pool.map(ask, self.names), strict=True))
 
-    def settle(self, proposed: Membership, seconds: float) -> None:
+    def settle(self, proposed: Membership, is_driven: bool) -> None:
         """Has coordinators send no more functions, and waits until those that they have sent have ended."""
-        self._close(proposed, SETTLING, seconds, "Functions were still running")
+        if is_driven:
+            self._close(proposed, SETTLING, SETTLE_SECS, "Functions were still running")
+        else:
+            self._close(proposed, SETTLING, IDLE_SECS, "Sessions had not answered")
 
     def close(self, proposed: Membership) -> None:
         """Has all sessions hold their steps, and waits until none is in flight."""
@@ -162,7 +165,7 @@ class _Servers:
             if time.monotonic() > end:
                 busy = sorted({name for reply in replies.values() for name in reply.busy})
                 raise FailedPreconditionError(
-                    f"{problem} {seconds:g} s after they were to end: of "
+                    f"{problem} after {seconds:g} s: those of "
                     f"{', '.join(busy) or 'parameter servers'}. Nothing has changed; try again later."
                 )
             # Steps in flight that wait for others, in a queue say, need held ones to run.

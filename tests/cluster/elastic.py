@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import penstock.v1 as tf
+from penstock.master.moving import Mover
 
 WIDTH = 64
 PAUSE = 0.02  # seconds between steps, so that a test has few of them
@@ -90,6 +92,21 @@ def train_alone(steps: int) -> None:
             say(f"step {step} loss {loss:.9f}")
 
 
+def stop_before(act: str) -> None:
+    """Has this process stop itself when it is first asked for an act of a move, such as "list": steps are held then."""
+    if not act:
+        return
+    asked = Mover.act
+
+    def stop(mover: Mover, request: Any) -> Any:
+        if request.act == act:
+            Mover.act = asked  # type: ignore[method-assign]
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return asked(mover, request)
+
+    Mover.act = stop  # type: ignore[method-assign]
+
+
 def main() -> None:
     settings = json.loads(os.environ.get("ELASTIC", "{}"))
     if "alone" in settings:
@@ -99,6 +116,7 @@ def main() -> None:
     cluster, task = config["cluster"], config["task"]
     server = tf.train.Server(cluster, job_name=task["type"], task_index=task["index"])
     if task["type"] == "ps":
+        stop_before(settings.get("stops_before", ""))
         say("serves")
         server.join()
     train(cluster, task["index"], server.target, settings)

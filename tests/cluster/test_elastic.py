@@ -29,7 +29,7 @@ class Job:
 
     def __init__(self, folder: Path, servers: int, sync: bool) -> None:
         self._folder = folder
-        self._sync = sync
+        self._settings = {"folder": str(folder), "sync": sync, "megabytes": 1, "tokens": -1}
         self._addresses = free_addresses(5)
         self._first = servers
         self.tasks: dict[str, Process] = {}
@@ -40,12 +40,13 @@ class Job:
     def spec(self, servers: int) -> dict[str, list[str]]:
         return {"ps": self._addresses[:servers], "worker": self._addresses[3:]}
 
-    def start(self, name: str) -> Process:
+    def start(self, name: str, stops_before: str = "") -> Process:
+        """Starts a task. A server may stop itself, like a frozen one, when it is first asked for an act of a move."""
         job, number = name[:-1], int(name[-1])
         told = self.spec(max(self._first, number + 1) if job == "ps" else self._first)
         settings = {
             "TF_CONFIG": json.dumps({"cluster": told, "task": {"type": job, "index": number}}),
-            "ELASTIC": json.dumps({"folder": str(self._folder), "sync": self._sync, "megabytes": 1, "tokens": -1}),
+            "ELASTIC": json.dumps({**self._settings, "stops_before": stops_before}),
             "PENSTOCK_MEMBERSHIP": str(self._folder / "membership"),
             "PENSTOCK_KEEPALIVE_SECS": "60",  # tests freeze tasks, which are not to count as lost
         }
@@ -135,9 +136,8 @@ def held(job: Job) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("job", [(1, False)], indirect=True)
 def test_the_chief_and_then_a_server_that_joins_are_killed_in_the_middle(job: Job) -> None:
-    joining = job.start("ps1")
+    joining = job.start("ps1", stops_before="list")
     joining.wait_for("serves")
-    joining.signal(signal.SIGSTOP)
     resizing = job.resizing(2)
     held(job)
     job["worker0"].signal(signal.SIGKILL)
@@ -148,14 +148,45 @@ def test_the_chief_and_then_a_server_that_joins_are_killed_in_the_middle(job: Jo
     job.goes_on()
     # What is there is kept, and found: the chief restores nothing.
     assert job["worker0"].find("is kept")
-    joining = job.start("ps2")
+    joining = job.start("ps2", stops_before="list")
     joining.wait_for("serves")
-    joining.signal(signal.SIGSTOP)
     resizing = job.resizing(3)
     held(job)
     joining.signal(signal.SIGKILL)
     assert isinstance(resizing.result(), OpError)
     assert job.version == 1
+    job.goes_on()
+    job.ends()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("job", [(1, False)], indirect=True)
+def test_a_worker_that_is_frozen_holds_nobody_up_and_is_named(job: Job) -> None:
+    job.start("ps1").wait_for("serves")
+    job["worker1"].signal(signal.SIGSTOP)
+    resizing = job.resizing(2)
+    job["worker0"].wait_for_more("^step", 50)
+    error = resizing.result()
+    assert isinstance(error, OpError) and "Sessions had not answered" in error.message
+    assert "/job:worker/replica:0/task:1" in error.message, error.message
+    job["worker1"].signal(signal.SIGCONT)
+    job.goes_on()
+    assert job.resizing(2).result().version == 1
+    job.goes_on()
+    job.ends()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("job", [(1, False)], indirect=True)
+def test_a_server_that_is_frozen_when_it_is_to_join_holds_nobody_up(job: Job) -> None:
+    joining = job.start("ps1")
+    joining.wait_for("serves")
+    joining.signal(signal.SIGSTOP)
+    resizing = job.resizing(2)
+    job.goes_on(50)
+    assert resizing.is_alive()
+    joining.signal(signal.SIGCONT)
+    assert resizing.result().version == 1
     job.goes_on()
     job.ends()
 
@@ -182,9 +213,8 @@ def test_a_server_that_leaves_is_killed_in_the_middle(job: Job) -> None:
 @pytest.mark.parametrize("job", [(2, True)], indirect=True)
 def test_the_holder_is_killed_in_the_middle(job: Job) -> None:
     """The other server hears nothing more, and lets steps go on once the holder is back, with the old record."""
-    joining = job.start("ps2")
+    joining = job.start("ps2", stops_before="list")
     joining.wait_for("serves")
-    joining.signal(signal.SIGSTOP)
     resizing = job.resizing(3)
     held(job)
     job["ps0"].signal(signal.SIGKILL)
