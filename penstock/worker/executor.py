@@ -25,7 +25,7 @@ from penstock.worker.resources import StoredVariable
 from penstock.worker.segment_call import SegmentCall
 from penstock.worker.step import Step
 from penstock.worker.tiers import Imagined
-from penstock.worker.transfer import RecvCall, SendCall, may_wait, note_unused, opening, together
+from penstock.worker.transfer import RecvCall, SendCall, flush_before, note_unused, opening, together
 
 _UNSET: Any = None
 _OF_SEVERAL: dict[str, Any] = {"_Send": SendCall, "_Recv": RecvCall, **dict.fromkeys(GATHERS, gathers.GatherCall)}
@@ -110,8 +110,8 @@ class Executable:
             self.empty[slot] = value
         for i, instruction in enumerate(self.instructions):
             if isinstance(instruction, (SendCall, RecvCall)):
-                instruction.flushes = not may_wait(self.instructions, i + 1, at_end=is_whole)
-        self.others_may_wait = may_wait(self.instructions, 0, at_end=True)  # other parts, until this one sends
+                instruction.flush = flush_before(self.instructions, i + 1, at_end=is_whole)
+        self.flush = flush_before(self.instructions, 0, at_end=True)  # before the first one
         # What only reads, such as an evaluation, is not to see old values.
         self.opening = opening(self.instructions) if self._changes_something() else None
         if for_client:

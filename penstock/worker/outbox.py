@@ -2,7 +2,8 @@
 
 What is posted waits until the step is flushed: before it waits for others, before work that takes long, and at its
 end. Then each task gets one message with all that waits for it: the request to run its part, and tensors. A request to
-a task that can do nothing before it gets tensors waits for them, or until the step itself can do nothing more.
+a task that can do nothing before it gets tensors waits for them, or until the step itself can do nothing more. Those
+that are small, such as the number of a step, wait with it for larger ones, such as gradients.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from penstock.errors import OpError
+
+SMALL = 1 << 10  # bytes
 
 
 class Route(Protocol):
@@ -61,20 +64,26 @@ class Outbox:
 
         An error leaves the rest unsent: the step fails, and its master cancels the other parts.
         """
+        waiting = {}
         while self._tensors:
             task, (keys, values) = self._tensors.popitem()
+            if task in self._patient and sum([value.nbytes for value in values]) <= SMALL:
+                waiting[task] = keys, values
+                continue
             start = self._starts.pop(task, None) or self._patient.pop(task, None)
             if start is None:
                 self._route(task).deliver(self._step, keys, values)
             else:
                 start(keys, values)
+        self._tensors = waiting
         while self._starts:
             self._starts.popitem()[1]((), [])
 
     def flush_all(self) -> None:
         """Sends everything, before a wait or at the end of a step."""
+        self._starts.update(self._patient)
+        self._patient.clear()
         self.flush()
-        self.start_rest()
 
     def flush_at_end(self) -> OpError | None:
         """Sends everything after the last instruction of a step, and returns the error if that fails."""

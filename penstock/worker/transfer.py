@@ -5,7 +5,8 @@ Neighbouring sends to one task become one message, and neighbouring receives one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -13,8 +14,10 @@ import numpy as np
 
 from penstock.passes.ir import Node
 from penstock.worker.needs import Need, Tensors
+from penstock.worker.outbox import Outbox
 from penstock.worker.resources import StoredVariable
 
+Flush = Callable[[Outbox], None]
 MOST_AHEAD = 1 << 22  # bytes: for more than that the time of a round trip does not matter
 
 
@@ -27,7 +30,7 @@ class SendCall:
 
     def __init__(self, owner: Any, nodes: list[Node]) -> None:
         self.task: str = nodes[0].attrs["recv_task"]
-        self.flushes = True  # nothing that is to be sent waits any longer
+        self.flush: Flush | None = Outbox.flush_all  # how all that is to be sent is sent afterwards
         self.unused: list[int] = []  # slots of received tensors that no instruction from here on needs
         self.keys = [n.attrs["key"] for n in nodes]
         self.repeated: bool = nodes[0].attrs["repeated"]
@@ -53,8 +56,8 @@ class SendCall:
             values[slot] = None  # if the tensor is in shared memory, this message may be written there
         keys = step.rendezvous.numbered(self.keys) if self.repeated else self.keys
         step.outbox.post(self.task, keys, self.gathered(values))
-        if self.flushes:
-            step.outbox.flush()
+        if self.flush is not None:
+            self.flush(step.outbox)
 
 
 class RecvCall:
@@ -68,7 +71,7 @@ class RecvCall:
         self.keys = [n.attrs["key"] for n in nodes]
         self.repeated: bool = nodes[0].attrs["repeated"]
         self._need = Tensors(self.keys)
-        self.flushes = True
+        self.flush: Flush | None = Outbox.flush_all
         self.out_slots = [owner.slot((n, 0)) for n in nodes]
         self.name = nodes[0].name
         self.device = nodes[0].device
@@ -85,8 +88,8 @@ class RecvCall:
             taken = step.rendezvous.take(keys)
         for slot, value in zip(self.out_slots, taken, strict=True):
             values[slot] = value
-        if self.flushes and step.outbox:
-            step.outbox.flush()
+        if self.flush is not None and step.outbox:
+            self.flush(step.outbox)
         return None
 
 
@@ -148,18 +151,18 @@ def together(stages: list[Any]) -> list[Any]:
     return result[:-1]
 
 
-def may_wait(instructions: Sequence[Any], at: int, at_end: bool) -> bool:
-    """Tells if what is to be sent before an instruction may wait: there is small work until the next send or wait.
+def flush_before(instructions: Sequence[Any], at: int, at_end: bool) -> Flush | None:
+    """Returns how to flush before an instruction. None: all may wait, there is small work until the next send or wait.
 
-    After the last instruction it may if `at_end` says so.
+    After the last instruction it may wait if `at_end` says so. While segments compute, what is small may wait; while a
+    node may wait for other tasks, nothing may.
     """
-    for instruction in instructions[at:]:
-        if isinstance(instruction, (SendCall, RecvCall)):
-            return True
-        node = getattr(instruction, "node", None)
-        if node is None or not _is_small(node):
-            return False
-    return at_end
+    work = list(itertools.takewhile(lambda i: not isinstance(i, (SendCall, RecvCall)), instructions[at:]))
+    nodes = [i.node for i in work if hasattr(i, "node")]
+    if not all(map(_is_small, nodes)):
+        return Outbox.flush_all
+    is_small = len(nodes) == len(work) and (at_end or at + len(work) < len(instructions))
+    return None if is_small else Outbox.flush
 
 
 def _is_small(node: Node) -> bool:

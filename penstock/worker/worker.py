@@ -204,8 +204,8 @@ class Worker:
         graph, counters = self._graph(handle), self.counters
         seen = counters.updates
         try:
-            if step.outbox and not graph.executable.others_may_wait:
-                step.outbox.flush()
+            if step.outbox and graph.executable.flush is not None:
+                graph.executable.flush(step.outbox)
             results = graph.executable.run(fed, step)
             if step.outbox:
                 step.outbox.flush_all()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock.v1 as tf
@@ -13,7 +14,7 @@ from penstock.errors import UnavailableError
 from penstock.graph.opdef import op_of
 from penstock.passes.ir import Node
 from penstock.worker.outbox import Outbox
-from penstock.worker.transfer import RecvCall, SendCall, may_wait
+from penstock.worker.transfer import RecvCall, SendCall, flush_before
 
 
 class Mail:
@@ -90,7 +91,7 @@ class Owner:
     slot = source
 
 
-def test_nothing_waits_for_work_that_takes_long() -> None:
+def test_what_is_small_waits_for_work_that_takes_long_and_nothing_for_what_may_wait_for_others() -> None:
     attrs = {**dict.fromkeys(("recv_task", "send_task", "tensor_name"), "a"), "key": 0, "repeated": False}
     send = SendCall(Owner(), [Node("send", op_of("_Send"), attrs, (), [(Node("x", op_of("NoOp"), {}, ()), 0)])])
     recv = RecvCall(Owner(), [Node("recv", op_of("_Recv"), attrs, (tf.float32,))])
@@ -98,11 +99,33 @@ def test_nothing_waits_for_work_that_takes_long() -> None:
     blocking = SimpleNamespace(node=Node("take", op_of("QueueDequeueV2"), {}, ()))
     segment = SimpleNamespace()
     for after, expected in [
-        ([send], True),
-        ([recv, segment], True),
-        ([small, small, send], True),
-        ([segment, send], False),
-        ([small, blocking], False),
+        ([send], None),
+        ([recv, segment], None),
+        ([small, small, send], None),
+        ([segment, send], Outbox.flush),
+        ([small, segment], Outbox.flush),
+        ([small, blocking], Outbox.flush_all),
+        ([segment, blocking, send], Outbox.flush_all),
+        ([segment, send, blocking], Outbox.flush),
     ]:
-        assert may_wait(after, 0, at_end=False) is expected
-    assert may_wait([small], 0, at_end=True) and not may_wait([small], 0, at_end=False)
+        assert flush_before(after, 0, at_end=False) is expected
+    assert flush_before([small], 0, at_end=True) is None
+    assert flush_before([small], 0, at_end=False) is Outbox.flush
+
+
+def test_small_tensors_wait_with_a_patient_request_for_larger_ones() -> None:
+    mail, started = Mail(), list[Any]()
+    small, large = np.zeros(2), np.zeros(1000)
+    for ends, expected in [(False, [[1, 2]]), (True, [[1]])]:
+        started.clear()
+        outbox = Outbox(1, mail)
+        outbox.begin("a", lambda keys, values: started.append(list(keys)), is_patient=True)
+        outbox.post("a", [1], [small])
+        outbox.flush()
+        assert outbox and not started
+        if not ends:
+            outbox.post("a", [2], [large])
+            outbox.flush()
+        else:
+            outbox.flush_all()
+        assert started == expected and not outbox and not mail.delivered
