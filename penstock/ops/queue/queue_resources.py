@@ -59,14 +59,24 @@ class Queue(WaitableItems):
 
     def enqueue(self, elements: Sequence[Element], ctx: Any) -> None:
         """Puts the elements in, each as soon as there is room."""
-        with self._held(), self._in_line(self._enqueuers) as turn:
+        with self._held():
+            fits = self.capacity < 0 or len(self._elements) + len(elements) <= self.capacity
+            if fits and not (self._enqueuers or self.is_closed or self._gone):
+                for element in elements:
+                    self._put(element)
+                self._notify()
+            elif ctx.wake is not None:
+                raise NeedsThread  # it may have to wait after it has put in some of them
+            else:
+                self._enqueue_in_line(elements, ctx)
+
+    def _enqueue_in_line(self, elements: Sequence[Element], ctx: Any) -> None:
+        """Waits for its turn, then puts elements in one after the other."""
+        with self._in_line(self._enqueuers) as turn:
 
             def ready() -> bool:
                 return turn.cancelled or (self._enqueuers[0] is turn and (self.is_closed or self._has_room()))
 
-            fits = self.capacity < 0 or len(self._elements) + len(elements) <= self.capacity
-            if ctx.wake is not None and not (fits and ready()):
-                raise NeedsThread  # it may have to wait after it has put in some of them
             for element in elements:
                 self._wait(ready, ctx)
                 if turn.cancelled or self.is_closed:
