@@ -64,26 +64,29 @@ class Outbox:
 
         An error leaves the rest unsent: the step fails, and its master cancels the other parts.
         """
-        waiting = {}
         while self._tensors:
             task, (keys, values) = self._tensors.popitem()
-            if task in self._patient and sum([value.nbytes for value in values]) <= SMALL:
-                waiting[task] = keys, values
-                continue
             start = self._starts.pop(task, None) or self._patient.pop(task, None)
             if start is None:
                 self._route(task).deliver(self._step, keys, values)
             else:
                 start(keys, values)
-        self._tensors = waiting
         while self._starts:
             self._starts.popitem()[1]((), [])
 
+    def flush_large(self) -> None:
+        """Sends the same, but what is small waits with its request, before work that waits for nobody."""
+        waiting = {task: self._tensors.pop(task) for task in self._patient if self._is_small(task)}
+        self.flush()
+        self._tensors = waiting
+
+    def _is_small(self, task: str) -> bool:
+        return task in self._tensors and sum([value.nbytes for value in self._tensors[task][1]]) <= SMALL
+
     def flush_all(self) -> None:
         """Sends everything, before a wait or at the end of a step."""
-        self._starts.update(self._patient)
-        self._patient.clear()
         self.flush()
+        self.start_rest()
 
     def flush_at_end(self) -> OpError | None:
         """Sends everything after the last instruction of a step, and returns the error if that fails."""

@@ -30,7 +30,7 @@ class SendCall:
 
     def __init__(self, owner: Any, nodes: list[Node]) -> None:
         self.task: str = nodes[0].attrs["recv_task"]
-        self.flush: Flush | None = Outbox.flush_all  # how all that is to be sent is sent afterwards
+        self.flush: Flush | None = Outbox.flush  # how what is to be sent is sent afterwards
         self.unused: list[int] = []  # slots of received tensors that no instruction from here on needs
         self.keys = [n.attrs["key"] for n in nodes]
         self.repeated: bool = nodes[0].attrs["repeated"]
@@ -71,7 +71,7 @@ class RecvCall:
         self.keys = [n.attrs["key"] for n in nodes]
         self.repeated: bool = nodes[0].attrs["repeated"]
         self._need = Tensors(self.keys)
-        self.flush: Flush | None = Outbox.flush_all
+        self.flush: Flush | None = Outbox.flush
         self.out_slots = [owner.slot((n, 0)) for n in nodes]
         self.name = nodes[0].name
         self.device = nodes[0].device
@@ -155,14 +155,14 @@ def flush_before(instructions: Sequence[Any], at: int, at_end: bool) -> Flush | 
     """Returns how to flush before an instruction. None: all may wait, there is small work until the next send or wait.
 
     After the last instruction it may wait if `at_end` says so. While segments compute, what is small may wait; while a
-    node may wait for other tasks, nothing may.
+    node may wait for other tasks, no tensor may.
     """
     work = list(itertools.takewhile(lambda i: not isinstance(i, (SendCall, RecvCall)), instructions[at:]))
     nodes = [i.node for i in work if hasattr(i, "node")]
     if not all(map(_is_small, nodes)):
-        return Outbox.flush_all
+        return Outbox.flush
     is_small = len(nodes) == len(work) and (at_end or at + len(work) < len(instructions))
-    return None if is_small else Outbox.flush
+    return None if is_small else Outbox.flush_large
 
 
 def _is_small(node: Node) -> bool:

@@ -102,30 +102,46 @@ def test_what_is_small_waits_for_work_that_takes_long_and_nothing_for_what_may_w
         ([send], None),
         ([recv, segment], None),
         ([small, small, send], None),
-        ([segment, send], Outbox.flush),
-        ([small, segment], Outbox.flush),
-        ([small, blocking], Outbox.flush_all),
-        ([segment, blocking, send], Outbox.flush_all),
-        ([segment, send, blocking], Outbox.flush),
+        ([segment, send], Outbox.flush_large),
+        ([small, segment], Outbox.flush_large),
+        ([small, blocking], Outbox.flush),
+        ([segment, blocking, send], Outbox.flush),
+        ([segment, send, blocking], Outbox.flush_large),
     ]:
         assert flush_before(after, 0, at_end=False) is expected
     assert flush_before([small], 0, at_end=True) is None
-    assert flush_before([small], 0, at_end=False) is Outbox.flush
+    assert flush_before([small], 0, at_end=False) is Outbox.flush_large
 
 
 def test_small_tensors_wait_with_a_patient_request_for_larger_ones() -> None:
     mail, started = Mail(), list[Any]()
-    small, large = np.zeros(2), np.zeros(1000)
-    for ends, expected in [(False, [[1, 2]]), (True, [[1]])]:
+
+    def begun() -> Outbox:
         started.clear()
         outbox = Outbox(1, mail)
         outbox.begin("a", lambda keys, values: started.append(list(keys)), is_patient=True)
-        outbox.post("a", [1], [small])
-        outbox.flush()
+        outbox.post("a", [1], [np.zeros(2)])
+        outbox.flush_large()
         assert outbox and not started
-        if not ends:
-            outbox.post("a", [2], [large])
-            outbox.flush()
-        else:
-            outbox.flush_all()
-        assert started == expected and not outbox and not mail.delivered
+        return outbox
+
+    outbox = begun()
+    outbox.post("a", [2], [np.zeros(1000)])
+    outbox.flush_large()
+    assert started == [[1, 2]] and not outbox
+    for flush in (Outbox.flush, Outbox.flush_all):
+        outbox = begun()
+        flush(outbox)
+        assert started == [[1]] and not outbox
+    assert not mail.delivered
+
+
+def test_a_patient_request_without_tensors_waits_until_the_step_can_do_nothing_more() -> None:
+    started = list[Any]()
+    outbox = Outbox(1, Mail())
+    outbox.begin("a", lambda keys, values: started.append(list(keys)), is_patient=True)
+    outbox.flush()
+    outbox.flush_large()
+    assert outbox and not started
+    outbox.flush_all()
+    assert started == [[]] and not outbox
