@@ -95,8 +95,8 @@ def _lower_stored_call(context: Any, *arguments: Any, exported: Any) -> Sequence
     main: Any = ir.SymbolTable(stored.operation)["main"]
     results = main.type.results
     name = lowering.merge_mlir_modules(module, "stored", stored, dst_symtab=context.module_context.symbol_table)
-    kept = [arguments[i] for i in exported.module_kept_var_idx]
-    return func.CallOp(results, ir.FlatSymbolRefAttr.get(name), kept).results
+    needed = [arguments[i] for i in exported.module_kept_var_idx]
+    return func.CallOp(results, ir.FlatSymbolRefAttr.get(name), needed).results
 
 
 lowering.register_lowering(_stored_call, _lower_stored_call)

@@ -127,6 +127,9 @@ def test_what_a_killed_process_has_left_is_removed_by_the_next(start, tmp_path, 
     os.utime(folder, (0, 0))
     with unpacked({"token": "2"}):
         assert os.path.exists(folder) != is_killed
+    process.stdin.close()  # it removes its own
+    process.wait(DEADLINE)
+    assert not os.path.exists(folder)
 
 
 def test_without_a_letter_nothing_starts():

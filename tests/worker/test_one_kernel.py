@@ -43,7 +43,7 @@ def entry(function: Callable[..., Any], *given: Any) -> str:
 def test_a_small_update_is_one_kernel() -> None:
     found = entry(as_one_kernel(adam), *arguments())
     assert " call(" in found and "fusion(" not in found
-    assert "fusion(" in entry(adam, *arguments())
+    assert entry(adam, *arguments()).count("fusion(") > 8
 
 
 def test_it_computes_the_same_in_place() -> None:
