@@ -208,7 +208,7 @@ class Leases:
 
     def put(self, array: np.ndarray) -> int | None:
         """Copies a large contiguous array to a region that became unused here. Returns the region, None without one."""
-        if array.nbytes < LARGE:
+        if array.nbytes < SMALLEST:
             return None
         region = self._unused(_rounded(array.nbytes))
         if region is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import jax
@@ -35,12 +35,18 @@ class Context:
     """The parts of a worker that compiling a partition needs."""
 
     def __init__(
-        self, devices: dict[str, Device], random_state: RandomState, compilations: Compilations, session: str = ""
+        self,
+        devices: dict[str, Device],
+        random_state: RandomState,
+        compilations: Compilations,
+        session: str = "",
+        segments: MutableMapping[Any, Any] | None = None,
     ) -> None:
         self.devices = devices
         self.random_state = random_state
         self.compilations = compilations
         self.session = session
+        self.segments = segments  # of all graphs of a server, by form
         self.bodies: dict[Any, Any] = {}  # of functions that datasets call
         self._host = next((d for d in devices.values() if d.device_type == "CPU"), next(iter(devices.values())))
 

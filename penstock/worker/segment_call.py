@@ -19,6 +19,7 @@ from penstock.worker.owner import Owner as Executable
 from penstock.worker.plan import Cuts, SegmentPlan, make_plan
 from penstock.worker.resources import StoredVariable
 from penstock.worker.segment import Segment
+from penstock.worker.segment_form import form_of
 from penstock.worker.step import Step
 from penstock.worker.tiers import Tiers
 
@@ -31,24 +32,14 @@ class SegmentCall:
     blocks = False
 
     def __init__(self, owner: Executable, plan: SegmentPlan) -> None:
-        device = owner.context.devices[plan.device]
         self.owner = owner
-        self.segment = Segment(
-            plan,
-            owner.slot,
-            owner.variable_node,
-            owner.variable,
-            device.device_type.lower(),
-            device.jax_device,
-            owner.context.random_state,
-            owner.feed_slots,
-            owner.context.compilations,
-        )
-        self.device = device.name
+        self.plan = plan
+        self.device = plan.device
+        self._tiers = _shared(owner, plan)
+        self.segment = self._tiers.segment  # may have been made for another graph: `plan` is this graph's
         self.name = self.segment.name
         self.in_slots = [*self.segment.in_slots, *self.segment.static_slots]
         self.out_slots = self.segment.out_slots
-        self._tiers = Tiers(self.segment, lambda: owner.node_by_node(plan), owner.imagined)
         self._pieces: Executable | None = None
         # Lists, and memories of control flow, may come from the host in a form that only the host can use.
         kept = {edge for n in plan.nodes if n.op.control_flow for edge in n.inputs}
@@ -59,7 +50,7 @@ class SegmentCall:
     @property
     def label(self) -> str:
         """The text for a timeline."""
-        return f"{self.name} = Segment({', '.join(n.name for n in self.segment.plan.nodes)})"
+        return f"{self.name} = Segment({', '.join(n.name for n in self.plan.nodes)})"
 
     def __call__(self, values: list[Any], step: Step) -> Need | None:
         if self._movable and len(self.segment.specialised) > FEW_VALUES:
@@ -78,7 +69,7 @@ class SegmentCall:
                 return Other.THREAD
         if step.wake is not None:
             return Other.THREAD  # pieces compile for each new value, and cannot be retried once they have begun
-        edges = self.segment.plan.inputs
+        edges = self.plan.inputs
         results = self._pieces.run([values[self.owner.slot(e)] for e in edges], step)
         for slot, value in zip(self.out_slots, results, strict=True):
             values[slot] = value
@@ -91,14 +82,14 @@ class SegmentCall:
 
     @functools.cached_property
     def _reading(self) -> Executable:
-        subgraph, bound = subgraph_of(self.segment.plan, self.owner)
+        subgraph, bound = subgraph_of(self.plan, self.owner)
         return self.owner.inner(make_plan(without_writes(subgraph), self.owner.cuts), bound)
 
     def without_writes(self, values: list[Any], step: Step) -> Need | None:
         """Computes its results and changes no variable."""
         if step.wake is not None:
             return Other.THREAD
-        results = self._reading.run([values[self.owner.slot(e)] for e in self.segment.plan.inputs], step.inner())
+        results = self._reading.run([values[self.owner.slot(e)] for e in self.plan.inputs], step.inner())
         for slot, value in zip(self.out_slots, results, strict=True):
             values[slot] = value
         return None
@@ -107,7 +98,7 @@ class SegmentCall:
         """Cuts the segment around nodes whose inputs only the host can use."""
         edges = [e for slot, e in self._maybe_host_only if getattr(values[slot], "host_only", False)]
         if edges:
-            takers = {n.name for n in self.segment.plan.nodes if any(e in n.inputs for e in edges)}
+            takers = {n.name for n in self.plan.nodes if any(e in n.inputs for e in edges)}
             cuts = self.owner.cuts
             self._pieces = self._rebuilt(Cuts(cuts.on_host | takers, cuts.specialised))
 
@@ -122,8 +113,36 @@ class SegmentCall:
         return self._rebuilt(cuts)
 
     def _rebuilt(self, cuts: Cuts) -> Executable:
-        subgraph, bound = subgraph_of(self.segment.plan, self.owner)
+        subgraph, bound = subgraph_of(self.plan, self.owner)
         return self.owner.inner(make_plan(subgraph, cuts), bound)
+
+
+def _shared(owner: Executable, plan: SegmentPlan) -> Tiers:
+    """Returns the tiers of a segment: those of the same segment in another graph of the worker, if there is one."""
+    shared = owner.context.segments
+    # On other devices a segment also writes what is fetched from it to the host, which differs between graphs.
+    on_cpu = owner.context.devices[plan.device].device_type == "CPU"
+    form = form_of(plan, owner) if shared is not None and on_cpu else None
+    if form is None:
+        return _tiers(owner, plan)
+    tiers: Tiers = shared.get(form) or shared.setdefault(form, _tiers(owner, plan))
+    return tiers
+
+
+def _tiers(owner: Executable, plan: SegmentPlan) -> Tiers:
+    device = owner.context.devices[plan.device]
+    segment = Segment(
+        plan,
+        owner.slot,
+        owner.variable_node,
+        owner.variable,
+        device.device_type.lower(),
+        device.jax_device,
+        owner.context.random_state,
+        owner.feed_slots,
+        owner.context.compilations,
+    )
+    return Tiers(segment, lambda: owner.node_by_node(plan), owner.imagined)
 
 
 def subgraph_of(plan: SegmentPlan, owner: Executable) -> tuple[Subgraph, dict[Node, StoredVariable]]:

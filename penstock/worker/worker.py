@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 from penstock.errors import AbortedError, InternalError, InvalidArgumentError, OpError
 from penstock.memory import without_collecting
@@ -85,7 +86,7 @@ class Worker:
         self.incarnation = 0  # a server sets its own
         self.is_moving = False  # resources move away: no step is repeated, so that all end soon
         self.bonds: dict[Key, set[Key]] = {}  # resources that some graph uses together
-        self.watched = False  # a server sets this, to have steps counted that are all in this task
+        self.watched = False  # a server sets this: steps that are all in this task count, and sessions share segments
         self.route: Callable[[str], Route] = self._no_route
         self.make_driver: Callable[[], Any] = self._no_driver  # of functions that this task runs for a coordinator
         self.commits = Commits()
@@ -93,6 +94,7 @@ class Worker:
         self._by_name = {d.name: d for d in self.devices}
         self._graphs: dict[int, Registered | RegisteredFunction] = {}
         self._random: dict[str, RandomState] = {}
+        self._segments: WeakValueDictionary[Any, Any] = WeakValueDictionary()  # by form
         self._handles = itertools.count(1)
         self._lock = threading.Lock()
         self._steps: dict[int, Step] = {}
@@ -110,7 +112,8 @@ class Worker:
         """Returns the parts of this worker that code which runs for a session needs."""
         with self._lock:
             random_state = self._random.setdefault(session, RandomState())
-        return Context(self._by_name, random_state, self.compilations, session)
+        segments = self._segments if self.watched else None
+        return Context(self._by_name, random_state, self.compilations, session, segments)
 
     # Graphs
 

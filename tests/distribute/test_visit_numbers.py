@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.distribute.coordinator.visits import LEASE, Numbers, Visits
@@ -38,7 +38,18 @@ def test_a_closure_that_wants_more_elements_than_there_are_gets_none() -> None:
     past = visits.give(["a", "a"], 0)
     assert past == [2, 3]
     assert not visits.ended(["a", "a"], past, 1, 0)
+    assert visits.give(["a"], 0) == [2]  # it is left for one that wants no more
     assert visits.give(["a"], 0) is None
+
+
+def test_a_closure_that_ends_with_one_dataset_leaves_its_elements_of_others() -> None:
+    visits = Visits()
+    visits.begin("a")
+    visits.begin("b")
+    given = visits.give(["a", "b"], 0)
+    assert given == [0, 0]
+    assert not visits.ended(["a", "b"], given, 0, 0)
+    assert visits.give(["b"], 1) == [0]
 
 
 def test_a_closure_past_the_end_gets_a_number_that_is_left() -> None:
@@ -59,6 +70,7 @@ _EVENTS = st.lists(
 
 @settings(deadline=None)
 @given(_EVENTS, st.integers(0, 60), st.integers(1, 3))
+@example([("send", 1), ("send", 2), ("send", 0), ("send", 0), ("send", 0)], 5, 3)  # all leases reach past the end
 def test_each_number_is_given_once_whatever_is_lost(events: list[tuple[str, int]], count: int, each: int) -> None:
     """A model of a coordinator whose closures take `each` elements of a dataset that has `count` times as many."""
     visits, size = Visits(), count * each

@@ -39,7 +39,7 @@ class Numbers:
                 continue
             longest = max(self._leases.values(), key=len)
             if not longest:
-                self.take_back(given)
+                self.take_back(*given)
                 return None
             given.append(longest.pop())  # which that worker would come to last
         return sorted(given)
@@ -53,14 +53,15 @@ class Numbers:
         lease.extend(range(self._next, stop))
         self._next = stop
 
-    def take_back(self, given: Sequence[int]) -> None:
-        """Takes back numbers whose closure has not been sent."""
+    def take_back(self, *given: int) -> None:
+        """Takes back numbers whose closure is not run, unless they are past the end."""
         for number in given:
-            heapq.heappush(self._returned, number)
+            if self.end is None or number < self.end:
+                heapq.heappush(self._returned, number)
 
     def lost(self, worker: int) -> None:
         """Notes that a worker has gone: others get the numbers that it has not used."""
-        self.take_back(self._leases.pop(worker, ()))
+        self.take_back(*self._leases.pop(worker, ()))
 
     def ended(self, end: int) -> None:
         """Notes that no element has the number `end`, nor a higher one."""
@@ -91,7 +92,7 @@ class Visits:
             numbers = self._numbers[iterator].give(worker, count)
             if numbers is None:
                 for other, unused in given.items():
-                    self._numbers[other].take_back(unused)
+                    self._numbers[other].take_back(*unused)
                 return None
             given[iterator] = numbers[::-1]
         return [given[iterator].pop() for iterator in iterators]
@@ -113,6 +114,10 @@ class Visits:
         assert numbers.end is not None
         past = [i for i, name in enumerate(iterators) if name == iterator and given[i] >= numbers.end]
         others = numbers.give(worker, len(past))
-        for i, other in zip(past, others or (), strict=False):
+        if others is None:  # the closure is not run again, and others get the numbers that it does not use
+            for name, number in zip(iterators, given, strict=True):
+                self._numbers[name].take_back(number)
+            return False
+        for i, other in zip(past, others, strict=True):
             given[i] = other
-        return others is not None
+        return True

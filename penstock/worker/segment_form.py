@@ -1,0 +1,70 @@
+"""The form of a segment: two segments of one worker that have the same form do the same to the same variables.
+
+All workers that train a model have graphs of their own, and a parameter server has a part of each. These parts are
+alike. By their forms the server finds that out, and compiles their segments once and not for each worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from penstock.graph.dtype import DType
+from penstock.graph.shape import TensorShape
+from penstock.passes.ir import Edge, Node
+from penstock.worker.owner import Owner
+from penstock.worker.plan import SegmentPlan
+from penstock.worker.randomness import is_random
+
+MOST_BYTES = 1 << 16  # of a constant whose contents are compared
+_PLAIN = (str, bytes, int, float, bool, type(None), DType)
+
+
+def form_of(plan: SegmentPlan, owner: Owner) -> Hashable | None:
+    """Returns the form of a segment, in the slots of its owner; None if it draws numbers: each session draws its own.
+
+    It holds for as long as the segment is there: what cannot be compared by its contents is compared by its identity.
+    """
+    if any(map(is_random, plan.nodes)):
+        return None
+    position = {node: i for i, node in enumerate(plan.nodes)}
+    fed = set(owner.feed_slots)
+    inputs = tuple([(owner.slot(e), owner.slot(e) in fed, e[0].dtypes[e[1]], _shape_of(e[0])) for e in plan.inputs])
+    static = tuple([owner.slot(e) for e in plan.static])
+    nodes = tuple([_node_form(node, position, owner) for node in plan.nodes])
+    return plan.device, owner.cuts, inputs, static, nodes, tuple([owner.slot(e) for e in plan.outputs])
+
+
+def _node_form(node: Node, position: dict[Node, int], owner: Owner) -> Hashable:
+    sources = tuple([_source_form(edge, position, owner) for edge in node.inputs])
+    before = tuple([position[control] for control in node.controls if control in position])
+    return node.name, node.op.name, node.dtypes, sources, before, _form(node.attrs)
+
+
+def _source_form(edge: Edge, position: dict[Node, int], owner: Owner) -> Hashable:
+    source, index = edge
+    if source in position:
+        return position[source], index
+    variable = owner.variable_node(edge)
+    return ("slot", owner.slot(edge)) if variable is None else ("variable", id(owner.variable(variable)))
+
+
+def _shape_of(node: Node) -> Hashable:
+    """Returns the declared shape of what is fed, which tells what shapes may come."""
+    return node.op.name, _form(node.attrs.get("shape")) if node.op.name == "_Arg" else None
+
+
+def _form(value: Any) -> Hashable:
+    if isinstance(value, _PLAIN):
+        return type(value), value
+    if isinstance(value, TensorShape):
+        return "shape", None if value.rank is None else tuple(value.as_list())
+    if isinstance(value, (list, tuple)):
+        return tuple([_form(item) for item in value])
+    if isinstance(value, dict):
+        return tuple([(key, _form(value[key])) for key in sorted(value)])
+    if isinstance(value, np.ndarray) and value.dtype != object and value.nbytes <= MOST_BYTES:
+        return value.dtype.str, value.shape, value.tobytes()
+    return "object", id(value)
