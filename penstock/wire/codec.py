@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -94,14 +95,19 @@ _CARRIES_TENSORS = frozenset((RunGraph, Tensors, Done))
 _U32 = struct.Struct("<I")
 
 
-def _fixed(kind: type[Any]) -> tuple[struct.Struct, tuple[str, ...]]:
-    """Returns one struct for the fields of a kind before the first that has a length of its own, and their names."""
-    fields = list(itertools.takewhile(lambda field: field[1] not in ("s", "b", "[s", "[Q"), _LAYOUT[kind]))
-    return struct.Struct("<" + "".join(code for _, code in fields)), tuple(name for name, _ in fields)
+def _fixed(kind: type[Any]) -> list[tuple[str, str]]:
+    """Returns the fields of a kind before the first that has a length of its own."""
+    return list(itertools.takewhile(lambda field: field[1] not in ("s", "b", "[s", "[Q"), _LAYOUT[kind]))
 
 
-_FIXED = {kind: _fixed(kind) for kind in _KINDS}
-_OTHERS = {kind: _LAYOUT[kind][len(_FIXED[kind][1]) :] for kind in _KINDS}
+def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Returns a function that returns these attributes of a message."""
+    return operator.attrgetter(*names) if len(names) > 1 else lambda message: tuple(getattr(message, n) for n in names)
+
+
+_STRUCTS = {kind: struct.Struct("<" + "".join(code for _, code in _fixed(kind))) for kind in _KINDS}
+_GETTERS = {kind: _getter([name for name, _ in _fixed(kind)]) for kind in _KINDS}
+_OTHERS = {kind: _LAYOUT[kind][len(_fixed(kind)) :] for kind in _KINDS}
 _COUNT = ("fed", "fetched", "coming")  # fields that say how many of the values are of a kind
 _COUNTS = {kind: [i for i, (name, _) in enumerate(_LAYOUT[kind]) if name in _COUNT] for kind in _KINDS}
 
@@ -126,7 +132,7 @@ _NUMPY_OF = {
         dt.complex128,
     )
 }
-_ENUM_OF = {numpy: enum for enum, numpy in _NUMPY_OF.items()}
+_FORM_OF = {numpy: enum << 8 for enum, numpy in _NUMPY_OF.items()}  # of a tensor in the frame, without its rank
 _STRING = dt.string.as_datatype_enum
 
 Share = Callable[[np.ndarray], int | None]
@@ -145,8 +151,7 @@ def encode(message: Message, share: Share | None = None) -> list[Any]:
     if kind is Released:  # the common case: almost every message follows one
         regions = struct.pack(f"<{len(message.regions)}Q", *message.regions)  # type: ignore[union-attr]
         return [HEADER.pack(MAGIC, VERSION, _KIND_OF[kind], len(regions), 0) + regions]
-    fixed, names = _FIXED[kind]
-    meta = bytearray(fixed.pack(*[getattr(message, name) for name in names]))
+    meta = bytearray(_STRUCTS[kind].pack(*_GETTERS[kind](message)))
     for name, code in _OTHERS[kind]:
         value = getattr(message, name)
         if code[0] == "[":
@@ -179,35 +184,35 @@ def _encode_tensors(message: Any, meta: bytearray, payload: list[Any], share: Sh
     offset = 0
     words = [len(message.values)]
     for key, value in zip(message.keys, message.values, strict=True):
-        array = value if value.__class__ is np.ndarray else np.asarray(value)
-        enum = _ENUM_OF.get(array.dtype)
-        if enum is None and not array.dtype.isnative:
-            array = array.astype(array.dtype.newbyteorder("="))
-            enum = _ENUM_OF.get(array.dtype)
-        shape = array.shape
-        if enum is None:
-            place, enum, data = _STRINGS, _STRING, _strings(array)
-        else:
-            place, data = _INLINE, array if array.flags.c_contiguous else np.ascontiguousarray(array)
+        data = value if value.__class__ is np.ndarray else np.asarray(value)
+        shape, form = data.shape, _FORM_OF.get(data.dtype)
+        if form is None:
+            data, form = _converted(data)
+        elif not data.flags.c_contiguous:
+            data = np.ascontiguousarray(data)
+        form |= len(shape) << 16
         nbytes = data.nbytes
-        large = nbytes > _SMALL
-        region = share(data) if large and share is not None and place == _INLINE else None
-        if region is not None:
-            words += (key, _form(_SHARED, enum, len(shape)), region, nbytes, *shape)
-            continue
-        words += (key, _form(place, enum, len(shape)), offset, nbytes, *shape)
         padding = -nbytes % ALIGNMENT
-        if large:
-            payload += (data.reshape(-1).view(np.uint8), _ZEROS[:padding])
+        if nbytes <= _SMALL:
+            payload += (data.tobytes(), _ZEROS[:padding])
         else:
-            payload.append(data.tobytes() + _ZEROS[:padding])
+            region = share(data) if share is not None and not form & _STRINGS else None
+            if region is not None:
+                words += (key, form | _SHARED, region, nbytes, *shape)
+                continue
+            payload += (data.reshape(-1).view(np.uint8), _ZEROS[:padding])
+        words += (key, form, offset, nbytes, *shape)
         offset += nbytes + padding
     meta += struct.pack(f"<{len(words)}Q", *words)
     return offset
 
 
-def _form(place: int, enum: int, rank: int) -> int:
-    return place | enum << 8 | rank << 16
+def _converted(array: np.ndarray) -> tuple[np.ndarray, int]:
+    """Returns numbers in this machine's byte order, or strings as bytes, and their form."""
+    form = _FORM_OF.get(array.dtype.newbyteorder("="))
+    if form is None:
+        return _strings(array), _STRINGS | _STRING << 8
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("=")), form
 
 
 def _strings(array: np.ndarray) -> np.ndarray:
@@ -255,7 +260,7 @@ def decode(kind: int, meta: Any, payload: Any = b"", shared: Shared | None = Non
     try:
         if cls is Released:
             return Released(struct.unpack(f"<{len(meta) // 8}Q", meta))
-        fixed = _FIXED[cls][0]
+        fixed = _STRUCTS[cls]
         values, at = list(fixed.unpack_from(meta)), fixed.size
         if _OTHERS[cls]:
             others, at = _fields(_OTHERS[cls], meta, at)
@@ -263,7 +268,7 @@ def decode(kind: int, meta: Any, payload: Any = b"", shared: Shared | None = Non
         if cls in _CARRIES_TENSORS:
             keys, tensors = _decode_tensors(meta[at:], payload, shared)
             at = len(meta)
-            counted = sum(values[i] for i in _COUNTS[cls])
+            counted = sum([values[i] for i in _COUNTS[cls]])
             if counted > len(tensors):
                 raise ValueError(f"it speaks of {counted} values, and has {len(tensors)}")
             values += [keys, tensors]

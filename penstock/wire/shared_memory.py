@@ -4,8 +4,8 @@ The sender owns the regions (anonymous memory files) and announces each with its
 receiver gets a lease of a tensor and uses it in place. Once nothing there refers to the tensor, the region is released,
 and the sender may write the next tensor to it. Regions are used again, since the first touch of memory is slow.
 
-A large region goes to and fro: the receiver may write a tensor of its own to it and send it back with that. So a worker
-that pulls a variable and pushes its gradient needs one region, not two.
+A region goes to and fro: the receiver may write a tensor of its own to it and send it back with that. So a worker that
+pulls a variable and pushes its gradient needs no regions of its own, and no messages that release those of the server.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import fcntl
 import mmap
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +24,7 @@ import numpy as np
 from penstock.errors import DataLossError
 
 SMALLEST = 1 << 15  # bytes: smaller tensors travel in the frame itself
-LARGE = 1 << 23  # bytes: from this size on, a copy uses two threads, and the receiver may send a region back
+LARGE = 1 << 23  # bytes: from this size on, a copy uses two threads, and memory that nobody uses is given back
 YOURS = 1 << 32  # is added to the number of a region that belongs to the receiver of the message
 MOST = 1 << 32  # bytes that each side of a connection may share; further tensors travel in frames
 MAX_REGIONS = 1 << 12
@@ -43,8 +44,8 @@ class Arena:
         self._lock = threading.Lock()
         self._memory: dict[int, np.ndarray] = {}
         self._free: dict[int, list[int]] = {}  # by size
-        self._leased: set[int] = set()  # came back with a tensor that is used here
-        self._released: deque[int] = deque()  # those of them whose tensor is used no more
+        self._leased: dict[int, _Lease] = {}  # came back with a tensor that is used here
+        self._released: deque[_Lease] = deque()  # those of them whose tensor is used no more
         self._idle: set[int] = set()  # large ones that were free at the last `trim`, and are since
         self._bytes = 0
 
@@ -75,7 +76,7 @@ class Arena:
                 region = len(self._memory)
                 self._memory[region] = memory
                 self._bytes += size
-        _copy(memory[:nbytes], array.reshape(-1).view(np.uint8))
+        _copy(memory, array)
         return region, descriptor, size
 
     def release(self, regions: Sequence[int]) -> None:
@@ -91,8 +92,8 @@ class Arena:
         with self._lock:
             if not self._is_lent(region) or size > self._memory[region].nbytes:
                 raise ValueError(f"{size} bytes in the region {region}, which the peer does not hold or is too small")
-            self._leased.add(region)
-        return _leased(self._memory[region], region, size, dtype, shape, self._released)
+            tensor, self._leased[region] = _leased(self._memory[region], region, dtype, shape, self._released)
+        return tensor
 
     def trim(self) -> None:
         """Gives the memory of large regions back to the system that nobody has used since the last call."""
@@ -108,23 +109,25 @@ class Arena:
 
     def _collect(self) -> None:
         while self._released:
-            self._free_again(self._released.popleft())
+            self._free_again(self._released.popleft().region)
 
     def _is_lent(self, region: int) -> bool:
         memory = self._memory.get(region)
         return memory is not None and region not in self._free.get(memory.nbytes, ()) and region not in self._leased
 
     def _free_again(self, region: int) -> None:
-        self._leased.discard(region)
+        self._leased.pop(region, None)
         self._free.setdefault(self._memory[region].nbytes, []).append(region)
 
 
-def _copy(to: np.ndarray, array: np.ndarray) -> None:
-    """Copies bytes. Large copies use two threads, since one core cannot use the memory's full rate."""
+def _copy(memory: np.ndarray, array: np.ndarray) -> None:
+    """Copies a contiguous array to a region, by two threads if it is large: one core does not use the full rate."""
+    to: np.ndarray = np.ndarray(array.shape, array.dtype, memory.base)
     if array.nbytes < LARGE:
         np.copyto(to, array)
         return
-    half = array.nbytes // 2
+    to, array = to.reshape(-1), array.reshape(-1)
+    half = array.size // 2
     other = threading.Thread(target=np.copyto, args=(to[half:], array[half:]), name="penstock-copy")
     other.start()
     np.copyto(to[:half], array[:half])
@@ -143,32 +146,25 @@ def _new_memory(size: int) -> tuple[int, np.ndarray]:
         raise
 
 
-class _Lease:
-    """Gives NumPy the bytes of a tensor in a region. Arrays over it keep it alive; its end releases the region."""
+class _Lease(weakref.ref[np.ndarray]):
+    """Dies with the tensor in a region, and all views of it."""
 
-    __slots__ = ("__array_interface__", "_memory", "_region", "_released")
-
-    def __init__(
-        self, memory: np.ndarray, region: int, typestr: str, shape: tuple[int, ...], released: deque[int]
-    ) -> None:
-        self._memory = memory
-        self._region = region
-        self._released = released
-        address = memory.__array_interface__["data"][0]
-        self.__array_interface__ = {"data": (address, True), "shape": shape, "typestr": typestr, "version": 3}
-
-    def __del__(self) -> None:
-        self._released.append(self._region)  # no lock and nothing more: this may run at any moment, in any thread
+    __slots__ = ("region",)
+    region: int
 
 
 def _leased(
-    memory: np.ndarray, region: int, size: int, dtype: np.dtype[Any], shape: tuple[int, ...], released: deque[int]
-) -> np.ndarray:
-    """Returns the first `size` bytes of a region as an array. Its end adds the region to `released`."""
-    if dtype.kind == "V":  # NumPy has no name for bfloat16
-        plain = np.asarray(_Lease(memory, region, "|u1", (size,), released))
-        return plain.view(dtype).reshape(shape)
-    return np.asarray(_Lease(memory, region, dtype.str, shape, released))
+    memory: np.ndarray, region: int, dtype: np.dtype[Any], shape: tuple[int, ...], released: deque[_Lease]
+) -> tuple[np.ndarray, _Lease]:
+    """Returns the tensor at the beginning of a region, and its lease. The end of the tensor adds that to `released`.
+
+    Adding is all that happens then, since it may be at any moment and in any thread. Views of the tensor keep it alive,
+    as its memory belongs to no other array.
+    """
+    tensor: np.ndarray = np.ndarray(shape, dtype, memory.base.toreadonly())  # type: ignore[union-attr]
+    lease = _Lease(tensor, released.append)
+    lease.region = region
+    return tensor, lease
 
 
 class Leases:
@@ -177,8 +173,8 @@ class Leases:
     def __init__(self) -> None:
         self._memory: dict[int, np.ndarray] = {}
         self._bytes = 0
-        self._leased: set[int] = set()
-        self._released: deque[int] = deque()
+        self._leased: dict[int, _Lease] = {}
+        self._released: deque[_Lease] = deque()
         self._lock = threading.Lock()  # for those who take from `_released`
 
     def announced(self, region: int, size: int, descriptor: int) -> None:
@@ -203,38 +199,38 @@ class Leases:
         memory = self._memory.get(region)
         if memory is None or size > memory.nbytes or region in self._leased:
             raise ValueError(f"{size} bytes in the region {region}, which is not there, too small or in use")
-        self._leased.add(region)
-        return _leased(memory, region, size, dtype, shape, self._released)
+        tensor, self._leased[region] = _leased(memory, region, dtype, shape, self._released)
+        return tensor
 
     def put(self, array: np.ndarray) -> int | None:
-        """Copies a large contiguous array to a region that became unused here. Returns the region, None without one."""
+        """Copies a contiguous array to a region that became unused here. Returns the region, None without one."""
         if array.nbytes < SMALLEST:
             return None
         region = self._unused(_rounded(array.nbytes))
         if region is not None:
-            _copy(self._memory[region][: array.nbytes], array.reshape(-1).view(np.uint8))
+            _copy(self._memory[region], array)
         return region
 
     def _unused(self, size: int) -> int | None:
         with self._lock:
             for _ in range(len(self._released)):
-                region = self._released.popleft()
-                if self._memory[region].nbytes == size:
-                    self._leased.discard(region)
-                    return region
-                self._released.append(region)
+                lease = self._released.popleft()
+                if self._memory[lease.region].nbytes == size:
+                    del self._leased[lease.region]
+                    return lease.region
+                self._released.append(lease)
         return None
 
     def give_back(self, region: int) -> None:
         """Notes that a region which `put` returned is not sent after all."""
-        self._leased.add(region)
-        self._released.append(region)
+        _, self._leased[region] = _leased(self._memory[region], region, np.dtype(np.uint8), (0,), self._released)
 
     def released(self) -> list[int]:
         """Returns the regions that became unused since the last call."""
         if not self._released:
             return []
         with self._lock:
-            gone = [self._released.popleft() for _ in range(len(self._released))]
-        self._leased.difference_update(gone)
+            gone = [self._released.popleft().region for _ in range(len(self._released))]
+            for region in gone:
+                del self._leased[region]
         return gone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -74,7 +75,7 @@ class Segment:
         self.in_slots = [slot_of(e) for e in self.inputs]
         fed = set(feed_slots)
         self.is_fed = [slot in fed for slot in self.in_slots]
-        self._received = [i for i, edge in enumerate(self.inputs) if edge[0].op.name == "_Recv"]
+        self._received = {i for i, edge in enumerate(self.inputs) if edge[0].op.name == "_Recv"}
         self.static_slots = [slot_of(e) for e in plan.static]
         self.out_slots = [slot_of(e) for e in plan.outputs]
         self.variable_node = variable_node
@@ -216,12 +217,8 @@ class Segment:
         """Runs the segment. With `quick` it raises NeedsThread if it would have to compile."""
         _caller.quick, this_thread.program = quick, self.program
         compiled = self._compiled or self._function(values)
-        inputs = self._inputs(values)
-        lent = []
-        for i in self._received:
-            if self.platform == "cpu" and _may_be_sent_back(inputs[i]):
-                inputs[i], used = watched(inputs[i])
-                lent.append(used)
+        lent: list[weakref.ref[Any]] = []
+        inputs = self._inputs(values, lent)
         outputs = self.run(compiled, inputs, drawn)
         if lent:
             del inputs
@@ -249,13 +246,16 @@ class Segment:
             self.checks.raise_if(failed, sizes=sizes)
         return outputs  # type: ignore[no-any-return]
 
-    def _inputs(self, values: list[Any]) -> list[Any]:
+    def _inputs(self, values: list[Any], lent: list[weakref.ref[Any]]) -> list[Any]:
+        """Returns the values of the inputs as XLA gets them. Adds what memory to send back is watched by to `lent`."""
         inputs = [values[s] for s in self.in_slots]
         if self.platform == "cpu":
             for i, value in enumerate(inputs):
                 if value.__class__ is np.ndarray and value.nbytes >= MIDDLE:
-                    lent = self.is_fed[i] and value.nbytes >= LARGE
-                    inputs[i] = borrowed(value) if lent else aligned(value)
+                    inputs[i] = borrowed(value) if self.is_fed[i] and value.nbytes >= LARGE else aligned(value)
+                    if i in self._received and value.nbytes >= SENT_BACK:
+                        inputs[i], used = watched(inputs[i])
+                        lent.append(used)
         return inputs
 
     def forms(self, values: list[Any]) -> tuple[Any, Any]:
@@ -264,7 +264,7 @@ class Segment:
         keys = np.zeros((len(self.random), 3), np.uint64) if self.random else None
         updated = [v.read() for v in self.updated_variables]
         read = [v.read() for v in self.read_variables]
-        arguments = (updated, read, self._inputs(values), self.constants, keys)
+        arguments = (updated, read, self._inputs(values, []), self.constants, keys)
         return compiled, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
 
     def _run(
@@ -371,10 +371,6 @@ def _output(value: Any, taken: set[int], dtype: DType) -> Any:
 
 def _moved_on(blocks: Any) -> Any:
     return blocks if isinstance(blocks, jax.Array) else Known(blocks)
-
-
-def _may_be_sent_back(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.nbytes >= SENT_BACK
 
 
 def _host_memory(device: Any) -> Any:

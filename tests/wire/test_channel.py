@@ -513,7 +513,7 @@ def sealed(size: int, seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW) -> i
 
 def tensor_in(region: int, size: int) -> bytes:
     """A message with a tensor of `size` bytes in a region."""
-    meta = struct.pack("<7Q", 1, 1, 0, codec._form(codec._SHARED, 4, 1), region, size, size)
+    meta = struct.pack("<7Q", 1, 1, 0, codec._SHARED | 4 << 8 | 1 << 16, region, size, size)
     return HEADER.pack(codec.MAGIC, codec.VERSION, codec._KIND_OF[Tensors], len(meta), 0) + meta
 
 

@@ -309,7 +309,7 @@ def tensor_frame(*entries: bytes, payload: bytes = b"", count: int | None = None
 
 
 def entry(place: int, enum: int, shape: tuple[int, ...], where: int, size: int, rank: int | None = None) -> bytes:
-    form = codec._form(place, enum, len(shape) if rank is None else rank)
+    form = place | enum << 8 | (len(shape) if rank is None else rank) << 16
     return struct.pack(f"<{4 + len(shape)}Q", 0, form, where, size, *shape)
 
 
