@@ -3,6 +3,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_FOR_TESTS := $(VENV)/.installed-for-tests
+# Bytecode is kept even where the environment says otherwise: tasks of a cluster would compile all of jax at each start.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: venv venv-for-tests test lint demo tiers long chaos chaos-coordinator bench bench-peers optimizers clean
 

@@ -64,7 +64,8 @@ class Waitable:
 
     def _notify(self) -> None:
         """Wakes blocked threads; suspended steps resume once the lock is released."""
-        self._changed.notify_all()
+        if self._blocked:
+            self._changed.notify_all()
         if self._suspended:
             waiting, self._suspended = self._suspended, []
             for may_resume, wake in waiting:

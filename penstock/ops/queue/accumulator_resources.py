@@ -14,6 +14,7 @@ from penstock.graph.shape import TensorShape
 from penstock.kernel.waiting import WaitableItems
 from penstock.memory import aligned_empty
 
+_HALVES = frozenset((1, 2, 4, 8, 16, 32, 64))  # to multiply by their inverses is exact, and quicker than to divide
 _LARGE = 1 << 16  # bytes: a larger sum is put into aligned memory, which the update reads without a copy
 
 
@@ -177,8 +178,10 @@ def _begins(shape: TensorShape, dims: Sequence[int | None]) -> bool:
 def _divided(total: np.ndarray, count: Any) -> Any:
     if total.dtype.kind in "iu":
         return (total / count).astype(total.dtype)
-    # A writeable sum belongs to the accumulator alone.
-    return np.divide(total, np.asarray(count).astype(total.dtype), out=total if total.flags.writeable else None)
+    place = total if total.flags.writeable else None  # a writeable sum belongs to the accumulator alone
+    if count.__class__ is int and count in _HALVES and total.dtype.kind == "f":
+        return np.multiply(total, total.dtype.type(1 / count), out=place)
+    return np.divide(total, np.asarray(count).astype(total.dtype), out=place)
 
 
 def refuse(message: str) -> None:
