@@ -29,11 +29,11 @@ def server(exact_tier: None) -> Iterator[Worker]:
 
 
 class Client:
-    """Runs one op over the variable `w` of a server, in a session and a graph of its own."""
+    """Runs one op over the variable `w` of a server, on its CPU, in a session and a graph of its own."""
 
     def __init__(self, server: Worker, session: str, build: Build) -> None:
         self._server = server
-        with tf.Graph().as_default():
+        with tf.Graph().as_default(), tf.device("/device:CPU:0"):
             x = tf.placeholder(tf.float32, [None])
             w = tf.get_variable("w", shape=[3], use_resource=True)
             op = build(w, x)
