@@ -166,7 +166,7 @@ class Link:
         def on_done(values: list[Any] | None, error: OpError | None, ran: Step) -> None:
             with self._lock:
                 self._running.discard(step)
-            keys, tensors = ran.outbox.take(self)
+            keys, tensors = ran.outbox.take(self.peer)
             error = error or ran.outbox.flush_at_end()
             if error is not None or values is None:
                 assert error is not None

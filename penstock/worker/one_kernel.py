@@ -24,12 +24,8 @@ MANY_NODES = 500  # a segment of more is no small update, and tracing it takes l
 _MARKS = {"xla_cpu_small_call": "true", "inlineable": "false"}  # XLA makes one kernel of a call that has these
 # Other primitives may become calls of libraries, which cannot be part of such a kernel. Or XLA may find that an operand
 # is not needed, such as y in max(x, min(x, y)) or an integer times zero: it aborts where a call has such an operand.
-_COMPUTES = frozenset(
-    (
-        *("add", "div", "mul", "neg", "rsqrt", "sqrt", "square", "sub"),
-        *("broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze"),
-    )
-)
+_MOVES = frozenset(("broadcast_in_dim", "copy", "expand_dims", "reshape", "squeeze"))
+_COMPUTES = _MOVES | {"add", "convert_element_type", "div", "mul", "neg", "rsqrt", "sqrt", "square", "sub"}
 _FLOATS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 _INTEGERS = frozenset((np.dtype(np.int32), np.dtype(np.int64)))
 
@@ -73,5 +69,5 @@ def _is_plain(node: Node) -> bool:
     values = (*node.inputs, *node.outputs)
     if any(value.dtype not in _FLOATS for value in values):
         counts = node.primitive == "add" and all(value.shape == () for value in values)  # as of steps
-        return counts and node.outputs[0].dtype in _INTEGERS
+        return (counts or node.primitive in _MOVES) and all(value.dtype in _INTEGERS for value in values)
     return node.primitive in _COMPUTES

@@ -102,9 +102,6 @@ class Outbox:
             while starts:
                 starts.popitem()[1]((), [])
 
-    def take(self, route: Route) -> tuple[Sequence[int], list[Any]]:
-        """Removes and returns the tensors for the task at the end of a route, to put them into a message of its own."""
-        for task in self._tensors:
-            if self._route(task) is route:
-                return self._tensors.pop(task)
-        return (), []
+    def take(self, task: str) -> tuple[Sequence[int], list[Any]]:
+        """Removes and returns the tensors for a task, to put them into a message of its own."""
+        return self._tensors.pop(task, ((), []))

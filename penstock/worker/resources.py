@@ -144,7 +144,7 @@ class StoredVariable:
     def snapshot(self) -> np.ndarray:
         """Returns the current value without a copy if it is in the host's memory. Updates do not write to it."""
         try:
-            return self._on_host(self.read())
+            return np.asarray(self.read()) if self.on_cpu else self._on_host(self.read())
         except RuntimeError:  # an update has used up the buffer
             with self.lock:
                 return self._on_host(self.read())

@@ -92,7 +92,8 @@ def random_update(seed: int) -> tuple[Callable[..., Any], Any]:
             result = one_of(binary)(*one_of([(value, other), (other, value)]))
             return one_of([lambda x: x, jnp.negative, jnp.sqrt, jnp.square, jax.lax.rsqrt])(result).astype(value.dtype)
 
-        return [combined(one_of([combined, lambda x: x])(value)) for value in state], state[0], count + 1
+        new = [combined(one_of([combined, lambda x: x])(value)) for value in state]
+        return new, state[0], count + 1, jnp.full([2], count + 1)  # as tokens for two replicas
 
     return update, (given, np.int32(3))
 

@@ -70,7 +70,8 @@ def cast_op(x: Array, *, DstT: DType, Truncate: bool = False) -> Array:
         x = x.real
     if DstT.is_bool:
         return x != 0
-    if isinstance(x, (np.ndarray, np.generic)):
+    is_exact = x.dtype.kind in "biu" and DstT.is_integer
+    if isinstance(x, (np.ndarray, np.generic)) and not is_exact:
         with np.errstate(all="ignore"):
             return x.astype(DstT.as_numpy_dtype)
     return x.astype(DstT.as_numpy_dtype)
