@@ -148,7 +148,7 @@ def encode(message: Message, share: Share | None = None) -> list[Any]:
     `share` may put a tensor into a region of shared memory; it returns the region, or None to leave it in the frame.
     """
     kind = message.__class__
-    if kind is Released:  # the common case: almost every message follows one
+    if kind is Released:  # all that follows the header are its regions
         regions = struct.pack(f"<{len(message.regions)}Q", *message.regions)  # type: ignore[union-attr]
         return [HEADER.pack(MAGIC, VERSION, _KIND_OF[kind], len(regions), 0) + regions]
     meta = bytearray(_STRUCTS[kind].pack(*_GETTERS[kind](message)))

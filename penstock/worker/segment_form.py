@@ -19,7 +19,7 @@ from penstock.worker.plan import SegmentPlan
 from penstock.worker.randomness import is_random
 
 MOST_BYTES = 1 << 16  # of a constant whose contents are compared
-_PLAIN = (str, bytes, int, float, bool, type(None), DType)
+_PLAIN = frozenset((str, bytes, int, float, bool, type(None), DType))
 
 
 def form_of(plan: SegmentPlan, owner: Owner) -> Hashable | None:
@@ -57,8 +57,8 @@ def _shape_of(node: Node) -> Hashable:
 
 
 def _form(value: Any) -> Hashable:
-    if isinstance(value, _PLAIN):
-        return type(value), value
+    if value.__class__ in _PLAIN:
+        return value.__class__, value  # with its class, since 1 == True == 1.0
     if isinstance(value, TensorShape):
         return "shape", None if value.rank is None else tuple(value.as_list())
     if isinstance(value, (list, tuple)):
