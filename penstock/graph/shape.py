@@ -118,6 +118,8 @@ class TensorShape:
 
     def is_compatible_with(self, other: Any) -> bool:
         """Tells if one concrete shape could satisfy both: `TensorShape([None]).is_compatible_with([3])`."""
+        if other.__class__ is tuple and other == self._dims:
+            return True  # without a shape of `other`: most arrays have just the shape that is declared
         left, right = self._dims, as_shape(other)._dims
         if left is None or right is None or left == right:
             return True

@@ -42,7 +42,7 @@ class Arena:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._memory: dict[int, np.ndarray] = {}
+        self._memory: dict[int, memoryview] = {}
         self._free: dict[int, list[int]] = {}  # by size
         self._leased: dict[int, _Lease] = {}  # came back with a tensor that is used here
         self._released: deque[_Lease] = deque()  # those of them whose tensor is used no more
@@ -102,7 +102,7 @@ class Arena:
             free = {region for size, some in self._free.items() if size >= LARGE for region in some}
             for region in free & self._idle:
                 try:
-                    self._memory[region].base.obj.madvise(mmap.MADV_REMOVE)  # type: ignore[union-attr]
+                    self._memory[region].obj.madvise(mmap.MADV_REMOVE)  # type: ignore[attr-defined]
                 except OSError:
                     break  # this system cannot; the memory stays with the region
             self._idle = free
@@ -120,9 +120,9 @@ class Arena:
         self._free.setdefault(self._memory[region].nbytes, []).append(region)
 
 
-def _copy(memory: np.ndarray, array: np.ndarray) -> None:
+def _copy(memory: memoryview, array: np.ndarray) -> None:
     """Copies a contiguous array to a region, by two threads if it is large: one core does not use the full rate."""
-    to: np.ndarray = np.ndarray(array.shape, array.dtype, memory.base)
+    to: np.ndarray = np.ndarray(array.shape, array.dtype, memory)
     if array.nbytes < LARGE:
         np.copyto(to, array)
         return
@@ -134,13 +134,13 @@ def _copy(memory: np.ndarray, array: np.ndarray) -> None:
     other.join()
 
 
-def _new_memory(size: int) -> tuple[int, np.ndarray]:
+def _new_memory(size: int) -> tuple[int, memoryview]:
     descriptor = os.memfd_create("penstock", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, size)
         # The receiver checks the seals: it would crash if the memory shrank.
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        return descriptor, np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
+        return descriptor, memoryview(mmap.mmap(descriptor, size))
     except BaseException:
         os.close(descriptor)
         raise
@@ -154,14 +154,14 @@ class _Lease(weakref.ref[np.ndarray]):
 
 
 def _leased(
-    memory: np.ndarray, region: int, dtype: np.dtype[Any], shape: tuple[int, ...], released: deque[_Lease]
+    memory: memoryview, region: int, dtype: np.dtype[Any], shape: tuple[int, ...], released: deque[_Lease]
 ) -> tuple[np.ndarray, _Lease]:
     """Returns the tensor at the beginning of a region, and its lease. The end of the tensor adds that to `released`.
 
     Adding is all that happens then, since it may be at any moment and in any thread. Views of the tensor keep it alive,
     as its memory belongs to no other array.
     """
-    tensor: np.ndarray = np.ndarray(shape, dtype, memory.base.toreadonly())  # type: ignore[union-attr]
+    tensor: np.ndarray = np.ndarray(shape, dtype, memory.toreadonly())
     lease = _Lease(tensor, released.append)
     lease.region = region
     return tensor, lease
@@ -171,7 +171,7 @@ class Leases:
     """Holds the regions that the peer has announced, and hands out the tensors in them."""
 
     def __init__(self) -> None:
-        self._memory: dict[int, np.ndarray] = {}
+        self._memory: dict[int, memoryview] = {}
         self._bytes = 0
         self._leased: dict[int, _Lease] = {}
         self._released: deque[_Lease] = deque()
@@ -191,7 +191,7 @@ class Leases:
             raise DataLossError(f"The region {region} cannot be mapped: {error}.") from error
         finally:
             os.close(descriptor)
-        self._memory[region] = np.frombuffer(memory, np.uint8)
+        self._memory[region] = memoryview(memory)
         self._bytes += size
 
     def take(self, region: int, size: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:

@@ -125,7 +125,7 @@ class StoredVariable:
 
     def require_shape(self, value: Any, node: str) -> None:
         """Raises InvalidArgumentError if `value`, which `node` assigns, does not fit the declared shape."""
-        if value.shape != self.shape._dims and not self.shape.is_compatible_with(value.shape):
+        if not self.shape.is_compatible_with(value.shape):
             raise InvalidArgumentError(
                 None,
                 node,
@@ -144,7 +144,7 @@ class StoredVariable:
     def snapshot(self) -> np.ndarray:
         """Returns the current value without a copy if it is in the host's memory. Updates do not write to it."""
         try:
-            return np.asarray(self.read()) if self.on_cpu else self._on_host(self.read())
+            return self._on_host(self.read())
         except RuntimeError:  # an update has used up the buffer
             with self.lock:
                 return self._on_host(self.read())

@@ -31,7 +31,7 @@ def form_of(plan: SegmentPlan, owner: Owner) -> Hashable | None:
         return None
     position = {node: i for i, node in enumerate(plan.nodes)}
     fed = set(owner.feed_slots)
-    inputs = tuple([(owner.slot(e), owner.slot(e) in fed, e[0].dtypes[e[1]], _shape_of(e[0])) for e in plan.inputs])
+    inputs = tuple([_input_form(edge, fed, owner) for edge in plan.inputs])
     static = tuple([owner.slot(e) for e in plan.static])
     nodes = tuple([_node_form(node, position, owner) for node in plan.nodes])
     return plan.device, owner.cuts, inputs, static, nodes, tuple([owner.slot(e) for e in plan.outputs])
@@ -51,9 +51,11 @@ def _source_form(edge: Edge, position: dict[Node, int], owner: Owner) -> Hashabl
     return ("slot", owner.slot(edge)) if variable is None else ("variable", id(owner.variable(variable)))
 
 
-def _shape_of(node: Node) -> Hashable:
-    """Returns the declared shape of what is fed, which tells what shapes may come."""
-    return node.op.name, _form(node.attrs.get("shape")) if node.op.name == "_Arg" else None
+def _input_form(edge: Edge, fed: set[int], owner: Owner) -> Hashable:
+    """Returns the form of an input. The declared shape of what is fed tells what shapes may come."""
+    (source, index), slot = edge, owner.slot(edge)
+    declared = _form(source.attrs.get("shape")) if source.op.name == "_Arg" else None
+    return slot, slot in fed, source.op.name, source.dtypes[index], declared
 
 
 def _form(value: Any) -> Hashable:

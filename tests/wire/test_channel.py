@@ -477,9 +477,9 @@ def test_idle_regions_give_their_memory_back(on_unix: tuple[Peer, Peer]) -> None
     arena = one.channel._arena
     assert arena is not None
     arena.trim()
-    assert [memory.all() for memory in arena._memory.values()] == [True, True]
+    assert [np.asarray(memory).all() for memory in arena._memory.values()] == [True, True]
     arena.trim()
-    assert [memory.any() for memory in arena._memory.values()] == [True, False]
+    assert [np.asarray(memory).any() for memory in arena._memory.values()] == [True, False]
     assert kept.all()
     assert send_one(one, other, value).all()
     assert regions(one) == 2

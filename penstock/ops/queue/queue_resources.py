@@ -150,7 +150,7 @@ class Queue(WaitableItems):
             )
         for i, (component, shape) in enumerate(zip(components, self.shapes, strict=False)):
             received = component.shape[1:] if many else component.shape
-            if received != shape._dims and not shape.is_compatible_with(received):
+            if not shape.is_compatible_with(received):
                 _refuse(f"{self}: component {i} has shape {list(received)}, must have {shape}.")
 
     def batch(self, elements: Sequence[Element]) -> list[np.ndarray]:
