@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+LARGEST_TABLE = 1 << 22  # of numbers, 16 MB: beyond that, ids are sorted with their duplicates
+
 
 def run_ends(ids: np.ndarray, count: int) -> np.ndarray:
     """The ends of the runs of equal numbers in ascending `ids` from 0 to count - 1.
@@ -55,6 +57,8 @@ def distinct_and_ranks(values: np.ndarray, limit: int) -> tuple[np.ndarray, np.n
     >>> distinct_and_ranks(np.array([7, 3, 7]), 10)
     (array([3, 7]), array([1, 0, 1], dtype=int32))
     """
+    if limit <= LARGEST_TABLE:
+        return _distinct_by_table(values, limit)
     bits = len(values).bit_length()
     if limit.bit_length() + bits < 64:  # value and position fit into one number: sorting takes half the time
         ordered = (values.astype(np.int64) << bits) | np.arange(len(values))
@@ -66,6 +70,16 @@ def distinct_and_ranks(values: np.ndarray, limit: int) -> tuple[np.ndarray, np.n
         ordered = values[order]
     is_new = run_starts(ordered)
     return ordered[is_new], _ranks(order, is_new)
+
+
+def _distinct_by_table(values: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same, by a table of all numbers. It sorts only the distinct values, often a fourth of the ids of a batch."""
+    table, positions = np.empty(limit, np.int32), np.arange(len(values), dtype=np.int32)
+    table[values] = positions  # of equal values one position stays; nothing is read that was not written before
+    distinct = values.compress(table.take(values, mode="clip") == positions)
+    distinct.sort()
+    table[distinct] = positions[: len(distinct)]
+    return distinct, table.take(values, mode="clip")
 
 
 def _ranks(order: np.ndarray, is_new: np.ndarray) -> np.ndarray:

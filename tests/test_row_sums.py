@@ -1,4 +1,4 @@
-"""Sums of rows equal those of np.add.at, for all types and sizes."""
+"""Sums of rows equal those of np.add.at, for all types and sizes, and distinct values those of np.unique."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.row_sums import run_ends, spread_by_runs, sums_of_runs
+from penstock.row_sums import LARGEST_TABLE, distinct_and_ranks, run_ends, spread_by_runs, sums_of_runs
 
 TYPES = [np.float32, np.float64, np.int32, np.int64, np.uint8, np.complex64]
 
@@ -42,3 +42,15 @@ def test_short_floats_are_summed_as_longer_ones(dtype: Any) -> None:
     sums = sums_of_runs(values, np.array([0, 1000, 1000]))
     assert (sums.shape, sums.dtype) == ((2, 1, 2), dtype)
     np.testing.assert_allclose(sums.astype(np.float64)[0], 1000 * float(values[0, 0, 0]), rtol=1e-2)
+
+
+@pytest.mark.parametrize("limit", [7, LARGEST_TABLE, LARGEST_TABLE + 1, 1 << 60], ids=["table", "large", "sort", "far"])
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), st.booleans())))
+def test_distinct_values(limit: int, numbers: list[tuple[int, bool]]) -> None:
+    values = np.array([limit - 1 - n if from_end else n for n, from_end in numbers], np.int64)
+    distinct, ranks = distinct_and_ranks(values, limit)
+    wanted, places = np.unique(values, return_inverse=True)
+    np.testing.assert_array_equal(distinct, wanted)
+    np.testing.assert_array_equal(ranks, places)
+    assert ranks.dtype == np.int32
