@@ -184,42 +184,50 @@ class _Analysis:
         self._variable: dict[Node, Node] = {}
         for node in subgraph.nodes:
             self._visit(node)
-        self._read_where_used()
+        self._run_where_used()
 
-    def _read_where_used(self) -> None:
-        """Moves reads of variables to the segment that takes them, if it is one: values between segments are copies."""
+    def _run_where_used(self) -> None:
+        """Moves reads of variables, and light work, to the segment that takes their results, if it is one.
+
+        Values between segments are copies, and to call a segment costs more than light work does. What is not light
+        stays: it may run while the step waits for other tasks.
+        """
         if not self.host and not any(self.level.values()):
             return  # there is one segment for each device
-        levels: dict[Node, set[int]] = defaultdict(set)  # of a read: where it is used, -1 for other uses
-        reads = {n: n for n in self.subgraph.nodes if n.op.name in _READS and not n.controls and self._is_read(n)}
-        if not reads:
+        movable = {node for node in self.subgraph.nodes if self._is_read(node) or self._is_light(node)}
+        if not movable:
             return
         changed: dict[Node, int] = {}  # the lowest level at which a variable is written
         for node in self.subgraph.nodes:
-            compiled = node not in self.host and node not in self.folding
-            for source, _ in node.inputs:
-                if source in reads:
-                    same = compiled and source.device == node.device
-                    levels[source].add(self.level[node] if same else -1)
-            for source in node.controls:
-                levels[source].add(-1)
-            if node.op.writes and node.inputs:
-                variable = self.variable_of(node.inputs[0])
-                if variable is not None:
-                    level = self.level[node]
-                    changed[variable] = min(level, changed.get(variable, level))
+            variable = self.variable_of(node.inputs[0]) if node.op.writes and node.inputs else None
+            if variable is not None:
+                level = self.level[node]
+                changed[variable] = min(level, changed.get(variable, level))
+        used: dict[Node, set[int]] = defaultdict(set)  # at which levels, -1 for other uses
         for node, _ in self.subgraph.fetches:
-            levels[node].add(-1)
-        for key, read in reads.items():
-            used = levels[key]
-            variable = self.variable_of(read.inputs[0])
-            if len(used) == 1 and -1 not in used and variable is not None:
-                (level,) = used
-                if changed.get(variable, level) >= level:
-                    self.level[key] = level
+            used[node].add(-1)
+        for node in reversed(self.subgraph.nodes):
+            if node in movable and len(used[node]) == 1:
+                (level,) = used[node]
+                read = self.variable_of(node.inputs[0])
+                if level > self.level[node] and (read is None or changed.get(read, level) >= level):
+                    self.level[node] = level
+            for i, (source, _) in enumerate(node.inputs):
+                if source in movable:
+                    compiled = node not in self.host and node not in self.folding and i not in self.static(node)
+                    used[source].add(self.level[node] if compiled and source.device == node.device else -1)
+            for source in node.controls:
+                used[source].add(-1)
 
     def _is_read(self, node: Node) -> bool:
-        return node not in self.host and self.variable_of(node.inputs[0]) is not None
+        is_free = node.op.name in _READS and not node.controls and node not in self.host
+        return is_free and self.variable_of(node.inputs[0]) is not None
+
+    def _is_light(self, node: Node) -> bool:
+        """Tells if a node does what NumPy could do as well, such as reshaping, and takes no variable."""
+        if not node.op.numpy or not node.inputs or node.controls or node in self.host or node in self.folding:
+            return False
+        return not node.op.writes and all(self.variable_of(edge) is None for edge in node.inputs)
 
     def _visit(self, node: Node) -> None:
         op = node.op

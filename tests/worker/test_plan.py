@@ -55,6 +55,26 @@ def test_host_ops_stand_between_segments():
         np.testing.assert_array_equal(sess.run(picked, {x: [1.0, -1.0, 3.0]}), [3.0, 7.0])
 
 
+def test_light_work_runs_with_what_takes_it():
+    x = tf.placeholder(tf.float32, [None])
+    z = tf.placeholder(tf.float32, [2, 2])
+    on_host = tf.unique(x)[0]
+    light = on_host + tf.reshape(2.0 * z, [-1])
+    stages = plan_of([x, z], [light]).stages
+    assert [type(s).__name__ for s in stages] == ["Node", "SegmentPlan"]
+    heavy = on_host + tf.reshape(tf.matmul(z, z), [-1])
+    product, rest = [s for s in plan_of([x, z], [heavy]).stages if isinstance(s, SegmentPlan)]
+    assert [n.op.name for n in product.nodes] == ["MatMul"]  # it could run while others are waited for
+    assert "Reshape" in [n.op.name for n in rest.nodes]
+    both = tf.reshape(z, [-1])
+    fetched = plan_of([x, z], [both, on_host + both]).stages
+    assert len(fetched) == 3, "what is also needed elsewhere stays where it was"
+    with tf.Session() as sess:
+        feeds = {x: [3.0, 1.0, 3.0, 5.0, 4.0], z: [[1.0, 2.0], [3.0, 4.0]]}
+        np.testing.assert_array_equal(sess.run(light, feeds), [5.0, 5.0, 11.0, 12.0])
+        np.testing.assert_array_equal(sess.run(heavy, feeds), [10.0, 11.0, 20.0, 26.0])
+
+
 def test_slices_with_bounds_known_only_at_run_time():
     x = tf.placeholder(tf.float32, [None])
     i = tf.placeholder(tf.int32, [])
