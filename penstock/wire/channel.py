@@ -24,7 +24,7 @@ from penstock.wire import codec
 from penstock.wire.batches import close_all, join_neighbours, rest_of, size_of
 from penstock.wire.loop import Loop
 from penstock.wire.messages import Goodbye, Message, Ping, Pong, Region, Released
-from penstock.wire.shared_memory import SUPPORTED, YOURS, Arena, Leases
+from penstock.wire.shared_memory import SUPPORTED, YOURS, Arena, Leases, Sharer
 from penstock.wire.stream import Stream
 
 _STAGING = 1 << 16  # bytes: frames up to this size are read with one call
@@ -77,8 +77,12 @@ class Channel:
     def send(self, message: Message) -> None:
         """Sends a message after those sent before. Its tensors must not change until it is received."""
         batches: list[tuple[list[Any], list[int]]] = []
+
+        def announce(region: int, size: int, descriptor: int) -> None:
+            batches.append((codec.encode(Region(region, size)), [descriptor]))
+
         arena, leases = self._arena, self._leases  # read once, since closing the channel sets them to None
-        sharer = None if arena is None or leases is None else _Sharer(arena, leases, batches)
+        sharer = None if arena is None or leases is None else Sharer(arena, leases, announce)
         try:
             buffers = codec.encode(message, sharer)
         except BaseException:
@@ -375,39 +379,6 @@ class Channel:
 
 def _ignore(*_: object) -> None:
     """Serves as the handler before `start` and after the end."""
-
-
-class _Sharer:
-    """Puts tensors of one message into shared memory, and announces new regions in `batches`."""
-
-    def __init__(self, arena: Arena, leases: Leases, batches: list[tuple[list[Any], list[int]]]) -> None:
-        self._arena, self._leases, self._batches = arena, leases, batches
-        self.placed: list[int] = []
-        self.copied = 0  # bytes
-
-    def __call__(self, array: np.ndarray) -> int | None:
-        """Returns the region of a tensor, or None if it should travel in the frame."""
-        region = self._leases.put(array)
-        if region is not None:
-            region += YOURS
-        else:
-            found = self._arena.put(array)
-            if found is None:
-                return None
-            region, descriptor, size = found
-            if descriptor >= 0:  # the region is new
-                self._batches.append((codec.encode(Region(region, size)), [descriptor]))
-        self.placed.append(region)
-        self.copied += array.nbytes
-        return region
-
-    def take_back(self) -> None:
-        """Frees the regions of a message that is not sent."""
-        for region in self.placed:
-            if region >= YOURS:
-                self._leases.give_back(region - YOURS)
-            else:
-                self._arena.release([region])
 
 
 class _Pulse:

@@ -16,7 +16,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,15 +49,11 @@ class Arena:
         self._idle: set[int] = set()  # large ones that were free at the last `trim`, and are since
         self._bytes = 0
 
-    def put(self, array: np.ndarray) -> tuple[int, int, int] | None:
-        """Copies a contiguous array to a region. Returns the region, its descriptor (-1 unless it is new) and its size.
+    def put(self, array: np.ndarray, size: int) -> tuple[int, int] | None:
+        """Copies a contiguous array to a region of `size` bytes. Returns the region and its descriptor, -1 unless new.
 
-        Returns None if the array should travel in the frame.
+        Returns None if there are too many regions, so that the array should travel in the frame.
         """
-        nbytes = array.nbytes
-        if nbytes < SMALLEST:
-            return None
-        size = _rounded(nbytes)
         descriptor = -1
         with self._lock:
             self._collect()
@@ -77,7 +73,7 @@ class Arena:
                 self._memory[region] = memory
                 self._bytes += size
         _copy(memory, array)
-        return region, descriptor, size
+        return region, descriptor
 
     def release(self, regions: Sequence[int]) -> None:
         """Takes back regions that the receiver no longer uses."""
@@ -202,11 +198,9 @@ class Leases:
         tensor, self._leased[region] = _leased(memory, region, dtype, shape, self._released)
         return tensor
 
-    def put(self, array: np.ndarray) -> int | None:
-        """Copies a contiguous array to a region that became unused here. Returns the region, None without one."""
-        if array.nbytes < SMALLEST:
-            return None
-        region = self._unused(_rounded(array.nbytes))
+    def put(self, array: np.ndarray, size: int) -> int | None:
+        """Copies a contiguous array to a region of `size` bytes that became unused here. None if there is no such."""
+        region = self._unused(size)
         if region is not None:
             _copy(self._memory[region], array)
         return region
@@ -234,3 +228,39 @@ class Leases:
             for region in gone:
                 del self._leased[region]
         return gone
+
+
+class Sharer:
+    """Puts the tensors of one message into shared memory, and announces new regions: number, size and descriptor."""
+
+    def __init__(self, arena: Arena, leases: Leases, announce: Callable[[int, int, int], None]) -> None:
+        self._arena, self._leases, self._announce = arena, leases, announce
+        self.placed: list[int] = []
+        self.copied = 0  # bytes
+
+    def __call__(self, array: np.ndarray) -> int | None:
+        """Returns the region of a tensor, or None if it should travel in the frame."""
+        if array.nbytes < SMALLEST:
+            return None
+        size = _rounded(array.nbytes)
+        region = self._leases.put(array, size)
+        if region is not None:
+            region += YOURS
+        else:
+            found = self._arena.put(array, size)
+            if found is None:
+                return None
+            region, descriptor = found
+            if descriptor >= 0:  # the region is new
+                self._announce(region, size, descriptor)
+        self.placed.append(region)
+        self.copied += array.nbytes
+        return region
+
+    def take_back(self) -> None:
+        """Frees the regions of a message that is not sent."""
+        for region in self.placed:
+            if region >= YOURS:
+                self._leases.give_back(region - YOURS)
+            else:
+                self._arena.release([region])
