@@ -94,6 +94,26 @@ def test_a_parameter_server_killed_in_a_function(cluster: Cluster, tmp_path: Pat
     assert gated.values() == [1, 1]
 
 
+def test_no_checkpoint_has_half_of_a_function(cluster: Cluster, tmp_path: Path) -> None:
+    """What lost workers had is run to its end before variables are saved: it would run again after a recovery."""
+    coordinator = coordinator_of(cluster, ps_recovery=tmp_path / "state")
+    gated = Gated(coordinator.strategy)
+    coordinator.schedule(gated.step)
+    gated.arrive()  # the first of its two writes is made
+    cluster.kill("worker0")
+    cluster.kill("worker1")
+    with coordinator._changed:
+        assert coordinator._changed.wait_for(lambda: not coordinator._queue.runs, DEADLINE)
+    coordinator._kept._saved_at = None  # it is time for the next one
+    coordinator._save_if_due()
+    cluster.start("worker0", "worker1")
+    restart(cluster, "ps1")
+    for _ in range(3):  # the run that is lost may have passed it
+        gated.open()
+    coordinator.join()
+    assert gated.values() == [1, 1]
+
+
 @pytest.mark.long
 def test_a_variable_that_is_read_after_its_server_was_restarted(cluster: Cluster, tmp_path: Path) -> None:
     """It has its value again: the functions that have run since the checkpoint have run once more."""

@@ -264,7 +264,7 @@ class Dispatcher:
     # Parameter servers that are lost
 
     def _save_if_due(self) -> None:
-        """Writes a checkpoint, if it is time for one, while no function runs."""
+        """Writes a checkpoint, if it is time for one, while no function runs or is half done."""
         kept = self._kept
         if kept is None or not kept.is_due:
             return
@@ -275,6 +275,10 @@ class Dispatcher:
             self._waits.until(lambda: self._recovering or not self._queue.runs, "A checkpoint")
             if self._recovering or self._waits.is_stopped:
                 return
+            is_idle = self._queue.is_paused = self._queue.is_idle
+        if not is_idle:  # lost workers have left functions that may have written something: those come first
+            self._send_to_all()
+            return
         error: OpError | None = None
         self._is_saving = True
         try:
