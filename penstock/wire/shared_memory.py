@@ -52,7 +52,7 @@ class Arena:
     def put(self, array: np.ndarray, size: int) -> tuple[int, int] | None:
         """Copies a contiguous array to a region of `size` bytes. Returns the region and its descriptor, -1 unless new.
 
-        Returns None if there are too many regions, so that the array should travel in the frame.
+        Returns None if no more memory may be shared, or can be, so that the array should travel in the frame.
         """
         descriptor = -1
         with self._lock:

@@ -194,7 +194,8 @@ class _Analysis:
         """
         if not self.host and not any(self.level.values()):
             return  # there is one segment for each device
-        movable = {node for node in self.subgraph.nodes if self._is_read(node) or self._is_light(node)}
+        free = [n for n in self.subgraph.nodes if n.inputs and not n.controls and n not in self.host]
+        movable = {node for node in free if self._is_read(node) or self._is_light(node)}
         if not movable:
             return
         changed: dict[Node, int] = {}  # the lowest level at which a variable is written
@@ -220,14 +221,12 @@ class _Analysis:
                 used[source].add(-1)
 
     def _is_read(self, node: Node) -> bool:
-        is_free = node.op.name in _READS and not node.controls and node not in self.host
-        return is_free and self.variable_of(node.inputs[0]) is not None
+        return node.op.name in _READS and self.variable_of(node.inputs[0]) is not None
 
     def _is_light(self, node: Node) -> bool:
         """Tells if a node does what NumPy could do as well, such as reshaping, and takes no variable."""
-        if not node.op.numpy or not node.inputs or node.controls or node in self.host or node in self.folding:
-            return False
-        return not node.op.writes and all(self.variable_of(edge) is None for edge in node.inputs)
+        is_pure = node.op.numpy and not node.op.writes and node not in self.folding
+        return is_pure and all(self.variable_of(edge) is None for edge in node.inputs)
 
     def _visit(self, node: Node) -> None:
         op = node.op
