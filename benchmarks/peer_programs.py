@@ -123,22 +123,47 @@ def embedding(args, cluster, target):
     return {"examples_per_s": round(args.steps * batch / (time.time() - began))}
 
 
+def deep(args, cluster, target):
+    """Many layers of 16 units with Adam: steps per second at the end, when all is compiled."""
+    batch = np.random.RandomState(0).rand(32, 16).astype(np.float32)
+    with tf.device(setter(args, cluster)):
+        x = tf.placeholder(tf.float32, [None, 16])
+        hidden = x
+        for i in range(args.layers):
+            weights = tf.Variable(tf.truncated_normal([16, 16], stddev=0.1, seed=i))
+            hidden += tf.tanh(tf.nn.xw_plus_b(hidden, weights, tf.Variable(tf.zeros([16]))))
+        train = tf.train.AdamOptimizer(0.001).minimize(tf.reduce_mean(tf.square(hidden)))
+    session = tf.train.MonitoredTrainingSession(target, is_chief=args.task_index == 0)
+    took = []
+    end = time.time() + args.seconds
+    while time.time() < end:
+        began = time.perf_counter()
+        session.run(train, {x: batch})
+        took.append(time.perf_counter() - began)
+    return {"steps_per_s": round(1 / float(np.median(took[-len(took) // 4 :])), 1)}
+
+
+PROGRAMS = {"mlp": mlp, "bulk": bulk, "embedding": embedding, "deep": deep}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--program", choices=["mlp", "bulk", "embedding"], required=True)
+    parser.add_argument("--program", choices=PROGRAMS, required=True)
     parser.add_argument("--job_name", required=True)
     parser.add_argument("--task_index", type=int, required=True)
     parser.add_argument("--ps_hosts", required=True)
     parser.add_argument("--worker_hosts", required=True)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--mb", type=int, default=64)
+    parser.add_argument("--layers", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--sync", action="store_true")
     args = parser.parse_args()
     cluster = tf.train.ClusterSpec({"ps": args.ps_hosts.split(","), "worker": args.worker_hosts.split(",")})
     server = tf.train.Server(cluster, job_name=args.job_name, task_index=args.task_index)
     if args.job_name == "ps":
         server.join()
-    measured = {"mlp": mlp, "bulk": bulk, "embedding": embedding}[args.program](args, cluster, server.target)
+    measured = PROGRAMS[args.program](args, cluster, server.target)
     print(json.dumps(measured), flush=True)
     os._exit(0)  # without this TensorFlow's sync replicas wait for two minutes
 

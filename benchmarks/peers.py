@@ -24,6 +24,7 @@ RUNS = [
     ("bulk, 64 MB", 1, 1, ["--program", "bulk", "--mb", "64"]),
     ("bulk, 256 MB", 1, 1, ["--program", "bulk", "--mb", "256"]),
     ("embedding, 2 parameter servers", 2, 1, ["--program", "embedding", "--steps", "200"]),
+    ("100 small variables", 1, 1, ["--program", "deep"]),
 ]
 
 

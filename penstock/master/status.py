@@ -63,16 +63,15 @@ def _add_compilations(status: Any, *logs: Compilations) -> None:
 
 
 def _add_variable(status: Any, container: str, name: str, variable: StoredVariable, device: Device) -> None:
-    value = variable.value  # read once, since a step may replace it meanwhile
+    held = variable.held  # read once, since a step may replace it meanwhile
     declared = variable.shape.as_list() if variable.shape.rank is not None else []
-    shape = declared if value is None else value.shape
     status.variables.add(
         name=name,
         container=container,
         device=device.name,
         dtype=variable.dtype.base_dtype.name,
-        shape=[-1 if n is None else n for n in shape],
-        bytes=0 if value is None else int(value.nbytes),
+        shape=[-1 if n is None else n for n in getattr(held, "shape", declared)],
+        bytes=0 if held is None else int(held.nbytes),
     )
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -30,6 +31,27 @@ class _UsedUp:
 
 
 USED_UP = _UsedUp()
+
+
+def is_used_up(value: Any) -> bool:
+    """Tells if the buffer of a variable's value has been donated."""
+    return value is USED_UP or (isinstance(value, jax.Array) and value.is_deleted())
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """Stands in for the value of a variable that is in a block: elements from `start` to `end` of its array."""
+
+    block: Any
+    start: int
+    end: int
+    shape: Sequence[int | None]
+    nbytes: int
+
+    def value(self) -> Any:
+        """Returns the value, a view of the block; USED_UP while an update writes into that."""
+        view = self.block.view()
+        return USED_UP if view is None else view[self.start : self.end].reshape(self.shape)
 
 
 def placed(value: Any, jax_device: Any) -> Any:
@@ -69,7 +91,7 @@ class StoredVariable:
     `order`.
     """
 
-    __slots__ = ("declared_bytes", "dtype", "in_place", "is_huge", "lock", "name", "on_cpu", "order", "shape", "value")
+    __slots__ = ("declared_bytes", "dtype", "held", "in_place", "is_huge", "lock", "name", "on_cpu", "order", "shape")
 
     def __init__(self, name: str, dtype: DType, shape: TensorShape, on_cpu: bool = False) -> None:
         self.name = name
@@ -78,10 +100,24 @@ class StoredVariable:
         self.shape = shape
         self.declared_bytes = (shape.num_elements() or 0) * dtype.size  # 0 if its shape may change
         self.is_huge = self.declared_bytes >= HUGE  # copies of it are avoided
-        self.value: Any = None
+        self.held: Any = None  # its value, or the Part of a block that has it
         self.in_place = False  # NumPy writes into it
         self.lock = threading.Lock()
         self.order = next(_order)
+
+    @property
+    def value(self) -> Any:
+        """The current value: None if there is none, USED_UP while an update writes into its memory."""
+        held = self.held
+        return held.value() if held.__class__ is Part else held
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self.held = value
+
+    def forget(self) -> None:
+        """Marks it as uninitialised."""
+        self.held = None
 
     def read(self) -> Any:
         """Returns the current value. Raises FailedPreconditionError if there is none."""
@@ -157,7 +193,8 @@ class StoredVariable:
 
     def settle(self) -> None:
         """Blocks until the current value is computed."""
-        value = self.value
+        held = self.held
+        value = held.block.array if held.__class__ is Part else held
         if hasattr(value, "block_until_ready"):
             try:
                 value.block_until_ready()
@@ -167,11 +204,9 @@ class StoredVariable:
 
     def nbytes(self) -> int:
         """Returns how many bytes it holds; 0 while it is uninitialised."""
-        return 0 if self.value is None else int(self.value.nbytes)
+        return 0 if self.held is None else int(self.held.nbytes)
 
-    def close(self) -> None:
-        """Frees the value."""
-        self.value = None
+    close = forget
 
 
 class ResourceManager:

@@ -21,13 +21,14 @@ from penstock.kernel.types import on_platform
 from penstock.kernel.waiting import NeedsThread
 from penstock.passes.ir import Edge, Node
 from penstock.wire.shared_memory import LARGE as SENT_BACK
+from penstock.worker.blocks import Blocks
 from penstock.worker.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed, watched
 from penstock.worker.compilation import Compilations, Program, this_thread
 from penstock.worker.compiler_options import compiler_options
 from penstock.worker.one_kernel import MANY_NODES, as_one_kernel
 from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
 from penstock.worker.randomness import Known, RandomState, is_random
-from penstock.worker.resources import USED_UP, StoredVariable, let_go, placed
+from penstock.worker.resources import StoredVariable, is_used_up, let_go, placed
 from penstock.worker.shape_watch import shape_text, user_name, value_text
 from penstock.worker.tracing import Checks, Trace, variables_in
 
@@ -93,6 +94,9 @@ class Segment:
         self.assigned_variables = [v for _, v in self.assigned]
         self.read_variables = [v for _, v in self.read]
         self.variables = [v for _, v in everything]
+        keeps_shapes = all(n.attrs.get("validate_shape", True) for n in plan.nodes)
+        self._one_by_one = Blocks(self.updated_variables, jax_device, is_used=False)
+        self._blocks = Blocks(self.updated_variables, jax_device, is_used=platform == "cpu" and keeps_shapes)
         self.random = [n for n in plan.nodes if is_random(n)]
         self.random_state = random_state
         self.constants = [
@@ -118,7 +122,8 @@ class Segment:
                 raise NeedsThread  # compiling takes long
             # Here and not in `traced`, which others trace without compiling it: this is about what is compiled next.
             this_thread.traced = self.program, [*map(shape_text, inputs), *map(value_text, static)]
-            return traced(updated, read, inputs, constants, keys)
+            new, *results = traced(self._blocks.split(updated), read, inputs, constants, keys)
+            return self._blocks.joined(new), *results
 
         compiled: Callable[..., Any] = self.jitted(segment)
         return compiled
@@ -258,14 +263,18 @@ class Segment:
                         lent.append(used)
         return inputs
 
-    def forms(self, values: list[Any]) -> tuple[Any, Any]:
-        """Returns the function for these values, and the shapes and types of its arguments."""
-        compiled = self._compiled or self._function(values)
+    def forms(self, values: list[Any]) -> Any:
+        """Returns the shapes and types of the arguments of the segment as a function that jax can trace."""
         keys = np.zeros((len(self.random), 3), np.uint64) if self.random else None
         updated = [v.read() for v in self.updated_variables]
         read = [v.read() for v in self.read_variables]
         arguments = (updated, read, self._inputs(values, []), self.constants, keys)
-        return compiled, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+
+    def to_compile(self, values: list[Any]) -> tuple[Any, Any]:
+        """Returns the function for these values, and the shapes and types of its arguments."""
+        updated, *others = self.forms(values)
+        return self._compiled or self._function(values), (jax.eval_shape(self._blocks.joined, updated), *others)
 
     def _run(
         self,
@@ -279,20 +288,21 @@ class Segment:
         if not locks:
             _, outputs, _, moved, failed = self._call(compiled, [], inputs, keys)
             return outputs, moved, failed
-        updated = self.updated_variables
+        updated = self._blocks if sizes is None else self._one_by_one  # as this code was compiled
         for lock in locks:
             lock.acquire()
         try:
-            old = [v.value for v in updated]
+            old = updated.taken()
             try:
                 new, outputs, assigned, moved, failed = self._call(compiled, old, inputs, keys)
             except BaseException:
-                self._forget_lost(old)
+                updated.forget_lost(old)
                 raise
-            if assigned and failed is not None:
-                self.put(new, ())
-                self.checks.raise_if(failed, sizes=sizes)
-            self.put(new, assigned)
+            updated.put(new)
+            if assigned:
+                if failed is not None:
+                    self.checks.raise_if(failed, sizes=sizes)
+                self._assign(assigned)
         finally:
             for lock in locks:
                 lock.release()
@@ -304,16 +314,12 @@ class Segment:
             count = evaluate(blocks.blocks, sizes or {}) if isinstance(blocks, Known) else blocks
             self.random_state.move_on(node, drawn, int(count))
 
-    def _forget_lost(self, old: list[Any]) -> None:
-        """Marks variables as uninitialised whose buffers were donated to a call that failed, for lack of memory say."""
-        for variable, value in zip(self.updated_variables, old, strict=True):
-            if _is_used_up(value):
-                variable.value = None
-
     def put(self, new: Sequence[Any], assigned: Sequence[Any]) -> None:
         """Stores the new values of the updated variables and of those that are only assigned."""
-        for variable, value in zip(self.updated_variables, new, strict=True):
-            variable.value = value
+        self._one_by_one.put(new)
+        self._assign(assigned)
+
+    def _assign(self, assigned: Sequence[Any]) -> None:
         for variable, value in zip(self.assigned_variables, assigned, strict=False):
             variable.require_shape(value, self.name)
         for variable, value in zip(self.assigned_variables, assigned, strict=False):
@@ -332,7 +338,7 @@ class Segment:
         except (OpError, NotTraceable, NeedsThread):
             raise
         except Exception as error:  # jax and XLA raise many kinds
-            if any(map(_is_used_up, read)):
+            if any(map(is_used_up, read)):
                 raise _Stale from error
             raise self._error(error) from error
 
@@ -349,11 +355,6 @@ class Segment:
         text = str(error)
         kind = ResourceExhaustedError if "RESOURCE_EXHAUSTED" in text else InternalError
         return kind(None, self.name, f"Segment at '{self.name}': {text}")
-
-
-def _is_used_up(value: Any) -> bool:
-    """Tells if the buffer of a variable's value has been donated."""
-    return value is USED_UP or (isinstance(value, jax.Array) and value.is_deleted())
 
 
 def _output(value: Any, taken: set[int], dtype: DType) -> Any:

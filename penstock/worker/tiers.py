@@ -236,7 +236,7 @@ class Tiers:
         """Raises NotTraceable if the segment cannot be traced with known sizes either."""
         try:
             function = self.segment.traced([np.asarray(values[s]) for s in self._static_slots])
-            jax.eval_shape(function, *self.segment.forms(values)[1])
+            jax.eval_shape(function, *self.segment.forms(values))
         except NotTraceable as error:
             self.failure = error
             raise
@@ -339,7 +339,7 @@ class Tiers:
                 in_background(lambda: self._pad(traced, wanted), self.segment.name, self.segment.program.log)
 
     def _prepare_exact(self, shapes: Shapes, known: Any, values: list[Any]) -> None:
-        compiled, forms = self.segment.forms(values)
+        compiled, forms = self.segment.to_compile(values)
 
         def compile_exact() -> None:
             try:

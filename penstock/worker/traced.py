@@ -45,7 +45,7 @@ class Traced:
     def __init__(self, segment: Segment, pattern: Pattern, values: list[Any]) -> None:
         self.segment = segment
         self.pattern = pattern
-        updated, read, _, constants, keys = segment.forms(values)[1]
+        updated, read, _, constants, keys = segment.forms(values)
         self.others = updated, read, constants, keys
         for _ in range(MANY_ASSUMPTIONS):
             here.undecided = []

@@ -107,7 +107,7 @@ def variable_shape(handle: Tensor, name: str | None = None) -> Any:
     shape=shapes.scalar,
 )
 def is_variable_initialized(ref: Any) -> Any:
-    return np.array(ref.value is not None)
+    return np.array(ref.held is not None)
 
 
 @op(
@@ -119,7 +119,7 @@ def is_variable_initialized(ref: Any) -> Any:
     shape=shapes.scalar,
 )
 def var_is_initialized(resource: Any) -> Any:
-    return np.array(resource.value is not None)
+    return np.array(resource.held is not None)
 
 
 def _gather_shape(op: Operation) -> list[TensorShape]:

@@ -1,0 +1,141 @@
+"""Small variables that one segment updates lie together, in blocks: XLA gets one array for all of a type.
+
+To pass an array to XLA and to get one back takes 3 us, much more than the update of a small variable. Everybody else
+sees the variables as before: reading one gives a view of its block, and a new value from elsewhere takes it out of the
+block, into which it comes back with the next run of the segment.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from penstock.worker.resources import Part, StoredVariable, is_used_up, placed
+
+LARGEST = 1 << 11  # bytes: to copy a larger variable takes longer than to pass it
+FEWEST = 32  # variables: for fewer it does not pay to compile longer
+MOST = 256  # variables in one block: with more XLA compiles much longer
+_AT_ONCE = 8  # arrays that are joined at a time: XLA compiles three times as long if it joins all at once
+
+
+class Block:
+    """Holds variables of one type in one array. Only who holds the locks of all of them may call `taken` and `put`."""
+
+    def __init__(self, variables: Sequence[StoredVariable], jax_device: Any) -> None:
+        self.array: Any = None
+        self._variables = variables
+        self._jax_device = jax_device
+        self._viewed: tuple[Any, np.ndarray] | None = None  # the array, and the view of it that readers share
+        self._parts: list[Part] = []
+        end = 0
+        for variable in variables:
+            start, end = end, end + variable.declared_bytes // variable.dtype.size
+            self._parts.append(Part(self, start, end, variable.shape.as_list(), variable.declared_bytes))
+
+    def view(self) -> np.ndarray | None:
+        """Returns the array for readers, who hold no lock; None while an update writes into it."""
+        array, viewed = self.array, self._viewed
+        if viewed is None or viewed[0] is not array:
+            try:
+                self._viewed = viewed = array, np.asarray(array)
+            except RuntimeError:
+                if not array.is_deleted():
+                    raise
+                return None
+        return viewed[1]
+
+    def taken(self) -> Any:
+        """Returns the array of the current values, to be donated. Variables that have left the block come back."""
+        if not all(map(operator.is_, [variable.held for variable in self._variables], self._parts)):
+            values = [np.asarray(variable.read()).reshape(-1) for variable in self._variables]
+            self.array = placed(np.concatenate(values), self._jax_device)
+            for variable, part in zip(self._variables, self._parts, strict=True):
+                variable.held = part
+        self._viewed = None  # XLA writes into memory that nobody else uses
+        return self.array
+
+    def put(self, array: Any) -> None:
+        """Stores the new values of all variables, after `taken`."""
+        self.array = array
+
+    def forget(self) -> None:
+        """Marks all variables as uninitialised."""
+        for variable in self._variables:
+            variable.forget()
+
+    # Inside compiled code
+
+    def split(self, array: Any) -> list[Any]:
+        """Returns the values of the variables."""
+        return [jax.lax.slice(array, (part.start,), (part.end,)).reshape(part.shape) for part in self._parts]
+
+    def joined(self, values: Sequence[Any]) -> Any:
+        """Returns values of the variables as one array."""
+        flat = [jnp.reshape(value, -1) for value in values]
+        while len(flat) > 1:
+            flat = list(jax.lax.optimization_barrier(tuple(flat)))  # else XLA joins all at once
+            flat = [jnp.concatenate(flat[i : i + _AT_ONCE]) for i in range(0, len(flat), _AT_ONCE)]
+        return flat[0]
+
+
+class Blocks:
+    """Holds the variables that a segment updates as XLA gets them: first blocks, then those that are in none.
+
+    >>> old = blocks.taken()
+    >>> blocks.put(blocks.joined([value + 1 for value in blocks.split(old)]))
+    """
+
+    def __init__(self, variables: Sequence[StoredVariable], jax_device: Any, is_used: bool) -> None:
+        by_type: dict[Any, list[int]] = {}
+        for i, variable in enumerate(variables):
+            if is_used and 0 < variable.declared_bytes <= LARGEST:
+                by_type.setdefault(variable.dtype, []).append(i)
+        many = [places for places in by_type.values() if len(places) >= FEWEST]
+        self._places = [places[i : i + MOST] for places in many for i in range(0, len(places), MOST)]
+        self._blocks = [Block([variables[i] for i in places], jax_device) for places in self._places]
+        together = {i for places in self._places for i in places}
+        self._alone = [i for i in range(len(variables)) if i not in together]
+        self._others = [variables[i] for i in self._alone]
+
+    def taken(self) -> list[Any]:
+        """Returns the current values, to be donated."""
+        others = [variable.value for variable in self._others]
+        return [*(block.taken() for block in self._blocks), *others] if self._blocks else others
+
+    def put(self, new: Sequence[Any]) -> None:
+        """Stores new values."""
+        for block, value in zip(self._blocks, new, strict=False):
+            block.put(value)
+        for variable, value in zip(self._others, new[len(self._blocks) :], strict=True):
+            variable.held = value
+
+    def forget_lost(self, old: Sequence[Any]) -> None:
+        """Marks variables as uninitialised whose buffers were donated to a call that failed, for lack of memory say."""
+        holders: list[Block | StoredVariable] = [*self._blocks, *self._others]
+        for holder, value in zip(holders, old, strict=True):
+            if is_used_up(value):
+                holder.forget()
+
+    # Inside compiled code
+
+    def split(self, packed: Sequence[Any]) -> Sequence[Any]:
+        """Returns one value for each variable."""
+        if not self._blocks:
+            return packed
+        values = dict(zip(self._alone, packed[len(self._blocks) :], strict=True))
+        for block, places, array in zip(self._blocks, self._places, packed, strict=False):
+            values.update(zip(places, block.split(array), strict=True))
+        return [values[i] for i in range(len(values))]
+
+    def joined(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Returns one value for each variable in the form that XLA gets them."""
+        if not self._blocks:
+            return values
+        pairs = zip(self._blocks, self._places, strict=True)
+        blocks = [block.joined([values[i] for i in places]) for block, places in pairs]
+        return [*blocks, *(values[i] for i in self._alone)]
