@@ -228,8 +228,8 @@ def test_few_variables_stay_alone() -> None:
 def test_while_an_update_has_the_block_a_value_is_used_up() -> None:
     variables = stored(MANY, float32)
     together = Blocks(variables, CPU, is_used=True)
-    taken = together.taken()
-    new = jax.jit(lambda given: [jnp.copy(x) + 1 for x in given], donate_argnums=0)(taken)
+    with jax.default_device(CPU):
+        new = jax.jit(lambda given: [jnp.copy(x) + 1 for x in given], donate_argnums=0)(together.taken())
     assert variables[4].value is USED_UP
     together.put(new)
     assert variables[4].copy().tolist() == [5.0, 5.0]
