@@ -3,12 +3,15 @@
 To pass an array to XLA and to get one back takes 3 us, much more than the update of a small variable. Everybody else
 sees the variables as before: reading one gives a view of its block, and a new value from elsewhere takes it out of the
 block, into which it comes back with the next run of the segment.
+
+Small arrays that come from other tasks, or go to them, are joined to bundles only for the call of the segment.
 """
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -68,19 +71,9 @@ class Block:
         for variable in self._variables:
             variable.forget()
 
-    # Inside compiled code
-
     def split(self, array: Any) -> list[Any]:
-        """Returns the values of the variables."""
+        """Returns the values of the variables, inside compiled code."""
         return [jax.lax.slice(array, (part.start,), (part.end,)).reshape(part.shape) for part in self._parts]
-
-    def joined(self, values: Sequence[Any]) -> Any:
-        """Returns values of the variables as one array."""
-        flat = [jnp.reshape(value, -1) for value in values]
-        while len(flat) > 1:
-            flat = list(jax.lax.optimization_barrier(tuple(flat)))  # else XLA joins all at once
-            flat = [jnp.concatenate(flat[i : i + _AT_ONCE]) for i in range(0, len(flat), _AT_ONCE)]
-        return flat[0]
 
 
 class Blocks:
@@ -95,8 +88,7 @@ class Blocks:
         for i, variable in enumerate(variables):
             if is_used and 0 < variable.declared_bytes <= LARGEST:
                 by_type.setdefault(variable.dtype, []).append(i)
-        many = [places for places in by_type.values() if len(places) >= FEWEST]
-        self._places = [places[i : i + MOST] for places in many for i in range(0, len(places), MOST)]
+        self._places = _groups(by_type)
         self._blocks = [Block([variables[i] for i in places], jax_device) for places in self._places]
         together = {i for places in self._places for i in places}
         self._alone = [i for i in range(len(variables)) if i not in together]
@@ -136,6 +128,67 @@ class Blocks:
         """Returns one value for each variable in the form that XLA gets them."""
         if not self._blocks:
             return values
-        pairs = zip(self._blocks, self._places, strict=True)
-        blocks = [block.joined([values[i] for i in places]) for block, places in pairs]
+        blocks = [joined([values[i] for i in places]) for places in self._places]
         return [*blocks, *(values[i] for i in self._alone)]
+
+
+@jax.tree_util.register_pytree_node_class
+class Bundle:
+    """Holds the arrays that a segment gets or returns, of which many small ones of a type are one array."""
+
+    def __init__(self, arrays: Sequence[Any], layout: tuple[Any, ...]) -> None:
+        self._arrays = arrays  # first those that are joined, then the others
+        self._layout = layout  # places and shapes of what is in each of the joined ones
+
+    def tree_flatten(self) -> tuple[Sequence[Any], tuple[Any, ...]]:
+        return self._arrays, self._layout
+
+    @classmethod
+    def tree_unflatten(cls, layout: tuple[Any, ...], arrays: Sequence[Any]) -> Bundle:
+        return cls(arrays, layout)
+
+    def split(self) -> list[Any]:
+        """Returns all arrays. Outside of compiled code those that were joined are views in the host's memory."""
+        values: dict[int, Any] = {}
+        for array, (places, shapes) in zip(self._arrays, self._layout, strict=False):
+            is_traced = isinstance(array, jax.core.Tracer)
+            whole, end = array if is_traced else np.asarray(array), 0
+            for place, shape in zip(places, shapes, strict=True):
+                start, end = end, end + math.prod(shape)
+                part = jax.lax.slice(whole, (start,), (end,)) if is_traced else whole[start:end]
+                values[place] = part.reshape(shape)
+        others = self._arrays[len(self._layout) :]
+        rest = iter(others)
+        return [values[i] if i in values else next(rest) for i in range(len(values) + len(others))]
+
+
+def bundled(arrays: Sequence[Any], places: Sequence[int], join: Callable[[Sequence[Any]], Any]) -> Any:
+    """Returns arrays with those at `places` joined that are small and many, or the same if there are none."""
+    if len(places) < FEWEST:
+        return arrays
+    by_type: dict[Any, list[int]] = {}
+    for i in places:
+        if 0 < getattr(arrays[i], "nbytes", 0) <= LARGEST:
+            by_type.setdefault(arrays[i].dtype, []).append(i)
+    groups = _groups(by_type)
+    if not groups:
+        return arrays
+    together = {i for group in groups for i in group}
+    parts = [join([arrays[i].reshape(-1) for i in group]) for group in groups]
+    layout = tuple([(tuple(group), tuple([arrays[i].shape for i in group])) for group in groups])
+    return Bundle([*parts, *(array for i, array in enumerate(arrays) if i not in together)], layout)
+
+
+def _groups(by_type: dict[Any, list[int]]) -> list[list[int]]:
+    """Returns the places of each block."""
+    many = [places for places in by_type.values() if len(places) >= FEWEST]
+    return [places[i : i + MOST] for places in many for i in range(0, len(places), MOST)]
+
+
+def joined(values: Sequence[Any]) -> Any:
+    """Returns small arrays as one, inside compiled code."""
+    flat = [jnp.reshape(value, -1) for value in values]
+    while len(flat) > 1:
+        flat = list(jax.lax.optimization_barrier(tuple(flat)))  # else XLA joins all at once
+        flat = [jnp.concatenate(flat[i : i + _AT_ONCE]) for i in range(0, len(flat), _AT_ONCE)]
+    return flat[0]

@@ -33,6 +33,7 @@ class SegmentPlan:
     inputs: list[Edge] = field(default_factory=list)  # values from outside
     static: list[Edge] = field(default_factory=list)  # those of them that the compiled code is specialised on
     outputs: list[Edge] = field(default_factory=list)  # values needed outside
+    sent: list[int] = field(default_factory=list)  # positions of those of them that are only sent to other tasks
 
 
 @dataclass(slots=True, eq=False)
@@ -352,11 +353,14 @@ def _complete(segment: SegmentPlan, analysis: _Analysis) -> None:
 
 
 def _find_outputs(subgraph: Subgraph, segments: Iterable[SegmentPlan], analysis: _Analysis) -> None:
-    wanted = set(subgraph.fetches)
+    kept = set(subgraph.fetches)
+    sent: set[Edge] = set()
     for node in analysis.host:
-        wanted.update(edge for edge in node.inputs if not analysis.is_plain_constant(edge[0]))
+        takers = sent if node.op.name == "_Send" else kept
+        takers.update(edge for edge in node.inputs if not analysis.is_plain_constant(edge[0]))
     for segment in segments:
-        wanted.update(segment.inputs)
+        kept.update(segment.inputs)
+    wanted = kept | sent
     sources = {node for node, _ in wanted}
     for segment in sorted(segments, key=lambda s: s.level):
         for node in segment.nodes:
@@ -366,4 +370,6 @@ def _find_outputs(subgraph: Subgraph, segments: Iterable[SegmentPlan], analysis:
                 edge = (node, index)
                 if edge in wanted and analysis.variable_of(edge) is None:
                     wanted.discard(edge)
+                    if edge not in kept:
+                        segment.sent.append(len(segment.outputs))
                     segment.outputs.append(edge)

@@ -21,7 +21,7 @@ from penstock.kernel.types import on_platform
 from penstock.kernel.waiting import NeedsThread
 from penstock.passes.ir import Edge, Node
 from penstock.wire.shared_memory import LARGE as SENT_BACK
-from penstock.worker.blocks import Blocks
+from penstock.worker.blocks import Blocks, Bundle, bundled, joined
 from penstock.worker.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed, watched
 from penstock.worker.compilation import Compilations, Program, this_thread
 from penstock.worker.compiler_options import compiler_options
@@ -76,7 +76,7 @@ class Segment:
         self.in_slots = [slot_of(e) for e in self.inputs]
         fed = set(feed_slots)
         self.is_fed = [slot in fed for slot in self.in_slots]
-        self._received = {i for i, edge in enumerate(self.inputs) if edge[0].op.name == "_Recv"}
+        self._received = [i for i, edge in enumerate(self.inputs) if edge[0].op.name == "_Recv"]
         self.static_slots = [slot_of(e) for e in plan.static]
         self.out_slots = [slot_of(e) for e in plan.outputs]
         self.variable_node = variable_node
@@ -120,10 +120,12 @@ class Segment:
         def segment(updated: Any, read: Any, inputs: Any, constants: Any, keys: Any) -> Any:
             if _caller.quick:
                 raise NeedsThread  # compiling takes long
+            inputs = inputs.split() if isinstance(inputs, Bundle) else inputs
             # Here and not in `traced`, which others trace without compiling it: this is about what is compiled next.
             this_thread.traced = self.program, [*map(shape_text, inputs), *map(value_text, static)]
-            new, *results = traced(self._blocks.split(updated), read, inputs, constants, keys)
-            return self._blocks.joined(new), *results
+            new, outputs, *others = traced(self._blocks.split(updated), read, inputs, constants, keys)
+            sent = self.plan.sent if self.platform == "cpu" else ()
+            return self._blocks.joined(new), bundled(outputs, sent, joined), *others
 
         compiled: Callable[..., Any] = self.jitted(segment)
         return compiled
@@ -223,12 +225,14 @@ class Segment:
         _caller.quick, this_thread.program = quick, self.program
         compiled = self._compiled or self._function(values)
         lent: list[weakref.ref[Any]] = []
-        inputs = self._inputs(values, lent)
-        outputs = self.run(compiled, inputs, drawn)
+        inputs = self._bundled(self._inputs(values, lent))
+        outputs: Any = self.run(compiled, inputs, drawn)
         if lent:
             del inputs
             jax.block_until_ready(outputs)
             let_go(self.jax_device, lent)
+        if outputs.__class__ is Bundle:
+            outputs = outputs.split()
         for slot, value in zip(self.out_slots, outputs, strict=True):
             values[slot] = value
 
@@ -263,18 +267,23 @@ class Segment:
                         lent.append(used)
         return inputs
 
+    def _bundled(self, inputs: list[Any]) -> Any:
+        """Returns inputs as compiled code takes them. What came from other tasks is in NumPy arrays."""
+        return bundled(inputs, self._received, np.concatenate) if self.platform == "cpu" else inputs
+
     def forms(self, values: list[Any]) -> Any:
         """Returns the shapes and types of the arguments of the segment as a function that jax can trace."""
         keys = np.zeros((len(self.random), 3), np.uint64) if self.random else None
         updated = [v.read() for v in self.updated_variables]
         read = [v.read() for v in self.read_variables]
-        arguments = (updated, read, self._inputs(values, []), self.constants, keys)
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+        return _forms((updated, read, self._inputs(values, []), self.constants, keys))
 
     def to_compile(self, values: list[Any]) -> tuple[Any, Any]:
         """Returns the function for these values, and the shapes and types of its arguments."""
-        updated, *others = self.forms(values)
-        return self._compiled or self._function(values), (jax.eval_shape(self._blocks.joined, updated), *others)
+        updated, read, _, *others = self.forms(values)
+        packed = jax.eval_shape(self._blocks.joined, updated)
+        inputs = _forms(self._bundled(self._inputs(values, [])))
+        return self._compiled or self._function(values), (packed, read, inputs, *others)
 
     def _run(
         self,
@@ -355,6 +364,10 @@ class Segment:
         text = str(error)
         kind = ResourceExhaustedError if "RESOURCE_EXHAUSTED" in text else InternalError
         return kind(None, self.name, f"Segment at '{self.name}': {text}")
+
+
+def _forms(arguments: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
 
 
 def _output(value: Any, taken: set[int], dtype: DType) -> Any:

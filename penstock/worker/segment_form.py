@@ -34,7 +34,8 @@ def form_of(plan: SegmentPlan, owner: Owner) -> Hashable | None:
     inputs = tuple([_input_form(edge, fed, owner) for edge in plan.inputs])
     static = tuple([owner.slot(e) for e in plan.static])
     nodes = tuple([_node_form(node, position, owner) for node in plan.nodes])
-    return plan.device, owner.cuts, inputs, static, nodes, tuple([owner.slot(e) for e in plan.outputs])
+    outputs = tuple([owner.slot(e) for e in plan.outputs])
+    return plan.device, owner.cuts, inputs, static, nodes, outputs, tuple(plan.sent)
 
 
 def _node_form(node: Node, position: dict[Node, int], owner: Owner) -> Hashable:

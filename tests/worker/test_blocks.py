@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from loopback import free_addresses
 
 import penstock.v1 as tf
 from penstock.graph.dtype import float32, int64
 from penstock.graph.shape import TensorShape
 from penstock.worker import blocks
-from penstock.worker.blocks import FEWEST, LARGEST, MOST, Blocks
+from penstock.worker.blocks import FEWEST, LARGEST, MOST, Blocks, Bundle, bundled, joined
 from penstock.worker.resources import USED_UP, Part, StoredVariable
 
 CPU = jax.local_devices(backend="cpu")[0]
@@ -245,3 +246,65 @@ def test_a_failed_call_that_has_taken_the_block_leaves_no_values() -> None:
     together.forget_lost(taken)
     with pytest.raises(tf.errors.FailedPreconditionError, match="v0"):
         variables[0].read()
+
+
+# What a segment gets from other tasks, and sends to them
+
+
+def some_arrays() -> list[np.ndarray]:
+    """Many small ones of two types, more than fit into one, and a large one."""
+    floats = [np.full(((), (3,), (2, 2))[i % 3], i, "f") for i in range(MOST + 40)]
+    return [*floats[:50], np.ones(LARGEST, "f"), *floats[50:], *(np.array([i, -i]) for i in range(MANY))]
+
+
+def test_small_arrays_travel_together_and_come_out_again() -> None:
+    arrays = some_arrays()
+    bundle = bundled(arrays, range(len(arrays)), np.concatenate)
+    assert [leaf.shape for leaf in jax.tree.leaves(bundle)][2:] == [(2 * MANY,), (LARGEST,)]
+    again = jax.jit(lambda given: bundled(given.split(), range(len(arrays)), joined))
+    with jax.default_device(CPU):
+        for result in (bundle.split(), again(bundle).split()):
+            for one, other in zip(result, arrays, strict=True):
+                np.testing.assert_array_equal(one, other)
+                assert (one.shape, one.dtype) == (other.shape, other.dtype)
+
+
+def test_arrays_at_other_places_are_left_alone() -> None:
+    arrays = some_arrays()
+    assert bundled(arrays, range(FEWEST - 1), np.concatenate) is arrays
+    bundle = bundled(arrays, range(FEWEST), np.concatenate)
+    assert isinstance(bundle, Bundle) and len(jax.tree.leaves(bundle)) == 1 + len(arrays) - FEWEST
+
+
+def test_a_cluster_trains_many_variables_as_one_process_does(model: Model, monkeypatch: Any) -> None:
+    model.start()
+    sizes: list[int] = []
+    split = Bundle.split
+
+    def noted(bundle: Bundle) -> list[Any]:
+        sizes.append(len(split(bundle)))
+        return split(bundle)
+
+    monkeypatch.setattr(Bundle, "split", noted)
+    ps, worker = free_addresses(2)
+    cluster = tf.train.ClusterSpec({"ps": [ps], "worker": [worker]})
+    servers = [tf.train.Server(cluster, job_name=job, task_index=0, config=ON_CPU) for job in ("ps", "worker")]
+    try:
+        setter = tf.train.replica_device_setter(cluster=cluster, worker_device="/job:worker/task:0/cpu:0")
+        with tf.Graph().as_default(), tf.device(setter), tf.Session(servers[1].target, config=ON_CPU) as sess:
+            other = Model(sess)
+            gradients = tf.gradients(tf.add_n([tf.reduce_sum(v * v) for v in other.variables]), other.variables)
+            push = tf.group(*[tf.assign_sub(v, 0.1 * g) for v, g in zip(other.variables, gradients, strict=True)])
+            other.start()
+            for _ in range(3):
+                model.step()
+                other.step()
+            alike(other.values(), model.values())
+            before = other.values()
+            _, fetched = sess.run([push, gradients[1]])
+            np.testing.assert_allclose(fetched, 2 * before[1], 1e-5)
+            alike(other.values(), [0.8 * value for value in before])
+        assert max(sizes) > MANY
+    finally:
+        for server in servers:
+            server.stop()
