@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -55,8 +55,8 @@ class Block:
     def taken(self) -> Any:
         """Returns the array of the current values, to be donated. Variables that have left the block come back."""
         if not all(map(operator.is_, [variable.held for variable in self._variables], self._parts)):
-            values = [np.asarray(variable.read()).reshape(-1) for variable in self._variables]
-            self.array = placed(np.concatenate(values), self._jax_device)
+            values = [np.asarray(variable.read()) for variable in self._variables]
+            self.array = placed(joined_on_host(values), self._jax_device)
             for variable, part in zip(self._variables, self._parts, strict=True):
                 variable.held = part
         self._viewed = None  # XLA writes into memory that nobody else uses
@@ -73,7 +73,7 @@ class Block:
 
     def split(self, array: Any) -> list[Any]:
         """Returns the values of the variables, inside compiled code."""
-        return [jax.lax.slice(array, (part.start,), (part.end,)).reshape(part.shape) for part in self._parts]
+        return split(array, [part.shape for part in self._parts])
 
 
 class Blocks:
@@ -84,11 +84,7 @@ class Blocks:
     """
 
     def __init__(self, variables: Sequence[StoredVariable], jax_device: Any, is_used: bool) -> None:
-        by_type: dict[Any, list[int]] = {}
-        for i, variable in enumerate(variables):
-            if is_used and 0 < variable.declared_bytes <= LARGEST:
-                by_type.setdefault(variable.dtype, []).append(i)
-        self._places = _groups(by_type)
+        self._places = _groups((i, v.declared_bytes, v.dtype) for i, v in enumerate(variables) if is_used)
         self._blocks = [Block([variables[i] for i in places], jax_device) for places in self._places]
         together = {i for places in self._places for i in places}
         self._alone = [i for i in range(len(variables)) if i not in together]
@@ -151,12 +147,7 @@ class Bundle:
         """Returns all arrays. Outside of compiled code those that were joined are views in the host's memory."""
         values: dict[int, Any] = {}
         for array, (places, shapes) in zip(self._arrays, self._layout, strict=False):
-            is_traced = isinstance(array, jax.core.Tracer)
-            whole, end = array if is_traced else np.asarray(array), 0
-            for place, shape in zip(places, shapes, strict=True):
-                start, end = end, end + math.prod(shape)
-                part = jax.lax.slice(whole, (start,), (end,)) if is_traced else whole[start:end]
-                values[place] = part.reshape(shape)
+            values.update(zip(places, split(array, shapes), strict=True))
         others = self._arrays[len(self._layout) :]
         rest = iter(others)
         return [values[i] if i in values else next(rest) for i in range(len(values) + len(others))]
@@ -166,23 +157,40 @@ def bundled(arrays: Sequence[Any], places: Sequence[int], join: Callable[[Sequen
     """Returns arrays with those at `places` joined that are small and many, or the same if there are none."""
     if len(places) < FEWEST:
         return arrays
-    by_type: dict[Any, list[int]] = {}
-    for i in places:
-        if 0 < getattr(arrays[i], "nbytes", 0) <= LARGEST:
-            by_type.setdefault(arrays[i].dtype, []).append(i)
-    groups = _groups(by_type)
+    groups = _groups((i, arrays[i].nbytes, arrays[i].dtype) for i in places if hasattr(arrays[i], "nbytes"))
     if not groups:
         return arrays
     together = {i for group in groups for i in group}
-    parts = [join([arrays[i].reshape(-1) for i in group]) for group in groups]
+    parts = [join([arrays[i] for i in group]) for group in groups]
     layout = tuple([(tuple(group), tuple([arrays[i].shape for i in group])) for group in groups])
     return Bundle([*parts, *(array for i, array in enumerate(arrays) if i not in together)], layout)
 
 
-def _groups(by_type: dict[Any, list[int]]) -> list[list[int]]:
-    """Returns the places of each block."""
+def _groups(found: Iterable[tuple[int, int, Any]]) -> list[list[int]]:
+    """Returns the places of each block of small arrays, of which places, bytes and types are given."""
+    by_type: dict[Any, list[int]] = {}
+    for place, nbytes, dtype in found:
+        if 0 < nbytes <= LARGEST:
+            by_type.setdefault(dtype, []).append(place)
     many = [places for places in by_type.values() if len(places) >= FEWEST]
     return [places[i : i + MOST] for places in many for i in range(0, len(places), MOST)]
+
+
+def split(array: Any, shapes: Sequence[Any]) -> list[Any]:
+    """Returns the arrays that were joined: outside of compiled code views in the host's memory."""
+    is_traced = isinstance(array, jax.core.Tracer)
+    whole, end = array if is_traced else np.asarray(array), 0
+    parts = []
+    for shape in shapes:
+        start, end = end, end + math.prod(shape)
+        part = jax.lax.slice(whole, (start,), (end,)) if is_traced else whole[start:end]
+        parts.append(part.reshape(shape))
+    return parts
+
+
+def joined_on_host(values: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns small arrays as one."""
+    return np.concatenate(values, axis=None)
 
 
 def joined(values: Sequence[Any]) -> Any:

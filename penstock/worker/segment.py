@@ -21,7 +21,7 @@ from penstock.kernel.types import on_platform
 from penstock.kernel.waiting import NeedsThread
 from penstock.passes.ir import Edge, Node
 from penstock.wire.shared_memory import LARGE as SENT_BACK
-from penstock.worker.blocks import Blocks, Bundle, bundled, joined
+from penstock.worker.blocks import Blocks, Bundle, bundled, joined, joined_on_host
 from penstock.worker.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed, watched
 from penstock.worker.compilation import Compilations, Program, this_thread
 from penstock.worker.compiler_options import compiler_options
@@ -269,21 +269,23 @@ class Segment:
 
     def _bundled(self, inputs: list[Any]) -> Any:
         """Returns inputs as compiled code takes them. What came from other tasks is in NumPy arrays."""
-        return bundled(inputs, self._received, np.concatenate) if self.platform == "cpu" else inputs
+        return bundled(inputs, self._received, joined_on_host) if self.platform == "cpu" else inputs
 
-    def forms(self, values: list[Any]) -> Any:
-        """Returns the shapes and types of the arguments of the segment as a function that jax can trace."""
+    def _arguments(self, values: list[Any]) -> tuple[Any, ...]:
         keys = np.zeros((len(self.random), 3), np.uint64) if self.random else None
         updated = [v.read() for v in self.updated_variables]
         read = [v.read() for v in self.read_variables]
-        return _forms((updated, read, self._inputs(values, []), self.constants, keys))
+        return updated, read, self._inputs(values, []), self.constants, keys
+
+    def forms(self, values: list[Any]) -> Any:
+        """Returns the shapes and types of the arguments of the segment as a function that jax can trace."""
+        return _forms(self._arguments(values))
 
     def to_compile(self, values: list[Any]) -> tuple[Any, Any]:
         """Returns the function for these values, and the shapes and types of its arguments."""
-        updated, read, _, *others = self.forms(values)
-        packed = jax.eval_shape(self._blocks.joined, updated)
-        inputs = _forms(self._bundled(self._inputs(values, [])))
-        return self._compiled or self._function(values), (packed, read, inputs, *others)
+        updated, read, inputs, *others = self._arguments(values)
+        packed = jax.eval_shape(self._blocks.joined, _forms(updated))
+        return self._compiled or self._function(values), (packed, *_forms((read, self._bundled(inputs), *others)))
 
     def _run(
         self,

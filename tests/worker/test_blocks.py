@@ -17,7 +17,7 @@ import penstock.v1 as tf
 from penstock.graph.dtype import float32, int64
 from penstock.graph.shape import TensorShape
 from penstock.worker import blocks
-from penstock.worker.blocks import FEWEST, LARGEST, MOST, Blocks, Bundle, bundled, joined
+from penstock.worker.blocks import FEWEST, LARGEST, MOST, Blocks, Bundle, bundled, joined, joined_on_host
 from penstock.worker.resources import USED_UP, Part, StoredVariable
 
 CPU = jax.local_devices(backend="cpu")[0]
@@ -261,7 +261,7 @@ def some_arrays() -> list[np.ndarray]:
 
 def test_small_arrays_travel_together_and_come_out_again() -> None:
     arrays = some_arrays()
-    bundle = bundled(arrays, range(len(arrays)), np.concatenate)
+    bundle = bundled(arrays, range(len(arrays)), joined_on_host)
     assert [leaf.shape for leaf in jax.tree.leaves(bundle)][2:] == [(2 * MANY,), (LARGEST,)]
     again = jax.jit(lambda given: bundled(given.split(), range(len(arrays)), joined))
     with jax.default_device(CPU):
@@ -273,8 +273,8 @@ def test_small_arrays_travel_together_and_come_out_again() -> None:
 
 def test_arrays_at_other_places_are_left_alone() -> None:
     arrays = some_arrays()
-    assert bundled(arrays, range(FEWEST - 1), np.concatenate) is arrays
-    bundle = bundled(arrays, range(FEWEST), np.concatenate)
+    assert bundled(arrays, range(FEWEST - 1), joined_on_host) is arrays
+    bundle = bundled(arrays, range(FEWEST), joined_on_host)
     assert isinstance(bundle, Bundle) and len(jax.tree.leaves(bundle)) == 1 + len(arrays) - FEWEST
 
 
