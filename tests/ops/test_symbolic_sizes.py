@@ -71,6 +71,13 @@ def _regression() -> Any:
 
 
 @program
+def _narrow_layer() -> Any:
+    x, y = tf.placeholder(tf.float32, [None, 16]), tf.placeholder(tf.float32, [None, 1])
+    predicted = tf.matmul(tf.matmul(x, _weights("wide", 16, 2)), _weights("narrow", 2, 1))
+    return _trained(tf.reduce_mean(tf.square(predicted - y))), {x: _normal(16), y: _normal(1, salt=1)}
+
+
+@program
 def _classifier() -> Any:
     x, y = tf.placeholder(tf.float32, [None, 4]), tf.placeholder(tf.int32, [None])
     logits = tf.matmul(x, _weights("w", 4, 3)) + _weights("b", 3)

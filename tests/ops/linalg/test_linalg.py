@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from tolerances import assert_near
 
 import penstock.v1 as tf
+from penstock.kernel.types import on_platform
+from penstock.ops.linalg.matmul import mat_mul
 
 RNG = np.random.RandomState(0)
 M = RNG.randn(2, 3, 3)
@@ -118,6 +121,35 @@ def test_gradients(name: str) -> None:
             )
             found = session.run(gradient, dict(zip(places, inputs, strict=True)))
     assert np.sum(found * direction) == pytest.approx((high - low) / (2 * step), rel=1e-5, abs=1e-6)
+
+
+def _times_transposed(rows: int, columns: int, narrow: int, dtype: str = "f") -> str:
+    """The program of a transposed matrix times another."""
+    shapes = [jax.ShapeDtypeStruct((rows, n), np.dtype(dtype)) for n in (columns, narrow)]
+    return str(jax.make_jaxpr(functools.partial(mat_mul.kernel, transpose_a=True, transpose_b=False))(*shapes))
+
+
+@pytest.mark.parametrize("rows, columns, narrow", [(16, 24, 2), (8, 8, 1), (64, 40, 5)])
+def test_a_transposed_matrix_times_a_narrow_one_is_computed_the_other_way_round(
+    rows: int, columns: int, narrow: int
+) -> None:
+    assert "optimization_barrier" in _times_transposed(rows, columns, narrow)
+    x, y = (RNG.randn(rows, n) for n in (columns, narrow))
+    with tf.Graph().as_default():
+        a, b = tf.constant(x), tf.placeholder(tf.float64, [None, narrow])
+        product = tf.matmul(a, b, transpose_a=True)
+        of_b, twice = tf.gradients(product, b), tf.matmul(product, product, transpose_a=True)
+        found, gradient, square = run([product, of_b[0], twice], {b: y})
+    np.testing.assert_allclose(found, x.T @ y, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(gradient, x @ np.ones((columns, narrow)), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(square, found.T @ found, rtol=1e-12, atol=1e-12)
+
+
+def test_other_products_are_computed_as_they_are_written() -> None:
+    for rows, columns, narrow, dtype in ((64, 40, 6, "f"), (8, 64, 2, "f"), (64, 40, 5, "i")):
+        assert "optimization_barrier" not in _times_transposed(rows, columns, narrow, dtype)
+    with on_platform("gpu"):
+        assert "optimization_barrier" not in _times_transposed(64, 40, 5)
 
 
 EQUATIONS = {
