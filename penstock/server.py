@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock import logging
+from penstock.elastic.moving import Mover
+from penstock.elastic.resize import Resizing
 from penstock.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -26,9 +28,7 @@ from penstock.master.cluster import ClusterSpec, require_port, require_tasks
 from penstock.master.driver import Driver
 from penstock.master.links import Links
 from penstock.master.membership import FIRST, NOTHING_CHANGED, Membership
-from penstock.master.moving import Mover
 from penstock.master.remote import RemoteTask, start_timeout, within
-from penstock.master.resize import Resizing
 from penstock.master.server_def import ServerDef, make_server_def
 from penstock.master.status import fill_status
 from penstock.master.tasks import LocalTask, Task, Tasks

@@ -1,7 +1,7 @@
 """Changes the number of tasks while a job runs: tasks that join are started, and tasks that leave are ended.
 
 Tasks that join are started first, and become members once they do their work. Tasks that leave are no members any more
-when they are ended. The first parameter server changes the membership in between (`penstock.master.resize`), at a step
+when they are ended. The first parameter server changes the membership in between (`penstock.elastic.resize`), at a step
 boundary. If anything fails before that, tasks that were to join are ended, and the job goes on as it was. The new
 record comes back here, and every task that is started or restarted later is given it (`Commands.of`).
 """

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock.v1 as tf
-from penstock.master.moving import Mover
+from penstock.elastic.moving import Mover
 
 WIDTH = 64
 PAUSE = 0.02  # seconds between steps, so that a test has few of them

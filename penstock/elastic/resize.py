@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock import logging
+from penstock.elastic.balance import Resource, homes_after, moves
+from penstock.elastic.moving import LEASE_SECS, TRANSFER_SECS, Mover
 from penstock.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from penstock.graph.device import task_name
-from penstock.master.balance import Resource, homes_after, moves
 from penstock.master.cluster import ClusterSpec
 from penstock.master.gate import SETTLING
 from penstock.master.membership import FIRST, PS, WORKER, Membership
-from penstock.master.moving import LEASE_SECS, TRANSFER_SECS, Mover
 from penstock.wire.control import ControlClient, messages
 from penstock.wire.credentials import Credentials
 

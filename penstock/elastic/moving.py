@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock import logging
+from penstock.elastic.packing import Packed, bytes_of, can_move, packed, unpacked
 from penstock.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -33,7 +34,6 @@ from penstock.passes.relocate import on_task
 from penstock.wire.control import ControlClient, messages
 from penstock.wire.loop import Signal
 from penstock.wire.messages import GateClosed, GateOpen
-from penstock.worker.packing import Packed, bytes_of, can_move, packed, unpacked
 from penstock.worker.resources import StoredVariable
 from penstock.worker.worker import Worker
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.elastic.balance import Resource, homes_after, moves
 from penstock.errors import FailedPreconditionError
-from penstock.master.balance import Resource, homes_after, moves
 
 A, B, C = (f"/job:ps/replica:0/task:{n}" for n in range(3))
 

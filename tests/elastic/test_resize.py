@@ -14,10 +14,10 @@ from leaks import leak_check
 from loopback import free_addresses
 
 import penstock.v1 as tf
+from penstock.elastic import resize as resizing
 from penstock.errors import AbortedError, OpError
 from penstock.launch.cluster import Cluster
 from penstock.launch.scaling import newer_record
-from penstock.master import resize as resizing
 from penstock.master.cluster import ClusterSpec
 from penstock.master.membership import Membership
 from penstock.passes.prune import prune

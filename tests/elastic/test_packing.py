@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.elastic.packing import Packed, can_move, packed, unpacked
 from penstock.errors import DataLossError
 from penstock.graph import dtype as dt
 from penstock.graph.shape import TensorShape
@@ -15,7 +16,6 @@ from penstock.ops.queue.accumulator_resources import Accumulator, SparseAccumula
 from penstock.ops.queue.queue_resources import PaddedQueue, Queue, ShuffledQueue, SortedQueue
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.devices import local_devices
-from penstock.worker.packing import Packed, can_move, packed, unpacked
 from penstock.worker.resources import StoredVariable
 from penstock.worker.step import Step
 
