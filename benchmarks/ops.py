@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import penstock.v1 as tf
-from penstock.worker.compiler_options import cpu_compiler_options
+from penstock.worker.compiler_options import compiler_options
 
 ROUNDS, REPEATS, LIMIT = 6, 3, 1.2
 Build = Callable[..., Any]
@@ -57,6 +57,14 @@ CASES: dict[str, tuple[list[Any], Build, Build]] = {
     ),
     "max_pool 2x2": ([(32, 56, 56, 64)], lambda x: tf.nn.max_pool(x, 2, 2, "VALID"), pooled),
     "matmul": ([(1024, 1024), (1024, 1024)], tf.matmul, jnp.matmul),
+    **{
+        f"gradient of {n} column{'s' * (n > 1)}": (
+            [(1024, 1024), (1024, n)],
+            lambda x, y: tf.matmul(x, y, transpose_a=True),
+            lambda x, y: x.T @ y,
+        )
+        for n in (1, 10, 64)
+    },
     "batch matmul": ([(64, 128, 128), (64, 128, 128)], tf.matmul, jnp.matmul),
     "sum of columns": ([(16384, 1024)], lambda x: tf.reduce_sum(x, 0), lambda x: jnp.sum(x, 0)),
     "sum of rows": ([(16384, 1024)], lambda x: tf.reduce_sum(x, 1), lambda x: jnp.sum(x, 1)),
@@ -94,7 +102,7 @@ def compare(name: str) -> float:
         fetch = tf.reduce_max(here(*(v.value() for v in variables)))
         session.run(tf.global_variables_initializer())
         call = session.make_callable(fetch) if hasattr(session, "make_callable") else lambda: session.run(fetch)
-        program = jax.jit(lambda *args: jnp.max(there(*args)), compiler_options=cpu_compiler_options())
+        program = jax.jit(lambda *args: jnp.max(there(*args)), compiler_options=compiler_options("cpu"))
         placed = [jnp.asarray(a) for a in arrays]
         sides = {"here": lambda: call(), "there": lambda: np.asarray(program(*placed))}
         np.testing.assert_allclose(sides["here"](), sides["there"](), rtol=1e-3, atol=1e-3)
