@@ -72,6 +72,7 @@ class KeptState:
             with graph.container(self.container), graph.attr_scope({"_resource_name": name}):
                 variable = make(initial_value=value if before is None else before, **kwargs)
         self._variables[name] = variable
+        self._saved_at = None  # the last checkpoint does not have it
         return variable
 
     def _value_before(self, name: str, device: str, like: Any) -> np.ndarray | None:
@@ -109,10 +110,12 @@ class KeptState:
 
     def save(self) -> None:
         """Writes all variables. Nothing may change them meanwhile."""
+        variables = dict(self._variables)
         with BundleWriter(self._prefix) as writer:
-            for name, variable in list(self._variables.items()):
+            for name, variable in variables.items():
                 writer.add(name, np.asarray(variable.numpy()))
-        self._saved_at = time.monotonic()
+        if len(variables) == len(self._variables):
+            self._saved_at = time.monotonic()
 
     def restore(self) -> None:
         """Sets all variables to the values of the last checkpoint."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from penstock.eager.function import function
 from penstock.graph.convert import convert_to_tensor
 from penstock.graph.graph import Graph, get_default_graph
@@ -21,18 +23,19 @@ class GradientExchange:
     """Collects the gradients of one round beside their variables, and applies their mean.
 
     Workers add gradients with the number of the update that they have seen; those that come after the next update are
-    dropped. The coordinator calls `apply` when a round is over.
+    dropped. The coordinator calls `apply` when a round is over, and `restart` when it has restored lost variables.
     """
 
-    def __init__(self, variables: Sequence[Any], apply: Apply) -> None:
+    def __init__(self, strategy: Any, variables: Sequence[Any], apply: Apply) -> None:
         self._variables = list(variables)
         self._accumulators = []
         with init_scope():
             for variable in variables:
                 with device(None), device(variable.device):
                     self._accumulators.append(ConditionalAccumulator(variable.dtype, variable.shape))
-            with device(None), device(variables[0].device):
-                self._step = Kinds.eager(initial_value=0, dtype="int64", trainable=False, name="updates")
+            self._step = strategy.extended._create_on(
+                variables[0].device, Kinds.eager, initial_value=0, dtype="int64", trainable=False, name="updates"
+            )
 
         def update(count: Any) -> None:
             means = []
@@ -63,6 +66,16 @@ class GradientExchange:
         """Applies the mean of the gradients that have been added, at least `count` of them."""
         self._update(convert_to_tensor(count))
 
+    def restart(self) -> None:
+        """Drops the gradients that have been added, since the functions run again that have made them."""
+        step = self._step.read_value()
+        for accumulator, variable in zip(self._accumulators, self._variables, strict=True):
+            with device(None), device(variable.device):
+                added = int(np.asarray(accumulator.num_accumulated()))
+                if added:
+                    accumulator.take_grad(added)
+                accumulator.set_global_step(step)
+
     @property
     def updates(self) -> int:
         """The number of updates so far."""
@@ -84,5 +97,5 @@ def synchronized(strategy: Any, key: Any, gradients: Sequence[Any], variables: S
     exchanges: dict[Any, GradientExchange] = strategy.extended.exchanges
     found = exchanges.get(key)
     if found is None:
-        found = exchanges[key] = GradientExchange(variables, apply)
+        found = exchanges[key] = GradientExchange(strategy, variables, apply)
     found.add(gradients)

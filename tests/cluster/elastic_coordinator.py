@@ -25,7 +25,7 @@ def coordinate(resolver: Any, folder: Path, sync: bool) -> None:
     with strategy.scope():
         visited, used = tf.Variable(tf.zeros([ELEMENTS], tf.int32)), tf.Variable(tf.zeros([MOST_WORKERS], tf.int32))
         weight = tf.Variable(0.0)
-    exchange = GradientExchange([weight], lambda means: weight.assign_sub(means[0])) if sync else None
+    exchange = GradientExchange(strategy, [weight], lambda means: weight.assign_sub(means[0])) if sync else None
 
     def pipelines(context: Any) -> Any:
         return tf.data.Dataset.from_tensors(context.num_input_pipelines).repeat()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock as tf
-from penstock.distribute.synchronous import GradientExchange
+from penstock.distribute.synchronous import synchronized
 
 AT_ONCE = 20  # functions
 PAUSE = 0.05  # seconds between them, so that a test has few
@@ -45,8 +45,6 @@ class Training:
                 variable.assign_add(momentum)
             self.updates.assign_add(1)
 
-        exchange = GradientExchange(variables, apply) if sync else None
-
         @tf.function
         def step() -> Any:
             self.count.assign_add(1)
@@ -55,10 +53,10 @@ class Training:
                 rows = tf.nn.embedding_lookup(self.rows, numbers.lookup(words))
                 loss = tf.reduce_mean(tf.square(self.factor * tf.reduce_sum(rows, 1) - targets))
             gradients = tape.gradient(loss, variables)
-            if exchange is None:
-                apply(gradients)
+            if sync:
+                synchronized(strategy, "step", gradients, variables, apply)
             else:
-                exchange.add(gradients)
+                apply(gradients)
             return updates, loss
 
         self.step = step

@@ -174,7 +174,7 @@ def test_a_worker_killed_in_synchronous_training(cluster: Cluster) -> None:
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         weight, steps = tf.Variable(0.0), tf.Variable(0)
-    exchange = GradientExchange([weight], lambda means: weight.assign_sub(means[0]))
+    exchange = GradientExchange(strategy, [weight], lambda means: weight.assign_sub(means[0]))
 
     @tf.function
     def step() -> Any:
@@ -201,7 +201,9 @@ def test_a_gradient_that_was_taken_before_its_worker_died_is_not_waited_for(
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         weights = [tf.Variable(0.0), tf.Variable(0.0)]
-    exchange = GradientExchange(weights, lambda means: [w.assign_sub(g) for w, g in zip(weights, means, strict=True)])
+    exchange = GradientExchange(
+        strategy, weights, lambda means: [w.assign_sub(g) for w, g in zip(weights, means, strict=True)]
+    )
     with tf.device("/job:ps/task:0"):
         arrived, gate = tf.queue.FIFOQueue(10, tf.int32), tf.queue.FIFOQueue(10, tf.int32)
 

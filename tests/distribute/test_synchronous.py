@@ -109,6 +109,25 @@ def test_the_gradients_of_workers_that_leave_count() -> None:
     assert rounds.gradients(present={0}, more_come=True) == 1
 
 
+def test_a_round_that_begins_again_knows_no_closure() -> None:
+    rounds = Rounds(workers=2, backup=1)
+    assert rounds.is_new
+    for closure in (1, 2):
+        rounds.took(closure - 1, closure)
+    assert not rounds.is_new
+    rounds.ended(1)
+    rounds.next()  # the second one is late
+    rounds.took(0, 3)
+    rounds.restart()
+    assert rounds.is_new and not rounds.may_be_over
+    assert not any(rounds.has(closure) for closure in (1, 2, 3))
+    for closure in (2, 3):  # other closures have got these numbers
+        assert rounds.may_take(closure - 2, closure)
+        rounds.took(closure - 2, closure)
+        rounds.ended(closure)
+    assert rounds.gradients(present={0, 1}, more_come=True) == 2
+
+
 @given(st.lists(st.tuples(st.sampled_from(["take", "end", "lose", "fail", "resize"]), st.integers(0, 3)), max_size=80))
 def test_the_gradients_that_count_were_added_in_their_round(events: list[tuple[str, int]]) -> None:
     """Gradients are added when a closure is first taken, which is the soonest: those of it count there or nowhere."""

@@ -151,7 +151,7 @@ def test_a_defect_while_gradients_are_applied(resolver: Any, monkeypatch: pytest
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         variable = tf.Variable(0.0)
-    exchange = GradientExchange([variable], lambda means: variable.assign_sub(means[0]))
+    exchange = GradientExchange(strategy, [variable], lambda means: variable.assign_sub(means[0]))
 
     @tf.function
     def step() -> None:

@@ -42,10 +42,9 @@ class Dispatcher:
         self._writer = process_number()  # names the closures of this process on parameter servers
         self._kept = strategy.kept_state
         self._log: list[Closure] = []  # closures that have run since the last checkpoint
-        self._recovering = False
         self._repeated: list[Closure] = []  # by the last recovery
-        self._recovery: threading.Thread | None = None
-        self._is_saving = False
+        self._recovering = self._is_saving = self._is_applying = False  # nothing is sent meanwhile
+        self._own: set[threading.Thread] = set()  # which do that, and wait for no recovery
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # for the program, which waits for results
         count = strategy.cluster_resolver.cluster_spec().num_tasks("worker")
@@ -54,7 +53,6 @@ class Dispatcher:
         self._needed: list[threading.Condition] = []  # for the thread of each worker
         self._waits = Waits(self._changed, self._queue, self._needed)
         self._exchanges: list[GradientExchange] = []  # of the current round
-        self._is_applying = False
         self._waiters = 0  # threads that wait for results, and schedule nothing meanwhile
         self._visits = Visits()
         self._workers: list[RemoteWorker] = []  # by number; those that have left, too
@@ -230,27 +228,44 @@ class Dispatcher:
             count = rounds.gradients(self._queue.takers, more_come)
             if not count or self._is_applying or not self._exchanges:
                 return
-            self._is_applying = self._queue.is_paused = True
+            self._is_applying = True
+            self._note_pause()
             exchanges, self._exchanges = self._exchanges, []
         self._waits.begin("apply", self._apply, exchanges, count)
 
     def _apply(self, exchanges: list[GradientExchange], count: int) -> None:
         error: Exception | None = None
-        try:
-            for exchange in exchanges:
-                exchange.apply(count)
-        except Exception as failed:  # whatever it is, the program must hear of it
-            error = failed
+        with self._by_itself():
+            try:
+                for exchange in exchanges:
+                    exchange.apply(count)
+            except Exception as failed:  # whatever it is, the program must hear of it
+                error = failed
+            is_lost = isinstance(error, OpError) and self._is_of_lost_server(error)
         with self._changed:
             assert self._queue.rounds is not None
             self._queue.rounds.next()
             self._exchanges.clear()  # gradients that came during the update were too late
-            self._is_applying = self._queue.is_paused = False
-            if error is not None:
+            if is_lost:
+                self._begin_recovery(error)  # type: ignore[arg-type]
+            elif error is not None:
                 self._fail(error)
+            self._is_saving = is_due = error is None and self._kept is not None and self._kept.is_due
+        if is_due:
+            self._save()
+        with self._changed:
+            self._is_applying = False
+            self._note_pause()
             self._changed.notify_all()
         self._cancel_all()
         self._send_to_all()
+
+    def _is_of_lost_server(self, error: OpError) -> bool:
+        """Tells if an update has failed since a parameter server was lost whose variables can be restored."""
+        if self._kept is None:
+            return False
+        is_new = isinstance(error, _OF_A_NEW_PROCESS) and was_restarted("ps")
+        return is_new or isinstance(error, (AbortedError, UnavailableError))
 
     # Parameter servers that change
 
@@ -263,74 +278,94 @@ class Dispatcher:
 
     # Parameter servers that are lost
 
+    def _note_pause(self) -> None:
+        self._queue.is_paused = self._recovering or self._is_saving or self._is_applying
+
+    @contextmanager
+    def _by_itself(self) -> Iterator[None]:
+        """A context in which operations of this thread wait for no recovery, which may wait for them."""
+        thread = threading.current_thread()
+        self._own.add(thread)
+        try:
+            yield
+        finally:
+            self._own.discard(thread)
+
     def _save_if_due(self) -> None:
-        """Writes a checkpoint, if it is time for one, while no function runs or is half done."""
-        kept = self._kept
-        if kept is None or not kept.is_due:
+        """Writes a checkpoint if it is time for one, but not within a round: that would not have its gradients."""
+        if self._kept is None or not self._kept.is_due:
             return
         with self._changed:
-            if self._queue.is_paused:  # by a recovery
+            rounds = self._queue.rounds
+            if self._queue.is_paused or not (rounds is None or rounds.is_new):
                 return
-            self._queue.is_paused = True
-            self._waits.until(lambda: self._recovering or not self._queue.runs, "A checkpoint")
-            if self._recovering or self._waits.is_stopped:
-                return
-            is_idle = self._queue.is_paused = self._queue.is_idle
-        if not is_idle:  # lost workers have left functions that may have written something: those come first
-            self._send_to_all()
-            return
+            self._is_saving = True
+            self._note_pause()
+        self._save()
+        self._send_to_all()
+
+    def _save(self) -> None:
+        """Writes a checkpoint once no function runs. Functions that lost workers have left half done come before."""
+        assert self._kept is not None
         error: OpError | None = None
-        self._is_saving = True
-        try:
-            kept.save()
-        except (AbortedError, UnavailableError) as lost:
-            error = lost
-        self._is_saving = False
+        with self._changed:
+            self._waits.until(lambda: self._recovering or not self._queue.runs, "A checkpoint")
+            can_save = self._queue.is_idle and not self._recovering and not self._waits.is_stopped
+        if can_save:
+            try:
+                with self._by_itself():
+                    self._kept.save()
+            except (AbortedError, UnavailableError) as lost:
+                error = lost
         with self._changed:
             if error is not None:
                 self._begin_recovery(error)
-                return
-            self._log.clear()
-            self._queue.is_paused = False
-        self._send_to_all()
+            elif can_save:
+                self._log.clear()
+            self._is_saving = False
+            self._note_pause()
+            self._changed.notify_all()
 
     def _recovered(self, error: OpError) -> bool:
         """Waits for a recovery, for an operation of the program on a variable that was lost.
 
         The variables are what they were only when the functions have run again that had run before.
         """
-        if threading.current_thread() is self._recovery or self._is_saving:
+        if threading.current_thread() in self._own:
             return False
-        with self._changed:
+        with self._waiting(), self._changed:
             self._begin_recovery(error)
             self._waits.until(self._is_as_before, "An operation on a lost variable")
             return self._error is None and not self._waits.is_stopped
 
     def _is_as_before(self) -> bool:
-        return not self._recovering and all(closure.result.is_ready for closure in self._repeated)
+        is_applied = not self._is_applying and not self._exchanges
+        return not self._recovering and is_applied and all(closure.result.is_ready for closure in self._repeated)
 
     def _begin_recovery(self, error: OpError) -> None:
         if self._recovering or self._waits.is_stopped:
             return
         logging.warning("Lost a parameter server: %s Its variables will be restored.", error.message)
-        self._recovering = self._queue.is_paused = True
-        self._recovery = threading.Thread(
+        self._recovering = True
+        self._note_pause()
+        threading.Thread(
             target=self._waits.watched, args=(self._recover,), name="penstock-coordinator-recovery", daemon=True
-        )
-        self._recovery.start()
+        ).start()
 
     def _recover(self) -> None:
         """Waits for the parameter servers, restores all variables, and repeats what has run since they were saved."""
         assert self._kept is not None
         with self._changed:
-            self._waits.until(lambda: not self._queue.runs, "The recovery")
+            self._waits.until(lambda: not (self._queue.runs or self._is_applying or self._is_saving), "The recovery")
             if self._waits.is_stopped:
                 return
         try:
-            self._restore()
+            with self._by_itself():
+                self._restore()
         except Exception as error:  # whatever it is, the program must hear of it
             with self._changed:
-                self._recovering = self._queue.is_paused = False
+                self._recovering = False
+                self._note_pause()
                 for closure in self._queue.drop(even_sent=True):  # the variables that they need are lost
                     closure.result._fail(cancelled_by(error))
                 self._fail(error)
@@ -343,8 +378,10 @@ class Dispatcher:
                 worker.renew(session)
             self._repeated = [closure.again(RemoteValue()) for closure in self._log]
             self._log.clear()
+            self._exchanges.clear()
             self._queue.repeat(self._repeated)
-            self._recovering = self._queue.is_paused = False
+            self._recovering = False
+            self._note_pause()
             self._changed.notify_all()
         self._send_to_all()
 
@@ -354,6 +391,8 @@ class Dispatcher:
             reconnect()
             try:
                 self._kept.restore()
+                for exchange in self._strategy.extended.exchanges.values():
+                    exchange.restart()
                 return
             except (AbortedError, UnavailableError) as error:
                 logging.warning("Lost a parameter server again: %s", error.message)

@@ -169,7 +169,7 @@ class ClosureQueue:
     def repeat(self, closures: Sequence[Closure]) -> None:
         """Takes closures that have run and must run once more, before all others, which get new numbers."""
         if self.rounds is not None:
-            self.rounds.next()
+            self.rounds.restart()
         waiting = [*closures, *sorted(self._waiting, key=lambda c: c.number)]
         self._forget(self._waiting)
         for closure in waiting:

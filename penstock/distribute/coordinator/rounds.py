@@ -61,6 +61,11 @@ class Rounds:
         self._late.discard(closure)
 
     @property
+    def is_new(self) -> bool:
+        """Tells if the round has no closures yet."""
+        return not self._takers
+
+    @property
     def may_be_over(self) -> bool:
         """Tells if the round is over unless other workers take closures: `gradients` says more, and costs more."""
         return self._ended > 0 and (not self._open or self._ended >= self._enough)
@@ -73,6 +78,11 @@ class Rounds:
         """
         missing = len(self._open) + (len(set(present) - self._takers) if more_come else 0)
         return self._ended if not missing or self._ended >= self._enough else 0
+
+    def restart(self) -> None:
+        """Begins a round after all closures have got other numbers."""
+        self.next()
+        self._late.clear()
 
     def next(self) -> None:
         """Begins the next round."""
