@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
-from collections import deque
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
+
+from penstock.cores import in_parts
 
 LARGE = 1 << 22  # multiplications from which on a product is split
 PARTS = 2  # number of parts of a large product
@@ -64,77 +63,13 @@ one_thread = OneThread()
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The matrix product; for large matrices another thread helps if it is free.
 
-    The caller never waits for a helper that has not started: then it makes all parts itself. So on a busy machine a
-    product takes little longer than with one thread.
-
     >>> product(np.ones((2, 3)), np.ones((3, 4))).shape
     (2, 4)
     """
     one_thread.limit()
-    if a.ndim != 2 or b.ndim != 2 or len(a) * b.size < LARGE or cores() < 2:
+    if a.ndim != 2 or b.ndim != 2 or len(a) * b.size < LARGE:
         result: np.ndarray = np.matmul(a, b)
         return result
-    shared = _Shared(a, b)
-    _helper().put(shared)
-    shared.work()
-    return shared.result()
-
-
-class _Shared:
-    """A product of two threads, each of which takes parts that are still free."""
-
-    def __init__(self, a: np.ndarray, b: np.ndarray) -> None:
-        self._a, self._b = a, b
-        self._out = np.empty((len(a), b.shape[1]), np.result_type(a, b))
-        step = -(-len(a) // PARTS)
-        self._left = deque(slice(at, at + step) for at in range(0, len(a), step))
-        self._undone = len(self._left)
-        self._lock = threading.Lock()
-        self._done = threading.Event()
-        self._error: BaseException | None = None
-
-    def work(self) -> None:
-        """Computes parts until none are left."""
-        while self._left:
-            try:
-                rows = self._left.popleft()
-            except IndexError:  # the other thread took the last part
-                return
-            try:
-                np.matmul(self._a[rows], self._b, out=self._out[rows])
-            except BaseException as error:
-                self._error = error
-            with self._lock:
-                self._undone -= 1
-                if not self._undone:
-                    self._done.set()
-
-    def result(self) -> np.ndarray:
-        """Waits until the other thread has finished its part, and returns the product."""
-        self._done.wait()
-        if self._error is not None:
-            raise self._error
-        return self._out
-
-
-@functools.cache
-def _helper() -> SimpleQueue[_Shared]:
-    """The queue of a thread that lives as long as the process."""
-    products: SimpleQueue[_Shared] = SimpleQueue()
-
-    def help_out() -> None:
-        while True:
-            products.get().work()
-
-    threading.Thread(target=help_out, name="penstock-products", daemon=True).start()
-    return products
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_helper.cache_clear)  # a child process does not have this thread
-
-
-@functools.cache
-def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    out = np.empty((len(a), b.shape[1]), np.result_type(a, b))
+    in_parts(lambda begin, end: np.matmul(a[begin:end], b, out=out[begin:end]), len(a), PARTS)
+    return out

@@ -9,12 +9,15 @@ import contextlib
 import ctypes
 import gc
 import math
+import mmap
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 ALIGNMENT = 64  # bytes
+TABLE = 1 << 23  # bytes: of an array of this size rows are read here and there
+_HUGE_PAGE = 1 << 21  # bytes
 HUGE = 1 << 26  # bytes: of a variable of this size no copy is made or kept if that can be avoided
 
 
@@ -34,6 +37,22 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
 def aligned_copy(array: np.ndarray) -> np.ndarray:
     """A copy of an array in aligned memory."""
     copy = aligned_empty(array.shape, array.dtype)
+    np.copyto(copy, array)
+    return copy
+
+
+def table_copy(array: np.ndarray) -> np.ndarray:
+    """A copy of an array, whose rows are found sooner if it is large: Linux keeps it in pages of 2 MB where it can.
+
+    To look up the small page of a row here and there takes a fifth of the time of reading or writing the row.
+    """
+    copy: np.ndarray = np.empty(array.shape, array.dtype)
+    if copy.nbytes >= TABLE and hasattr(mmap, "MADV_HUGEPAGE"):
+        address = copy.__array_interface__["data"][0]
+        begin, end = -(-address // _HUGE_PAGE) * _HUGE_PAGE, (address + copy.nbytes) // _HUGE_PAGE * _HUGE_PAGE
+        madvise = ctypes.CDLL(None).madvise
+        for advice in (mmap.MADV_DONTNEED, mmap.MADV_HUGEPAGE):  # drop the pages that it has, and get others
+            madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), advice)
     np.copyto(copy, array)
     return copy
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tensorboard.compat.proto import cluster_pb2
 
-from penstock.blas import cores
+from penstock.cores import cores
 from penstock.errors import InvalidArgumentError
 
 MAX_PORT = 65535

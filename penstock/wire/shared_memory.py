@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.cores import in_parts
 from penstock.errors import DataLossError
 
 SMALLEST = 1 << 15  # bytes: smaller tensors travel in the frame itself
@@ -123,11 +124,7 @@ def _copy(memory: memoryview, array: np.ndarray) -> None:
         np.copyto(to, array)
         return
     to, array = to.reshape(-1), array.reshape(-1)
-    half = array.size // 2
-    other = threading.Thread(target=np.copyto, args=(to[half:], array[half:]), name="penstock-copy")
-    other.start()
-    np.copyto(to[:half], array[:half])
-    other.join()
+    in_parts(lambda begin, end: np.copyto(to[begin:end], array[begin:end]), array.size, 2)
 
 
 def _new_memory(size: int) -> tuple[int, memoryview]:

@@ -64,8 +64,11 @@ class Outbox:
 
         An error leaves the rest unsent: the step fails, and its master cancels the other parts.
         """
-        while self._tensors:
-            task, (keys, values) = self._tensors.popitem()
+        tasks = list(self._tensors)
+        if len(tasks) > 1:
+            tasks.sort(key=self._nbytes, reverse=True)  # who gets most has most to do
+        for task in tasks:
+            keys, values = self._tensors.pop(task)
             start = self._starts.pop(task, None) or self._patient.pop(task, None)
             if start is None:
                 self._route(task).deliver(self._step, keys, values)
@@ -81,7 +84,10 @@ class Outbox:
         self._tensors = waiting
 
     def _is_small(self, task: str) -> bool:
-        return task in self._tensors and sum([value.nbytes for value in self._tensors[task][1]]) <= SMALL
+        return task in self._tensors and self._nbytes(task) <= SMALL
+
+    def _nbytes(self, task: str) -> int:
+        return sum([value.nbytes for value in self._tensors[task][1]])
 
     def flush_all(self) -> None:
         """Sends everything, before a wait or at the end of a step."""

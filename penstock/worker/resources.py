@@ -18,7 +18,7 @@ import numpy as np
 from penstock.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from penstock.graph.dtype import DType
 from penstock.graph.shape import TensorShape
-from penstock.memory import HUGE
+from penstock.memory import HUGE, table_copy
 
 LET_GO_SECONDS = 0.1  # longer than XLA needs; after that the memory is freed later
 _order = itertools.count()
@@ -138,7 +138,7 @@ class StoredVariable:
         value, self.value = self.read(), USED_UP
         # The two references are the name above and the argument of the call.
         alone = value.__class__ is np.ndarray and value.base is None and sys.getrefcount(value) == 2
-        return value if alone and value.flags.writeable else np.array(value)
+        return value if alone and value.flags.writeable else table_copy(np.asarray(value))
 
     def overwrite(self, value: Any, jax_device: Any) -> bool:
         """Copies an array to the memory of the current value, or to new memory, while the lock is held.

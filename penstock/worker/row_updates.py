@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from penstock.cores import in_parts
 from penstock.graph.checks import require_in_range
 from penstock.graph.opdef import OpDef
 from penstock.jaxprs.numpy_program import NumpyProgram
@@ -25,6 +27,7 @@ from penstock.worker.step import Step
 from penstock.worker.tracing import KERNEL_ERRORS, named_error
 
 _PADDING = {np.dtype(t): np.iinfo(t).max for t in (np.int32, np.int64)}  # the index of no row
+AT_ONCE = 1 << 17  # bytes of rows: they, their gradients and what the rule makes of them fit into a core's cache
 _OF_ROWS = frozenset(("grad", "updates"))  # inputs with one row for each index
 
 
@@ -104,6 +107,7 @@ def _given(op: OpDef) -> list[tuple[int, bool]]:
     return [(i, name in _OF_ROWS) for i, name in enumerate(names) if i >= len(op.writes) and name != "indices"]
 
 
+Form = tuple[tuple[int, ...], Any]  # shape and type of a row
 Table = tuple[list[Any], np.ndarray, Sequence[StoredVariable]]  # what an update gets, its rows, and what it changes
 
 
@@ -141,35 +145,47 @@ class RowUpdate:
         for i, of_rows in self._given:
             pieces = [arguments[i][: len(rows)] for arguments, rows, _ in tables] if of_rows else [tables[0][0][i]]
             given.append(np.concatenate(pieces) if len(pieces) > 1 else pieces[0])
-        arrays: list[list[np.ndarray]] = [[] for _ in tables]
-        old = []
-        for i in range(self._count):
-            form, dtype = tables[0][0][i].shape[1:], tables[0][0][i].dtype
-            old.append(np.empty((ends[-1], *form), dtype))
-            for found, (arguments, rows, variables), begin, end in zip(arrays, tables, ends, ends[1:], strict=False):
-                arguments[i] = None  # so that no other reference prevents writing in place
-                array, before = variables[i].taken(), old[-1][begin:end]
-                array.take(rows, axis=0, out=before, mode="clip")  # they are in range
-                undo.append(functools.partial(put_rows, variables[i], array, rows, before))
-                found.append(array)
-        for i, new in enumerate(self._program(old, given)([*old, *given])):
-            for found, (_, rows, _), begin, end in zip(arrays, tables, ends, ends[1:], strict=False):
-                set_rows(found[i], rows, new[begin:end])
+        forms = [(x.shape[1:], x.dtype) for x in tables[0][0][: self._count]]
+        program = self._program(forms, given)
+        arrays: list[list[np.ndarray]] = []
+        for arguments, _, variables in tables:
+            arguments[: self._count] = [None] * self._count  # so that no other reference prevents writing in place
+            arrays.append([])
+            for variable in variables:
+                arrays[-1].append(variable.taken())
+                undo.append(functools.partial(setattr, variable, "value", arrays[-1][-1]))
+
+        def update(begin: int, end: int) -> None:
+            parts = [  # arrays of a table, its rows that are in this part, and their places there
+                (found, rows[max(begin - first, 0) : end - first], slice(max(first, begin) - begin, last - begin))
+                for found, (_, rows, _), first, last in zip(arrays, tables, ends, ends[1:], strict=False)
+                if first < end and begin < last
+            ]
+            old = [np.empty((end - begin, *form), dtype) for form, dtype in forms]
+            for found, rows, places in parts:
+                for array, before in zip(found, old, strict=True):
+                    array.take(rows, axis=0, out=before[places], mode="clip")  # they are in range
+                    undo.append(functools.partial(set_rows, array, rows, before[places]))
+            now = [x[begin:end] if of_rows else x for x, (_, of_rows) in zip(given, self._given, strict=True)]
+            for i, new in enumerate(program([*old, *now])):
+                for found, rows, places in parts:
+                    set_rows(found[i], rows, new[places])
+
+        nbytes = ends[-1] * sum(math.prod(form) * dtype.itemsize for form, dtype in forms)
+        in_parts(update, ends[-1], min(4, nbytes // AT_ONCE))
         return arrays
 
-    def _program(self, rows: Sequence[np.ndarray], given: Sequence[np.ndarray]) -> NumpyProgram:
-        """Returns the rule for any number of rows of this form."""
-        form = tuple([(x.shape[1:], x.dtype) for x in (*rows, *given)])
-        program = self._programs.get(form)
+    def _program(self, forms: Sequence[Form], given: Sequence[np.ndarray]) -> NumpyProgram:
+        """Returns the rule for any number of rows of these forms."""
+        key = (*forms, *[(x.shape[1:], x.dtype) for x in given])
+        program = self._programs.get(key)
         if program is None:
             (count,) = jax.export.symbolic_shape("rows")
-            of_rows = [True] * self._count + [of_rows for _, of_rows in self._given]
-            specs = [
-                jax.ShapeDtypeStruct((count, *x.shape[1:]) if is_rows else x.shape, x.dtype)
-                for x, is_rows in zip((*rows, *given), of_rows, strict=True)
-            ]
+            specs = [jax.ShapeDtypeStruct((count, *form), dtype) for form, dtype in forms]
+            for x, (_, of_rows) in zip(given, self._given, strict=True):
+                specs.append(jax.ShapeDtypeStruct((count, *x.shape[1:]) if of_rows else x.shape, x.dtype))
             with on_platform("cpu"):
-                program = self._programs[form] = NumpyProgram(jax.make_jaxpr(self._rule)(*specs))
+                program = self._programs[key] = NumpyProgram(jax.make_jaxpr(self._rule)(*specs))
         return program
 
 

@@ -40,13 +40,24 @@ def test_each_task_gets_one_message() -> None:
     mail = Mail()
     outbox = Outbox(1, mail)
     assert not outbox
-    outbox.post("a", [1], ["x"])
-    outbox.post("b", [2], ["y"])
-    outbox.post("a", [3, 4], ["z", "w"])
+    x, y, z, w = map(np.zeros, range(4))
+    outbox.post("a", [1], [x])
+    outbox.post("b", [2], [y])
+    outbox.post("a", [3, 4], [z, w])
     assert outbox and not mail.delivered
     outbox.flush()
-    assert sorted(mail.delivered) == [("a", [1, 3, 4], ["x", "z", "w"]), ("b", [2], ["y"])]
+    assert mail.delivered == [("a", [1, 3, 4], [x, z, w]), ("b", [2], [y])]
     assert not outbox
+
+
+@pytest.mark.parametrize("tasks", [("a", "b"), ("b", "a")])
+def test_who_gets_most_gets_it_first(tasks: tuple[str, str]) -> None:
+    mail = Mail()
+    outbox = Outbox(1, mail)
+    for task in tasks:
+        outbox.post(task, [1], [np.zeros(10 if task == "a" else 1000)])
+    outbox.flush()
+    assert [task for task, _, _ in mail.delivered] == ["b", "a"]
 
 
 def test_a_request_takes_the_tensors_along() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,10 @@ import pytest
 from loopback import free_addresses
 
 import penstock.v1 as tf
+from penstock import cores
+from penstock.cores import in_parts
+from penstock.jaxprs.numpy_program import NumpyProgram
+from penstock.worker import row_updates
 from penstock.worker.row_updates import RowUpdateCall
 
 ROWS = 20
@@ -99,6 +103,69 @@ def test_updates_that_run_as_one_change_what_each_changes_alone(rule: str, use_r
             found.append(session.values(model))
     for ours, theirs in zip(*found, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.fixture
+def in_small_parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Cuts updates into up to four parts of two threads. Returns the parts."""
+    found: list[tuple[int, int]] = []
+
+    def noted(work: Callable[[int, int], object], length: int, parts: int) -> None:
+        def noting(begin: int, end: int) -> None:
+            found.append((begin, end))
+            work(begin, end)
+
+        in_parts(noting, length, parts)
+
+    monkeypatch.setattr(cores, "cores", lambda: 2)
+    monkeypatch.setattr(row_updates, "AT_ONCE", 32)
+    monkeypatch.setattr(row_updates, "in_parts", noted)
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_parts_of_two_threads_change_what_one_changes(rule: str, in_small_parts: list[tuple[int, int]]) -> None:
+    found = []
+    for at_once in (32, 1 << 20):
+        row_updates.AT_ONCE = at_once
+        with cluster() as session:
+            model = Model([4, 4, 4])
+            train = RULES[rule]().minimize(tf.add_n(model.losses))
+            session.run(tf.global_variables_initializer())
+            for batch in (*BATCHES, list(range(ROWS))):
+                session.run(train, model.feed(batch))
+            found.append(session.values(model))
+    assert (0, 15) in in_small_parts  # a fourth of three tables with 20 rows
+    assert (0, 60) in in_small_parts
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_an_error_in_one_part_changes_no_table(
+    in_small_parts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails_last(self: NumpyProgram, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if len(in_small_parts) > 3:
+            raise ValueError("the last part")
+        return run(self, arguments)
+
+    run = NumpyProgram.__call__
+    with cluster() as session:
+        model = Model([4, 4])
+        train = tf.train.AdagradOptimizer(0.1).minimize(tf.add_n(model.losses))
+        session.run(tf.global_variables_initializer())
+        session.run(train, model.feed([1]))
+        before = session.values(model)
+        in_small_parts.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(NumpyProgram, "__call__", fails_last)
+            with pytest.raises(tf.errors.InvalidArgumentError, match="the last part"):
+                session.run(train, model.feed(list(range(ROWS))))
+        assert len(in_small_parts) == 4
+        for ours, theirs in zip(session.values(model), before, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        session.run(train, model.feed([3]))
+        assert any((old != new).any() for old, new in zip(before, session.values(model), strict=True))
 
 
 def test_rows_of_other_forms_are_updated_by_themselves() -> None:

@@ -1,0 +1,65 @@
+"""Work in parts is done once, by one thread or two, and its errors are raised."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import cores
+from penstock.cores import in_parts
+
+SECONDS = 30  # a deadline that only a hang reaches
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "cores", lambda: 2)
+
+
+@given(st.integers(0, 50), st.integers(0, 60), st.sampled_from([1, 2]))
+def test_each_item_is_in_one_part(length: int, parts: int, count: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cores, "cores", lambda: count)
+        found: list[tuple[int, int]] = []
+        in_parts(lambda begin, end: found.append((begin, end)), length, parts)
+    assert sorted(i for begin, end in found for i in range(begin, end)) == list(range(length))
+    assert len(found) <= max(1, parts)
+
+
+def test_two_threads_work_at_once(two_cores: None) -> None:
+    both = threading.Barrier(2)
+    in_parts(lambda begin, end: both.wait(SECONDS), 2, 2)
+    assert not both.broken
+
+
+def test_nobody_waits_for_a_busy_helper(two_cores: None) -> None:
+    started, go_on = threading.Barrier(3), threading.Event()
+
+    def occupy(begin: int, end: int) -> None:
+        started.wait(SECONDS)
+        assert go_on.wait(SECONDS)
+
+    other = threading.Thread(target=in_parts, args=(occupy, 2, 2))
+    other.start()
+    started.wait(SECONDS)
+    threads: list[int] = []
+    in_parts(lambda begin, end: threads.append(threading.get_ident()), 4, 4)
+    go_on.set()
+    other.join(SECONDS)
+    assert threads == [threading.get_ident()] * 4
+
+
+def test_an_error_is_raised_after_all_parts(two_cores: None) -> None:
+    done: list[int] = []
+
+    def work(begin: int, end: int) -> None:
+        if begin == 1:
+            raise ValueError("part 1")
+        done.append(begin)
+
+    with pytest.raises(ValueError, match="part 1"):
+        in_parts(work, 4, 4)
+    assert sorted(done) == [0, 2, 3]
