@@ -15,9 +15,9 @@ from typing import Any
 
 from penstock.wire import codec, shared_memory
 from penstock.wire.stream import Stream
-from penstock.worker import borrowing
 from penstock.worker.executor import Executable
-from penstock.worker.segment import Segment
+from penstock.worker.segments import borrowing
+from penstock.worker.segments.segment import Segment
 
 PYTHON = "other Python"
 FUNCTIONS: dict[str, list[tuple[Any, str]]] = {

@@ -25,10 +25,10 @@ from penstock.graph.operation import Operation, Tensor
 from penstock.master.master import Master
 from penstock.master.signature import Signature
 from penstock.worker.devices import Device, local_devices
-from penstock.worker.op_programs import hashable
 from penstock.worker.owner import callable_body
 from penstock.worker.randomness import blocks_reserved
 from penstock.worker.resources import placed
+from penstock.worker.segments.op_programs import hashable
 from penstock.worker.step import Step
 from penstock.worker.worker import Worker
 

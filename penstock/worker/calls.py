@@ -26,7 +26,7 @@ from penstock.worker.owner import callable_body
 from penstock.worker.plan import Cuts, make_plan
 from penstock.worker.randomness import reserved
 from penstock.worker.resources import StoredVariable, placed
-from penstock.worker.segment import SMALL
+from penstock.worker.segments.segment import SMALL
 from penstock.worker.step import Step
 
 _NO_ATTRS: dict[str, Any] = {}  # of all kernels that want none

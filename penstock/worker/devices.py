@@ -15,8 +15,8 @@ import jax
 
 from penstock import logging
 from penstock.graph.device import DeviceSpecV2
-from penstock.worker.program_cache import kept
 from penstock.worker.resources import ResourceManager
+from penstock.worker.segments.program_cache import kept
 
 
 @dataclass(eq=False, slots=True)

@@ -14,7 +14,6 @@ from penstock.passes.ir import GATHERS, Edge, Node
 from penstock.worker import gathers, row_updates
 from penstock.worker.calls import ON_HOST, HostCall, NodeCall, PlainCall
 from penstock.worker.cancellation import Cancellation
-from penstock.worker.compilation import Compilations, noted
 from penstock.worker.devices import Device
 from penstock.worker.interpreted import InterpretedCall, Updates, updates_of
 from penstock.worker.kinds import is_variable
@@ -23,8 +22,9 @@ from penstock.worker.plan import Plan, SegmentPlan
 from penstock.worker.randomness import RandomState
 from penstock.worker.resources import StoredVariable
 from penstock.worker.segment_call import SegmentCall
+from penstock.worker.segments.compilation import Compilations, noted
+from penstock.worker.segments.tiers import Imagined
 from penstock.worker.step import Step
-from penstock.worker.tiers import Imagined
 from penstock.worker.transfer import RecvCall, SendCall, flush_before, note_unused, opening, together
 
 _UNSET: Any = None

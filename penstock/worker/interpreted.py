@@ -14,12 +14,12 @@ from penstock.passes.ir import Node
 from penstock.passes.on_host import deals_with_lists
 from penstock.worker.calls import KernelCall, host_value
 from penstock.worker.kinds import written_positions
-from penstock.worker.op_programs import OpPrograms, TooMuchWork, programs_of
 from penstock.worker.randomness import reserved
 from penstock.worker.resources import USED_UP, StoredVariable
 from penstock.worker.row_updates import RowUpdate, put_rows
+from penstock.worker.segments.op_programs import OpPrograms, TooMuchWork, programs_of
+from penstock.worker.segments.tracing import KERNEL_ERRORS, named_error
 from penstock.worker.step import Step
-from penstock.worker.tracing import KERNEL_ERRORS, named_error
 
 MANY_DRAWN = 1 << 20  # random numbers: XLA draws more than this sooner, compiling included
 

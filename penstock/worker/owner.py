@@ -9,8 +9,8 @@ from penstock.graph.function import Function
 from penstock.passes.ir import Edge, Node
 from penstock.worker.plan import Cuts, Plan, SegmentPlan
 from penstock.worker.resources import StoredVariable
+from penstock.worker.segments.tiers import Imagined
 from penstock.worker.step import Step
-from penstock.worker.tiers import Imagined
 
 MakeFunction = Callable[[Any, str, Function, Sequence[Any]], Callable[[Sequence[Any]], list[Any]]]
 

@@ -23,8 +23,8 @@ from penstock.kernel.types import on_platform
 from penstock.passes.ir import Edge, Node
 from penstock.worker.calls import JoinedCall, host_values
 from penstock.worker.resources import StoredVariable
+from penstock.worker.segments.tracing import KERNEL_ERRORS, named_error
 from penstock.worker.step import Step
-from penstock.worker.tracing import KERNEL_ERRORS, named_error
 
 _PADDING = {np.dtype(t): np.iinfo(t).max for t in (np.int32, np.int64)}  # the index of no row
 AT_ONCE = 1 << 17  # bytes of rows: they, their gradients and what the rule makes of them fit into a core's cache

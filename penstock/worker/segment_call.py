@@ -18,10 +18,10 @@ from penstock.worker.needs import Need, Other
 from penstock.worker.owner import Owner as Executable
 from penstock.worker.plan import Cuts, SegmentPlan, make_plan
 from penstock.worker.resources import StoredVariable
-from penstock.worker.segment import Segment
 from penstock.worker.segment_form import form_of
+from penstock.worker.segments.segment import Segment
+from penstock.worker.segments.tiers import Tiers
 from penstock.worker.step import Step
-from penstock.worker.tiers import Tiers
 
 FEW_VALUES = 2  # a slice is cut out of a segment that was compiled for more values of its bounds
 

@@ -22,7 +22,6 @@ from penstock.wire.messages import RunGraph
 from penstock.worker import body_functions  # noqa: F401  for host ops that call functions
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.commits import ClosureId, Commits
-from penstock.worker.compilation import Compilations
 from penstock.worker.devices import Device
 from penstock.worker.driver import Driver, OnDone, Registered
 from penstock.worker.executor import Context, Executable, container_of
@@ -30,6 +29,7 @@ from penstock.worker.outbox import Outbox, Route
 from penstock.worker.plan import make_plan
 from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
+from penstock.worker.segments.compilation import Compilations
 from penstock.worker.step import Step
 from penstock.worker.threads import Threads
 

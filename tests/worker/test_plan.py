@@ -149,7 +149,7 @@ def test_random_ops_are_fresh_on_every_run_and_the_same_in_a_new_session():
 
 def test_small_results_of_another_device_come_back_in_one_transfer(monkeypatch):
     """The path of a GPU, on the CPU: fetches and a failed check are transferred as one array of bytes."""
-    from penstock.worker.segment import Segment
+    from penstock.worker.segments.segment import Segment
 
     monkeypatch.setattr(Segment, "platform", property(lambda self: "other", lambda self, value: None), raising=False)
     i = tf.placeholder(tf.int32, [1])

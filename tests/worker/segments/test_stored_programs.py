@@ -16,11 +16,11 @@ import pytest
 from jax.extend.core import jaxpr_as_fun
 
 from penstock.jaxprs.digest import NoDigest, digest
-from penstock.worker import stored_programs
-from penstock.worker.program_cache import ProgramCache
-from penstock.worker.stored_programs import StoredPrograms
+from penstock.worker.segments import stored_programs
+from penstock.worker.segments.program_cache import ProgramCache
+from penstock.worker.segments.stored_programs import StoredPrograms
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DEADLINE = 120.0
 
 # A program with any number of rows, an update, a loop and random numbers; it counts the padded programs that it makes.
@@ -29,8 +29,8 @@ import json
 import sys
 import numpy as np
 import penstock.v1 as tf
-from penstock.worker import traced
-from penstock.worker.compilation import wait_idle
+from penstock.worker.segments import traced
+from penstock.worker.segments.compilation import wait_idle
 
 times = 0
 made = traced.padded

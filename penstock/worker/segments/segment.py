@@ -21,16 +21,16 @@ from penstock.kernel.types import on_platform
 from penstock.kernel.waiting import NeedsThread
 from penstock.passes.ir import Edge, Node
 from penstock.wire.shared_memory import LARGE as SENT_BACK
-from penstock.worker.blocks import Blocks, Bundle, bundled, joined, joined_on_host
-from penstock.worker.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed, watched
-from penstock.worker.compilation import Compilations, Program, this_thread
-from penstock.worker.compiler_options import compiler_options
-from penstock.worker.one_kernel import MANY_NODES, as_one_kernel
 from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
 from penstock.worker.randomness import Known, RandomState, is_random
 from penstock.worker.resources import StoredVariable, is_used_up, let_go, placed
-from penstock.worker.shape_watch import shape_text, user_name, value_text
-from penstock.worker.tracing import Checks, Trace, variables_in
+from penstock.worker.segments.blocks import Blocks, Bundle, bundled, joined, joined_on_host
+from penstock.worker.segments.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed, watched
+from penstock.worker.segments.compilation import Compilations, Program, this_thread
+from penstock.worker.segments.compiler_options import compiler_options
+from penstock.worker.segments.one_kernel import MANY_NODES, as_one_kernel
+from penstock.worker.segments.shape_watch import shape_text, user_name, value_text
+from penstock.worker.segments.tracing import Checks, Trace, variables_in
 
 MAX_ON_HOST = 1 << 20  # bytes: the device writes fetched values up to this size to host memory itself
 SMALL = 4096  # bytes: up to this size it is quicker to pass a NumPy array than to make a jax.Array first

@@ -23,7 +23,7 @@ from penstock.jaxprs.symbols import named_sizes, numbered, symbolic
 from penstock.kernel.types import on_platform
 from penstock.passes.ir import Node
 from penstock.worker.kinds import static_inputs
-from penstock.worker.tracing import Checks, Trace
+from penstock.worker.segments.tracing import Checks, Trace
 
 _programs: dict[Any, _Program | None] = {}  # None: the kernel must know its sizes
 _shared: dict[Any, OpPrograms] = {}

@@ -32,13 +32,13 @@ from penstock.kernel.lists import RowList
 from penstock.kernel.types import interpreting
 from penstock.kernel.waiting import NeedsThread
 from penstock.memory import without_collecting
-from penstock.worker.compilation import in_background
 from penstock.worker.kinds import written_positions
-from penstock.worker.op_programs import TooMuchWork
-from penstock.worker.segment import Segment
+from penstock.worker.segments.compilation import in_background
+from penstock.worker.segments.op_programs import TooMuchWork
+from penstock.worker.segments.segment import Segment
+from penstock.worker.segments.stored_programs import Bounds
+from penstock.worker.segments.traced import Sizes, Traced, bound_for, pattern_of, shapes_of
 from penstock.worker.step import Step
-from penstock.worker.stored_programs import Bounds
-from penstock.worker.traced import Sizes, Traced, bound_for, pattern_of, shapes_of
 
 AGAIN = 3  # runs of a shape before code is compiled for it
 WORTH = 0.001  # seconds that the quickest run in NumPy must take before code is compiled

@@ -18,12 +18,12 @@ from penstock.jaxprs.symbols import NOT_FOR_SYMBOLS, here, is_symbol
 from penstock.kernel.lists import StackedList
 from penstock.memory import aligned_empty
 from penstock.ops.engine.iteration_memory import StackedMemory
-from penstock.worker.compilation import Program, this_thread
 from penstock.worker.randomness import Known
 from penstock.worker.resources import USED_UP
-from penstock.worker.segment import Segment
+from penstock.worker.segments.compilation import Program, this_thread
+from penstock.worker.segments.segment import Segment
+from penstock.worker.segments.stored_programs import Bounds, StoredPrograms
 from penstock.worker.step import Step
-from penstock.worker.stored_programs import Bounds, StoredPrograms
 
 SMALLEST = 16  # no bound is smaller
 MANY_ASSUMPTIONS = 10  # a program may assume no more about its sizes
