@@ -20,6 +20,7 @@ import jax
 DEADLINE = 30.0  # seconds until everything must have ended
 # gRPC keeps these for the life of the process, and makes them when it first needs them.
 _KEPT = ("anon_inode:[eventpoll]", "anon_inode:[eventfd]")
+_LASTING = ("penstock-compile", "penstock-helper")  # threads of which a process has one, once it has needed it
 
 
 def children() -> dict[int, str]:
@@ -36,9 +37,8 @@ def children() -> dict[int, str]:
 
 def threads() -> set[threading.Thread]:
     """The threads that penstock has started."""
-    # A process keeps its background compiler thread.
     found = {thread for thread in threading.enumerate() if thread.name.startswith("penstock")}
-    return {thread for thread in found if thread.name != "penstock-compile"}
+    return {thread for thread in found if thread.name not in _LASTING}
 
 
 def descriptors() -> dict[int, str]:
