@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -50,6 +51,26 @@ def test_nobody_waits_for_a_busy_helper(two_cores: None) -> None:
     go_on.set()
     other.join(SECONDS)
     assert threads == [threading.get_ident()] * 4
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not bind threads to cores")
+def test_the_helper_of_a_bound_thread_runs_on_any_core(two_cores: None) -> None:
+    every = os.sched_getaffinity(0)
+    both, found = threading.Barrier(2), dict[int, set[int]]()
+
+    def work(begin: int, end: int) -> None:
+        both.wait(SECONDS)
+        found[threading.get_ident()] = os.sched_getaffinity(0)
+
+    def bound() -> None:
+        os.sched_setaffinity(0, {min(every)})
+        in_parts(work, 2, 2)
+
+    thread = threading.Thread(target=bound)
+    thread.start()
+    thread.join(SECONDS)
+    assert found.pop(thread.ident or 0) == {min(every)}
+    assert list(found.values()) == [every]
 
 
 def test_an_error_is_raised_after_all_parts(two_cores: None) -> None:

@@ -102,6 +102,8 @@ def use_batch_scheduling() -> None:
 def use_cores(part_of: Callable[[list[int]], Sequence[int]]) -> None:
     """Binds all threads of this process, and those that they start, to a part of the cores that it may use now.
 
+    Only the helper of `penstock.cores` leaves them while it works.
+
     Linux leaves one of two parameter servers that a worker wakes waiting for the core of the other, though the worker
     waits too and its core is idle: with two cores a step over both takes a fifth longer. PENSTOCK_BIND_CORES=0 turns
     it off.
