@@ -70,8 +70,14 @@ class _Shared:
     def wait(self) -> None:
         """Waits until the other thread has done its part."""
         self._done.wait()
-        if self._error is not None:
-            raise self._error
+        self._work = _nothing  # a helper that comes too late must not keep arrays: others may wait to write into them
+        error, self._error = self._error, None  # its traceback refers to arrays, too
+        if error is not None:
+            raise error
+
+
+def _nothing(begin: int, end: int) -> None:
+    """Stands in for work that is done."""
 
 
 @functools.cache
@@ -87,7 +93,6 @@ def _helper() -> SimpleQueue[_Shared]:
                 with contextlib.suppress(OSError):  # a container may not allow it
                     os.sched_setaffinity(0, _every())
             shared.work()
-            del shared  # it refers to arrays
 
     threading.Thread(target=help_out, name="penstock-helper", daemon=True).start()
     return every

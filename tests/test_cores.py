@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +39,10 @@ def test_two_threads_work_at_once(two_cores: None) -> None:
 
 
 def test_nobody_waits_for_a_busy_helper(two_cores: None) -> None:
+    """Nor does it hold arrays of what is done: an update would have to copy a variable that somebody refers to."""
     started, go_on = threading.Barrier(3), threading.Event()
+    array = np.zeros(4)
+    held = weakref.ref(array)
 
     def occupy(begin: int, end: int) -> None:
         started.wait(SECONDS)
@@ -47,7 +52,15 @@ def test_nobody_waits_for_a_busy_helper(two_cores: None) -> None:
     other.start()
     started.wait(SECONDS)
     threads: list[int] = []
-    in_parts(lambda begin, end: threads.append(threading.get_ident()), 4, 4)
+
+    def work(begin: int, end: int, array: np.ndarray = array) -> None:
+        array[begin:end] += 1
+        threads.append(threading.get_ident())
+
+    in_parts(work, 4, 4)
+    assert array.tolist() == [1] * 4
+    del work, array
+    assert held() is None
     go_on.set()
     other.join(SECONDS)
     assert threads == [threading.get_ident()] * 4
