@@ -16,7 +16,7 @@ from penstock.worker.calls import KernelCall, host_value
 from penstock.worker.kinds import written_positions
 from penstock.worker.randomness import reserved
 from penstock.worker.resources import USED_UP, StoredVariable
-from penstock.worker.row_updates import RowUpdate, put_rows
+from penstock.worker.row_updates import RowUpdate, set_rows
 from penstock.worker.segments.op_programs import OpPrograms, TooMuchWork, programs_of
 from penstock.worker.segments.tracing import KERNEL_ERRORS, named_error
 from penstock.worker.step import Step
@@ -105,7 +105,8 @@ class InterpretedCall(KernelCall):
             array = variable.taken()
             rows = arguments[self._rows].reshape(-1)
             rows = rows[(rows >= 0) & (rows < len(array))]
-            step.undo.append(functools.partial(put_rows, variable, array, rows, array[rows]))
+            step.undo.append(functools.partial(setattr, variable, "value", array))
+            step.undo.append(functools.partial(set_rows, array, rows, array[rows]))
             return array
 
         return taken

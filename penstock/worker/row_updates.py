@@ -28,6 +28,7 @@ from penstock.worker.step import Step
 
 _PADDING = {np.dtype(t): np.iinfo(t).max for t in (np.int32, np.int64)}  # the index of no row
 AT_ONCE = 1 << 17  # bytes of rows: they, their gradients and what the rule makes of them fit into a core's cache
+MOST_PARTS = 4  # of an update, for two threads: each part has a price
 _OF_ROWS = frozenset(("grad", "updates"))  # inputs with one row for each index
 
 
@@ -172,7 +173,7 @@ class RowUpdate:
                     set_rows(found[i], rows, new[places])
 
         nbytes = ends[-1] * sum(math.prod(form) * dtype.itemsize for form, dtype in forms)
-        in_parts(update, ends[-1], min(4, nbytes // AT_ONCE))
+        in_parts(update, ends[-1], min(MOST_PARTS, nbytes // AT_ONCE))
         return arrays
 
     def _program(self, forms: Sequence[Form], given: Sequence[np.ndarray]) -> NumpyProgram:
@@ -187,12 +188,6 @@ class RowUpdate:
             with on_platform("cpu"):
                 program = self._programs[key] = NumpyProgram(jax.make_jaxpr(self._rule)(*specs))
         return program
-
-
-def put_rows(variable: StoredVariable, array: np.ndarray, rows: np.ndarray, before: np.ndarray) -> None:
-    """Restores rows of a variable that is being changed in place."""
-    set_rows(array, rows, before)
-    variable.value = array
 
 
 def set_rows(array: np.ndarray, rows: np.ndarray, new: np.ndarray) -> None:
