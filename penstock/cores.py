@@ -8,7 +8,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from queue import SimpleQueue
+
+_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # of the container, where control groups have version 2
 
 
 @functools.cache
@@ -17,9 +20,15 @@ def _every() -> set[int]:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
+@functools.cache
 def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(_every())
+    """The number of cores that this process may use, or the time of so many where its container has a limit."""
+    every = len(_every())
+    try:
+        limit, period = _LIMIT.read_text().split()  # microseconds in each period; "max" if there is no limit
+        return max(1, min(every, int(limit) // int(period)))
+    except (OSError, ValueError):
+        return every
 
 
 def in_parts(work: Callable[[int, int], object], length: int, parts: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,3 +98,19 @@ def test_an_error_is_raised_after_all_parts(two_cores: None) -> None:
     with pytest.raises(ValueError, match="part 1"):
         in_parts(work, 4, 4)
     assert sorted(done) == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("200000 100000", 2), ("150000 100000", 1), ("50000 100000", 1), ("900000 100000", 4), ("max 100000", 4), ("", 4)],
+)
+def test_a_container_limits_the_cores(
+    limit: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = tmp_path / "cpu.max"
+    where.write_text(limit)
+    monkeypatch.setattr(cores, "_LIMIT", where)
+    monkeypatch.setattr(cores, "_every", lambda: {0, 1, 2, 3})
+    assert cores.cores.__wrapped__() == expected
+    where.unlink()
+    assert cores.cores.__wrapped__() == 4

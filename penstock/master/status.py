@@ -29,7 +29,7 @@ def fill_status(status: Any, worker: Worker, links: Links, details: bool) -> Non
     counters = worker.counters
     status.steps, status.failed_steps, status.updates = counters.steps, counters.failed, counters.updates
     # The time of the whole process: reading a thread's clock in each step lets the system interrupt the thread.
-    status.busy = time.process_time()
+    status.busy = time.process_time() - links.loop.awake
     for updates, count in sorted(counters.staleness.copy().items()):
         status.staleness.add(updates=updates, count=count)
     _add_compilations(status, worker.compilations, elsewhere())

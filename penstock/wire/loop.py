@@ -2,19 +2,31 @@
 
 This is the loop's own thread, or a thread that waits for an answer. A thread that waits more often than all others
 together, as one that trains does, reads while it waits. Then its answer wakes no other thread.
+
+It stays awake for a moment as long as messages come quickly, since to be woken takes longer than to handle most.
 """
 
 from __future__ import annotations
 
+import os
 import selectors
 import socket
 import threading
 import time
 from typing import Any, Protocol
 
+from penstock.cores import cores
+
 IDLE_SECS = 0.005  # the loop's own thread reads again after nobody has read for so long
 _LEAD_TO_READ = 4  # a thread that has waited so many times more than all others reads while it waits
 _MAX_LEAD = 8
+_CROWDED_SECS = 0.0001  # who looks again after so long has lost its core to another thread meanwhile
+_yield = getattr(os, "sched_yield", lambda: None)
+
+
+def awake_secs() -> float:
+    """Returns for how many seconds a thread that reads stays awake (PENSTOCK_AWAKE_SECS); on one core it never does."""
+    return float(os.environ.get("PENSTOCK_AWAKE_SECS", "0.002")) if cores() > 1 else 0.0
 
 
 class Readable(Protocol):
@@ -76,6 +88,9 @@ class Loop:
         self._main_waiter: int | None = None  # the thread that waits most often
         self._lead = 0  # how many times more it has waited than all others
         self._is_empty = threading.Event()  # there is nothing to read any more
+        self._awake_secs = awake_secs()
+        self._is_brisk = False  # the last wait was shorter than that
+        self.awake = 0.0  # seconds of processor time in which it waited
 
     def add(self, reader: Readable) -> None:
         """Starts reading `reader`."""
@@ -123,7 +138,12 @@ class Loop:
 
     def _poll(self, timeout: float | None) -> None:
         """Waits until something can be read, and lets its reader read it."""
-        for key, _ in self._selector.select(timeout):
+        began = time.perf_counter()
+        ready = self._look(began) if self._is_brisk and (timeout is None or timeout > self._awake_secs) else []
+        if not ready:
+            ready = self._selector.select(timeout)
+            self._is_brisk = time.perf_counter() - began < self._awake_secs
+        for key, _ in ready:
             reader = self._readers.get(key.fd)
             if reader is not None:
                 reader.read()
@@ -132,6 +152,19 @@ class Loop:
                     self._wakeup[0].recv(4096)  # type: ignore[index]
                 except BlockingIOError:
                     pass  # another thread has read it
+
+    def _look(self, began: float) -> list[Any]:
+        """Returns what can be read as soon as there is something; nothing after a while, or if others want the core."""
+        look, spent = self._selector.select, time.thread_time()
+        last = began
+        while not (ready := look(0)):
+            now = time.perf_counter()
+            if now - began > self._awake_secs or now - last > _CROWDED_SECS:
+                break
+            last = now
+            _yield()
+        self.awake += time.thread_time() - spent
+        return ready  # type: ignore[no-any-return]
 
     def _run(self) -> None:
         """Runs in the loop's own thread: reads whenever no waiting thread does."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from leaks import leak_check
 
+from penstock.wire import loop as loop_module
 from penstock.wire.loop import _LEAD_TO_READ, Loop, Signal
 
 DEADLINE = 60.0
@@ -220,3 +221,39 @@ def test_what_is_closed_while_somebody_reads(reader: Reader) -> None:
     timer.start()
     assert reader.loop.wait(signal, DEADLINE)
     timer.join(DEADLINE)
+
+
+def test_who_reads_stays_awake_while_messages_come_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "cores", lambda: 2)
+    monkeypatch.setenv("PENSTOCK_AWAKE_SECS", "5")
+    reader = Reader(Loop())
+    until(lambda: all(wait_often(reader, 20)) and reader.loop.awake > 0)
+    # Nothing comes for longer than it stays awake: so it sleeps then, and begins the next wait asleep.
+    reader.loop._awake_secs = 0.001
+    assert not reader.loop.wait(reader.ask(), 0.1)
+    assert not reader.loop._is_brisk
+    reader.close()
+
+
+@pytest.mark.parametrize(("secs", "of_cores"), [("0", 2), ("5", 1)])
+def test_nobody_stays_awake_who_should_not(secs: str, of_cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "cores", lambda: of_cores)
+    monkeypatch.setenv("PENSTOCK_AWAKE_SECS", secs)
+    reader = Reader(Loop())
+    until(lambda: all(wait_often(reader, 20)))
+    assert reader.loop.awake == 0.0
+    reader.close()
+
+
+def test_a_core_that_others_want_is_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "cores", lambda: 2)
+    monkeypatch.setattr(loop_module, "_CROWDED_SECS", 0.0)  # as if it got its core back late, each time
+    monkeypatch.setenv("PENSTOCK_AWAKE_SECS", "50")
+    reader = Reader(Loop())
+    until(lambda: all(wait_often(reader, 20)))
+    signal = reader.ask()
+    threading.Timer(0.2, reader.answer).start()
+    awake = reader.loop.awake
+    assert reader.loop.wait(signal, DEADLINE)
+    assert reader.loop.awake - awake < 0.1  # it has slept meanwhile
+    reader.close()
