@@ -1,6 +1,7 @@
 """A ProgramCache keeps compiled programs on disk, for the next start and for the other tasks of a host.
 
-jax uses a key that covers everything that the compiled code depends on. Its own file cache is not used: that writes in
+jax uses a key that covers what the compiled code depends on, but for the processor and the number of XLA's threads, for
+which XLA divides the work of a program when it compiles it. Its own file cache is not used: that writes in
 place, so that a killed process leaves a file that fails at every later start, and it limits its size only with a
 package that penstock does not need otherwise.
 """
@@ -21,6 +22,7 @@ import jax
 from jax._src import compilation_cache
 
 from penstock import logging
+from penstock.cores import cores
 from penstock.errors import InvalidArgumentError
 from penstock.worker.segments.compilation import in_background
 from penstock.written_aside import write_aside
@@ -131,8 +133,8 @@ def _checksum(value: bytes) -> bytes:
 
 @functools.cache
 def _machine() -> str:
-    """Returns a text that differs between processors that run different code, since machines may share a folder."""
-    about = platform.machine()
+    """Returns a text that differs between tasks that run different code, since they may share a folder."""
+    about = f"{platform.machine()} {os.environ.get('NPROC') or cores()} threads"
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
         about += next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
     return hashlib.sha256(about.encode()).hexdigest()[:8]

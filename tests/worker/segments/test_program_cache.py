@@ -190,3 +190,10 @@ def test_a_limit_is_a_number(monkeypatch):
     monkeypatch.setenv("PENSTOCK_CACHE_BYTES", "1 GB")
     with pytest.raises(InvalidArgumentError, match=r"PENSTOCK_CACHE_BYTES must be .* received '1 GB'"):
         program_cache._max_bytes()
+
+
+def test_tasks_with_other_numbers_of_threads_compile_for_themselves(tmp_path):
+    """XLA divides large work among the threads that it had when it compiled."""
+    few, many = (start(tmp_path, _SMALL_PROGRAM, NPROC=threads) for threads in ("1", "3"))
+    assert result(few)[1] == result(many)[1] == 0
+    assert result(start(tmp_path, _SMALL_PROGRAM, NPROC="3"))[1] > 0
