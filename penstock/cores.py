@@ -15,7 +15,7 @@ _LIMIT = Path("/sys/fs/cgroup/cpu.max")  # of the container, where control group
 
 
 @functools.cache
-def _every() -> set[int]:
+def every_core() -> set[int]:
     """The cores that this process may use. A parameter server binds its threads to some of them later."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
@@ -23,7 +23,7 @@ def _every() -> set[int]:
 @functools.cache
 def cores() -> int:
     """The number of cores that this process may use, or the time of so many where its container has a limit."""
-    every = len(_every())
+    every = len(every_core())
     try:
         limit, period = _LIMIT.read_text().split()  # microseconds in each period; "max" if there is no limit
         return max(1, min(every, int(limit) // int(period)))
@@ -100,7 +100,7 @@ def _helper() -> SimpleQueue[_Shared]:
             if hasattr(os, "sched_setaffinity"):
                 # Where a parameter server is bound to one core, its helper would wait for just that one.
                 with contextlib.suppress(OSError):  # a container may not allow it
-                    os.sched_setaffinity(0, _every())
+                    os.sched_setaffinity(0, every_core())
             shared.work()
 
     threading.Thread(target=help_out, name="penstock-helper", daemon=True).start()

@@ -110,7 +110,7 @@ def test_a_container_limits_the_cores(
     where = tmp_path / "cpu.max"
     where.write_text(limit)
     monkeypatch.setattr(cores, "_LIMIT", where)
-    monkeypatch.setattr(cores, "_every", lambda: {0, 1, 2, 3})
+    monkeypatch.setattr(cores, "every_core", lambda: {0, 1, 2, 3})
     assert cores.cores.__wrapped__() == expected
     where.unlink()
     assert cores.cores.__wrapped__() == 4

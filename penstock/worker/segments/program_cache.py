@@ -1,9 +1,9 @@
 """A ProgramCache keeps compiled programs on disk, for the next start and for the other tasks of a host.
 
 jax uses a key that covers what the compiled code depends on, but for the processor and the number of XLA's threads, for
-which XLA divides the work of a program when it compiles it. Its own file cache is not used: that writes in
-place, so that a killed process leaves a file that fails at every later start, and it limits its size only with a
-package that penstock does not need otherwise.
+which XLA divides the work of a program when it compiles it. Its own file cache is not used: that writes in place, so
+that a killed process leaves a file that fails at every later start, and it limits its size only with a package that
+penstock does not need otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import jax
 from jax._src import compilation_cache
 
 from penstock import logging
-from penstock.cores import cores
+from penstock.cores import every_core
 from penstock.errors import InvalidArgumentError
 from penstock.worker.segments.compilation import in_background
 from penstock.written_aside import write_aside
@@ -134,7 +134,7 @@ def _checksum(value: bytes) -> bytes:
 @functools.cache
 def _machine() -> str:
     """Returns a text that differs between tasks that run different code, since they may share a folder."""
-    about = f"{platform.machine()} {os.environ.get('NPROC') or cores()} threads"
+    about = f"{platform.machine()} {os.environ.get('NPROC') or len(every_core())} threads"
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
         about += next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
     return hashlib.sha256(about.encode()).hexdigest()[:8]
