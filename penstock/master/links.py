@@ -43,6 +43,7 @@ from penstock.wire.messages import (
     Tensors,
 )
 from penstock.worker.cancellation import Cancellation
+from penstock.worker.driver import run_queue
 from penstock.worker.step import Step
 from penstock.worker.timeline import encoded
 from penstock.worker.worker import Worker
@@ -215,6 +216,7 @@ class Links:
         self.worker = worker
         self.credentials = credentials
         self.loop = Loop(task)
+        self.loop.together = run_queue.collect
         self.on_lost: Callable[[int], None] = lambda incarnation: None  # called when a peer is lost
         self.on_idle: Callable[[int, int], None] = lambda incarnation, round_: None  # see Link
         self.on_membership: Callable[[Membership], None] = lambda membership: None

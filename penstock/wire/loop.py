@@ -13,6 +13,7 @@ import selectors
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from penstock.cores import cores
@@ -90,6 +91,8 @@ class Loop:
         self._is_empty = threading.Event()  # there is nothing to read any more
         self._awake_secs = awake_secs()
         self._is_brisk = False  # the last wait was shorter than that
+        # Gets a function that reads from several readers, so that what their messages ask for can run together.
+        self.together: Callable[[Callable[[], None]], None] = lambda read: read()
         self.awake = 0.0  # seconds of processor time in which it waited
 
     def add(self, reader: Readable) -> None:
@@ -143,6 +146,12 @@ class Loop:
         if not ready:
             ready = self._selector.select(timeout)
             self._is_brisk = time.perf_counter() - began < self._awake_secs
+        if len(ready) > 1:
+            self.together(lambda: self._read(ready))
+        else:
+            self._read(ready)
+
+    def _read(self, ready: list[Any]) -> None:
         for key, _ in ready:
             reader = self._readers.get(key.fd)
             if reader is not None:

@@ -18,7 +18,7 @@ from penstock.errors import FailedPreconditionError, InternalError, OpError
 from penstock.memory import give_back_freed
 from penstock.wire.messages import RunGraph
 from penstock.worker.executor import Executable
-from penstock.worker.needs import Need, Other, Tensors
+from penstock.worker.needs import FEWEST, Company, Need, Other, Tensors
 from penstock.worker.step import Step
 
 QUICK = 0.01  # seconds: a graph that took no longer runs in the thread that brings its tensors
@@ -37,9 +37,30 @@ class Registered:
 
 
 class RunQueue(threading.local):
-    """Holds the steps that this thread has to run, one after the other. None begins inside another one."""
+    """Holds the steps that this thread has to run, one after the other. None begins inside another one.
+
+    Some meet before an instruction that can be run for all of them. It is, when no other step could join them.
+    """
 
     pending: deque[Callable[[], None]] | None = None  # None while the thread runs no step
+
+    def __init__(self) -> None:
+        self._meetings: dict[Company, list[Driver]] = {}
+
+    def has_company(self) -> bool:
+        """Tells if the step that runs now may meet enough others."""
+        return len(self.pending or ()) + sum(map(len, self._meetings.values())) >= FEWEST - 1
+
+    def meet(self, company: Company, driver: Driver) -> None:
+        """Has a step wait for others that are about to run the same."""
+        self._meetings.setdefault(company, []).append(driver)
+
+    def collect(self, act: Callable[[], None]) -> None:
+        """Runs `act` at once, and then what it put into the queue."""
+        if self.pending is None:
+            self.run(act)
+        else:
+            act()
 
     def run(self, act: Callable[[], None]) -> None:
         """Runs `act`, then all that it put into the queue. Inside another `run` it only puts `act` into the queue."""
@@ -54,14 +75,35 @@ class RunQueue(threading.local):
 
     def _run_all(self, pending: deque[Callable[[], None]]) -> None:
         try:
-            while pending:
-                pending.popleft()()
+            while pending or self._meetings:
+                if pending:
+                    pending.popleft()()
+                else:
+                    _run_together(*self._meetings.popitem())
         finally:
-            if pending:  # one has failed, and the others must still run
+            if pending or self._meetings:  # one has failed, and the others must still run
                 self._run_all(pending)
 
 
 run_queue = RunQueue()
+
+
+def _run_together(company: Company, drivers: list[Driver]) -> None:
+    """Runs the instruction before which these steps have met, and has them go on."""
+    while drivers:
+        began = time.perf_counter()
+        try:
+            count = company.run([driver.values for driver in drivers])
+        except BaseException as error:  # nothing has changed, and each meets its own error
+            logging.debug("%d steps do not run together: %s", len(drivers), error)
+            count = 0
+        if not count:
+            break
+        for driver in drivers[:count]:
+            driver.go_on_after((time.perf_counter() - began) / count)
+        drivers = drivers[count:]
+    for driver in drivers:
+        driver.go_on_alone()
 
 
 class Driver:
@@ -77,6 +119,7 @@ class Driver:
         "_is_running",
         "_is_woken",
         "_lock",
+        "_may_meet",
         "_number",
         "_on_done",
         "_results",
@@ -84,9 +127,9 @@ class Driver:
         "_spent",
         "_step",
         "_times",
-        "_values",
         "_wants_ahead",
         "_worker",
+        "values",
     )
 
     def __init__(self, worker: Any, graph: Registered, request: RunGraph, step: Step, on_done: OnDone) -> None:
@@ -101,11 +144,12 @@ class Driver:
         self._lock = threading.Lock()
         self._is_running = False  # a thread has the step, or it has ended
         self._is_woken = False  # what it waited for may be there
+        self._may_meet = step.commit is None and step.timings is None
         self._begin(request.begun)
 
     def _begin(self, begun: int = 0) -> None:
         self._at = 1 if begun else 0  # what the first instruction sends came ahead
-        self._values: list[Any] | None = None
+        self.values: list[Any] = []  # until the first instruction runs
         self._results: list[Any] = []
         self._spent = 0.0  # seconds of work
         updates = self._worker.counters.updates
@@ -130,6 +174,7 @@ class Driver:
     def _go_on(self) -> None:
         """Runs the step until it ends or has nobody who could go on with it."""
         self._step.wake = self.wake
+        self._step.has_company = self._may_meet and run_queue.has_company()
         while self._was_woken():
             try:
                 need = self._proceed()
@@ -144,11 +189,27 @@ class Driver:
             if need is Other.THREAD:
                 self._give_thread()
                 return
+            if isinstance(need, Company):
+                run_queue.meet(need, self)
+                return
             if isinstance(need, Tensors):
                 if self._step.rendezvous.ready(need.keys, self.wake):
                     self._is_woken = True  # they have come meanwhile
             else:
                 self._step.rendezvous.on_cancel(self.wake)  # the resource wakes it, too
+
+    def go_on_after(self, seconds: float) -> None:
+        """Goes on after an instruction that was run for several steps, of which this one's part took so long."""
+        self._at += 1
+        self._spent += seconds
+        self._is_woken = True
+        run_queue.run(self._go_on)
+
+    def go_on_alone(self) -> None:
+        """Goes on at the instruction that could not be run for several steps."""
+        self._may_meet = False
+        self._is_woken = True
+        run_queue.run(self._go_on)
 
     def _was_woken(self) -> bool:
         """Tells if this thread has to go on with the step. If not, it leaves the step to the one that wakes it."""
@@ -162,7 +223,7 @@ class Driver:
 
     def _run_to_end(self) -> None:
         """Runs the step to its end, and blocks this thread where an instruction waits."""
-        self._step.wake = None
+        self._step.wake, self._step.has_company = None, False
         try:
             self._proceed()
         except BaseException as error:
@@ -174,11 +235,11 @@ class Driver:
         """Runs instructions, and returns what the next one needs, or None after the last."""
         began, waited = time.perf_counter(), self._step.waited
         executable = self._graph.executable
-        if self._values is None:
-            self._values = executable.begin(self._fed)
-        self._at, need = executable.proceed(self._values, self._step, self._at)
+        if not self.values:
+            self.values = executable.begin(self._fed)
+        self._at, need = executable.proceed(self.values, self._step, self._at)
         if need is None:
-            self._results = executable.results(self._values)
+            self._results = executable.results(self.values)
             if self._wants_ahead:
                 self._look_ahead()
         self._spent += time.perf_counter() - began - (self._step.waited - waited)
@@ -215,7 +276,7 @@ class Driver:
 
     def _finish(self, results: list[Any] | None, error: OpError | None) -> None:
         self._worker.end_step(self._number)
-        self._values, self._results, self._fed = None, [], ()
+        self.values, self._results, self._fed = [], [], ()
         if self._graph.runs <= 1 and self._graph.executable.overwrites_huge:
             give_back_freed()  # programs initialise and restore once, and training needs less memory
         if error is not None:

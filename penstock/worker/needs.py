@@ -9,6 +9,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+FEWEST = 3  # steps that meet: for fewer one call takes as long as a call for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,4 +28,15 @@ class Other(enum.Enum):
     THREAD = "a thread of its own, since it blocks or takes long"
 
 
-Need = Tensors | Other
+class Company:
+    """The other steps that the thread has at hand: some may be about to run the same instruction."""
+
+    def run(self, every: Sequence[list[Any]]) -> int:
+        """Runs the instruction for the first of the steps that have these values, and returns for how many.
+
+        It returns 0 if each of them should run it by itself. If it raises an error, nothing has changed.
+        """
+        raise NotImplementedError
+
+
+Need = Tensors | Company | Other

@@ -61,8 +61,7 @@ class SegmentCall:
             self._leave_to_host(values)
         if self._pieces is None:
             try:
-                self._tiers(values, step)
-                return None
+                return self._tiers(values, step)
             except NotTraceable as error:
                 self._pieces = self._cut(error)
             except NeedsThread:

@@ -27,6 +27,7 @@ class Step:
         "commit",
         "deadline",
         "drawn",
+        "has_company",
         "outbox",
         "rendezvous",
         "requester",
@@ -43,6 +44,7 @@ class Step:
         self.drawn: dict[str, np.ndarray] = {}  # random keys of this step, by node name
         # Has the step go on after an instruction has returned what it needs. None: instructions block their thread.
         self.wake: Callable[[], None] | None = None
+        self.has_company = False  # its thread has more steps at hand, and an instruction may return Company
         self.rendezvous: Rendezvous = _NOWHERE  # tensors of other tasks arrive here
         self.outbox: Outbox = _TO_NOBODY  # what is sent to other tasks goes here
         self.requester: Any = None  # the route to the master, if that is in another process

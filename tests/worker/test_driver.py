@@ -8,20 +8,20 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import CancelledError, OpError
+from penstock.errors import CancelledError, InternalError, OpError
 from penstock.kernel.waiting import Suspended, Waitable
 from penstock.wire.messages import RunGraph
 from penstock.worker.devices import local_devices
-from penstock.worker.driver import Driver, Registered, RunQueue
+from penstock.worker.driver import Driver, Registered, RunQueue, run_queue
 from penstock.worker.executor import Executable
-from penstock.worker.needs import Need, Other, Tensors
+from penstock.worker.needs import Company, Need, Other, Tensors
 from penstock.worker.rendezvous import Rendezvous
 from penstock.worker.step import Step
 from penstock.worker.worker import Worker
@@ -45,11 +45,30 @@ class Gate(Waitable):
             self._wait(lambda: self.is_open, step, again=lambda: self.is_open)
 
 
+class Meeting(Company):
+    """Runs an instruction for as many of the steps that have met as it likes, or for none."""
+
+    def __init__(self, name: str, dice: random.Random) -> None:
+        self.name = name
+        self.dice = dice
+        self.ran = 0
+
+    def run(self, every: Sequence[list[Any]]) -> int:
+        if self.dice.random() < 0.1:
+            raise InternalError("this cannot be run for several steps")
+        count = self.dice.randint(0, len(every))
+        for values in every[:count]:
+            values.append(self.name)
+        self.ran += count
+        return count
+
+
 class Instruction:
     """Notes that it has run, after it has had what it needs."""
 
     blocks = writes = False
     out_slots = ()
+    company: Meeting
 
     def __init__(self, kind: str, key: int) -> None:
         self.kind = kind
@@ -70,6 +89,8 @@ class Instruction:
                 return Other.CHANGE
         elif self.kind == "compile" and step.wake is not None:
             return Other.THREAD
+        elif self.kind == "meet" and step.has_company:
+            return self.company
         values.append(self.name)
         return None
 
@@ -165,6 +186,41 @@ def test_a_step_that_is_cancelled_anywhere_answers_once(kinds: list[str], dice: 
         ((results, error),) = found.answers
         assert results == found.names() if error is None else isinstance(error, CancelledError)
         assert found.script.ran == found.names()[: len(found.script.ran)]
+
+
+def _met(dice: random.Random, steps: int, kinds: list[str], is_cancelled: bool = False) -> int:
+    """Runs steps of the same script in this thread, many at a time. Returns how many instructions ran for several."""
+    with contextlib.ExitStack() as opened:
+        every = [opened.enter_context(running(kinds)) for _ in range(steps)]
+        meetings = [Meeting(name, dice) for name in every[0].names()]
+        for found in every:
+            for instruction, meeting in zip(found.script.instructions, meetings, strict=True):
+                instruction.company = meeting
+        events = [event for found in every for event in found.events()]
+        if is_cancelled:
+            events.append(lambda: every[0].worker.cancel(STEP))
+        dice.shuffle(events)
+        while events:
+            together, events = events[: (count := dice.randint(1, 8))], events[count:]
+            run_queue.collect(lambda together=together: [event() for event in together])  # type: ignore[misc]
+        for found in every:
+            assert found.answered.wait(DEADLINE)
+            ((results, error),) = found.answers
+            assert results == found.names() if error is None else is_cancelled and found is every[0]
+            assert found.script.ran == found.names()[: len(found.script.ran)]
+        return sum(meeting.ran for meeting in meetings)
+
+
+@given(st.lists(st.sampled_from(["meet", "receive", "compile"]), min_size=1, max_size=4), st.booleans(), st.randoms())
+@settings(max_examples=60)
+def test_steps_that_meet_run_each_instruction_once(kinds: list[str], is_cancelled: bool, dice: random.Random) -> None:
+    _met(dice, steps=dice.randint(3, 6), kinds=kinds, is_cancelled=is_cancelled)
+
+
+def test_steps_at_hand_run_an_instruction_together() -> None:
+    dice = random.Random(1)
+    assert sum(_met(dice, steps=5, kinds=["meet", "compute", "meet"]) for _ in range(20)) > 40
+    assert not any(_met(dice, steps=2, kinds=["meet", "compute", "meet"]) for _ in range(20))
 
 
 def test_a_step_that_has_ended_is_freed_without_the_garbage_collector() -> None:

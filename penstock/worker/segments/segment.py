@@ -117,15 +117,20 @@ class Segment:
     def _jit(self, static: Sequence[np.ndarray]) -> Callable[..., Any]:
         traced = self.traced(static)
 
-        def segment(updated: Any, read: Any, inputs: Any, constants: Any, keys: Any) -> Any:
+        def segment(updated: Any, read: Any, every: Any, constants: Any, keys: Any) -> Any:
             if _caller.quick:
                 raise NeedsThread  # compiling takes long
-            inputs = inputs.split() if isinstance(inputs, Bundle) else inputs
+            every = [inputs.split() if isinstance(inputs, Bundle) else inputs for inputs in every]
             # Here and not in `traced`, which others trace without compiling it: this is about what is compiled next.
-            this_thread.traced = self.program, [*map(shape_text, inputs), *map(value_text, static)]
-            new, outputs, *others = traced(self._blocks.split(updated), read, inputs, constants, keys)
+            this_thread.traced = this_thread.program, [*map(shape_text, every[0]), *map(value_text, static)]
             sent = self.plan.sent if self.platform == "cpu" else ()
-            return self._blocks.joined(new), bundled(outputs, sent, joined), *others
+            new, results, others = self._blocks.split(updated), [], [None]
+            for inputs in every:
+                new, outputs, *others = traced(new, read, inputs, constants, keys)
+                results.append(bundled(outputs, sent, joined))
+            if len(every) > 1 and others[-1] is not None:
+                raise NotTraceable("a step whose check fails would undo the others")
+            return self._blocks.joined(new), results, *others
 
         compiled: Callable[..., Any] = self.jitted(segment)
         return compiled
@@ -222,19 +227,24 @@ class Segment:
 
     def __call__(self, values: list[Any], drawn: dict[str, np.ndarray], quick: bool = False) -> None:
         """Runs the segment. With `quick` it raises NeedsThread if it would have to compile."""
+        self.run_for([values], drawn, quick)
+
+    def run_for(self, every: Sequence[list[Any]], drawn: dict[str, np.ndarray], quick: bool) -> None:
+        """Runs the segment for steps that have these values, one after the other."""
         _caller.quick, this_thread.program = quick, self.program
-        compiled = self._compiled or self._function(values)
+        compiled = self._compiled or self._function(every[0])
         lent: list[weakref.ref[Any]] = []
-        inputs = self._bundled(self._inputs(values, lent))
-        outputs: Any = self.run(compiled, inputs, drawn)
+        inputs = [self._bundled(self._inputs(values, lent)) for values in every]
+        results: Any = self.run(compiled, inputs, drawn)
         if lent:
             del inputs
-            jax.block_until_ready(outputs)
+            jax.block_until_ready(results)
             let_go(self.jax_device, lent)
-        if outputs.__class__ is Bundle:
-            outputs = outputs.split()
-        for slot, value in zip(self.out_slots, outputs, strict=True):
-            values[slot] = value
+        for values, outputs in zip(every, results, strict=True):
+            if outputs.__class__ is Bundle:
+                outputs = outputs.split()
+            for slot, value in zip(self.out_slots, outputs, strict=True):
+                values[slot] = value
 
     def run(
         self,
@@ -281,11 +291,12 @@ class Segment:
         """Returns the shapes and types of the arguments of the segment as a function that jax can trace."""
         return _forms(self._arguments(values))
 
-    def to_compile(self, values: list[Any]) -> tuple[Any, Any]:
-        """Returns the function for these values, and the shapes and types of its arguments."""
+    def to_compile(self, values: list[Any], steps: int = 1) -> tuple[Any, Any]:
+        """Returns the function for these values, and the shapes and types of its arguments for so many steps."""
         updated, read, inputs, *others = self._arguments(values)
         packed = jax.eval_shape(self._blocks.joined, _forms(updated))
-        return self._compiled or self._function(values), (packed, *_forms((read, self._bundled(inputs), *others)))
+        every = [self._bundled(inputs)] * steps
+        return self._compiled or self._function(values), (packed, *_forms((read, every, *others)))
 
     def _run(
         self,

@@ -33,10 +33,12 @@ from penstock.kernel.types import interpreting
 from penstock.kernel.waiting import NeedsThread
 from penstock.memory import without_collecting
 from penstock.worker.kinds import written_positions
+from penstock.worker.needs import Company
 from penstock.worker.segments.compilation import in_background
 from penstock.worker.segments.op_programs import TooMuchWork
 from penstock.worker.segments.segment import Segment
 from penstock.worker.segments.stored_programs import Bounds
+from penstock.worker.segments.together import Together
 from penstock.worker.segments.traced import Sizes, Traced, bound_for, pattern_of, shapes_of
 from penstock.worker.step import Step
 
@@ -100,8 +102,9 @@ class Tiers:
         self._lock = threading.Lock()  # steps may come from several threads
         self._seen: dict[Any, _Seen] = {}
         self._counts: dict[Any, int] = {}  # number of shapes, by the other things that code is specialised on
-        self._exact: set[Any] = set()  # shapes that have code of their own
-        self._traced: dict[Any, Traced] = {}  # likewise
+        # Shapes that have code of their own, and what runs that for several steps, if that pays.
+        self._exact: dict[Any, Together | None] = {}
+        self._traced: dict[Any, Traced] = {}  # by those other things
         self._traces = 0
         self._tracing = threading.Lock()
         self._asked: set[Any] = set()  # padded code that is being compiled
@@ -110,8 +113,8 @@ class Tiers:
         self._settled: Any = None  # the shapes of a run that is too small to ever be compiled
         self._updates: Callable[[list[Any]], bool] | None = None  # runs it then, if it only updates variables
 
-    def __call__(self, values: list[Any], step: Step) -> None:
-        """Runs the segment. Raises NotTraceable if it has to be cut first."""
+    def __call__(self, values: list[Any], step: Step) -> Company | None:
+        """Runs the segment, or returns what runs it for several steps. Raises NotTraceable if it must be cut first."""
         for slot, largest in self._loop_bounds.items():
             self._loop_bounds[slot] = values[slot] = _similar_bound(values[slot], largest)
         shapes, known = self._form(values)
@@ -119,11 +122,14 @@ class Tiers:
             if self._updates is None or not self._updates([values[s] for s in self._input_slots]):
                 with interpreting():
                     self._run_nodes(values, step)
-            return
+            return None
         if (shapes, known) in self._exact:
+            together = self._exact[shapes, known]
+            if together is not None and step.has_company:
+                return together
             self._may_interpret = self._may_interpret and not self._is_large
             self.segment(values, step.drawn, step.wake is not None)
-            return
+            return None
         if self.failure is not None:
             raise self.failure
         seen = self._noted(shapes, known)
@@ -135,7 +141,7 @@ class Tiers:
             traced.run(bounds, sizes, values, step)
         elif not self._interpreted(traced, sizes, values, step):
             self._compile_now(shapes, known, traced, sizes, values, step)
-            return
+            return None
         took = time.perf_counter() - began
         seen.seconds += took
         if bounds is None:
@@ -143,6 +149,7 @@ class Tiers:
             self._quickest = min(took, self._quickest)
         if self._may_compile:
             self._prepare(shapes, known, seen, traced, sizes, bounds, values)
+        return None
 
     def _form(self, values: list[Any]) -> tuple[Shapes, Any]:
         """Returns the shapes of the inputs, and the values and kinds of lists that code is specialised on."""
@@ -302,7 +309,10 @@ class Tiers:
                 traced.run(bounds, sizes, values, step)
                 return
         self.segment(values, step.drawn, step.wake is not None)
-        self._exact.add((shapes, known))
+        self._add_exact(shapes, known)
+
+    def _add_exact(self, shapes: Shapes, known: Any) -> None:
+        self._exact[shapes, known] = Together(self.segment) if Together.pays(self.segment) else None
 
     def _prepare(
         self,
@@ -348,7 +358,7 @@ class Tiers:
             except NotTraceable as error:
                 self.failure = error
             else:
-                self._exact.add((shapes, known))
+                self._add_exact(shapes, known)
 
         in_background(compile_exact, self.segment.name, self.segment.program.log)
 

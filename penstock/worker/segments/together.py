@@ -1,0 +1,71 @@
+"""Small updates that wait at the same time run in one call of XLA, one after the other.
+
+With many workers a parameter server has several steps at hand whenever it looks. What a call costs besides the update
+itself is then paid once for all of them, and the variables stay in the processor's caches meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.graph.checks import NotTraceable
+from penstock.worker.needs import FEWEST, Company
+from penstock.worker.segments.compilation import Program, in_background
+from penstock.worker.segments.segment import Segment
+
+MOST = 8  # steps in one call
+OFTEN = 20  # so many times steps must have met in the same number before code is compiled for that
+MOST_BYTES = 1 << 22  # of the variables: with more the update itself takes nearly all of the time
+
+
+class Together(Company):
+    """Runs a segment for several steps whose inputs have the same shapes.
+
+    >>> Together(segment).run([values_of_one_step, values_of_another])
+    """
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._met: Counter[int] = Counter()  # how often so many steps met for which there is no code
+        self._counts: set[int] = set()  # numbers of steps for which there is code
+
+    @staticmethod
+    def pays(segment: Segment) -> bool:
+        """Tells if it may be run for several steps, and if that saves time."""
+        if segment.platform != "cpu" or segment.random or segment.plan.static or segment.assigned:
+            return False
+        return 0 < sum(variable.declared_bytes for variable in segment.updated_variables) <= MOST_BYTES
+
+    def run(self, every: Sequence[list[Any]]) -> int:
+        count = self._count(min(len(every), MOST), every[0])
+        if count:
+            self._segment.run_for(every[:count], {}, quick=True)
+        return count
+
+    def _count(self, wanted: int, values: list[Any]) -> int:
+        """Returns for how many steps of those `wanted` there is code, and has code compiled that is missing."""
+        if wanted < FEWEST:
+            return 0
+        if wanted in self._counts:
+            return wanted
+        self._met[wanted] += 1
+        if self._met[wanted] == OFTEN:
+            self._prepare(wanted, values)
+        return max((count for count in self._counts if count <= wanted), default=0)
+
+    def _prepare(self, count: int, values: list[Any]) -> None:
+        segment = self._segment
+        program = Program(segment.program.log, segment.name, kind="together")
+        compiled, forms = segment.to_compile(values, count)
+
+        def compile_together() -> None:
+            try:
+                with program.compiling():
+                    segment.compile(compiled, forms)
+            except NotTraceable:
+                return  # a check in it may fail, which must leave the other steps alone
+            self._counts.add(count)
+
+        in_background(compile_together, segment.name, segment.program.log)
