@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import weakref
 from collections import deque
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from penstock.cores import cores
 from penstock.data.fuse import fuse
 from penstock.data.nodes import Closure, Element, Node
 from penstock.data.position import closures_of
@@ -310,7 +310,7 @@ def outcome(iterator: Iterator[Any], scope: Scope) -> tuple[Any, Exception | Non
 
 def workers(parallel: int) -> int:
     """The number of threads for `parallel` calls; -1 means one per CPU."""
-    return min(parallel if parallel > 0 else os.cpu_count() or 1, MAX_THREADS)
+    return min(parallel if parallel > 0 else cores(), MAX_THREADS)
 
 
 def called(function: Function) -> Callable[[Element], Element]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from penstock.cores import cores
 from penstock.eager.function import functions_run_eagerly, run_functions_eagerly
 from penstock.eager.runtime import runtime
 from penstock.graph.device import DeviceSpecV2
@@ -161,7 +162,7 @@ def set_intra_op_parallelism_threads(num_threads: int) -> None:
     """Sets the number of threads of one operation."""
     if num_threads != _Threads.intra_op:
         _before_start("Intra op parallelism")
-        os.environ["NPROC"] = str(num_threads or os.cpu_count() or 1)  # XLA reads it when it starts its threads
+        os.environ["NPROC"] = str(num_threads or cores())  # XLA reads it when it starts its threads
         _Threads.intra_op = num_threads
 
 

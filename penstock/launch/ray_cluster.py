@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from penstock.cores import cores
 from penstock.launch.cluster import LaunchError, Task
 from penstock.launch.ray_bundles import Amounts, misfit
 
@@ -78,8 +79,7 @@ def require_answer(address: str) -> None:
 
 def cpus_here(tasks: int, given: bool) -> int:
     """The CPUs of a cluster on this machine. If the tasks have not asked for any number, all fit."""
-    cores = os.cpu_count() or 1
-    return cores if given else max(cores, tasks)
+    return cores() if given else max(cores(), tasks)
 
 
 def nodes(ray: Any) -> dict[str, tuple[str, Amounts]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from jax._src import xla_bridge
 
 from penstock import logging
 from penstock.graph.device import DeviceSpecV2
@@ -70,7 +71,8 @@ def use_threads(count: int) -> None:
     Tasks that share a machine lose more by contending threads than they gain: on two cores the gradient of a small
     network takes 1.4 ms of processor time with two threads and 0.8 ms with one.
     """
-    os.environ.setdefault("NPROC", str(count))  # XLA reads it when it starts its threads
+    if not xla_bridge.backends_are_initialized():
+        os.environ.setdefault("NPROC", str(count))  # XLA reads it when it starts its threads
     # A step waits for its results anyway, and a second thread would make that slower.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 

@@ -197,3 +197,14 @@ def test_tasks_with_other_numbers_of_threads_compile_for_themselves(tmp_path):
     few, many = (start(tmp_path, _SMALL_PROGRAM, NPROC=threads) for threads in ("1", "3"))
     assert result(few)[1] == result(many)[1] == 0
     assert result(start(tmp_path, _SMALL_PROGRAM, NPROC="3"))[1] > 0
+
+
+@pytest.mark.parametrize(("before", "threads"), [("jax.devices()", "None"), ("", "1")])
+def test_threads_are_not_chosen_once_xla_has_started(before, threads):
+    """A task with threads that XLA does not have would keep its programs in another's place."""
+    program = f"import os, jax; {before}\nfrom penstock.worker.devices import use_threads\nuse_threads(1)\n"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    environment.pop("NPROC", None)
+    command = [sys.executable, "-c", program + "print(os.environ.get('NPROC'))"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=True)
+    assert ran.stdout.strip() == threads
