@@ -18,7 +18,7 @@ from penstock.errors import FailedPreconditionError, InternalError, OpError
 from penstock.memory import give_back_freed
 from penstock.wire.messages import RunGraph
 from penstock.worker.executor import Executable
-from penstock.worker.needs import FEWEST, Company, Need, Other, Tensors
+from penstock.worker.needs import Company, Need, Other, Tensors
 from penstock.worker.step import Step
 
 QUICK = 0.01  # seconds: a graph that took no longer runs in the thread that brings its tensors
@@ -48,8 +48,8 @@ class RunQueue(threading.local):
         self._meetings: dict[Company, list[Driver]] = {}
 
     def has_company(self) -> bool:
-        """Tells if the step that runs now may meet enough others."""
-        return len(self.pending or ()) + sum(map(len, self._meetings.values())) >= FEWEST - 1
+        """Tells if the step that runs now may meet others."""
+        return bool(self.pending or self._meetings)
 
     def meet(self, company: Company, driver: Driver) -> None:
         """Has a step wait for others that are about to run the same."""

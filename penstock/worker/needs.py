@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-FEWEST = 3  # steps that meet: for fewer one call takes as long as a call for each
-
 
 @dataclass(frozen=True, slots=True)
 class Tensors:

@@ -116,24 +116,28 @@ class Segment:
 
     def _jit(self, static: Sequence[np.ndarray]) -> Callable[..., Any]:
         traced = self.traced(static)
+        sent = self.plan.sent if self.platform == "cpu" else ()
+
+        def step(updated: Any, read: Any, inputs: Any, constants: Any, keys: Any) -> Any:
+            new, outputs, *others = traced(self._blocks.split(updated), read, _apart(inputs), constants, keys)
+            return self._blocks.joined(new), bundled(outputs, sent, joined), *others
+
+        step = self.in_one_kernel(step)
 
         def segment(updated: Any, read: Any, every: Any, constants: Any, keys: Any) -> Any:
             if _caller.quick:
                 raise NeedsThread  # compiling takes long
-            every = [inputs.split() if isinstance(inputs, Bundle) else inputs for inputs in every]
             # Here and not in `traced`, which others trace without compiling it: this is about what is compiled next.
-            this_thread.traced = this_thread.program, [*map(shape_text, every[0]), *map(value_text, static)]
-            sent = self.plan.sent if self.platform == "cpu" else ()
-            new, results, others = self._blocks.split(updated), [], [None]
+            this_thread.traced = this_thread.program, [*map(shape_text, _apart(every[0])), *map(value_text, static)]
+            results, others = [], [None]
             for inputs in every:
-                new, outputs, *others = traced(new, read, inputs, constants, keys)
-                results.append(bundled(outputs, sent, joined))
+                updated, outputs, *others = step(updated, read, inputs, constants, keys)
+                results.append(outputs)
             if len(every) > 1 and others[-1] is not None:
                 raise NotTraceable("a step whose check fails would undo the others")
-            return self._blocks.joined(new), results, *others
+            return updated, results, *others
 
-        compiled: Callable[..., Any] = self.jitted(segment)
-        return compiled
+        return self.jitted(segment)
 
     def traced(self, static: Sequence[np.ndarray]) -> Callable[..., Any]:
         """Returns the segment as a function that jax can trace; `static` are the values that it is specialised on."""
@@ -144,10 +148,13 @@ class Segment:
 
         return segment
 
-    def jitted(self, function: Callable[..., Any]) -> Any:
+    def in_one_kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that jax can trace to run it as one kernel, if it is a small update on the CPU."""
+        is_update = self.platform == "cpu" and self.updated and len(self.plan.nodes) <= MANY_NODES
+        return as_one_kernel(function) if is_update else function
+
+    def jitted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function of a segment's arguments, jitted for its device. The first argument is donated."""
-        if self.platform == "cpu" and self.updated and len(self.plan.nodes) <= MANY_NODES:
-            function = as_one_kernel(function)
         return jax.jit(function, donate_argnums=(0,), compiler_options=compiler_options(self.platform))
 
     def compile(self, jitted: Any, forms: Sequence[Any]) -> Any:
@@ -377,6 +384,10 @@ class Segment:
         text = str(error)
         kind = ResourceExhaustedError if "RESOURCE_EXHAUSTED" in text else InternalError
         return kind(None, self.name, f"Segment at '{self.name}': {text}")
+
+
+def _apart(inputs: Any) -> Any:
+    return inputs.split() if isinstance(inputs, Bundle) else inputs
 
 
 def _forms(arguments: Any) -> Any:

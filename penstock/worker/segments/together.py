@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.graph.checks import NotTraceable
-from penstock.worker.needs import FEWEST, Company
+from penstock.worker.needs import Company
 from penstock.worker.segments.compilation import Program, in_background
 from penstock.worker.segments.segment import Segment
 
@@ -46,7 +46,7 @@ class Together(Company):
 
     def _count(self, wanted: int, values: list[Any]) -> int:
         """Returns for how many steps of those `wanted` there is code, and has code compiled that is missing."""
-        if wanted < FEWEST:
+        if wanted == 1:
             return 0
         if wanted in self._counts:
             return wanted

@@ -191,7 +191,7 @@ class _Padded:
 
         forms = [*jax.tree.leaves((updated, read, inputs, constants, keys)), *sizes.values()]
         call = traced.stored.function(tuple(bounds.values()), of_leaves, forms)
-        jitted = traced.segment.jitted(segment)
+        jitted = traced.segment.jitted(traced.segment.in_one_kernel(segment))
         self._program = Program(traced.segment.program.log, traced.segment.name, kind="padded")
         with self._program.compiling():
             this_thread.traced = self._program, [str(list(shape)) for shape in self._shapes]

@@ -110,7 +110,7 @@ def _warm(server: Server, sessions: int) -> None:
     assert wait_idle(DEADLINE)
 
 
-@pytest.mark.parametrize("sessions", [3, 5, 11])
+@pytest.mark.parametrize("sessions", [2, 5, 11])
 def test_updates_at_once_do_what_they_do_one_after_the_other(
     served: Callable[[Build, int], Server], sessions: int
 ) -> None:
@@ -125,19 +125,19 @@ def test_updates_at_once_do_what_they_do_one_after_the_other(
         assert counts == [alone.update(x)[0] for x in fed]
         assert counts == list(range(2 + k * sessions, 2 + (k + 1) * sessions))
     for ours, theirs in zip(server.state(), alone.state(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_code_is_compiled_for_as_many_as_meet(served: Callable[[Build, int], Server]) -> None:
     server = served(momentum, 6)
     server.init()
     for _ in range(2 * together.OFTEN):
-        server.update(0.0, 0.0)
+        server.update(0.0)
     assert wait_idle(DEADLINE)
-    assert server.programs() == 0  # for two it does not pay
-    for sessions in (4, 6):
+    assert server.programs() == 0
+    for programs, sessions in enumerate((4, 2, 6), start=1):
         _warm(server, sessions)
-    assert server.programs() == 2
+        assert server.programs() == programs
 
 
 def test_steps_with_other_shapes_do_not_run_in_one_call(served: Callable[[Build, int], Server]) -> None:
