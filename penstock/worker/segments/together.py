@@ -15,7 +15,7 @@ from penstock.worker.needs import Company
 from penstock.worker.segments.compilation import Program, in_background
 from penstock.worker.segments.segment import Segment
 
-MOST = 8  # steps in one call
+COUNTS = (8, 4, 2)  # of steps in one call, which code is compiled for
 OFTEN = 20  # so many times steps must have met in the same number before code is compiled for that
 MOST_BYTES = 1 << 22  # of the variables: with more the update itself takes nearly all of the time
 
@@ -39,21 +39,15 @@ class Together(Company):
         return 0 < sum(variable.declared_bytes for variable in segment.updated_variables) <= MOST_BYTES
 
     def run(self, every: Sequence[list[Any]]) -> int:
-        count = self._count(min(len(every), MOST), every[0])
+        fitting = [count for count in COUNTS if count <= len(every)]
+        if fitting and fitting[0] not in self._counts:
+            self._met[fitting[0]] += 1
+            if self._met[fitting[0]] == OFTEN:
+                self._prepare(fitting[0], every[0])
+        count = next((count for count in fitting if count in self._counts), 0)
         if count:
             self._segment.run_for(every[:count], {}, quick=True)
         return count
-
-    def _count(self, wanted: int, values: list[Any]) -> int:
-        """Returns for how many steps of those `wanted` there is code, and has code compiled that is missing."""
-        if wanted == 1:
-            return 0
-        if wanted in self._counts:
-            return wanted
-        self._met[wanted] += 1
-        if self._met[wanted] == OFTEN:
-            self._prepare(wanted, values)
-        return max((count for count in self._counts if count <= wanted), default=0)
 
     def _prepare(self, count: int, values: list[Any]) -> None:
         segment = self._segment

@@ -128,14 +128,14 @@ def test_updates_at_once_do_what_they_do_one_after_the_other(
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_code_is_compiled_for_as_many_as_meet(served: Callable[[Build, int], Server]) -> None:
-    server = served(momentum, 6)
+def test_code_is_compiled_for_two_four_and_eight_once_as_many_meet(served: Callable[[Build, int], Server]) -> None:
+    server = served(momentum, 11)
     server.init()
     for _ in range(2 * together.OFTEN):
         server.update(0.0)
     assert wait_idle(DEADLINE)
     assert server.programs() == 0
-    for programs, sessions in enumerate((4, 2, 6), start=1):
+    for programs, sessions in enumerate((4, 2, 11), start=1):
         _warm(server, sessions)
         assert server.programs() == programs
 
