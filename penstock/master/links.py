@@ -43,7 +43,7 @@ from penstock.wire.messages import (
     Tensors,
 )
 from penstock.worker.cancellation import Cancellation
-from penstock.worker.driver import run_queue
+from penstock.worker.run_queue import run_queue
 from penstock.worker.step import Step
 from penstock.worker.timeline import encoded
 from penstock.worker.worker import Worker

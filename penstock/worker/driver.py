@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from penstock.memory import give_back_freed
 from penstock.wire.messages import RunGraph
 from penstock.worker.executor import Executable
 from penstock.worker.needs import Company, Need, Other, Tensors
+from penstock.worker.run_queue import run_queue
 from penstock.worker.step import Step
 
 QUICK = 0.01  # seconds: a graph that took no longer runs in the thread that brings its tensors
@@ -34,76 +34,6 @@ class Registered:
     writes: bool
     cost: float = float("inf")  # seconds that the last run took
     runs: int = 0
-
-
-class RunQueue(threading.local):
-    """Holds the steps that this thread has to run, one after the other. None begins inside another one.
-
-    Some meet before an instruction that can be run for all of them. It is, when no other step could join them.
-    """
-
-    pending: deque[Callable[[], None]] | None = None  # None while the thread runs no step
-
-    def __init__(self) -> None:
-        self._meetings: dict[Company, list[Driver]] = {}
-
-    def has_company(self) -> bool:
-        """Tells if the step that runs now may meet others."""
-        return bool(self.pending or self._meetings)
-
-    def meet(self, company: Company, driver: Driver) -> None:
-        """Has a step wait for others that are about to run the same."""
-        self._meetings.setdefault(company, []).append(driver)
-
-    def collect(self, act: Callable[[], None]) -> None:
-        """Runs `act` at once, and then what it put into the queue."""
-        if self.pending is None:
-            self.run(act)
-        else:
-            act()
-
-    def run(self, act: Callable[[], None]) -> None:
-        """Runs `act`, then all that it put into the queue. Inside another `run` it only puts `act` into the queue."""
-        if self.pending is not None:
-            self.pending.append(act)
-            return
-        self.pending = deque((act,))
-        try:
-            self._run_all(self.pending)
-        finally:
-            self.pending = None
-
-    def _run_all(self, pending: deque[Callable[[], None]]) -> None:
-        try:
-            while pending or self._meetings:
-                if pending:
-                    pending.popleft()()
-                else:
-                    _run_together(*self._meetings.popitem())
-        finally:
-            if pending or self._meetings:  # one has failed, and the others must still run
-                self._run_all(pending)
-
-
-run_queue = RunQueue()
-
-
-def _run_together(company: Company, drivers: list[Driver]) -> None:
-    """Runs the instruction before which these steps have met, and has them go on."""
-    while drivers:
-        began = time.perf_counter()
-        try:
-            count = company.run([driver.values for driver in drivers])
-        except BaseException as error:  # nothing has changed, and each meets its own error
-            logging.debug("%d steps do not run together: %s", len(drivers), error)
-            count = 0
-        if not count:
-            break
-        for driver in drivers[:count]:
-            driver.go_on_after((time.perf_counter() - began) / count)
-        drivers = drivers[count:]
-    for driver in drivers:
-        driver.go_on_alone()
 
 
 class Driver:

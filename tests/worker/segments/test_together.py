@@ -15,7 +15,7 @@ from penstock.passes.place import place
 from penstock.passes.prune import prune
 from penstock.wire.messages import RunGraph
 from penstock.worker.devices import local_devices
-from penstock.worker.driver import run_queue
+from penstock.worker.run_queue import run_queue
 from penstock.worker.segments import together
 from penstock.worker.segments.compilation import wait_idle
 from penstock.worker.worker import Worker
