@@ -41,8 +41,8 @@ class Compilation:
     """Describes one program that XLA compiled. `seconds` include tracing, lowering and XLA."""
 
     segment: str
-    kind: str  # "exact": for these shapes; "padded": for smaller ones, too; "together": for several steps; "operation":
-    # one of jax, of no segment
+    # "exact": for these shapes; "padded": for smaller ones, too; "together": for several steps; "operation": one of jax
+    kind: str
     shapes: str  # of its inputs
     seconds: float
     began: float  # by time.time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from penstock.errors import FailedPreconditionError, InvalidArgumentError, OpErr
 from penstock.passes.place import place
 from penstock.passes.prune import prune
 from penstock.wire.messages import RunGraph
+from penstock.worker import driver
 from penstock.worker.devices import local_devices
 from penstock.worker.run_queue import run_queue
 from penstock.worker.segments import together
@@ -89,7 +91,10 @@ class Server:
 
 
 @pytest.fixture
-def served(exact_tier: None, nothing_on_disk: None) -> Iterator[Callable[[Build, int], Server]]:
+def served(
+    exact_tier: None, nothing_on_disk: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Build, int], Server]]:
+    monkeypatch.setattr(driver, "QUICK", math.inf)  # else a step that was slow for once gets a thread of its own
     made: list[Server] = []
 
     def serve(build: Build, sessions: int) -> Server:
@@ -105,7 +110,7 @@ def served(exact_tier: None, nothing_on_disk: None) -> Iterator[Callable[[Build,
 def _warm(server: Server, sessions: int) -> None:
     """Has the sessions update at once until there is code for that."""
     server.init()
-    for _ in range(together.OFTEN + 3):
+    for _ in range(together.OFTEN + 5):
         server.update(*[0.0] * sessions)
     assert wait_idle(DEADLINE)
 
