@@ -132,12 +132,15 @@ class Driver:
         """Goes on after an instruction that was run for several steps, of which this one's part took so long."""
         self._at += 1
         self._spent += seconds
-        self._is_woken = True
-        run_queue.run(self._go_on)
+        self._go_on_later()
 
     def go_on_alone(self) -> None:
         """Goes on at the instruction that could not be run for several steps."""
         self._may_meet = False
+        self._go_on_later()
+
+    def _go_on_later(self) -> None:
+        """Has this thread, which has the step, go on with it after those that are at hand."""
         self._is_woken = True
         run_queue.run(self._go_on)
 
@@ -187,8 +190,7 @@ class Driver:
             self._times -= 1
             self._begin()
             self._step.drawn = {}
-            self._is_woken = True
-            run_queue.run(self._go_on)
+            self._go_on_later()
         elif results or self._step.outbox or self._step.ahead:
             self._finish(results, None)
         else:  # the answer carries no tensors, so that steps which this one has woken come first

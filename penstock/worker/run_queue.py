@@ -80,17 +80,17 @@ run_queue = RunQueue()
 
 def _run_together(company: Company, members: list[Member]) -> None:
     """Runs the instruction before which these steps have met, and has them go on."""
-    while members:
-        began = time.perf_counter()
-        try:
+    try:
+        while members:
+            began = time.perf_counter()
             count = company.run([member.values for member in members])
-        except BaseException as error:  # nothing has changed, and each meets its own error
-            logging.debug("%d steps do not run together: %s", len(members), error)
-            count = 0
-        if not count:
-            break
-        for member in members[:count]:
-            member.go_on_after((time.perf_counter() - began) / count)
-        members = members[count:]
-    for member in members:
-        member.go_on_alone()
+            if not count:
+                break
+            for member in members[:count]:
+                member.go_on_after((time.perf_counter() - began) / count)
+            members = members[count:]
+    except Exception as error:  # nothing has changed for those that are left, and each meets its own error
+        logging.debug("%d steps do not run together: %s", len(members), error)
+    finally:
+        for member in members:
+            member.go_on_alone()

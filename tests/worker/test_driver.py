@@ -69,7 +69,7 @@ class Instruction:
 
     blocks = writes = False
     out_slots = ()
-    company: Meeting
+    company: Company
 
     def __init__(self, kind: str, key: int) -> None:
         self.kind = kind
@@ -222,6 +222,20 @@ def test_steps_at_hand_run_an_instruction_together() -> None:
     dice = random.Random(1)
     assert sum(_met(dice, steps=5, kinds=["meet", "compute", "meet"]) for _ in range(20)) > 40
     assert not any(_met(dice, steps=1, kinds=["meet", "compute", "meet"]) for _ in range(20))
+
+
+def test_an_interrupt_of_a_joint_call_is_not_lost_and_neither_are_its_steps() -> None:
+    class Interrupted(Company):
+        def run(self, every: Sequence[list[Any]]) -> int:
+            raise KeyboardInterrupt
+
+    with running(["meet"]) as one, running(["meet"]) as other:
+        company = Interrupted()
+        for found in (one, other):
+            found.script.instructions[0].company = company
+        with pytest.raises(KeyboardInterrupt):
+            run_queue.collect(lambda: [found.driver.start() for found in (one, other)])  # type: ignore[func-returns-value]
+        assert [found.answers for found in (one, other)] == [[(["meet 0"], None)]] * 2
 
 
 def test_a_step_that_has_ended_is_freed_without_the_garbage_collector() -> None:

@@ -248,9 +248,7 @@ class Segment:
             jax.block_until_ready(results)
             let_go(self.jax_device, lent)
         for values, outputs in zip(every, results, strict=True):
-            if outputs.__class__ is Bundle:
-                outputs = outputs.split()
-            for slot, value in zip(self.out_slots, outputs, strict=True):
+            for slot, value in zip(self.out_slots, _apart(outputs), strict=True):
                 values[slot] = value
 
     def run(
@@ -386,8 +384,8 @@ class Segment:
         return kind(None, self.name, f"Segment at '{self.name}': {text}")
 
 
-def _apart(inputs: Any) -> Any:
-    return inputs.split() if isinstance(inputs, Bundle) else inputs
+def _apart(arrays: Any) -> Any:
+    return arrays.split() if arrays.__class__ is Bundle else arrays
 
 
 def _forms(arguments: Any) -> Any:

@@ -124,8 +124,7 @@ class Tiers:
                     self._run_nodes(values, step)
             return None
         if (shapes, known) in self._exact:
-            together = self._exact[shapes, known]
-            if together is not None and step.has_company:
+            if step.has_company and (together := self._exact[shapes, known]) is not None:
                 return together
             self._may_interpret = self._may_interpret and not self._is_large
             self.segment(values, step.drawn, step.wake is not None)
