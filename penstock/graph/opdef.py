@@ -106,6 +106,7 @@ class OpDef:
     blocking: bool = False  # waits for other steps or tasks, so it runs as late as possible
     can_suspend: bool = False  # a blocking op that waits on a `Waitable`: it need not block its thread
     takes_variables: bool = False  # a host op that receives variables as objects and reads them itself
+    elementwise: bool = False  # an update that computes each element of its variables from those in the same place
     default_name: str = ""
     static_of: Callable[[dict[str, Any]], frozenset[int]] | None = None  # like `static`, if it depends on the attrs
     wants: frozenset[str] = field(default_factory=frozenset)  # keyword-only parameters of the kernel
@@ -289,6 +290,7 @@ def op(
     blocking: bool = False,
     can_suspend: bool = False,
     takes_variables: bool = False,
+    elementwise: bool = False,
     default_name: str = "",
     static_of: Callable[[dict[str, Any]], frozenset[int]] | None = None,
     **types: Sequence[DType],
@@ -343,6 +345,7 @@ def op(
             blocking=blocking,
             can_suspend=can_suspend,
             takes_variables=takes_variables,
+            elementwise=elementwise,
             default_name=default_name or name,
             static_of=static_of,
             wants=frozenset(wants),

@@ -73,6 +73,7 @@ GATHERS = frozenset(("Gather", "GatherV2", "ResourceGather"))  # they take rows 
 SPLIT = "_split"
 WAVE = "_wave"  # attr of such a node: the wave in which all copies run
 
+VARIABLES = frozenset(("VarHandleOp", "Variable", "VariableV2"))
 _READS = {"ReadVariableOp": ("VarHandleOp",), "Identity": ("VariableV2", "Variable")}
 
 

@@ -68,7 +68,7 @@ class Cut:
         self._keys, self._shared, self._repeated = keys, shared, repeated
         self._members: dict[str, list[Node]] = {}
         self._received: dict[tuple[Node, int, str], Node] = {}
-        self._waves = _waves(subgraph.nodes)
+        self._waves = waves_of(subgraph.nodes)
         self._ragged = ragged_nodes(subgraph.nodes)
         self._copies: dict[Node, Node] = {}
         for node in subgraph.nodes:
@@ -152,7 +152,7 @@ class Cut:
         return Node(f"{source.name}/_recv_{index}", recv, received, (dtype,), device=device, order=source.order)
 
 
-def _waves(nodes: list[Node]) -> dict[Node, int]:
+def waves_of(nodes: list[Node]) -> dict[Node, int]:
     """Counts how often the way to each node goes from one task to another, at most.
 
     What a task receives may depend on what it has sent: then it comes in a later wave, and nothing of an earlier one

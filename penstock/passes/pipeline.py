@@ -17,6 +17,7 @@ from penstock.passes.barriers import move_barriers
 from penstock.passes.deal_ids import deal_ids
 from penstock.passes.gather_once import gather_once
 from penstock.passes.ir import Subgraph
+from penstock.passes.join import join_transfers, join_variables
 from penstock.passes.late_reads import read_late
 from penstock.passes.on_host import kernels_on_host, lists_on_host
 from penstock.passes.optimize import optimize
@@ -39,7 +40,14 @@ GRAPH: tuple[Pass, ...] = (optimize,)
 PLACED: tuple[Pass, ...] = (ask_once, gather_once, deal_ids, plan_lookups)
 
 # A worker, on its partition and on each body that it runs by itself.
-WORKER: tuple[Pass, ...] = (gather_before_segments, take_summed_rows, fuse_sparse_updates, rows_on_host, read_late)
+WORKER: tuple[Pass, ...] = (
+    gather_before_segments,
+    take_summed_rows,
+    fuse_sparse_updates,
+    rows_on_host,
+    join_variables,
+    read_late,
+)
 
 
 def replicas(added: int) -> tuple[Pass, ...]:
@@ -60,7 +68,8 @@ def placement(devices: Sequence[str], soft: bool, homes: Homes | None = None) ->
 def over_tasks(devices: Sequence[str], soft: bool, keys: Iterator[int], homes: Homes | None = None) -> tuple[Pass, ...]:
     """The master, then, if there are several tasks; `keys` numbers the Sends."""
     wish_for = (homes or Homes()).wish_for
-    return (move_barriers, sum_before_sending, partial(split, devices=devices, soft=soft, keys=keys, wish_for=wish_for))
+    last = partial(split, devices=devices, soft=soft, keys=keys, wish_for=wish_for)
+    return (move_barriers, sum_before_sending, last, join_transfers)
 
 
 def over_devices(

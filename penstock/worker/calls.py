@@ -25,7 +25,7 @@ from penstock.worker.owner import Owner as Executable
 from penstock.worker.owner import callable_body
 from penstock.worker.plan import Cuts, make_plan
 from penstock.worker.randomness import reserved
-from penstock.worker.resources import StoredVariable, placed
+from penstock.worker.resources import StoredVariable, locks_of, placed
 from penstock.worker.segments.segment import SMALL
 from penstock.worker.step import Step
 
@@ -255,7 +255,7 @@ class PlainCall(HostCall):
         self.on_cpu = self.jax_device.platform == "cpu"
         self.changed = [v for v in (self.inputs[i] for i in self.written) if isinstance(v, StoredVariable)]
         self.writes = bool(self.written)
-        self.locked = sorted(self.changed, key=lambda v: v.order)
+        self.locks = locks_of(self.changed)
         self.plain_slots = [] if any(isinstance(i, StoredVariable) for i in self.inputs) else self.in_slots
         # Most nodes on the host are small: calling the kernel must not take longer than the kernel.
         gives_one = [arg.is_list for arg in node.op.outputs] == [False]
@@ -275,8 +275,8 @@ class PlainCall(HostCall):
         if self.plain_slots:
             self.store(values, self.call([host_value(values[slot]) for slot in self.plain_slots], step))
             return
-        for variable in self.locked:
-            variable.lock.acquire()
+        for lock in self.locks:
+            lock.acquire()
         try:
             results = self.call([self._argument(i, values) for i in range(len(self.inputs))], step)
             for variable, value in zip(self.changed, results, strict=False):
@@ -284,8 +284,8 @@ class PlainCall(HostCall):
                 if not (self.on_cpu and variable.overwrite(value, self.jax_device)):
                     variable.value = self._kept(value)
         finally:
-            for variable in self.locked:
-                variable.lock.release()
+            for lock in self.locks:
+                lock.release()
         # The output of a write refers to the variable, and needs no slot.
         if not self.written:
             self.store(values, results)
@@ -319,7 +319,7 @@ class JoinedCall(PlainCall):
         self.inputs = [source for call in self.each for source in call.inputs]
         self.out_slots = [slot for call in self.each for slot in call.out_slots]
         self.changed = [variable for call in self.each for variable in call.changed]
-        self.locked = sorted(self.changed, key=lambda v: v.order)
+        self.locks = locks_of(self.changed)
 
     @property
     def label(self) -> str:

@@ -22,6 +22,7 @@ from penstock.worker.plan import Plan, SegmentPlan
 from penstock.worker.randomness import RandomState
 from penstock.worker.resources import StoredVariable
 from penstock.worker.segment_call import SegmentCall
+from penstock.worker.segments.blocks import JoinedVariable
 from penstock.worker.segments.compilation import Compilations, noted
 from penstock.worker.segments.tiers import Imagined
 from penstock.worker.step import Step
@@ -41,12 +42,14 @@ class Context:
         compilations: Compilations,
         session: str = "",
         segments: MutableMapping[Any, Any] | None = None,
+        joined: MutableMapping[Any, Any] | None = None,
     ) -> None:
         self.devices = devices
         self.random_state = random_state
         self.compilations = compilations
         self.session = session
         self.segments = segments  # of all graphs of a server, by form
+        self.joined = {} if joined is None else joined  # variables that stand for several, of all graphs
         self.bodies: dict[Any, Any] = {}  # of functions that datasets call
         self._host = next((d for d in devices.values() if d.device_type == "CPU"), next(iter(devices.values())))
 
@@ -69,13 +72,20 @@ class Context:
         return keeper.resources.lookup_or_create(node.attrs.get("container", ""), name, lambda: create(name))
 
     def variable(self, node: Node) -> StoredVariable:
-        """The variable that a VariableV2 or VarHandleOp node stands for."""
+        """The variable that a VariableV2 or VarHandleOp node stands for, or one of those that are its `parts`."""
         attrs = node.attrs
+        if "parts" in attrs:
+            return self._joined(tuple(map(self.variable, attrs["parts"])), self.device(node).jax_device)
         on_cpu = self.device(node).jax_device.platform == "cpu"
         variable: StoredVariable = self.resource(
             node, lambda name: StoredVariable(name, attrs["dtype"], attrs["shape"], on_cpu)
         )
         return variable
+
+    def _joined(self, parts: tuple[StoredVariable, ...], jax_device: Any) -> StoredVariable:
+        """Variables as one: the same for all graphs of a server, since its values are in one place."""
+        found: StoredVariable | None = self.joined.get(parts)
+        return found or self.joined.setdefault(parts, JoinedVariable(parts, jax_device))
 
 
 def container_of(session: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,11 @@ class Part:
         """Returns the value, a view of the block; USED_UP while an update writes into that."""
         view = self.block.view()
         return USED_UP if view is None else view[self.start : self.end].reshape(self.shape)
+
+
+def locks_of(variables: Iterable[StoredVariable]) -> list[Any]:
+    """Returns the locks of variables, in the order in which all take them, so that no two wait for each other."""
+    return [lock for _, lock in sorted([pair for v in variables for pair in v.locks], key=operator.itemgetter(0))]
 
 
 def placed(value: Any, jax_device: Any) -> Any:
@@ -102,7 +108,7 @@ class StoredVariable:
         self.is_huge = self.declared_bytes >= HUGE  # copies of it are avoided
         self.held: Any = None  # its value, or the Part of a block that has it
         self.in_place = False  # NumPy writes into it
-        self.lock = threading.Lock()
+        self.lock: Any = threading.Lock()
         self.order = next(_order)
 
     @property
@@ -114,6 +120,11 @@ class StoredVariable:
     @value.setter
     def value(self, value: Any) -> None:
         self.held = value
+
+    @property
+    def locks(self) -> tuple[tuple[int, Any], ...]:
+        """The locks that a writer holds, each with its place in the order in which all take locks."""
+        return ((self.order, self.lock),)
 
     def forget(self) -> None:
         """Marks it as uninitialised."""

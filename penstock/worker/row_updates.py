@@ -42,8 +42,8 @@ class RowUpdateCall(JoinedCall):
     def __call__(self, values: list[Any], step: Step) -> None:
         undo: list[Callable[[], None]] = []
         node = self.node
-        for variable in self.locked:
-            variable.lock.acquire()
+        for lock in self.locks:
+            lock.acquire()
         try:
             tables: list[Table] = []
             for call in self.each:
@@ -64,8 +64,8 @@ class RowUpdateCall(JoinedCall):
                 raise named_error(error, node, []) from error
             raise
         finally:
-            for variable in self.locked:
-                variable.lock.release()
+            for lock in self.locks:
+                lock.release()
         if not fits:  # there is one value for all rows, or an error
             for call in self.each:
                 call(values, step)

@@ -95,6 +95,7 @@ class Worker:
         self._graphs: dict[int, Registered | RegisteredFunction] = {}
         self._random: dict[str, RandomState] = {}
         self._segments: WeakValueDictionary[Any, Any] = WeakValueDictionary()  # by form
+        self._joined: WeakValueDictionary[Any, Any] = WeakValueDictionary()  # variables that stand for several
         self._handles = itertools.count(1)
         self._lock = threading.Lock()
         self._steps: dict[int, Step] = {}
@@ -113,7 +114,7 @@ class Worker:
         with self._lock:
             random_state = self._random.setdefault(session, RandomState())
         segments = self._segments if self.watched else None
-        return Context(self._by_name, random_state, self.compilations, session, segments)
+        return Context(self._by_name, random_state, self.compilations, session, segments, self._joined)
 
     # Graphs
 

@@ -49,6 +49,8 @@ def test_the_list_names_each_pass() -> None:
         "fuse_sparse_updates",
         "gather_before_segments",
         "gather_once",
+        "join_transfers",
+        "join_variables",
         "kernels_on_host",
         "lists_on_host",
         "move_barriers",
@@ -230,6 +232,9 @@ def test_graphs_give_the_same_without_a_pass(target: str, left_out: str) -> None
     @example([("list", 1, 0), ("dataset", 0, 1)])
     @example([("split sums", 1, 0), ("joined", 0, 1)])
     @example([("split lookup", 1, 0), ("far lookup", 1, 0)])
+    @example([("variable", 1, 0), ("variable", 1, 1)])
+    @example([("variable", 1, 0), ("variable", 1, 1), ("branch", 1, 0)])
+    @example([("branch", 5, 1), ("far lookup", 3, 1), ("lookup", 3, 0), ("variable", 5, 2)])
     def check(steps: Steps) -> None:
         check_same(watch.results(steps, target), expected(tuple(steps)))
 

@@ -43,6 +43,7 @@ def update(name: str, signature: str, *, writes: str) -> Callable[[Callable[...,
         if "Tindices" in signature:
             types["Tindices"] = INDEX
         settings: dict[str, Any] = {"writes": writes, "grad": refuse_gradient, "shape": _updated_shape, **types}
+        settings["elementwise"] = "Tindices" not in signature
         ref = op(name, signature.replace("V", "&T") + " -> out: &T", **settings)
         resource = op("Resource" + name, signature.replace("V", "resource") + " ->", **settings)
         return Update(ref(kernel), resource(kernel))

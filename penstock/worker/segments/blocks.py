@@ -4,7 +4,8 @@ To pass an array to XLA and to get one back takes 3 us, much more than the updat
 sees the variables as before: reading one gives a view of its block, and a new value from elsewhere takes it out of the
 block, into which it comes back with the next run of the segment.
 
-Small arrays that come from other tasks, or go to them, are joined to bundles only for the call of the segment.
+Small arrays that come from other tasks, or go to them, are joined to bundles only for the call of the segment. Larger
+variables lie together where a pass has joined their updates.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from penstock.worker.resources import Part, StoredVariable, is_used_up, placed
+from penstock.graph.shape import TensorShape
+from penstock.worker.resources import USED_UP, Part, StoredVariable, is_used_up, placed
 
 LARGEST = 1 << 11  # bytes: to copy a larger variable takes longer than to pass it
 FEWEST = 32  # variables: for fewer it does not pay to compile longer
@@ -54,7 +56,7 @@ class Block:
 
     def taken(self) -> Any:
         """Returns the array of the current values, to be donated. Variables that have left the block come back."""
-        if not all(map(operator.is_, [variable.held for variable in self._variables], self._parts)):
+        if not self.is_whole():
             values = [np.asarray(variable.read()) for variable in self._variables]
             self.array = placed(joined_on_host(values), self._jax_device)
             for variable, part in zip(self._variables, self._parts, strict=True):
@@ -66,6 +68,27 @@ class Block:
         """Stores the new values of all variables, after `taken`."""
         self.array = array
 
+    def is_whole(self) -> bool:
+        """Tells if the values of all variables are in the block."""
+        return all(map(operator.is_, [variable.held for variable in self._variables], self._parts))
+
+    def current(self) -> Any:
+        """Returns the values of all variables as one array, and leaves them where they are."""
+        if self.is_whole():
+            self._viewed = None  # XLA writes into memory that nobody else uses
+            return self.array
+        values = [variable.value for variable in self._variables]
+        for value in values:
+            if value is None or value is USED_UP:
+                return value
+        return joined_on_host([np.asarray(value) for value in values])
+
+    def replace(self, array: Any) -> None:
+        """Stores the new values of all variables."""
+        self.array = array
+        for variable, part in zip(self._variables, self._parts, strict=True):
+            variable.held = part
+
     def forget(self) -> None:
         """Marks all variables as uninitialised."""
         for variable in self._variables:
@@ -76,6 +99,66 @@ class Block:
         return split(array, [part.shape for part in self._parts])
 
 
+class JoinedVariable(StoredVariable):
+    """Stands for several variables that one update takes as one (passes/join.py): they lie in a block of their own.
+
+    >>> both = JoinedVariable((weights, biases), jax.devices("cpu")[0])
+    >>> both.value = both.read() - 0.1 * gradient
+    """
+
+    __slots__ = ("__weakref__", "_block", "_parts")
+
+    def __init__(self, parts: Sequence[StoredVariable], jax_device: Any) -> None:
+        count = sum(part.declared_bytes // part.dtype.size for part in parts)
+        name = f"{parts[0].name} and {len(parts) - 1} more"
+        super().__init__(name, parts[0].dtype, TensorShape((count,)), parts[0].on_cpu)
+        self._parts = parts
+        self._block = Block(parts, jax_device)
+        self.lock = _Locks([lock for _, lock in self.locks])
+
+    @property
+    def locks(self) -> tuple[tuple[int, Any], ...]:
+        return tuple(sorted([pair for part in self._parts for pair in part.locks], key=operator.itemgetter(0)))
+
+    @property
+    def value(self) -> Any:
+        return self._block.current()
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self._block.replace(value)
+
+    def read(self) -> Any:
+        for part in self._parts:
+            if part.held is None:
+                part.read()  # raises an error that names it
+        return super().read()
+
+    def forget(self) -> None:
+        self._block.forget()
+
+    def settle(self) -> None:
+        self._parts[0].settle()
+
+    def nbytes(self) -> int:
+        return sum(part.nbytes() for part in self._parts)
+
+
+class _Locks:
+    """Holds several locks as one, in the order in which all take them."""
+
+    def __init__(self, locks: Sequence[Any]) -> None:
+        self._locks = locks
+
+    def __enter__(self) -> None:
+        for lock in self._locks:
+            lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        for lock in self._locks:
+            lock.release()
+
+
 class Blocks:
     """Holds the variables that a segment updates as XLA gets them: first blocks, then those that are in none.
 
@@ -84,7 +167,8 @@ class Blocks:
     """
 
     def __init__(self, variables: Sequence[StoredVariable], jax_device: Any, is_used: bool) -> None:
-        self._places = _groups((i, v.declared_bytes, v.dtype) for i, v in enumerate(variables) if is_used)
+        alone = [(i, v) for i, v in enumerate(variables) if is_used and v.__class__ is StoredVariable]
+        self._places = _groups((i, v.declared_bytes, v.dtype) for i, v in alone)
         self._blocks = [Block([variables[i] for i in places], jax_device) for places in self._places]
         together = {i for places in self._places for i in places}
         self._alone = [i for i in range(len(variables)) if i not in together]
@@ -100,7 +184,7 @@ class Blocks:
         for block, value in zip(self._blocks, new, strict=False):
             block.put(value)
         for variable, value in zip(self._others, new[len(self._blocks) :], strict=True):
-            variable.held = value
+            variable.value = value
 
     def forget_lost(self, old: Sequence[Any]) -> None:
         """Marks variables as uninitialised whose buffers were donated to a call that failed, for lack of memory say."""

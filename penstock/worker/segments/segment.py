@@ -23,7 +23,7 @@ from penstock.passes.ir import Edge, Node
 from penstock.wire.shared_memory import LARGE as SENT_BACK
 from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
 from penstock.worker.randomness import Known, RandomState, is_random
-from penstock.worker.resources import StoredVariable, is_used_up, let_go, placed
+from penstock.worker.resources import Part, StoredVariable, is_used_up, let_go, locks_of, placed
 from penstock.worker.segments.blocks import Blocks, Bundle, bundled, joined, joined_on_host
 from penstock.worker.segments.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed, watched
 from penstock.worker.segments.compilation import Compilations, Program, this_thread
@@ -86,10 +86,9 @@ class Segment:
         self.updated = [(n, variable_for(n)) for n in writes if n in reads]
         self.assigned = [(n, variable_for(n)) for n in writes if n not in reads]
         self.read = [(n, variable_for(n)) for n in reads if n not in writes]
-        # All segments take locks in one order, so that no two wait for each other.
-        self.locks = [v.lock for _, v in sorted(self.updated + self.assigned, key=lambda pair: pair[1].order)]
         everything = self.updated + self.assigned + self.read
-        self.all_locks = [v.lock for _, v in sorted(everything, key=lambda pair: pair[1].order)]
+        self.locks = locks_of(v for _, v in self.updated + self.assigned)
+        self.all_locks = locks_of(v for _, v in everything)
         self.updated_variables = [v for _, v in self.updated]
         self.assigned_variables = [v for _, v in self.assigned]
         self.read_variables = [v for _, v in self.read]
@@ -372,7 +371,7 @@ class Segment:
     def _moved(self, variable: StoredVariable, value: np.ndarray) -> Any:
         """Returns a variable's NumPy value as a jax.Array, and stores it so unless NumPy still writes into it."""
         array = placed(value, self.jax_device)
-        if not variable.in_place and variable.lock.acquire(blocking=False):
+        if variable.held.__class__ is not Part and not variable.in_place and variable.lock.acquire(blocking=False):
             if variable.value is value:
                 variable.value = array
             variable.lock.release()

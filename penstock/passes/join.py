@@ -1,0 +1,246 @@
+"""Join: what a step pulls from a parameter server, and pushes to it, travels as one tensor and is updated as one.
+
+Every array has its price in a message and in a call of compiled code, and the arrays of a model of a few layers cost
+more than their updates. So gradients that go from one task to updates of one kind are joined before they travel, and so
+are the variables that the task reads. The parameter server keeps these variables in one vector, and their slots in one
+each (`JoinedVariable` in worker/segments/blocks.py). One update takes the vectors; everybody else sees the variables
+as before.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from penstock.graph.opdef import op_of
+from penstock.graph.shape import TensorShape
+from penstock.ops.engine.joined import join_tensors, joined_variable, split_tensor, whole
+from penstock.passes.ir import (
+    SPLIT,
+    VARIABLES,
+    Edge,
+    Node,
+    Subgraph,
+    Uses,
+    reads_variable,
+    sorted_nodes,
+    sources_of,
+    uses_of,
+    visible_nodes,
+    without_unused,
+)
+from penstock.passes.partition import task_of, waves_of
+
+LARGEST = 1 << 20  # bytes of a tensor: to copy a larger one takes longer than to pass it
+MOST_BYTES = 1 << 22  # of tensors that are joined
+MOST = 31  # tensors: of more, small ones lie in blocks anyway (worker/segments/blocks.py)
+_GRADIENTS = ("grad", "delta")
+
+
+def join_transfers(subgraph: Subgraph) -> Subgraph:
+    """The placed subgraph with one tensor for gradients, and one for variables, that go the same way together."""
+    groups = _alike(subgraph)
+    if not groups:
+        return subgraph
+    uses, visible = uses_of(subgraph), visible_nodes(subgraph)
+    inputs: dict[Node, list[Edge]] = {}
+    added: list[Node] = []
+    for updates in groups:
+        position = _gradient(updates[0])
+        gradients = [update.inputs[position] for update in updates]
+        joined, split = _joined(gradients, updates, updates[0].device)
+        added += joined, split
+        for i, update in enumerate(updates):
+            inputs.setdefault(update, list(update.inputs))[position] = (split, i)
+        reads = _reads_elsewhere([update.inputs[0][0] for update in updates], uses, visible)
+        devices = {node.device for read in reads for node, *_ in uses[read]}
+        if len(devices) == 1:
+            joined, split = _joined([(read, 0) for read in reads], updates, *devices)
+            added += joined, split
+            for i, read in enumerate(reads):
+                for node, position, _ in uses[read]:
+                    inputs.setdefault(node, list(node.inputs))[position] = (split, i)
+    return _changed(subgraph, inputs, added, {})
+
+
+def join_variables(subgraph: Subgraph) -> Subgraph:
+    """The part of one task, with one update for all that take a joined gradient, and sends of joined variables."""
+    if not any(node.op is split_tensor or node.op is join_tensors for node in subgraph.nodes):
+        return subgraph
+    uses, visible = uses_of(subgraph), visible_nodes(subgraph)
+    inputs: dict[Node, list[Edge]] = {}
+    stands_for: dict[Node, Node] = {}
+    variables: dict[tuple[Node, ...], Node] = {}
+
+    def joined(parts: Iterable[Node]) -> Edge:
+        key = tuple(parts)
+        variables[key] = variables.get(key) or _joined_variable(key)
+        return variables[key], 0
+
+    for node in subgraph.nodes:
+        if "CPU" not in node.device:
+            continue
+        if node.op is join_tensors and _is_sent(node, uses, visible):
+            sent = joined(read.inputs[0][0] for read, _ in node.inputs)
+            inputs.update((send, [sent]) for send, *_ in uses[node])
+        elif node.op is split_tensor and (updates := _updates_of(node, uses, subgraph)):
+            states = [joined(update.inputs[i][0] for update in updates) for i in range(len(updates[0].op.writes))]
+            stands_for.update(dict.fromkeys(updates, _one_update(updates, states, node.inputs[0])))
+    added = [*variables.values(), *dict.fromkeys(stands_for.values())]
+    return _changed(subgraph, inputs, added, stands_for) if added else subgraph
+
+
+def _alike(subgraph: Subgraph) -> list[list[Node]]:
+    """Updates of one task that differ only in their variables and in gradients that come from another, together."""
+    every = [node for node in subgraph.nodes if _is_update(node)]
+    # The copies of a split node stay next to each other, so that all tasks come to split nodes in one order.
+    if len(every) < 2 or any(SPLIT in node.attrs for node in subgraph.nodes):
+        return []
+    wave = waves_of(subgraph.nodes)
+    found: dict[Hashable, list[Node]] = defaultdict(list)
+    for update in every:
+        gradient, index = update.inputs[_gradient(update)]
+        if task_of(gradient.device) != task_of(update.device):
+            found[gradient.device, gradient.dtypes[index], wave[update], _kind(update)].append(update)
+    groups = []
+    for updates in found.values():
+        variables = {source for update in updates for source, _ in update.inputs[: len(update.op.writes)]}
+        is_small = sum(_bytes(update.inputs[0][0]) for update in updates) <= MOST_BYTES
+        if 1 < len(updates) <= MOST and is_small and len(variables) == len(updates) * len(updates[0].op.writes):
+            groups.append(updates)
+    return groups
+
+
+def _is_update(node: Node) -> bool:
+    """Tells if a node updates whole variables of known shape, each element by itself."""
+    if not node.op.elementwise:
+        return False
+    variables = [source for source, _ in node.inputs[: len(node.op.writes)]]
+    if any(v.op.name not in VARIABLES or not v.attrs["shape"].is_fully_defined() for v in variables):
+        return False
+    return len({tuple(v.attrs["shape"].as_list()) for v in variables}) == 1 and 0 < _bytes(variables[0]) <= LARGEST
+
+
+def _kind(update: Node) -> Hashable:
+    """What is equal for updates that can be one."""
+    attrs = tuple(sorted((name, update.attrs[name]) for name in update.op.wants if name in update.attrs))
+    gradient = _gradient(update)
+    numbers = [_number(e) for i, e in enumerate(update.inputs) if i >= len(update.op.writes) and i != gradient]
+    return update.op.name, update.device, attrs, tuple(numbers), update.inputs[0][0].attrs["dtype"]
+
+
+def _number(edge: Edge) -> Hashable:
+    """What is equal for inputs of one value: each update reads a number that is a variable by itself."""
+    source, _ = edge
+    return (*source.inputs, frozenset(source.controls)) if reads_variable(source) else edge
+
+
+def _gradient(update: Node) -> int:
+    return next(i for i, arg in enumerate(update.op.inputs) if arg.name in _GRADIENTS)
+
+
+def _bytes(variable: Node) -> int:
+    return int(variable.attrs["shape"].num_elements() * variable.attrs["dtype"].size)
+
+
+def _reads_elsewhere(variables: Iterable[Node], uses: Uses, visible: set[Node]) -> list[Node]:
+    """The nodes that read these variables for other tasks, at any time in the step; none if one is missing."""
+
+    def fits(read: Node, variable: Node) -> bool:
+        takers = [task_of(node.device) for node, *_ in uses[read]]
+        is_free = reads_variable(read) and not read.controls and read not in visible
+        return is_free and bool(takers) and task_of(variable.device) not in takers
+
+    found = [next((read for read, *_ in uses[v] if fits(read, v)), None) for v in variables]
+    return [] if None in found else [read for read in found if read is not None]
+
+
+def _joined(edges: Sequence[Edge], updates: Sequence[Node], device: str) -> tuple[Node, Node]:
+    """The node that joins these tensors where they are, and the one on `device` that splits them again."""
+    shapes: list[TensorShape] = [update.inputs[0][0].attrs["shape"] for update in updates]
+    first, index = edges[0]
+    dtype = first.dtypes[index].base_dtype
+    attrs = {"N": len(edges), "T": dtype, "shapes": shapes}
+    name = f"{first.name}_and_{len(edges) - 1}_more"
+    order = max(source.order for source, _ in edges)
+    joined = Node(name, join_tensors, attrs, (dtype,), list(edges), [], first.device, order)
+    return joined, Node(f"{name}/apart", split_tensor, attrs, (dtype,) * len(edges), [(joined, 0)], [], device, order)
+
+
+def _is_sent(join: Node, uses: Uses, visible: set[Node]) -> bool:
+    """Tells if a node joins variables only for other tasks, so that these can be read when they are sent."""
+    if join in visible or any(node.op.name != "_Send" for node, *_ in uses[join]):
+        return False
+    reads = [read for read, _ in join.inputs]
+    return all(reads_variable(r) and not r.controls and len(uses[r]) == 1 and r not in visible for r in reads)
+
+
+def _updates_of(split: Node, uses: Uses, subgraph: Subgraph) -> list[Node]:
+    """The updates that take the parts of a joined gradient, in their order; none if these cannot be one."""
+    takers = {index: node for node, _, index in uses[split]}
+    updates = [takers[i] for i in sorted(takers)]
+    if not len(uses[split]) == len(updates) == split.attrs["N"] or not all(map(_is_update, updates)):
+        return []
+    fetched = {node for node, _ in subgraph.fetches}
+    if len(set(map(_kind, updates))) > 1 or any(uses[n] or n in fetched for n in updates):
+        return []
+    if _depend(updates, subgraph.nodes):
+        return []
+    variables = [variable for update in updates for variable, _ in update.inputs[: len(update.op.writes)]]
+    is_free = all(user in updates or _is_for_others(user, uses, fetched) for v in variables for user, *_ in uses[v])
+    return updates if is_free and fetched.isdisjoint(variables) else []
+
+
+def _is_for_others(read: Node, uses: Uses, fetched: set[Node]) -> bool:
+    """Tells if a node does nothing but read a variable for other tasks."""
+    takers = {node.op.name for node, *_ in uses[read]}
+    return reads_variable(read) and read not in fetched and takers <= {"_Send", join_tensors.name}
+
+
+def _joined_variable(parts: tuple[Node, ...]) -> Node:
+    """The node of a variable that stands for several."""
+    first = parts[0]
+    dtype = first.attrs["dtype"]
+    shape = whole(part.attrs["shape"] for part in parts)
+    name = f"{first.name}_and_{len(parts) - 1}_more"
+    attrs = {"dtype": dtype, "shape": shape, "parts": parts}
+    order = max(part.order for part in parts)
+    return Node(name, joined_variable, attrs, (dtype._as_ref,), device=first.device, order=order)
+
+
+def _one_update(updates: Sequence[Node], states: list[Edge], gradient: Edge) -> Node:
+    """The update of joined variables that does what these updates do."""
+    first, position = updates[0], _gradient(updates[0])
+    numbers = [gradient if i == position else edge for i, edge in enumerate(first.inputs)][len(states) :]
+    controls = list(dict.fromkeys(control for update in updates for control in update.controls))
+    op = op_of(first.op.name.removeprefix("Resource"))
+    order = max(update.order for update in updates)
+    return Node(first.name, op, first.attrs, states[0][0].dtypes, states + numbers, controls, first.device, order)
+
+
+def _depend(updates: Sequence[Node], nodes: Iterable[Node]) -> bool:
+    """Tells if one of these updates waits for another."""
+    after = set(updates)
+    for node in nodes:
+        if any(source in after for source in sources_of(node)):
+            if node in after:
+                return True
+            after.add(node)
+    return False
+
+
+def _changed(
+    subgraph: Subgraph, inputs: Mapping[Node, list[Edge]], added: Iterable[Node], stands_for: Mapping[Node, Node]
+) -> Subgraph:
+    """The subgraph with other inputs of some nodes, added nodes, and nodes that stand for others."""
+    copies = {node: replace(node) for node in (*subgraph.nodes, *added) if node not in stands_for}
+    copies.update({node: copies[one] for node, one in stands_for.items()})
+    for node, copy in copies.items():
+        if node not in stands_for:
+            copy.inputs = [(copies[source], i) for source, i in inputs.get(node, node.inputs)]
+            copy.controls = list(dict.fromkeys([copies[source] for source in node.controls]))
+    fetches = [(copies[node], i) for node, i in subgraph.fetches]
+    feeds, targets = [copies[n] for n in subgraph.feeds], [copies[n] for n in subgraph.targets]
+    nodes = sorted_nodes(dict.fromkeys(copies.values()))
+    return without_unused(Subgraph(nodes, feeds, fetches, list(dict.fromkeys(targets))))
