@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import penstock.v1 as tf
+from penstock.graph.opdef import OpDef, all_ops
 from penstock.graph.shape import TensorShape
 from penstock.ops.engine.joined import join_tensors, split_tensor, whole
 from penstock.passes import join, pipeline
@@ -164,6 +165,27 @@ def test_many_variables_are_left_to_blocks() -> None:
     shapes = {f"v{i}": [2] for i in range(join.MOST + 1)}
     parts = nodes_of(lambda: ([], [Model(shapes=shapes).train(tf.train.AdamOptimizer(0.1))]))
     assert len(updates(parts[PS])) == join.MOST + 1
+
+
+ELEMENTWISE = sorted((op for op in all_ops() if op.elementwise), key=lambda op: op.name)
+
+
+@pytest.mark.parametrize("update", ELEMENTWISE, ids=lambda op: op.name)
+def test_an_update_of_joined_variables_is_that_of_each(update: OpDef) -> None:
+    random, count = np.random.RandomState(7), len(update.writes)
+    attrs = {"dtype": tf.float32} if "dtype" in update.wants else {}
+
+    def updated(*args: Any) -> list[Any]:
+        results = update.kernel(*args, **attrs)
+        return list(results) if count > 1 else [results]
+
+    large = [arg.name in update.writes or arg.name in ("grad", "delta") for arg in update.inputs]
+    args = [np.float32(random.uniform(0.1, 0.9, 8 if is_large else ())) for is_large in large]
+    together = updated(*args)
+    for part in (slice(0, 3), slice(3, 8)):
+        each = updated(*[arg[part] if is_large else arg for arg, is_large in zip(args, large, strict=True)])
+        for one, whole_of_all in zip(each, together, strict=True):
+            np.testing.assert_allclose(one, whole_of_all[part], 1e-6)
 
 
 def test_joining_and_splitting_are_each_others_inverse() -> None:
