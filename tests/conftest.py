@@ -10,10 +10,13 @@ of jax's default precision, which users get, are in `ops/test_precision.py`.
 
 **Tracebacks.** A failing test should show the place in penstock.
 
+**Interrupts.** What a script runs in the background ignores SIGINT, and so would all that the tests start.
+
 **Hypothesis.** A slow machine is no failure.
 """
 
 import os
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -26,6 +29,7 @@ hypothesis.settings.load_profile("any machine")
 os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("PENSTOCK_FULL_TRACEBACK", "1")
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

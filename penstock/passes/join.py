@@ -123,7 +123,7 @@ def _is_update(node: Node) -> bool:
 
 
 def _kind(update: Node) -> Hashable:
-    """What is equal for updates that can be one."""
+    """A key that is equal for updates that can be one."""
     attrs = tuple(sorted((name, update.attrs[name]) for name in update.op.wants if name in update.attrs))
     gradient = _gradient(update)
     numbers = [_number(e) for i, e in enumerate(update.inputs) if i >= len(update.op.writes) and i != gradient]
@@ -131,7 +131,7 @@ def _kind(update: Node) -> Hashable:
 
 
 def _number(edge: Edge) -> Hashable:
-    """What is equal for inputs of one value: each update reads a number that is a variable by itself."""
+    """A key that is equal for inputs of one value: each update reads a number that is a variable by itself."""
     source, _ = edge
     return (*source.inputs, frozenset(source.controls)) if reads_variable(source) else edge
 
