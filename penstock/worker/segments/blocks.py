@@ -58,9 +58,7 @@ class Block:
         """Returns the array of the current values, to be donated. Variables that have left the block come back."""
         if not self.is_whole():
             values = [np.asarray(variable.read()) for variable in self._variables]
-            self.array = placed(joined_on_host(values), self._jax_device)
-            for variable, part in zip(self._variables, self._parts, strict=True):
-                variable.held = part
+            self.replace(placed(joined_on_host(values), self._jax_device))
         self._viewed = None  # XLA writes into memory that nobody else uses
         return self.array
 
