@@ -275,17 +275,12 @@ class PlainCall(HostCall):
         if self.plain_slots:
             self.store(values, self.call([host_value(values[slot]) for slot in self.plain_slots], step))
             return
-        for lock in self.locks:
-            lock.acquire()
-        try:
+        with self.locks:
             results = self.call([self._argument(i, values) for i in range(len(self.inputs))], step)
             for variable, value in zip(self.changed, results, strict=False):
                 variable.require_shape(value, self.name)
                 if not (self.on_cpu and variable.overwrite(value, self.jax_device)):
                     variable.value = self._kept(value)
-        finally:
-            for lock in self.locks:
-                lock.release()
         # The output of a write refers to the variable, and needs no slot.
         if not self.written:
             self.store(values, results)

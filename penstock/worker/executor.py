@@ -20,7 +20,7 @@ from penstock.worker.kinds import is_variable
 from penstock.worker.needs import Need, Other
 from penstock.worker.plan import Plan, SegmentPlan
 from penstock.worker.randomness import RandomState
-from penstock.worker.resources import StoredVariable
+from penstock.worker.resources import Locks, StoredVariable
 from penstock.worker.segment_call import SegmentCall
 from penstock.worker.segments.blocks import JoinedVariable
 from penstock.worker.segments.compilation import Compilations, noted
@@ -146,7 +146,7 @@ class Executable:
         """A segment of this one, run node by node in NumPy."""
         return Executable(self.plan.node_by_node(segment), self.context, self._variables)
 
-    def as_updates(self, locks: Sequence[Any]) -> Updates | None:
+    def as_updates(self, locks: Locks) -> Updates | None:
         """The same for a segment that only updates variables; None if it does more."""
         return updates_of(self, locks)
 

@@ -15,7 +15,7 @@ from penstock.passes.on_host import deals_with_lists
 from penstock.worker.calls import KernelCall, host_value
 from penstock.worker.kinds import written_positions
 from penstock.worker.randomness import reserved
-from penstock.worker.resources import USED_UP, StoredVariable
+from penstock.worker.resources import USED_UP, Locks, StoredVariable
 from penstock.worker.row_updates import RowUpdate, set_rows
 from penstock.worker.segments.op_programs import OpPrograms, TooMuchWork, programs_of
 from penstock.worker.segments.tracing import KERNEL_ERRORS, named_error
@@ -167,7 +167,7 @@ class Updates:
     For small variables, what else is done around a call of NumPy takes several times as long as the call.
     """
 
-    def __init__(self, executable: Any, locks: Sequence[Any]) -> None:
+    def __init__(self, executable: Any, locks: Locks) -> None:
         self._begin = executable.begin
         self._calls: list[InterpretedCall] = executable.instructions
         self._locks = locks
@@ -175,22 +175,17 @@ class Updates:
     def __call__(self, inputs: Sequence[Any]) -> bool:
         """Runs all updates. Returns False, and changes nothing, if it takes more than their programs."""
         values = self._begin(inputs)
-        for lock in self._locks:
-            lock.acquire()
-        try:
+        with self._locks:
             new = [call.updates(values) for call in self._calls]
             if None in new:
                 return False
             for call, results in zip(self._calls, new, strict=True):
                 for variable, value in zip(call.changed, results, strict=True):  # type: ignore[arg-type]
                     variable.value = value
-        finally:
-            for lock in self._locks:
-                lock.release()
         return True
 
 
-def updates_of(executable: Any, locks: Sequence[Any]) -> Updates | None:
+def updates_of(executable: Any, locks: Locks) -> Updates | None:
     """Returns a segment as updates; None if it does anything else, or an update needs the result of another one."""
     changed: set[StoredVariable] = set()
     for call in executable.instructions:

@@ -55,9 +55,28 @@ class Part:
         return USED_UP if view is None else view[self.start : self.end].reshape(self.shape)
 
 
-def locks_of(variables: Iterable[StoredVariable]) -> list[Any]:
+class Locks(tuple[Any, ...]):
+    """Holds several locks at once.
+
+    >>> with locks_of([weights, biases]):
+    ...     weights.value = biases.value
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        for lock in self:
+            lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        for lock in self:
+            lock.release()
+
+
+def locks_of(variables: Iterable[StoredVariable]) -> Locks:
     """Returns the locks of variables, in the order in which all take them, so that no two wait for each other."""
-    return [lock for _, lock in sorted([pair for v in variables for pair in v.locks], key=operator.itemgetter(0))]
+    pairs = sorted([pair for v in variables for pair in v.locks], key=operator.itemgetter(0))
+    return Locks([lock for _, lock in pairs])
 
 
 def placed(value: Any, jax_device: Any) -> Any:

@@ -42,30 +42,26 @@ class RowUpdateCall(JoinedCall):
     def __call__(self, values: list[Any], step: Step) -> None:
         undo: list[Callable[[], None]] = []
         node = self.node
-        for lock in self.locks:
-            lock.acquire()
-        try:
-            tables: list[Table] = []
-            for call in self.each:
-                node = call.node
-                given = host_values([s.read() if isinstance(s, StoredVariable) else values[s] for s in call.inputs])
-                rows = self._update.rows(given)
-                if rows is None:
-                    break
-                tables.append((given, rows, call.changed))
-            fits = len(tables) == len(self.each)
-            for call, results in zip(self.each, self._update.run(tables, undo) if fits else (), strict=fits):
-                for variable, value in zip(call.changed, results, strict=True):
-                    variable.value = value
-        except BaseException as error:
-            for put_back in reversed(undo):
-                put_back()
-            if isinstance(error, KERNEL_ERRORS):
-                raise named_error(error, node, []) from error
-            raise
-        finally:
-            for lock in self.locks:
-                lock.release()
+        with self.locks:
+            try:
+                tables: list[Table] = []
+                for call in self.each:
+                    node = call.node
+                    given = host_values([s.read() if isinstance(s, StoredVariable) else values[s] for s in call.inputs])
+                    rows = self._update.rows(given)
+                    if rows is None:
+                        break
+                    tables.append((given, rows, call.changed))
+                fits = len(tables) == len(self.each)
+                for call, results in zip(self.each, self._update.run(tables, undo) if fits else (), strict=fits):
+                    for variable, value in zip(call.changed, results, strict=True):
+                        variable.value = value
+            except BaseException as error:
+                for put_back in reversed(undo):
+                    put_back()
+                if isinstance(error, KERNEL_ERRORS):
+                    raise named_error(error, node, []) from error
+                raise
         if not fits:  # there is one value for all rows, or an error
             for call in self.each:
                 call(values, step)

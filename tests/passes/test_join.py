@@ -172,12 +172,12 @@ ELEMENTWISE = sorted((op for op in all_ops() if op.elementwise), key=lambda op: 
 
 @pytest.mark.parametrize("update", ELEMENTWISE, ids=lambda op: op.name)
 def test_an_update_of_joined_variables_is_that_of_each(update: OpDef) -> None:
-    random, count = np.random.RandomState(7), len(update.writes)
+    random = np.random.RandomState(7)
     attrs = {"dtype": tf.float32} if "dtype" in update.wants else {}
 
     def updated(*args: Any) -> list[Any]:
         results = update.kernel(*args, **attrs)
-        return list(results) if count > 1 else [results]
+        return list(results) if len(update.writes) > 1 else [results]
 
     large = [arg.name in update.writes or arg.name in ("grad", "delta") for arg in update.inputs]
     args = [np.float32(random.uniform(0.1, 0.9, 8 if is_large else ())) for is_large in large]

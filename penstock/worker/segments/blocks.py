@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from penstock.graph.shape import TensorShape
-from penstock.worker.resources import USED_UP, Part, StoredVariable, is_used_up, placed
+from penstock.worker.resources import USED_UP, Part, StoredVariable, is_used_up, locks_of, placed
 
 LARGEST = 1 << 11  # bytes: to copy a larger variable takes longer than to pass it
 FEWEST = 32  # variables: for fewer it does not pay to compile longer
@@ -112,11 +112,11 @@ class JoinedVariable(StoredVariable):
         super().__init__(name, parts[0].dtype, TensorShape((count,)), parts[0].on_cpu)
         self._parts = parts
         self._block = Block(parts, jax_device)
-        self.lock = _Locks([lock for _, lock in self.locks])
+        self.lock = locks_of(parts)
 
     @property
     def locks(self) -> tuple[tuple[int, Any], ...]:
-        return tuple(sorted([pair for part in self._parts for pair in part.locks], key=operator.itemgetter(0)))
+        return tuple([pair for part in self._parts for pair in part.locks])
 
     @property
     def value(self) -> Any:
@@ -140,21 +140,6 @@ class JoinedVariable(StoredVariable):
 
     def nbytes(self) -> int:
         return sum(part.nbytes() for part in self._parts)
-
-
-class _Locks:
-    """Holds several locks as one, in the order in which all take them."""
-
-    def __init__(self, locks: Sequence[Any]) -> None:
-        self._locks = locks
-
-    def __enter__(self) -> None:
-        for lock in self._locks:
-            lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        for lock in self._locks:
-            lock.release()
 
 
 class Blocks:

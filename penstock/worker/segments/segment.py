@@ -23,7 +23,7 @@ from penstock.passes.ir import Edge, Node
 from penstock.wire.shared_memory import LARGE as SENT_BACK
 from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
 from penstock.worker.randomness import Known, RandomState, is_random
-from penstock.worker.resources import Part, StoredVariable, is_used_up, let_go, locks_of, placed
+from penstock.worker.resources import Locks, Part, StoredVariable, is_used_up, let_go, locks_of, placed
 from penstock.worker.segments.blocks import Blocks, Bundle, bundled, joined, joined_on_host
 from penstock.worker.segments.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed, watched
 from penstock.worker.segments.compilation import Compilations, Program, this_thread
@@ -303,21 +303,14 @@ class Segment:
         return self._compiled or self._function(values), (packed, *_forms((read, every, *others)))
 
     def _run(
-        self,
-        locks: list[Any],
-        compiled: Callable[..., Any],
-        inputs: list[Any],
-        keys: Any,
-        sizes: Mapping[str, int] | None,
+        self, locks: Locks, compiled: Callable[..., Any], inputs: list[Any], keys: Any, sizes: Mapping[str, int] | None
     ) -> tuple[Any, Any, Any]:
         """Calls the compiled code with `locks` held, and stores the new values of variables."""
         if not locks:
             _, outputs, _, moved, failed = self._call(compiled, [], inputs, keys)
             return outputs, moved, failed
         updated = self._blocks if sizes is None else self._one_by_one  # as this code was compiled
-        for lock in locks:
-            lock.acquire()
-        try:
+        with locks:
             old = updated.taken()
             try:
                 new, outputs, assigned, moved, failed = self._call(compiled, old, inputs, keys)
@@ -329,9 +322,6 @@ class Segment:
                 if failed is not None:
                     self.checks.raise_if(failed, sizes=sizes)
                 self._assign(assigned)
-        finally:
-            for lock in locks:
-                lock.release()
         return outputs, moved, failed
 
     def move_on(self, drawn: dict[str, np.ndarray], moved: Sequence[Any], sizes: Mapping[str, int] | None) -> None:

@@ -276,20 +276,17 @@ class Tiers:
     def _run(self, node_by_node: Any, values: list[Any], step: Step) -> None:
         segment = self.segment
         inputs = [values[s] for s in self._input_slots]
-        for lock in segment.all_locks:
-            lock.acquire()
-        step.undo = []
-        try:
-            results = node_by_node.run(inputs, step)
-            taken = {id(v) for v in (*inputs, *(v.value for v in segment.variables))}
-        except BaseException:
-            for undo in reversed(step.undo):
-                undo()
-            raise
-        finally:
+        with segment.all_locks:
             step.undo = []
-            for lock in segment.all_locks:
-                lock.release()
+            try:
+                results = node_by_node.run(inputs, step)
+                taken = {id(v) for v in (*inputs, *(v.value for v in segment.variables))}
+            except BaseException:
+                for undo in reversed(step.undo):
+                    undo()
+                raise
+            finally:
+                step.undo = []
         for slot, value in zip(segment.out_slots, results, strict=True):
             values[slot] = _owned(value, taken)
 

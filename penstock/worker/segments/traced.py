@@ -122,31 +122,28 @@ class Traced:
         segment, program = self.segment, self.in_numpy
         inputs = [np.asarray(x) for x in jax.tree.leaves([values[s] for s in segment.in_slots])]
         keys = [segment.random_state.keys(segment.random, step.drawn)] if segment.random else []
-        for lock in segment.all_locks:
-            lock.acquire()
-        updated = segment.updated_variables
-        held: list[Any] = []
-        try:
-            for i, variable in enumerate((*updated, *segment.read_variables)):
-                held.append(variable.taken() if i in program.written else np.asarray(variable.read()))
-            results = program([*held, *inputs, *map(np.asarray, segment.constants), *keys])
-            new, count, assigned = self.counts
-            # Arrays that were written in place are unchanged if a check has failed.
-            segment.put(results[:new], ())
-            if self.can_fail:
-                segment.checks.raise_if(results[-2:], sizes=sizes)
-            last = new + count + assigned
-            segment.put(results[:new], results[new + count : last])
-            runs = iter(results[last:])
-            moved = [m if isinstance(m, Known) else next(runs) for m in self.moved]
-            segment.move_on(step.drawn, moved, sizes)
-        finally:
-            for i, value in enumerate(held):
-                if i in program.written and updated[i].value is USED_UP:
-                    updated[i].value = value
-            held.clear()
-            for lock in segment.all_locks:
-                lock.release()
+        with segment.all_locks:
+            updated = segment.updated_variables
+            held: list[Any] = []
+            try:
+                for i, variable in enumerate((*updated, *segment.read_variables)):
+                    held.append(variable.taken() if i in program.written else np.asarray(variable.read()))
+                results = program([*held, *inputs, *map(np.asarray, segment.constants), *keys])
+                new, count, assigned = self.counts
+                # Arrays that were written in place are unchanged if a check has failed.
+                segment.put(results[:new], ())
+                if self.can_fail:
+                    segment.checks.raise_if(results[-2:], sizes=sizes)
+                last = new + count + assigned
+                segment.put(results[:new], results[new + count : last])
+                runs = iter(results[last:])
+                moved = [m if isinstance(m, Known) else next(runs) for m in self.moved]
+                segment.move_on(step.drawn, moved, sizes)
+            finally:
+                for i, value in enumerate(held):
+                    if i in program.written and updated[i].value is USED_UP:
+                        updated[i].value = value
+                held.clear()
         taken = {id(x) for x in (*inputs, *(v.value for v in segment.variables))}
         leaves = iter([x.copy() if id(x) in taken else x for x in results[new : new + count]])
         for slot, form in zip(segment.out_slots, self.outputs, strict=True):
