@@ -10,7 +10,7 @@ import ctypes
 import gc
 import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,32 @@ def is_aligned(array: np.ndarray) -> bool:
     """Tells if XLA reads an array in place."""
     address: int = array.__array_interface__["data"][0]
     return address % ALIGNMENT == 0 and array.flags.c_contiguous
+
+
+class JoinedArrays:
+    """Arrays of one type as one vector, that is only made where it is written: each array is copied once.
+
+    >>> np.asarray(JoinedArrays([np.ones((2, 3)), np.zeros(4)])).shape
+    (10,)
+    """
+
+    __slots__ = ("_arrays", "dtype", "nbytes", "shape")
+
+    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+        self._arrays = arrays
+        self.dtype = arrays[0].dtype
+        self.shape = (sum([array.size for array in arrays]),)
+        self.nbytes = self.shape[0] * self.dtype.itemsize
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.concatenate(self._arrays, axis=None, dtype=dtype)
+
+    def copy_to(self, memory: memoryview) -> None:
+        """Writes the vector to the beginning of `memory`."""
+        end = 0
+        for array in self._arrays:
+            start, end = end, end + array.nbytes
+            np.copyto(np.ndarray(array.shape, array.dtype, memory, start), array)
 
 
 def give_back_freed() -> None:

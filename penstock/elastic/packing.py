@@ -126,7 +126,7 @@ def _pack_accumulator(accumulator: Accumulator) -> tuple[Settings, list[np.ndarr
         "step": accumulator.global_step,
         "count": accumulator.count,
     }
-    total = accumulator._sum
+    total = accumulator.total()
     return settings, [] if total is None else list(total) if isinstance(total, tuple) else [total]
 
 

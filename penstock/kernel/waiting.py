@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -59,8 +59,8 @@ class Waitable:
         """Tells if a step waits here."""
         return bool(self._blocked or self._suspended)
 
-    def _held(self) -> _Held:
-        return _Held(self)
+    def _held(self) -> Held:
+        return Held((self,))
 
     def _notify(self) -> None:
         """Wakes blocked threads; suspended steps resume once the lock is released."""
@@ -169,21 +169,29 @@ class WaitableItems(Waitable):
                 )
 
 
-class _Held:
-    """The lock of a Waitable. When it is released, the steps that can resume do so in this thread."""
+class Held:
+    """The locks of some Waitables. When they are released, the steps that can resume do so in this thread.
 
-    __slots__ = ("_waitable",)
+    >>> with Held(sorted(accumulators, key=id)):  # in one order everywhere
+    ...     total = sum(each.size() for each in accumulators)
+    """
 
-    def __init__(self, waitable: Waitable) -> None:
-        self._waitable = waitable
+    __slots__ = ("_waitables",)
+
+    def __init__(self, waitables: Iterable[Waitable]) -> None:
+        self._waitables = waitables
 
     def __enter__(self) -> None:
-        self._waitable._changed.acquire()
+        for waitable in self._waitables:
+            waitable._changed.acquire()
 
     def __exit__(self, *_: object) -> None:
-        waitable = self._waitable
-        due, waitable._resumable = waitable._resumable, []
-        waitable._changed.release()
+        due: list[Callable[[], None]] = []
+        for waitable in self._waitables:
+            if waitable._resumable:
+                due += waitable._resumable
+                waitable._resumable = []
+            waitable._changed.release()
         for wake in due:
             wake()
 

@@ -15,7 +15,14 @@ from dataclasses import replace
 
 from penstock.graph.opdef import op_of
 from penstock.graph.shape import TensorShape
-from penstock.ops.engine.joined import join_tensors, joined_variable, split_tensor, whole
+from penstock.ops.engine.joined import (
+    apply_joined_gradients,
+    join_tensors,
+    joined_variable,
+    split_tensor,
+    take_joined_gradients,
+    whole,
+)
 from penstock.passes.ir import (
     SPLIT,
     VARIABLES,
@@ -35,15 +42,24 @@ from penstock.passes.partition import task_of, waves_of
 LARGEST = 1 << 20  # bytes of a tensor: to copy a larger one takes longer than to pass it
 MOST_BYTES = 1 << 22  # of tensors that are joined
 MOST = 31  # tensors: of more, small ones lie in blocks anyway (worker/segments/blocks.py)
-_GRADIENTS = ("grad", "delta")
+SUMS_FOR = "_sums_for"  # attr of an accumulator: the name of the variable of whose gradients it has the sum
+_GRADIENTS = ("grad", "delta", "gradient")
+_TAKES = "ResourceAccumulatorTakeGradient"
+_APPLIES = "ResourceAccumulatorApplyGradient"
+_ACCUMULATOR = "ResourceConditionalAccumulator"
 
 
 def join_transfers(subgraph: Subgraph) -> Subgraph:
     """The placed subgraph with one tensor for gradients, and one for variables, that go the same way together."""
-    groups = _alike(subgraph)
-    if not groups:
+    every = [node for node in subgraph.nodes if _is_update(node)]
+    # The copies of a split node stay next to each other, so that all tasks come to split nodes in one order.
+    if len(every) < 2 or any(SPLIT in node.attrs for node in subgraph.nodes):
         return subgraph
     uses, visible = uses_of(subgraph), visible_nodes(subgraph)
+    groups = _alike(every, subgraph.nodes, uses, visible)
+    if not groups:
+        return subgraph
+    by_name = {node.name: node for node in subgraph.nodes if node.op.name in VARIABLES}
     inputs: dict[Node, list[Edge]] = {}
     added: list[Node] = []
     for updates in groups:
@@ -53,7 +69,11 @@ def join_transfers(subgraph: Subgraph) -> Subgraph:
         added += joined, split
         for i, update in enumerate(updates):
             inputs.setdefault(update, list(update.inputs))[position] = (split, i)
-        reads = _reads_elsewhere([update.inputs[0][0] for update in updates], uses, visible)
+        targets = [update.inputs[0][0] for update in updates]  # variables, or accumulators of their gradients
+        names = [target.attrs.get(SUMS_FOR, target.name) for target in targets]
+        reads = _reads_elsewhere([by_name[name] for name in names if name in by_name], uses, visible)
+        if len(reads) < len(updates):
+            continue
         devices = {node.device for read in reads for node, *_ in uses[read]}
         if len(devices) == 1:
             joined, split = _joined([(read, 0) for read in reads], updates, *devices)
@@ -65,11 +85,13 @@ def join_transfers(subgraph: Subgraph) -> Subgraph:
 
 
 def join_variables(subgraph: Subgraph) -> Subgraph:
-    """The part of one task, with one update for all that take a joined gradient, and sends of joined variables."""
+    """The part of one task, with one update for all that take a joined gradient, and sends of joined tensors.
+
+    On the host nothing is copied for it: what comes is split to views, and what goes is joined where it is written.
+    """
     if not any(node.op is split_tensor or node.op is join_tensors for node in subgraph.nodes):
         return subgraph
     uses, visible = uses_of(subgraph), visible_nodes(subgraph)
-    inputs: dict[Node, list[Edge]] = {}
     stands_for: dict[Node, Node] = {}
     variables: dict[tuple[Node, ...], Node] = {}
 
@@ -81,52 +103,81 @@ def join_variables(subgraph: Subgraph) -> Subgraph:
     for node in subgraph.nodes:
         if "CPU" not in node.device:
             continue
-        if node.op is join_tensors and _is_sent(node, uses, visible):
-            sent = joined(read.inputs[0][0] for read, _ in node.inputs)
-            inputs.update((send, [sent]) for send, *_ in uses[node])
+        if node.op is join_tensors and _is_only_sent(node, uses, visible):
+            sent = node.inputs
+            if _only_reads(node, uses, visible):
+                sent = [joined(read.inputs[0][0] for read, _ in node.inputs)]
+            for send, *_ in uses[node]:
+                stands_for[send] = replace(send, inputs=sent, attrs={**send.attrs, "shapes": node.attrs["shapes"]})
         elif node.op is split_tensor and (updates := _updates_of(node, uses, subgraph)):
-            states = [joined(update.inputs[i][0] for update in updates) for i in range(len(updates[0].op.writes))]
+            if updates[0].op.name == _APPLIES:
+                states = [update.inputs[0] for update in updates]
+            else:
+                states = [joined(update.inputs[i][0] for update in updates) for i in range(len(updates[0].op.writes))]
             stands_for.update(dict.fromkeys(updates, _one_update(updates, states, node.inputs[0])))
+        elif node.op is split_tensor and node.inputs[0][0].op.name == "_Recv":
+            stands_for[node] = replace(node, on_host=True)  # as views
     added = [*variables.values(), *dict.fromkeys(stands_for.values())]
-    return _changed(subgraph, inputs, added, stands_for) if added else subgraph
+    return _changed(subgraph, {}, added, stands_for) if added else subgraph
 
 
-def _alike(subgraph: Subgraph) -> list[list[Node]]:
-    """Updates of one task that differ only in their variables and in gradients that come from another, together."""
-    every = [node for node in subgraph.nodes if _is_update(node)]
-    # The copies of a split node stay next to each other, so that all tasks come to split nodes in one order.
-    if len(every) < 2 or any(SPLIT in node.attrs for node in subgraph.nodes):
-        return []
-    wave = waves_of(subgraph.nodes)
+def _alike(updates: Iterable[Node], nodes: list[Node], uses: Uses, visible: set[Node]) -> list[list[Node]]:
+    """Updates of one task that differ only in their variables and in gradients that come the same way, together."""
+    wave = waves_of(nodes)
     found: dict[Hashable, list[Node]] = defaultdict(list)
-    for update in every:
+    for update in updates:
         gradient, index = update.inputs[_gradient(update)]
         if task_of(gradient.device) != task_of(update.device):
             found[gradient.device, gradient.dtypes[index], wave[update], _kind(update)].append(update)
-    groups = []
-    for updates in found.values():
-        variables = {source for update in updates for source, _ in update.inputs[: len(update.op.writes)]}
-        is_small = sum(_bytes(update.inputs[0][0]) for update in updates) <= MOST_BYTES
-        if 1 < len(updates) <= MOST and is_small and len(variables) == len(updates) * len(updates[0].op.writes):
-            groups.append(updates)
-    return groups
+        elif _is_mean_for(update, gradient) and gradient not in visible and len(uses[gradient]) == 1:
+            found[gradient.inputs[1], gradient.dtypes, _kind(update)].append(update)
+    return [group for group in found.values() if _can_join(group, nodes)]
+
+
+def _can_join(updates: Sequence[Node], nodes: Iterable[Node]) -> bool:
+    """Tells if these updates are few and small enough, and neither variables nor gradients keep them apart."""
+    states = [state for update in updates for state in _states(update)]
+    if not 1 < len(updates) <= MOST or len(set(states)) < len(states):
+        return False
+    gradients = [update.inputs[_gradient(update)][0] for update in updates]
+    is_small = sum(_bytes(update.inputs[0][0]) for update in updates) <= MOST_BYTES
+    return is_small and not (gradients[0].op.name == _TAKES and _depend(gradients, nodes))
+
+
+def _states(update: Node) -> list[Node]:
+    """The variables that a node updates, or the accumulator to which it adds a gradient."""
+    return [source for source, _ in update.inputs[: len(update.op.writes) or 1]]
 
 
 def _is_update(node: Node) -> bool:
-    """Tells if a node updates whole variables of known shape, each element by itself."""
-    if not node.op.elementwise:
+    """Tells if a node updates whole variables of known shape, or an accumulator, each element by itself."""
+    states = _states(node) if node.op.elementwise or node.op.name == _APPLIES else []
+    is_state = _is_sum if node.op.name == _APPLIES else _is_variable
+    if not all(is_state(s) and s.attrs["shape"].is_fully_defined() for s in states):
         return False
-    variables = [source for source, _ in node.inputs[: len(node.op.writes)]]
-    if any(v.op.name not in VARIABLES or not v.attrs["shape"].is_fully_defined() for v in variables):
-        return False
-    return len({tuple(v.attrs["shape"].as_list()) for v in variables}) == 1 and 0 < _bytes(variables[0]) <= LARGEST
+    return len({tuple(s.attrs["shape"].as_list()) for s in states}) == 1 and 0 < _bytes(states[0]) <= LARGEST
+
+
+def _is_variable(node: Node) -> bool:
+    return node.op.name in VARIABLES
+
+
+def _is_sum(node: Node) -> bool:
+    """Tells if a node is an accumulator of gradients of one of a model's variables."""
+    return node.op.name == _ACCUMULATOR and SUMS_FOR in node.attrs
+
+
+def _is_mean_for(update: Node, gradient: Node) -> bool:
+    """Tells if a gradient is what such an accumulator gives."""
+    source = gradient.inputs[0][0] if gradient.op.name == _TAKES else gradient
+    return _is_sum(source) and bool(source.attrs["shape"] == update.inputs[0][0].attrs["shape"])
 
 
 def _kind(update: Node) -> Hashable:
     """A key that is equal for updates that can be one."""
     attrs = tuple(sorted((name, update.attrs[name]) for name in update.op.wants if name in update.attrs))
     gradient = _gradient(update)
-    numbers = [_number(e) for i, e in enumerate(update.inputs) if i >= len(update.op.writes) and i != gradient]
+    numbers = [_number(e) for i, e in enumerate(update.inputs) if i >= len(_states(update)) and i != gradient]
     return update.op.name, update.device, attrs, tuple(numbers), update.inputs[0][0].attrs["dtype"]
 
 
@@ -158,20 +209,27 @@ def _reads_elsewhere(variables: Iterable[Node], uses: Uses, visible: set[Node]) 
 
 def _joined(edges: Sequence[Edge], updates: Sequence[Node], device: str) -> tuple[Node, Node]:
     """The node that joins these tensors where they are, and the one on `device` that splits them again."""
-    shapes: list[TensorShape] = [update.inputs[0][0].attrs["shape"] for update in updates]
+    shapes = _shapes(updates)
     first, index = edges[0]
     dtype = first.dtypes[index].base_dtype
-    attrs = {"N": len(edges), "T": dtype, "shapes": shapes}
+    attrs = {"N": len(edges), "T": dtype, "dtype": dtype, "shapes": shapes}
     name = f"{first.name}_and_{len(edges) - 1}_more"
     order = max(source.order for source, _ in edges)
-    joined = Node(name, join_tensors, attrs, (dtype,), list(edges), [], first.device, order)
+    op, inputs, controls = join_tensors, list(edges), list[Node]()
+    if first.op.name == _TAKES:  # they come as one
+        op, inputs = take_joined_gradients, [*(take.inputs[0] for take, _ in edges), first.inputs[1]]
+        controls = _controls(take for take, _ in edges)
+    joined = Node(name, op, attrs, (dtype,), inputs, controls, first.device, order)
     return joined, Node(f"{name}/apart", split_tensor, attrs, (dtype,) * len(edges), [(joined, 0)], [], device, order)
 
 
-def _is_sent(join: Node, uses: Uses, visible: set[Node]) -> bool:
-    """Tells if a node joins variables only for other tasks, so that these can be read when they are sent."""
-    if join in visible or any(node.op.name != "_Send" for node, *_ in uses[join]):
-        return False
+def _is_only_sent(join: Node, uses: Uses, visible: set[Node]) -> bool:
+    """Tells if tensors are joined only for other tasks, so that this can be done when they are sent."""
+    return join not in visible and all(node.op.name == "_Send" for node, *_ in uses[join])
+
+
+def _only_reads(join: Node, uses: Uses, visible: set[Node]) -> bool:
+    """Tells if a node joins variables that can be read when they are sent."""
     reads = [read for read, _ in join.inputs]
     return all(reads_variable(r) and not r.controls and len(uses[r]) == 1 and r not in visible for r in reads)
 
@@ -210,13 +268,26 @@ def _joined_variable(parts: tuple[Node, ...]) -> Node:
 
 
 def _one_update(updates: Sequence[Node], states: list[Edge], gradient: Edge) -> Node:
-    """The update of joined variables that does what these updates do."""
+    """The update of joined variables, or the one addition to accumulators, that does what these updates do."""
     first, position = updates[0], _gradient(updates[0])
-    numbers = [gradient if i == position else edge for i, edge in enumerate(first.inputs)][len(states) :]
-    controls = list(dict.fromkeys(control for update in updates for control in update.controls))
-    op = op_of(first.op.name.removeprefix("Resource"))
+    numbers = [gradient if i == position else edge for i, edge in enumerate(first.inputs)][len(_states(first)) :]
+    inputs, controls = states + numbers, _controls(updates)
     order = max(update.order for update in updates)
-    return Node(first.name, op, first.attrs, states[0][0].dtypes, states + numbers, controls, first.device, order)
+    if first.op.name == _APPLIES:
+        shapes = _shapes(updates)
+        attrs = {"N": len(updates), "shapes": shapes, "size": whole(shapes).num_elements()}
+        return Node(first.name, apply_joined_gradients, attrs, (), inputs, controls, first.device, order)
+    op = op_of(first.op.name.removeprefix("Resource"))
+    return Node(first.name, op, first.attrs, states[0][0].dtypes, inputs, controls, first.device, order)
+
+
+def _shapes(updates: Iterable[Node]) -> list[TensorShape]:
+    return [update.inputs[0][0].attrs["shape"] for update in updates]
+
+
+def _controls(nodes: Iterable[Node]) -> list[Node]:
+    """What any of these nodes waits for."""
+    return list(dict.fromkeys(control for node in nodes for control in node.controls))
 
 
 def _depend(updates: Sequence[Node], nodes: Iterable[Node]) -> bool:

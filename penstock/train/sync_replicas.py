@@ -50,6 +50,7 @@ from penstock.ops.queue.accumulator import ConditionalAccumulator, SparseConditi
 from penstock.ops.queue.queues import FIFOQueue
 from penstock.optim.compression import CompressingOptimizer
 from penstock.optim.optimizer import Optimizer
+from penstock.passes.join import SUMS_FOR
 from penstock.passes.replicas import JOINS, OF_REPLICAS
 from penstock.train.coordinator import Coordinator
 from penstock.train.queue_runner import QueueRunner
@@ -172,6 +173,7 @@ class SyncReplicasOptimizer(Optimizer):
         accumulator: Any
         if isinstance(grad, Tensor):
             accumulator = ConditionalAccumulator(grad.dtype, shape=var.get_shape(), shared_name=shared_name)
+            accumulator.accumulator_ref.op._set_attr(SUMS_FOR, var.op.name)
             added = accumulator.apply_grad(grad, local_step=self._local_step)
             mean = accumulator.take_grad(self._share(self._replicas_to_aggregate))
         elif isinstance(grad, IndexedSlices):

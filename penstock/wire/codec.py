@@ -22,7 +22,7 @@ import numpy as np
 
 from penstock.errors import DataLossError, InvalidArgumentError, UnimplementedError
 from penstock.graph import dtype as dt
-from penstock.memory import ALIGNMENT
+from penstock.memory import ALIGNMENT, JoinedArrays
 from penstock.wire.messages import (
     Cancel,
     Done,
@@ -135,7 +135,9 @@ _NUMPY_OF = {
 _FORM_OF = {numpy: enum << 8 for enum, numpy in _NUMPY_OF.items()}  # of a tensor in the frame, without its rank
 _STRING = dt.string.as_datatype_enum
 
-Share = Callable[[np.ndarray], int | None]
+_AS_THEY_ARE = (np.ndarray, JoinedArrays)  # all other values are made arrays
+
+Share = Callable[[np.ndarray | JoinedArrays], int | None]
 Shared = Callable[[int, int, np.dtype[Any], tuple[int, ...]], np.ndarray]
 
 
@@ -184,23 +186,23 @@ def _encode_tensors(message: Any, meta: bytearray, payload: list[Any], share: Sh
     offset = 0
     words = [len(message.values)]
     for key, value in zip(message.keys, message.values, strict=True):
-        data = value if value.__class__ is np.ndarray else np.asarray(value)
+        data = value if value.__class__ in _AS_THEY_ARE else np.asarray(value)
         shape, form = data.shape, _FORM_OF.get(data.dtype)
         if form is None:
-            data, form = _converted(data)
-        elif not data.flags.c_contiguous:
+            data, form = _converted(np.asarray(data))
+        elif data.__class__ is np.ndarray and not data.flags.c_contiguous:
             data = np.ascontiguousarray(data)
         form |= len(shape) << 16
         nbytes = data.nbytes
         padding = -nbytes % ALIGNMENT
         if nbytes <= _SMALL:
-            payload += (data.tobytes(), _ZEROS[:padding])
+            payload += (np.asarray(data).tobytes(), _ZEROS[:padding])
         else:
             region = share(data) if share is not None and not form & _STRINGS else None
             if region is not None:
                 words += (key, form | _SHARED, region, nbytes, *shape)
                 continue
-            payload += (data.reshape(-1).view(np.uint8), _ZEROS[:padding])
+            payload += (np.asarray(data).reshape(-1).view(np.uint8), _ZEROS[:padding])
         words += (key, form, offset, nbytes, *shape)
         offset += nbytes + padding
     meta += struct.pack(f"<{len(words)}Q", *words)

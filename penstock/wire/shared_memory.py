@@ -23,6 +23,7 @@ import numpy as np
 
 from penstock.cores import in_parts
 from penstock.errors import DataLossError
+from penstock.memory import JoinedArrays
 
 SMALLEST = 1 << 15  # bytes: smaller tensors travel in the frame itself
 LARGE = 1 << 23  # bytes: from this size on, a copy uses two threads, and memory that nobody uses is given back
@@ -50,7 +51,7 @@ class Arena:
         self._idle: set[int] = set()  # large ones that were free at the last `trim`, and are since
         self._bytes = 0
 
-    def put(self, array: np.ndarray, size: int) -> tuple[int, int] | None:
+    def put(self, array: np.ndarray | JoinedArrays, size: int) -> tuple[int, int] | None:
         """Copies a contiguous array to a region of `size` bytes. Returns the region and its descriptor, -1 unless new.
 
         Returns None if no more memory may be shared, or can be, so that the array should travel in the frame.
@@ -117,8 +118,11 @@ class Arena:
         self._free.setdefault(self._memory[region].nbytes, []).append(region)
 
 
-def _copy(memory: memoryview, array: np.ndarray) -> None:
+def _copy(memory: memoryview, array: np.ndarray | JoinedArrays) -> None:
     """Copies a contiguous array to a region, by two threads if it is large: one core does not use the full rate."""
+    if isinstance(array, JoinedArrays):
+        array.copy_to(memory)
+        return
     to: np.ndarray = np.ndarray(array.shape, array.dtype, memory)
     if array.nbytes < LARGE:
         np.copyto(to, array)
@@ -195,7 +199,7 @@ class Leases:
         tensor, self._leased[region] = _leased(memory, region, dtype, shape, self._released)
         return tensor
 
-    def put(self, array: np.ndarray, size: int) -> int | None:
+    def put(self, array: np.ndarray | JoinedArrays, size: int) -> int | None:
         """Copies a contiguous array to a region of `size` bytes that became unused here. None if there is no such."""
         region = self._unused(size)
         if region is not None:
@@ -235,7 +239,7 @@ class Sharer:
         self.placed: list[int] = []
         self.copied = 0  # bytes
 
-    def __call__(self, array: np.ndarray) -> int | None:
+    def __call__(self, array: np.ndarray | JoinedArrays) -> int | None:
         """Returns the region of a tensor, or None if it should travel in the frame."""
         if array.nbytes < SMALLEST:
             return None

@@ -29,6 +29,7 @@ from penstock.worker.resources import StoredVariable, locks_of, placed
 from penstock.worker.segments.segment import SMALL
 from penstock.worker.step import Step
 
+_ADDS_GRADIENTS = ("ResourceAccumulatorApplyGradient", "_ApplyJoinedGradients")
 _NO_ATTRS: dict[str, Any] = {}  # of all kernels that want none
 
 
@@ -188,7 +189,7 @@ class HostCall(KernelCall):
         kinds = [t.name == "resource" or t._is_ref_dtype for t in node.dtypes]
         finds = "resource" in node.op.wants and not self.wants_context
         # The gradient of a closure that runs again counts once, like an update; it has no result either.
-        self.writes = node.op.name == "ResourceAccumulatorApplyGradient"
+        self.writes = node.op.name in _ADDS_GRADIENTS
         self.is_handle = finds and not node.inputs and bool(kinds) and all(kinds)
         self.read = self._values_of_variables()
 

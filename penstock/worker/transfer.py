@@ -12,6 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from penstock.errors import InvalidArgumentError
+from penstock.memory import JoinedArrays
+from penstock.ops.engine.joined import check_shapes, split_tensor
 from penstock.passes.ir import Node
 from penstock.worker.needs import Need, Tensors
 from penstock.worker.outbox import Outbox
@@ -34,21 +37,28 @@ class SendCall:
         self.unused: list[int] = []  # slots of received tensors that no instruction from here on needs
         self.keys = [n.attrs["key"] for n in nodes]
         self.repeated: bool = nodes[0].attrs["repeated"]
-        self.sources: list[int | StoredVariable] = [owner.source(n.inputs[0]) for n in nodes]
-        self.in_slots = [s for s in self.sources if isinstance(s, int)]
-        self.nbytes = sum(s.declared_bytes for s in self.sources if isinstance(s, StoredVariable))
+        self.sources = [[owner.source(edge) for edge in n.inputs] for n in nodes]  # several are joined
+        self._shapes: list[Any] = [n.attrs.get("shapes") for n in nodes]
+        every = list(itertools.chain(*self.sources))
+        self.in_slots = [s for s in every if isinstance(s, int)]
+        self.nbytes = sum(s.declared_bytes for s in every if isinstance(s, StoredVariable))
         self.name = nodes[0].name
         self.device = nodes[0].device
         self.label = f"{self.name} = Send({', '.join(n.attrs['tensor_name'] for n in nodes)})"
 
     def gathered(self, values: list[Any]) -> list[Any]:
         """Returns the tensors to send, in host memory."""
-        sent = []
-        for source in self.sources:
-            value = values[source] if isinstance(source, int) else source.snapshot()
-            if value.__class__ is not np.ndarray and isinstance(value, jax.Array):
-                value = np.asarray(value)
-            sent.append(value)
+        sent: list[Any] = []
+        for sources, shapes in zip(self.sources, self._shapes, strict=True):
+            tensors = [_on_host(values[s] if isinstance(s, int) else s.snapshot()) for s in sources]
+            if len(tensors) == 1:
+                sent += tensors
+                continue
+            try:
+                check_shapes(tensors, shapes)
+            except ValueError as error:
+                raise InvalidArgumentError(None, self.name, f"'{self.name}' cannot be sent: {error}") from error
+            sent.append(JoinedArrays(tensors))
         return sent
 
     def __call__(self, values: list[Any], step: Any) -> None:
@@ -87,15 +97,20 @@ class RecvCall:
             step.wait_for(self, keys)
             taken = step.rendezvous.take(keys)
         for slot, value in zip(self.out_slots, taken, strict=True):
-            values[slot] = value
+            values[slot] = value if value.__class__ is not JoinedArrays else np.asarray(value)  # from this process
         if self.flush is not None and step.outbox:
             self.flush(step.outbox)
         return None
 
 
+def _on_host(value: Any) -> Any:
+    return np.asarray(value) if value.__class__ is not np.ndarray and isinstance(value, jax.Array) else value
+
+
 def note_unused(instructions: Sequence[Any], fetches: Iterable[int | StoredVariable]) -> None:
     """Tells the sends which received tensors no instruction after them needs; each tensor goes to one send."""
-    received = {slot for i in instructions if isinstance(i, RecvCall) for slot in i.out_slots}.difference(fetches)
+    receives = [i for i in instructions if isinstance(i, RecvCall) or _splits(i)]
+    received = {slot for i in receives for slot in i.out_slots}.difference(fetches)
     first: dict[int, SendCall] = {}
     for instruction in reversed(instructions):
         received.difference_update(instruction.in_slots)
@@ -103,6 +118,11 @@ def note_unused(instructions: Sequence[Any], fetches: Iterable[int | StoredVaria
             first.update(dict.fromkeys(received, instruction))
     for slot, send in first.items():
         send.unused.append(slot)
+
+
+def _splits(instruction: Any) -> bool:
+    """Tells if an instruction gives views of a tensor."""
+    return hasattr(instruction, "node") and instruction.node.op is split_tensor
 
 
 def opening(instructions: Sequence[Any]) -> SendCall | None:

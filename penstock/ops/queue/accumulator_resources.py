@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from penstock.errors import InvalidArgumentError
 from penstock.graph.dtype import DType
 from penstock.graph.shape import TensorShape
-from penstock.kernel.waiting import WaitableItems
+from penstock.kernel.waiting import Held, WaitableItems
 from penstock.memory import aligned_empty
 
 _HALVES = frozenset((1, 2, 4, 8, 16, 32, 64))  # to multiply by their inverses is exact, and quicker than to divide
@@ -48,43 +49,142 @@ class Accumulator(WaitableItems):
     def apply(self, local_step: int, *gradient: np.ndarray) -> None:
         """Adds a gradient that was computed at `local_step`."""
         with self._held():
-            if local_step < self.global_step:
-                return
-            self._add(*gradient)
-            self.count += 1
-            self._notify()
+            self._apply(local_step, *gradient)
 
     def take(self, required: int, ctx: Any) -> Any:
         """Waits for `required` gradients and returns their mean or sum; later gradients belong to the next step."""
+        self.check(required)
+        with self._held():
+            self._wait_for(required, ctx)
+            return self._take()
+
+    def check(self, required: int) -> None:
+        """Raises InvalidArgumentError if that is no number of gradients to wait for."""
         if required < 1:
             raise InvalidArgumentError(f"{self}: num_required must be >= 1, received {required}.")
-        with self._held():
-            ready = lambda: self.count >= required  # noqa: E731
-            self._wait(ready, ctx, again=ready)
-            result = self._result()
-            self.count, self._sum = 0, None
-            self.global_step += 1
-            return result
+
+    def _apply(self, local_step: int, *gradient: Any) -> None:
+        if local_step < self.global_step:
+            return
+        self._add(*gradient)
+        self.count += 1
+        self._notify()
+
+    def has(self, required: int) -> bool:
+        """Tells if as many gradients can be taken now. If it is closed, waiting for them raises."""
+        return not self._gone and self.count >= required
+
+    def _wait_for(self, required: int, ctx: Any) -> None:
+        ready = lambda: self.count >= required  # noqa: E731
+        self._wait(ready, ctx, again=ready)
+
+    def total(self) -> Any:
+        """The sum, which changes by itself from now on; None if there is none."""
+        if self._sum.__class__ is JointSum:
+            self._sum = self._sum.part(self)
+            self._usual = self._sum.shape
+        return self._sum
+
+    def _take(self) -> Any:
+        result = self._result()
+        self._begin_next()
+        return result
+
+    def _begin_next(self) -> None:
+        self.count, self._sum = 0, None
+        self.global_step += 1
 
     def _add(self, *parts: Any) -> None:
         (gradient,) = parts
-        if self._sum is None:
+        total = self.total()
+        if total is None:
             if gradient.shape != self._usual and not self.shape.is_compatible_with(gradient.shape):
                 refuse(f"{self} takes gradients of shape {self.shape}, received {list(gradient.shape)}.")
             self._usual = gradient.shape
         elif gradient.shape != self._usual:
             refuse(f"{self} takes gradients of shape {list(self._usual)}, received {list(gradient.shape)}.")
-        if self._sum is None:
-            # A read-only gradient, such as a tensor of another process, cannot change, so it is not copied.
-            self._sum = gradient.copy() if gradient.flags.writeable else gradient
-        elif self._sum.flags.writeable:
-            self._sum += gradient
-        else:
-            place = aligned_empty(gradient.shape, gradient.dtype) if gradient.nbytes > _LARGE else None
-            self._sum = np.add(self._sum, gradient, out=place)
+        self._sum = _added(total, gradient)
 
     def _result(self) -> Any:
-        return np.asarray(self._sum if self.reduction == "SUM" else _divided(self._sum, self.count))
+        return _reduced(self.total(), self.reduction, self.count)
+
+
+class JointSum:
+    """The sums of several accumulators, one after the other in a vector: one addition for all."""
+
+    __slots__ = ("accumulators", "shapes", "vector")
+
+    def __init__(self, accumulators: Sequence[Accumulator], shapes: Sequence[TensorShape]) -> None:
+        self.accumulators = accumulators
+        self.shapes = shapes
+        self.vector: Any = None
+
+    def part(self, accumulator: Accumulator) -> Any:
+        """The sum of one of them."""
+        return parts_of(self.vector, self.shapes)[self.accumulators.index(accumulator)]
+
+
+def apply_joined(
+    accumulators: Sequence[Accumulator], local_step: int, gradients: Any, shapes: Sequence[TensorShape]
+) -> None:
+    """Adds gradients of these shapes, which lie one after the other in a vector, each to its accumulator.
+
+    >>> shapes = [TensorShape([784, 10]), TensorShape([10])]
+    >>> apply_joined([of_weights, of_biases], 0, np.ones(784 * 10 + 10, np.float32), shapes)
+    """
+    with Held(sorted(accumulators, key=id)):
+        joint = _joint_sum(accumulators) or _new_joint_sum(accumulators, shapes)
+        if joint is None or any(local_step < each.global_step for each in accumulators):
+            for each, gradient in zip(accumulators, parts_of(gradients, shapes), strict=True):
+                each._apply(local_step, gradient)
+            return
+        joint.vector = _added(joint.vector, gradients)
+        for each in accumulators:
+            each._sum = joint
+            each.count += 1
+            each._notify()
+
+
+def take_joined(accumulators: Sequence[Accumulator], required: int, ctx: Any) -> Any:
+    """As `take`, of all: waits until each has `required` gradients. Returns the results one after the other.
+
+    >>> take_joined([of_weights, of_biases], 2, step)
+    """
+    accumulators[0].check(required)
+    while True:
+        with Held(sorted(accumulators, key=id)):
+            short = next((each for each in accumulators if not each.has(required)), None)
+            if short is None:
+                joint = _joint_sum(accumulators)
+                if joint is None:
+                    return np.concatenate([each._take() for each in accumulators], axis=None)
+                for each in accumulators:
+                    count, reduction = each.count, each.reduction
+                    each._begin_next()
+                return _reduced(joint.vector, reduction, count)
+        with short._held():
+            short._wait_for(required, ctx)
+
+
+def _joint_sum(accumulators: Sequence[Accumulator]) -> JointSum | None:
+    """The sum that these accumulators have together, if they have had no gradients by themselves since."""
+    total = accumulators[0]._sum
+    if total.__class__ is not JointSum or any(each._sum is not total for each in accumulators):
+        return None
+    return total if total.accumulators == accumulators else None
+
+
+def _new_joint_sum(accumulators: Sequence[Accumulator], shapes: Sequence[TensorShape]) -> JointSum | None:
+    """A sum for accumulators that have none yet, if they all reduce it in one way."""
+    if len({each.reduction for each in accumulators}) > 1 or any(each._sum is not None for each in accumulators):
+        return None
+    return JointSum(accumulators, shapes)
+
+
+def parts_of(vector: Any, shapes: Sequence[TensorShape]) -> list[Any]:
+    """The arrays of these shapes that lie one after the other in a vector, as views."""
+    ends = list(itertools.accumulate(shape.num_elements() or 0 for shape in shapes))
+    return [part.reshape(s.as_list()) for part, s in zip(np.split(vector, ends[:-1]), shapes, strict=True)]
 
 
 class SparseAccumulator(Accumulator):
@@ -173,6 +273,22 @@ def _merged(old: np.ndarray, new: np.ndarray) -> tuple[int, np.ndarray, np.ndarr
 def _begins(shape: TensorShape, dims: Sequence[int | None]) -> bool:
     """True if `shape` is a prefix of `dims`: an accumulator may be declared with fewer dimensions."""
     return shape.rank is None or (shape.rank <= len(dims) and shape.is_compatible_with(dims[: shape.rank]))
+
+
+def _added(total: Any, gradient: np.ndarray) -> Any:
+    """The sum with one more gradient; the first one makes it."""
+    if total is None:
+        # A read-only gradient, such as a tensor of another process, cannot change, so it is not copied.
+        return gradient.copy() if gradient.flags.writeable else gradient
+    if total.flags.writeable:
+        total += gradient
+        return total
+    place = aligned_empty(gradient.shape, gradient.dtype) if gradient.nbytes > _LARGE else None
+    return np.add(total, gradient, out=place)
+
+
+def _reduced(total: Any, reduction: str, count: int) -> np.ndarray:
+    return np.asarray(total if reduction == "SUM" else _divided(total, count))
 
 
 def _divided(total: np.ndarray, count: Any) -> Any:
