@@ -14,15 +14,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.graph.opdef import op_of
-from penstock.graph.shape import TensorShape
-from penstock.ops.engine.joined import (
-    apply_joined_gradients,
-    join_tensors,
-    joined_variable,
-    split_tensor,
-    take_joined_gradients,
-    whole,
-)
+from penstock.ops.engine.joined import join_tensors, joined_accumulators, joined_variable, split_tensor, whole
 from penstock.passes.ir import (
     SPLIT,
     VARIABLES,
@@ -65,10 +57,9 @@ def join_transfers(subgraph: Subgraph) -> Subgraph:
     for updates in groups:
         position = _gradient(updates[0])
         gradients = [update.inputs[position] for update in updates]
-        joined, split = _joined(gradients, updates, updates[0].device)
-        added += joined, split
+        added += _joined(gradients, updates, updates[0].device)
         for i, update in enumerate(updates):
-            inputs.setdefault(update, list(update.inputs))[position] = (split, i)
+            inputs.setdefault(update, list(update.inputs))[position] = (added[-1], i)
         targets = [update.inputs[0][0] for update in updates]  # variables, or accumulators of their gradients
         names = [target.attrs.get(SUMS_FOR, target.name) for target in targets]
         reads = _reads_elsewhere([by_name[name] for name in names if name in by_name], uses, visible)
@@ -76,11 +67,10 @@ def join_transfers(subgraph: Subgraph) -> Subgraph:
             continue
         devices = {node.device for read in reads for node, *_ in uses[read]}
         if len(devices) == 1:
-            joined, split = _joined([(read, 0) for read in reads], updates, *devices)
-            added += joined, split
+            added += _joined([(read, 0) for read in reads], updates, *devices)
             for i, read in enumerate(reads):
                 for node, position, _ in uses[read]:
-                    inputs.setdefault(node, list(node.inputs))[position] = (split, i)
+                    inputs.setdefault(node, list(node.inputs))[position] = (added[-1], i)
     return _changed(subgraph, inputs, added, {})
 
 
@@ -97,7 +87,7 @@ def join_variables(subgraph: Subgraph) -> Subgraph:
 
     def joined(parts: Iterable[Node]) -> Edge:
         key = tuple(parts)
-        variables[key] = variables.get(key) or _joined_variable(key)
+        variables[key] = variables.get(key) or _joined_state(key)
         return variables[key], 0
 
     for node in subgraph.nodes:
@@ -110,10 +100,7 @@ def join_variables(subgraph: Subgraph) -> Subgraph:
             for send, *_ in uses[node]:
                 stands_for[send] = replace(send, inputs=sent, attrs={**send.attrs, "shapes": node.attrs["shapes"]})
         elif node.op is split_tensor and (updates := _updates_of(node, uses, subgraph)):
-            if updates[0].op.name == _APPLIES:
-                states = [update.inputs[0] for update in updates]
-            else:
-                states = [joined(update.inputs[i][0] for update in updates) for i in range(len(updates[0].op.writes))]
+            states = [joined(parts) for parts in zip(*map(_states, updates), strict=True)]
             stands_for.update(dict.fromkeys(updates, _one_update(updates, states, node.inputs[0])))
         elif node.op is split_tensor and node.inputs[0][0].op.name == "_Recv":
             stands_for[node] = replace(node, on_host=True)  # as views
@@ -207,20 +194,21 @@ def _reads_elsewhere(variables: Iterable[Node], uses: Uses, visible: set[Node]) 
     return [] if None in found else [read for read in found if read is not None]
 
 
-def _joined(edges: Sequence[Edge], updates: Sequence[Node], device: str) -> tuple[Node, Node]:
-    """The node that joins these tensors where they are, and the one on `device` that splits them again."""
-    shapes = _shapes(updates)
+def _joined(edges: Sequence[Edge], updates: Sequence[Node], device: str) -> list[Node]:
+    """The nodes that join these tensors where they are, and at last the one on `device` that splits them again."""
     first, index = edges[0]
     dtype = first.dtypes[index].base_dtype
-    attrs = {"N": len(edges), "T": dtype, "dtype": dtype, "shapes": shapes}
+    attrs = {"N": len(edges), "T": dtype, "shapes": [update.inputs[0][0].attrs["shape"] for update in updates]}
     name = f"{first.name}_and_{len(edges) - 1}_more"
     order = max(source.order for source, _ in edges)
-    op, inputs, controls = join_tensors, list(edges), list[Node]()
-    if first.op.name == _TAKES:  # they come as one
-        op, inputs = take_joined_gradients, [*(take.inputs[0] for take, _ in edges), first.inputs[1]]
+    joined = [Node(name, join_tensors, attrs, (dtype,), list(edges), [], first.device, order)]
+    if first.op.name == _TAKES:  # one takes them as one
+        accumulators = _joined_state([take.inputs[0][0] for take, _ in edges])
         controls = _controls(take for take, _ in edges)
-    joined = Node(name, op, attrs, (dtype,), inputs, controls, first.device, order)
-    return joined, Node(f"{name}/apart", split_tensor, attrs, (dtype,) * len(edges), [(joined, 0)], [], device, order)
+        inputs = [(accumulators, 0), first.inputs[1]]
+        joined = [accumulators, Node(name, first.op, first.attrs, (dtype,), inputs, controls, first.device, order)]
+    split = Node(f"{name}/apart", split_tensor, attrs, (dtype,) * len(edges), [(joined[-1], 0)], [], device, order)
+    return [*joined, split]
 
 
 def _is_only_sent(join: Node, uses: Uses, visible: set[Node]) -> bool:
@@ -256,33 +244,37 @@ def _is_for_others(read: Node, uses: Uses, fetched: set[Node]) -> bool:
     return reads_variable(read) and read not in fetched and takers <= {"_Send", join_tensors.name}
 
 
-def _joined_variable(parts: tuple[Node, ...]) -> Node:
-    """The node of a variable that stands for several."""
-    first = parts[0]
-    dtype = first.attrs["dtype"]
-    shape = whole(part.attrs["shape"] for part in parts)
+def _joined_state(parts: Sequence[Node]) -> Node:
+    """The node of a variable, or of an accumulator, that stands for several."""
+    first, order = parts[0], max(part.order for part in parts)
     name = f"{first.name}_and_{len(parts) - 1}_more"
-    attrs = {"dtype": dtype, "shape": shape, "parts": parts}
-    order = max(part.order for part in parts)
+    shapes = [part.attrs["shape"] for part in parts]
+    if _is_sum(first):
+        attrs = {"N": len(parts), "shapes": shapes}
+        every = [(part, 0) for part in parts]
+        return Node(name, joined_accumulators, attrs, first.dtypes, every, [], first.device, order)
+    dtype = first.attrs["dtype"]
+    attrs = {"dtype": dtype, "shape": whole(shapes), "parts": tuple(parts)}
     return Node(name, joined_variable, attrs, (dtype._as_ref,), device=first.device, order=order)
 
 
 def _one_update(updates: Sequence[Node], states: list[Edge], gradient: Edge) -> Node:
-    """The update of joined variables, or the one addition to accumulators, that does what these updates do."""
+    """The update of joined variables, or of joined accumulators, that does what these updates do."""
     first, position = updates[0], _gradient(updates[0])
-    numbers = [gradient if i == position else edge for i, edge in enumerate(first.inputs)][len(_states(first)) :]
-    inputs, controls = states + numbers, _controls(updates)
-    order = max(update.order for update in updates)
+    numbers = [gradient if i == position else edge for i, edge in enumerate(first.inputs)][len(states) :]
     if first.op.name == _APPLIES:
-        shapes = _shapes(updates)
-        attrs = {"N": len(updates), "shapes": shapes, "size": whole(shapes).num_elements()}
-        return Node(first.name, apply_joined_gradients, attrs, (), inputs, controls, first.device, order)
-    op = op_of(first.op.name.removeprefix("Resource"))
-    return Node(first.name, op, first.attrs, states[0][0].dtypes, inputs, controls, first.device, order)
+        op, dtypes, numbers = first.op, first.dtypes, [_uncast(edge) for edge in numbers]
+    else:
+        op, dtypes = op_of(first.op.name.removeprefix("Resource")), states[0][0].dtypes
+    order = max(update.order for update in updates)
+    return Node(first.name, op, first.attrs, dtypes, states + numbers, _controls(updates), first.device, order)
 
 
-def _shapes(updates: Iterable[Node]) -> list[TensorShape]:
-    return [update.inputs[0][0].attrs["shape"] for update in updates]
+def _uncast(edge: Edge) -> Edge:
+    """A whole number before it was made one of another size: an accumulator takes its step in any."""
+    source, _ = edge
+    is_cast = source.op.name == "Cast" and source.attrs["SrcT"].is_integer and source.attrs["DstT"].is_integer
+    return source.inputs[0] if is_cast else edge
 
 
 def _controls(nodes: Iterable[Node]) -> list[Node]:

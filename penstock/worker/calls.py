@@ -17,6 +17,7 @@ from penstock.kernel.lists import RowList, StackedList
 from penstock.kernel.waiting import NeedsThread, Suspended
 from penstock.ops.engine.if_while import as_predicate, bound_of_count
 from penstock.ops.engine.iteration_memory import StackedMemory
+from penstock.ops.engine.joined import joined_accumulators
 from penstock.passes import pipeline
 from penstock.passes.ir import SPLIT, Node, blamed
 from penstock.worker.kinds import body, functions_of, written_positions
@@ -25,11 +26,10 @@ from penstock.worker.owner import Owner as Executable
 from penstock.worker.owner import callable_body
 from penstock.worker.plan import Cuts, make_plan
 from penstock.worker.randomness import reserved
-from penstock.worker.resources import StoredVariable, locks_of, placed
+from penstock.worker.resources import StoredVariable, is_jax_array, locks_of, placed
 from penstock.worker.segments.segment import SMALL
 from penstock.worker.step import Step
 
-_ADDS_GRADIENTS = ("ResourceAccumulatorApplyGradient", "_ApplyJoinedGradients")
 _NO_ATTRS: dict[str, Any] = {}  # of all kernels that want none
 
 
@@ -189,8 +189,9 @@ class HostCall(KernelCall):
         kinds = [t.name == "resource" or t._is_ref_dtype for t in node.dtypes]
         finds = "resource" in node.op.wants and not self.wants_context
         # The gradient of a closure that runs again counts once, like an update; it has no result either.
-        self.writes = node.op.name in _ADDS_GRADIENTS
-        self.is_handle = finds and not node.inputs and bool(kinds) and all(kinds)
+        self.writes = node.op.name == "ResourceAccumulatorApplyGradient"
+        is_found = (finds and not node.inputs) or node.op is joined_accumulators
+        self.is_handle = is_found and bool(kinds) and all(kinds)
         self.read = self._values_of_variables()
 
     def _values_of_variables(self) -> frozenset[int]:
@@ -331,7 +332,7 @@ def host_values(values: Sequence[Any]) -> list[Any]:
 def host_value(value: Any) -> Any:
     if value.__class__ is np.ndarray:
         return value  # first, since the test for a jax.Array is slower
-    if isinstance(value, jax.Array):
+    if is_jax_array(value):
         return np.asarray(value)
     return jax.tree.map(np.asarray, value) if isinstance(value, (StackedList, RowList, StackedMemory)) else value
 

@@ -222,7 +222,7 @@ class Executable:
         if self._to_find:
             # The handle of a queue, a table... is the same in each step: what it stands for outlives them.
             for call in self._to_find:
-                call.store(self.empty, call.call((), Step(Cancellation())))
+                call.store(self.empty, call.call([self.empty[slot] for slot in call.in_slots], Step(Cancellation())))
             self._to_find = []
         values = self.empty.copy()
         for slot, value in zip(self.feed_slots, fed, strict=True):

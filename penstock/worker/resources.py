@@ -34,9 +34,22 @@ class _UsedUp:
 USED_UP = _UsedUp()
 
 
+_of_jax: set[type] = set()  # the classes of arrays of jax that were met
+
+
+def is_jax_array(value: Any) -> bool:
+    """Tells if a value is a jax.Array. To ask jax takes longer than to run most small kernels, so it is asked once."""
+    if value.__class__ in _of_jax:
+        return True
+    if isinstance(value, jax.Array):
+        _of_jax.add(value.__class__)
+        return True
+    return False
+
+
 def is_used_up(value: Any) -> bool:
     """Tells if the buffer of a variable's value has been donated."""
-    return value is USED_UP or (isinstance(value, jax.Array) and value.is_deleted())
+    return value is USED_UP or (is_jax_array(value) and value.is_deleted())
 
 
 @dataclass(slots=True, eq=False)

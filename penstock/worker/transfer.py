@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from penstock.errors import InvalidArgumentError
@@ -18,7 +17,7 @@ from penstock.ops.engine.joined import check_shapes, split_tensor
 from penstock.passes.ir import Node
 from penstock.worker.needs import Need, Tensors
 from penstock.worker.outbox import Outbox
-from penstock.worker.resources import StoredVariable
+from penstock.worker.resources import StoredVariable, is_jax_array
 
 Flush = Callable[[Outbox], None]
 MOST_AHEAD = 1 << 22  # bytes: for more than that the time of a round trip does not matter
@@ -104,7 +103,7 @@ class RecvCall:
 
 
 def _on_host(value: Any) -> Any:
-    return np.asarray(value) if value.__class__ is not np.ndarray and isinstance(value, jax.Array) else value
+    return np.asarray(value) if value.__class__ is not np.ndarray and is_jax_array(value) else value
 
 
 def note_unused(instructions: Sequence[Any], fetches: Iterable[int | StoredVariable]) -> None:

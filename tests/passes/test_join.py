@@ -12,9 +12,10 @@ import pytest
 import penstock.v1 as tf
 from penstock.graph.opdef import OpDef, all_ops
 from penstock.graph.shape import TensorShape
-from penstock.ops.engine.joined import join_tensors, split_tensor, whole
+from penstock.ops.engine.joined import join_tensors, joined_accumulators, split_tensor, whole
 from penstock.passes import join, pipeline
 from penstock.passes.ir import Node
+from penstock.passes.join import SUMS_FOR
 from penstock.passes.partition import partition
 from penstock.passes.place import place
 from penstock.passes.prune import prune
@@ -124,6 +125,51 @@ def test_updates_that_wait_for_each_other_stay_apart(between: str) -> None:
             return [], [optimizer.apply_gradients([(other, model.variables[1])])]
 
     assert len(updates(nodes_of(build)[PS])) == 2
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_synchronous_training_has_one_addition_and_one_update(use_resource: bool) -> None:
+    def synchronous() -> tuple[Any, Any]:
+        rule = tf.train.SyncReplicasOptimizer(tf.train.AdamOptimizer(0.1), 2)
+        with tf.device(PS):
+            step = tf.train.get_or_create_global_step()
+        model = Model(use_resource)
+        with tf.device(WORKER):
+            train = rule.minimize(model.loss, step)
+        return train, rule.get_chief_queue_runner().enqueue_ops[0]
+
+    parts = nodes_of(lambda: ([synchronous()[0]], []))
+    (addition,) = [node for node in parts[PS] if node.op.name == "ResourceAccumulatorApplyGradient"]
+    assert addition.inputs[0][0].op is joined_accumulators
+    assert addition.inputs[1][0].op.name == "_Recv", "the step needs no other type"
+    assert [len(send.inputs) for send in tensor_sends(parts[WORKER])] == [2, 1], "gradients, and the step"
+    assert "_JoinedVariable" in [send.inputs[0][0].op.name for send in tensor_sends(parts[PS])]
+
+    nodes = nodes_of(lambda: ([], [synchronous()[1]]))[PS]
+    (taken,) = [node for node in nodes if node.op.name == "ResourceAccumulatorTakeGradient"]
+    assert taken.inputs[0][0].op is joined_accumulators
+    (update,) = updates(nodes)
+    assert update.inputs[0][0].attrs["shape"].as_list() == [8] and (taken, 0) in update.inputs
+
+
+def accumulated(of_variables: bool, in_order: bool) -> tuple[list[Any], list[Any]]:
+    """Updates by means: of accumulators that say whose gradients they have or not, one after the other or not."""
+    model, optimizer = Model(), tf.train.GradientDescentOptimizer(tf.constant(0.1))
+    done: list[Any] = []
+    for variable in model.variables:
+        with tf.device(PS), tf.control_dependencies(done if in_order else []):
+            accumulator = tf.ConditionalAccumulator(tf.float32, variable.shape)
+            if of_variables:
+                accumulator.accumulator_ref.op._set_attr(SUMS_FOR, variable.op.name)
+            done.append(optimizer.apply_gradients([(accumulator.take_grad(1), variable)]))
+    return [], done
+
+
+@pytest.mark.parametrize(("of_variables", "in_order"), [(True, False), (False, False), (True, True)])
+def test_means_are_taken_together_if_they_come_together(of_variables: bool, in_order: bool) -> None:
+    nodes = nodes_of(lambda: accumulated(of_variables, in_order))[PS]
+    together = of_variables and not in_order
+    assert count(nodes, "ResourceAccumulatorTakeGradient") == len(updates(nodes)) == (1 if together else 2)
 
 
 def test_a_gradient_that_waits_for_an_update_is_not_joined_to_its_gradient() -> None:

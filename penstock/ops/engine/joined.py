@@ -16,8 +16,8 @@ from penstock.graph.opdef import op
 from penstock.graph.shape import TensorShape
 from penstock.kernel import shapes as rules
 from penstock.kernel.types import Array, xp
-from penstock.kernel.waiting import from_handle
-from penstock.ops.queue.accumulator_resources import apply_joined, take_joined
+from penstock.kernel.waiting import as_handle, from_handle
+from penstock.ops.queue.accumulator_resources import JointAccumulators
 
 
 def whole(shapes: Iterable[TensorShape]) -> TensorShape:
@@ -50,31 +50,16 @@ def split_tensor(joined: Array, *, shapes: list[TensorShape]) -> list[Array]:
     return parts
 
 
-@op("_ApplyJoinedGradients", "N*resource, int64, T ->", host=True, stateful=True, no_gradient=True)
-def apply_joined_gradients(
-    accumulators: list[Any], local_step: np.ndarray, gradients: np.ndarray, *, shapes: list[TensorShape], size: int
-) -> None:
-    """Adds gradients that were joined to their accumulators."""
-    if gradients.shape != (size,):
-        raise ValueError(f"the accumulators take {size} numbers, but the gradients have shape {list(gradients.shape)}")
-    apply_joined(tuple(map(from_handle, accumulators)), int(local_step), gradients, shapes)
-
-
 @op(
-    "_TakeJoinedGradients",
-    "N*resource, int32 -> averages: dtype",
+    "_JoinedAccumulators",
+    "N*resource -> handle: resource",
     host=True,
-    stateful=True,
-    blocking=True,
-    can_suspend=True,
     no_gradient=True,
-    shape=lambda op: [whole(op.attrs["shapes"])],
+    shape=lambda op: [TensorShape.of((2,))],
 )
-def take_joined_gradients(
-    accumulators: list[Any], num_required: np.ndarray, *, dtype: DType, shapes: list[TensorShape], ctx: Any
-) -> Any:
-    """Takes what accumulators have, once each has `num_required` gradients, one after the other in a vector."""
-    return take_joined(tuple(map(from_handle, accumulators)), int(num_required), ctx)
+def joined_accumulators(accumulators: list[Any], *, shapes: list[TensorShape]) -> np.ndarray:
+    """Returns the handle of accumulators of these shapes as one, which takes and gives joined gradients."""
+    return as_handle(JointAccumulators(list(map(from_handle, accumulators)), shapes))
 
 
 @op("_JoinedVariable", "-> ref: &dtype", stateful=True, no_gradient=True, shape=rules.from_attr)

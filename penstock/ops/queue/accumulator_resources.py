@@ -110,81 +110,85 @@ class Accumulator(WaitableItems):
 
 
 class JointSum:
-    """The sums of several accumulators, one after the other in a vector: one addition for all."""
+    """The sums of several accumulators, one after the other in a vector."""
 
-    __slots__ = ("accumulators", "shapes", "vector")
+    __slots__ = ("accumulators", "vector")
 
-    def __init__(self, accumulators: Sequence[Accumulator], shapes: Sequence[TensorShape]) -> None:
+    def __init__(self, accumulators: JointAccumulators) -> None:
         self.accumulators = accumulators
-        self.shapes = shapes
         self.vector: Any = None
 
     def part(self, accumulator: Accumulator) -> Any:
         """The sum of one of them."""
-        return parts_of(self.vector, self.shapes)[self.accumulators.index(accumulator)]
+        return self.accumulators.split(self.vector)[self.accumulators.each.index(accumulator)]
 
 
-def apply_joined(
-    accumulators: Sequence[Accumulator], local_step: int, gradients: Any, shapes: Sequence[TensorShape]
-) -> None:
-    """Adds gradients of these shapes, which lie one after the other in a vector, each to its accumulator.
+class JointAccumulators:
+    """Accumulators of known shapes as one, which takes and gives vectors: what is added to all is added at once.
 
-    >>> shapes = [TensorShape([784, 10]), TensorShape([10])]
-    >>> apply_joined([of_weights, of_biases], 0, np.ones(784 * 10 + 10, np.float32), shapes)
+    Each keeps its count and its step, and everybody else may use it as before.
+
+    >>> both = JointAccumulators([of_weights, of_biases], [TensorShape([784, 10]), TensorShape([10])])
+    >>> both.apply(0, gradients); both.take(1, step)
     """
-    with Held(sorted(accumulators, key=id)):
-        joint = _joint_sum(accumulators) or _new_joint_sum(accumulators, shapes)
-        if joint is None or any(local_step < each.global_step for each in accumulators):
-            for each, gradient in zip(accumulators, parts_of(gradients, shapes), strict=True):
-                each._apply(local_step, gradient)
-            return
-        joint.vector = _added(joint.vector, gradients)
-        for each in accumulators:
-            each._sum = joint
-            each.count += 1
-            each._notify()
 
+    def __init__(self, accumulators: Sequence[Accumulator], shapes: Sequence[TensorShape]) -> None:
+        self.each = tuple(accumulators)
+        self.dtype = accumulators[0].dtype
+        self._shapes: list[Any] = [shape.as_list() for shape in shapes]
+        *self._ends, self._size = itertools.accumulate(map(math.prod, self._shapes))
+        self._is_alike = len({(each.dtype, each.reduction) for each in accumulators}) == 1
+        self._all_held = Held(sorted(accumulators, key=id))
 
-def take_joined(accumulators: Sequence[Accumulator], required: int, ctx: Any) -> Any:
-    """As `take`, of all: waits until each has `required` gradients. Returns the results one after the other.
+    def split(self, vector: np.ndarray) -> list[np.ndarray]:
+        """The parts of a vector, one for each accumulator, as views."""
+        parts = np.split(vector, self._ends)
+        return [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
-    >>> take_joined([of_weights, of_biases], 2, step)
-    """
-    accumulators[0].check(required)
-    while True:
-        with Held(sorted(accumulators, key=id)):
-            short = next((each for each in accumulators if not each.has(required)), None)
-            if short is None:
-                joint = _joint_sum(accumulators)
-                if joint is None:
-                    return np.concatenate([each._take() for each in accumulators], axis=None)
-                for each in accumulators:
-                    count, reduction = each.count, each.reduction
-                    each._begin_next()
-                return _reduced(joint.vector, reduction, count)
-        with short._held():
-            short._wait_for(required, ctx)
+    def apply(self, local_step: int, gradients: np.ndarray) -> None:
+        """Adds gradients that were computed at `local_step`, one after the other in a vector."""
+        if gradients.shape != (self._size,):
+            refuse(f"{self.each[0]} and others take {self._size} numbers, received {list(gradients.shape)}.")
+        with self._all_held:
+            joint = self._joint_sum()
+            if joint is None or local_step < max([each.global_step for each in self.each]):
+                for each, gradient in zip(self.each, self.split(gradients), strict=True):
+                    each._apply(local_step, gradient)
+                return
+            joint.vector = _added(joint.vector, gradients)
+            for each in self.each:
+                each._sum = joint
+                each.count += 1
+                each._notify()
 
+    def take(self, required: int, ctx: Any) -> np.ndarray:
+        """Waits until each has `required` gradients. Returns the means or sums one after the other in a vector."""
+        self.each[0].check(required)
+        while True:
+            with self._all_held:
+                short = next((each for each in self.each if not each.has(required)), None)
+                if short is None:
+                    return self._taken()
+            with short._held():
+                short._wait_for(required, ctx)
 
-def _joint_sum(accumulators: Sequence[Accumulator]) -> JointSum | None:
-    """The sum that these accumulators have together, if they have had no gradients by themselves since."""
-    total = accumulators[0]._sum
-    if total.__class__ is not JointSum or any(each._sum is not total for each in accumulators):
-        return None
-    return total if total.accumulators == accumulators else None
+    def _taken(self) -> np.ndarray:
+        joint, first = self._joint_sum(), self.each[0]
+        if joint is None:
+            return np.concatenate([each._take() for each in self.each], axis=None)
+        result = _reduced(joint.vector, first.reduction, first.count)
+        for each in self.each:
+            each._begin_next()
+        return result
 
-
-def _new_joint_sum(accumulators: Sequence[Accumulator], shapes: Sequence[TensorShape]) -> JointSum | None:
-    """A sum for accumulators that have none yet, if they all reduce it in one way."""
-    if len({each.reduction for each in accumulators}) > 1 or any(each._sum is not None for each in accumulators):
-        return None
-    return JointSum(accumulators, shapes)
-
-
-def parts_of(vector: Any, shapes: Sequence[TensorShape]) -> list[Any]:
-    """The arrays of these shapes that lie one after the other in a vector, as views."""
-    ends = list(itertools.accumulate(shape.num_elements() or 0 for shape in shapes))
-    return [part.reshape(s.as_list()) for part, s in zip(np.split(vector, ends[:-1]), shapes, strict=True)]
+    def _joint_sum(self) -> JointSum | None:
+        """The sum of all, or a new one if there is none; None if some have had gradients by themselves since."""
+        total = self.each[0]._sum
+        if not self._is_alike or any([each._sum is not total for each in self.each]):
+            return None
+        if total is None:
+            return JointSum(self)
+        return total if total.__class__ is JointSum and total.accumulators.each == self.each else None
 
 
 class SparseAccumulator(Accumulator):
@@ -288,7 +292,7 @@ def _added(total: Any, gradient: np.ndarray) -> Any:
 
 
 def _reduced(total: Any, reduction: str, count: int) -> np.ndarray:
-    return np.asarray(total if reduction == "SUM" else _divided(total, count))
+    return np.asarray(total if reduction == "SUM" or count == 1 else _divided(total, count))
 
 
 def _divided(total: np.ndarray, count: Any) -> Any:

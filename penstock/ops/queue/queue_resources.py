@@ -50,6 +50,7 @@ class Queue(WaitableItems):
         self.capacity = capacity
         self.is_closed = False
         self._elements: Any = deque()
+        self._fitted: Any = None  # the form of the components that were checked last
         self._enqueuers: deque[_Turn] = deque()
         self._dequeuers: deque[_Turn] = deque()
 
@@ -140,6 +141,9 @@ class Queue(WaitableItems):
 
     def check(self, dtypes: Sequence[DType], components: Sequence[np.ndarray], many: bool) -> None:
         """Raises InvalidArgumentError if components do not fit the queue; with `many` they have a batch dimension."""
+        form = many, dtypes, [component.shape for component in components]
+        if form == self._fitted:
+            return
         if tuple(dtypes) != self.dtypes:
             _refuse(f"{self} holds ({_names(self.dtypes)}), received ({_names(dtypes)}).")
         if many and any(c.ndim == 0 for c in components):
@@ -152,6 +156,7 @@ class Queue(WaitableItems):
             received = component.shape[1:] if many else component.shape
             if not shape.is_compatible_with(received):
                 _refuse(f"{self}: component {i} has shape {list(received)}, must have {shape}.")
+        self._fitted = form
 
     def batch(self, elements: Sequence[Element]) -> list[np.ndarray]:
         """Elements as one array per component."""
