@@ -4,7 +4,8 @@ Every array has its price in a message and in a call of compiled code, and the a
 more than their updates. So gradients that go from one task to updates of one kind are joined before they travel, and so
 are the variables that the task reads. The parameter server keeps these variables in one vector, and their slots in one
 each (`JoinedVariable` in worker/segments/blocks.py). One update takes the vectors; everybody else sees the variables
-as before.
+as before. In synchronous training the same is true of the accumulators between gradients and updates
+(`JointAccumulators` in ops/queue/accumulator_resources.py).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.errors import InvalidArgumentError
 from penstock.memory import JoinedArrays
-from penstock.ops.engine.joined import check_shapes, split_tensor
+from penstock.ops.engine.joined import split_tensor
 from penstock.passes.ir import Node
 from penstock.worker.needs import Need, Tensors
 from penstock.worker.outbox import Outbox
@@ -37,7 +37,7 @@ class SendCall:
         self.keys = [n.attrs["key"] for n in nodes]
         self.repeated: bool = nodes[0].attrs["repeated"]
         self.sources = [[owner.source(edge) for edge in n.inputs] for n in nodes]  # several are joined
-        self._shapes: list[Any] = [n.attrs.get("shapes") for n in nodes]
+        self._shapes = [[tuple(shape.as_list()) for shape in n.attrs.get("shapes", ())] for n in nodes]
         every = list(itertools.chain(*self.sources))
         self.in_slots = [s for s in every if isinstance(s, int)]
         self.nbytes = sum(s.declared_bytes for s in every if isinstance(s, StoredVariable))
@@ -52,12 +52,16 @@ class SendCall:
             tensors = [_on_host(values[s] if isinstance(s, int) else s.snapshot()) for s in sources]
             if len(tensors) == 1:
                 sent += tensors
-                continue
-            try:
-                check_shapes(tensors, shapes)
-            except ValueError as error:
-                raise InvalidArgumentError(None, self.name, f"'{self.name}' cannot be sent: {error}") from error
-            sent.append(JoinedArrays(tensors))
+            elif [tensor.shape for tensor in tensors] == shapes:
+                sent.append(JoinedArrays(tensors))
+            else:
+                received = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+                expected = ", ".join(str(list(shape)) for shape in shapes)
+                raise InvalidArgumentError(
+                    None,
+                    self.name,
+                    f"'{self.name}': the variables have shapes {expected}, but the gradients {received}.",
+                )
         return sent
 
     def __call__(self, values: list[Any], step: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from loopback import free_addresses
 import penstock.v1 as tf
 from penstock.graph.dtype import float32
 from penstock.graph.shape import TensorShape
+from penstock.ops.queue.accumulator import resource_accumulator_apply_gradient
 from penstock.worker.devices import local_devices
 from penstock.worker.resources import Part, StoredVariable
 from penstock.worker.segments.blocks import JoinedVariable
@@ -164,6 +166,39 @@ def test_a_gradient_of_another_shape_is_refused_and_nothing_changes(served: Clus
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[3, 2\].*\[5\]"):
         served.sess.run(push, {anything: np.ones(5)})
     assert served.sess.run(model.variables[2]) == 1
+
+
+def test_a_synchronous_step_adds_and_updates_all_at_once(served: Cluster) -> None:
+    model = Model(tf.train.MomentumOptimizer(0.1, 0.9))
+    twin = tf.train.SyncReplicasOptimizer(tf.train.MomentumOptimizer(0.1, 0.9, name="Twin"), 1)
+    with tf.device(tf.train.replica_device_setter(ps_tasks=1, worker_device=WORKER)):
+        train = twin.minimize(model.loss, tf.train.get_or_create_global_step())
+    update = twin.get_chief_queue_runner().enqueue_ops[0]
+    x, sess, weights = {model.x: np.random.RandomState(0).standard_normal((4, 3))}, served.sess, model.variables[0]
+    sess.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+    for _ in range(3):
+        sess.run(model.train, x)
+    expected = sess.run(model.variables)
+    sess.run(tf.global_variables_initializer())
+    sess.run(twin.chief_init_op)
+    for _ in range(3):
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(sess.run, train, x)
+            sess.run(update)  # takes the gradients, and puts out the token for which the other step waits
+            waiting.result(60)
+        assert served.are_together(*SHAPES)
+    for value, other in zip(sess.run(model.variables), expected, strict=True):
+        np.testing.assert_allclose(value, other, 1e-5)
+    accumulator = next(op for op in sess.graph.get_operations() if op.type == "ResourceConditionalAccumulator")
+    with sess.graph.colocate_with(accumulator):
+        alone = resource_accumulator_apply_gradient(accumulator.outputs[0], 9, tf.ones(weights.shape))
+    additions = [op for op in sess.graph.get_operations() if op.type == "ResourceAccumulatorApplyGradient"]
+    sess.run(additions[:-1], x)
+    sess.run(alone)
+    means = [op.outputs[0] for op in sess.graph.get_operations() if op.type == "ResourceAccumulatorTakeGradient"]
+    slope, *others = sess.run(tf.gradients(model.loss, model.variables), x)
+    for mean, other in zip(sess.run(means), [(slope + 1) / 2, *others], strict=True):
+        np.testing.assert_allclose(mean, other, 1e-5, err_msg="each accumulator can be used by itself")
 
 
 def test_variables_of_a_new_session_are_others(served: Cluster) -> None:

@@ -28,16 +28,11 @@ def whole(shapes: Iterable[TensorShape]) -> TensorShape:
 @op("_JoinTensors", "N*T -> joined: T", numpy=True, no_gradient=True, shape=lambda op: [whole(op.attrs["shapes"])])
 def join_tensors(tensors: list[Array], *, shapes: list[TensorShape]) -> Array:
     """Returns tensors of these shapes, one after the other in a vector."""
-    check_shapes(tensors, shapes)
-    joined: Array = xp(*tensors).concatenate([tensor.reshape(-1) for tensor in tensors])
-    return joined
-
-
-def check_shapes(tensors: Iterable[Any], shapes: Iterable[TensorShape]) -> None:
-    """Raises ValueError if tensors that are to be joined have other shapes."""
     for tensor, shape in zip(tensors, shapes, strict=True):
         if list(tensor.shape) != shape.as_list():
             raise ValueError(f"the variable has shape {shape.as_list()}, but the gradient {list(tensor.shape)}")
+    joined: Array = xp(*tensors).concatenate([tensor.reshape(-1) for tensor in tensors])
+    return joined
 
 
 @op("_SplitTensor", "T -> parts: N*T", numpy=True, no_gradient=True, shape=lambda op: op.attrs["shapes"])
