@@ -279,7 +279,7 @@ def _uncast(edge: Edge) -> Edge:
 
 
 def _controls(nodes: Iterable[Node]) -> list[Node]:
-    """What any of these nodes waits for."""
+    """The nodes that any of these waits for."""
     return list(dict.fromkeys(control for node in nodes for control in node.controls))
 
 
