@@ -21,7 +21,7 @@ from jax import lax
 from penstock.ops.conv import lowerings, pool_lowerings
 from penstock.ops.conv.lowerings import _DEPTHWISE, _DOT, _GROUPS, _XLA, _Lowering
 from penstock.ops.conv.windowing import windows_of
-from penstock.worker.segments import compiler_options
+from penstock.segments import compiler_options
 
 # Images, kernel, stride.
 LAYERS = [

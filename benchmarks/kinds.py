@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from penstock.segments import borrowing
+from penstock.segments.segment import Segment
 from penstock.wire import codec, shared_memory
 from penstock.wire.stream import Stream
 from penstock.worker.executor import Executable
-from penstock.worker.segments import borrowing
-from penstock.worker.segments.segment import Segment
 
 PYTHON = "other Python"
 FUNCTIONS: dict[str, list[tuple[Any, str]]] = {

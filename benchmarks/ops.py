@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import penstock.v1 as tf
-from penstock.worker.segments.compiler_options import compiler_options
+from penstock.segments.compiler_options import compiler_options
 
 ROUNDS, REPEATS, LIMIT = 6, 3, 1.2
 Build = Callable[..., Any]

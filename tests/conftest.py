@@ -62,7 +62,7 @@ def exact_tier(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _background() -> None:
     """Starts the background compiler thread, which lives as long as the process, so that no test seems to leak it."""
-    from penstock.worker.segments.compilation import in_background, wait_idle
+    from penstock.segments.compilation import in_background, wait_idle
 
     in_background(lambda: None, "tests")
     assert wait_idle(60)

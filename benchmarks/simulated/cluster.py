@@ -12,10 +12,10 @@ from penstock.master.master import Master
 from penstock.master.tasks import Answer, LocalTask, Tasks
 from penstock.passes.ir import Subgraph
 from penstock.passes.portable import from_graph_def, to_graph_def
+from penstock.segments.stored_variable import StoredVariable
 from penstock.wire.messages import RunGraph
 from penstock.worker.devices import local_devices
 from penstock.worker.needs import Need, Other
-from penstock.worker.resources import StoredVariable
 from penstock.worker.segment_call import SegmentCall
 from penstock.worker.step import Step
 from penstock.worker.transfer import RecvCall

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.worker.segments.compilation import wait_idle
+from penstock.segments.compilation import wait_idle
 
 from .clock import Clock
 from .cluster import Cluster

@@ -29,8 +29,8 @@ from penstock.master.signature import Signature
 from penstock.ops.array.creation import zeros_like
 from penstock.ops.control.tensor_array import TensorArray
 from penstock.ops.engine.vjp import differentiable
-from penstock.worker.segments.borrowing import MIDDLE
-from penstock.worker.segments.tiers import FEW_NODES
+from penstock.segments.borrowing import MIDDLE
+from penstock.segments.tiers import FEW_NODES
 
 _MANY = 64  # sets of variables that a trace was called with, for which its copies are kept
 

@@ -24,11 +24,11 @@ from penstock.graph.opdef import ArgDef, OpDef, op_of
 from penstock.graph.operation import Operation, Tensor
 from penstock.master.master import Master
 from penstock.master.signature import Signature
+from penstock.segments.op_programs import hashable
+from penstock.segments.randomness import blocks_reserved
+from penstock.segments.stored_variable import placed
 from penstock.worker.devices import Device, local_devices
 from penstock.worker.owner import callable_body
-from penstock.worker.randomness import blocks_reserved
-from penstock.worker.resources import placed
-from penstock.worker.segments.op_programs import hashable
 from penstock.worker.step import Step
 from penstock.worker.worker import Worker
 

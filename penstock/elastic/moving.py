@@ -31,10 +31,10 @@ from penstock.master.gate import SETTLING, close_all, open_all
 from penstock.master.links import Links
 from penstock.master.membership import FIRST, NOTHING_CHANGED, Membership, load, refused
 from penstock.passes.relocate import on_task
+from penstock.segments.stored_variable import StoredVariable
 from penstock.wire.control import ControlClient, messages
 from penstock.wire.loop import Signal
 from penstock.wire.messages import GateClosed, GateOpen
-from penstock.worker.resources import StoredVariable
 from penstock.worker.worker import Worker
 
 LEASE_SECS = 10.0  # without a word from the first parameter server

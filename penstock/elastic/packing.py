@@ -18,8 +18,8 @@ from penstock.graph.shape import TensorShape
 from penstock.ops.lookup.table_ops import StaticTable, Table
 from penstock.ops.queue.accumulator_resources import Accumulator, SparseAccumulator
 from penstock.ops.queue.queue_resources import PaddedQueue, Queue, ShuffledQueue, SortedQueue
+from penstock.segments.stored_variable import StoredVariable, placed
 from penstock.worker.devices import Device
-from penstock.worker.resources import StoredVariable, placed
 
 Settings = dict[str, Any]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from penstock.master.links import Links
 from penstock.ops.queue.clock_resources import StalenessRecord
+from penstock.segments.compilation import Compilations, elsewhere
+from penstock.segments.stored_variable import StoredVariable
 from penstock.worker.devices import Device
-from penstock.worker.resources import StoredVariable
-from penstock.worker.segments.compilation import Compilations, elsewhere
 from penstock.worker.worker import Worker
 
 MAX_SEGMENTS = 10  # the segments that took longest to compile are named

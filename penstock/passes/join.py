@@ -3,7 +3,7 @@
 Every array has its price in a message and in a call of compiled code, and the arrays of a model of a few layers cost
 more than their updates. So gradients that go from one task to updates of one kind are joined before they travel, and so
 are the variables that the task reads. The parameter server keeps these variables in one vector, and their slots in one
-each (`JoinedVariable` in worker/segments/blocks.py). One update takes the vectors; everybody else sees the variables
+each (`JoinedVariable` in segments/blocks.py). One update takes the vectors; everybody else sees the variables
 as before. In synchronous training the same is true of the accumulators between gradients and updates
 (`JointAccumulators` in ops/queue/accumulator_resources.py).
 """
@@ -34,7 +34,7 @@ from penstock.passes.partition import task_of, waves_of
 
 LARGEST = 1 << 20  # bytes of a tensor: to copy a larger one takes longer than to pass it
 MOST_BYTES = 1 << 22  # of tensors that are joined
-MOST = 31  # tensors: of more, small ones lie in blocks anyway (worker/segments/blocks.py)
+MOST = 31  # tensors: of more, small ones lie in blocks anyway (segments/blocks.py)
 SUMS_FOR = "_sums_for"  # attr of an accumulator: the name of the variable of whose gradients it has the sum
 _GRADIENTS = ("grad", "delta", "gradient")
 _TAKES = "ResourceAccumulatorTakeGradient"

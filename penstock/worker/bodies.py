@@ -15,13 +15,13 @@ from penstock.graph.opdef import grouped
 from penstock.passes import pipeline
 from penstock.passes.ir import Node, blamed
 from penstock.passes.on_host import fits_numpy
+from penstock.segments.kinds import body
+from penstock.segments.plan import SegmentPlan, make_plan
+from penstock.segments.randomness import Drawn, RandomState
+from penstock.segments.stored_variable import StoredVariable
 from penstock.worker.calls import PlainCall, host_value
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.executor import Context, Executable
-from penstock.worker.kinds import body
-from penstock.worker.plan import SegmentPlan, make_plan
-from penstock.worker.randomness import Drawn, RandomState
-from penstock.worker.resources import StoredVariable
 from penstock.worker.segment_call import SegmentCall
 from penstock.worker.step import Step
 

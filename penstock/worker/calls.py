@@ -20,14 +20,14 @@ from penstock.ops.engine.iteration_memory import StackedMemory
 from penstock.ops.engine.joined import joined_accumulators
 from penstock.passes import pipeline
 from penstock.passes.ir import SPLIT, Node, blamed
-from penstock.worker.kinds import body, functions_of, written_positions
+from penstock.segments.kinds import body, functions_of, written_positions
+from penstock.segments.plan import Cuts, make_plan
+from penstock.segments.randomness import reserved
+from penstock.segments.segment import SMALL
+from penstock.segments.stored_variable import StoredVariable, is_jax_array, locks_of, placed
 from penstock.worker.needs import Need, Other
 from penstock.worker.owner import Owner as Executable
 from penstock.worker.owner import callable_body
-from penstock.worker.plan import Cuts, make_plan
-from penstock.worker.randomness import reserved
-from penstock.worker.resources import StoredVariable, is_jax_array, locks_of, placed
-from penstock.worker.segments.segment import SMALL
 from penstock.worker.step import Step
 
 _NO_ATTRS: dict[str, Any] = {}  # of all kernels that want none

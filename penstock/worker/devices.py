@@ -16,8 +16,8 @@ from jax._src import xla_bridge
 
 from penstock import logging
 from penstock.graph.device import DeviceSpecV2
+from penstock.segments.program_cache import kept
 from penstock.worker.resources import ResourceManager
-from penstock.worker.segments.program_cache import kept
 
 
 @dataclass(eq=False, slots=True)

@@ -15,9 +15,10 @@ from typing import Any
 from penstock import logging
 from penstock.errors import FailedPreconditionError, InternalError, OpError
 from penstock.memory import give_back_freed
+from penstock.segments.running import Company
 from penstock.wire.messages import RunGraph
 from penstock.worker.executor import Executable
-from penstock.worker.needs import Company, Need, Other, Tensors
+from penstock.worker.needs import Need, Other, Tensors
 from penstock.worker.run_queue import run_queue
 from penstock.worker.step import Step
 

@@ -11,20 +11,20 @@ import jax
 
 from penstock.kernel.waiting import NeedsThread
 from penstock.passes.ir import GATHERS, Edge, Node
+from penstock.segments.blocks import JoinedVariable
+from penstock.segments.compilation import Compilations, noted
+from penstock.segments.kinds import is_variable
+from penstock.segments.plan import Plan, SegmentPlan
+from penstock.segments.randomness import RandomState
+from penstock.segments.stored_variable import Locks, StoredVariable
+from penstock.segments.tiers import Imagined
 from penstock.worker import gathers, row_updates
 from penstock.worker.calls import ON_HOST, HostCall, NodeCall, PlainCall
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.devices import Device
 from penstock.worker.interpreted import InterpretedCall, Updates, updates_of
-from penstock.worker.kinds import is_variable
 from penstock.worker.needs import Need, Other
-from penstock.worker.plan import Plan, SegmentPlan
-from penstock.worker.randomness import RandomState
-from penstock.worker.resources import Locks, StoredVariable
 from penstock.worker.segment_call import SegmentCall
-from penstock.worker.segments.blocks import JoinedVariable
-from penstock.worker.segments.compilation import Compilations, noted
-from penstock.worker.segments.tiers import Imagined
 from penstock.worker.step import Step
 from penstock.worker.transfer import RecvCall, SendCall, flush_before, note_unused, opening, together
 

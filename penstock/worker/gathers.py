@@ -11,8 +11,8 @@ import numpy as np
 from penstock.graph.checks import are_in_range
 from penstock.passes.deal_ids import axis_of
 from penstock.passes.ir import GATHERS, Edge, Node
+from penstock.segments.stored_variable import StoredVariable
 from penstock.worker.calls import JoinedCall
-from penstock.worker.resources import StoredVariable
 from penstock.worker.step import Step
 
 

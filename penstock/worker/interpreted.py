@@ -12,13 +12,13 @@ import numpy as np
 from penstock.graph.dtype import DType
 from penstock.passes.ir import Node
 from penstock.passes.on_host import deals_with_lists
+from penstock.segments.kinds import written_positions
+from penstock.segments.op_programs import OpPrograms, TooMuchWork, programs_of
+from penstock.segments.randomness import reserved
+from penstock.segments.stored_variable import USED_UP, Locks, StoredVariable
+from penstock.segments.tracing import KERNEL_ERRORS, named_error
 from penstock.worker.calls import KernelCall, host_value
-from penstock.worker.kinds import written_positions
-from penstock.worker.randomness import reserved
-from penstock.worker.resources import USED_UP, Locks, StoredVariable
 from penstock.worker.row_updates import RowUpdate, set_rows
-from penstock.worker.segments.op_programs import OpPrograms, TooMuchWork, programs_of
-from penstock.worker.segments.tracing import KERNEL_ERRORS, named_error
 from penstock.worker.step import Step
 
 MANY_DRAWN = 1 << 20  # random numbers: XLA draws more than this sooner, compiling included

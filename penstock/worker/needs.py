@@ -9,7 +9,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from penstock.segments.running import Company
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +25,6 @@ class Other(enum.Enum):
 
     CHANGE = "a change of a queue or accumulator, which wakes the step"
     THREAD = "a thread of its own, since it blocks or takes long"
-
-
-class Company:
-    """The other steps that the thread has at hand: some may be about to run the same instruction."""
-
-    def run(self, every: Sequence[list[Any]]) -> int:
-        """Runs the instruction for the first of the steps that have these values, and returns for how many.
-
-        It returns 0 if each of them should run it by itself. If it raises an error, nothing has changed.
-        """
-        raise NotImplementedError
 
 
 Need = Tensors | Company | Other

@@ -7,33 +7,26 @@ from typing import Any, Protocol
 
 from penstock.graph.function import Function
 from penstock.passes.ir import Edge, Node
-from penstock.worker.plan import Cuts, Plan, SegmentPlan
-from penstock.worker.resources import StoredVariable
-from penstock.worker.segments.tiers import Imagined
+from penstock.segments.layout import Layout
+from penstock.segments.plan import Plan, SegmentPlan
+from penstock.segments.stored_variable import StoredVariable
+from penstock.segments.tiers import Imagined
 from penstock.worker.step import Step
 
 MakeFunction = Callable[[Any, str, Function, Sequence[Any]], Callable[[Sequence[Any]], list[Any]]]
 
 
-class Owner(Protocol):
+class Owner(Layout, Protocol):
     """The part of an Executable that its instructions use. They make further ones by `inner`, and run these."""
 
     context: Any
-    cuts: Cuts
     imagined: Imagined
-    feed_slots: list[int]
 
     def inner(self, plan: Plan, bound: dict[Node, StoredVariable]) -> Owner: ...
 
     def node_by_node(self, segment: SegmentPlan) -> Owner: ...
 
-    def slot(self, edge: Edge) -> int: ...
-
     def source(self, edge: Edge) -> int | StoredVariable: ...
-
-    def variable(self, node: Node) -> StoredVariable: ...
-
-    def variable_node(self, edge: Edge) -> Node | None: ...
 
     def run(self, fed: Sequence[Any], step: Step) -> list[Any]: ...
 

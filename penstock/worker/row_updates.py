@@ -21,9 +21,9 @@ from penstock.graph.opdef import OpDef
 from penstock.jaxprs.numpy_program import NumpyProgram
 from penstock.kernel.types import on_platform
 from penstock.passes.ir import Edge, Node
+from penstock.segments.stored_variable import StoredVariable
+from penstock.segments.tracing import KERNEL_ERRORS, named_error
 from penstock.worker.calls import JoinedCall, host_values
-from penstock.worker.resources import StoredVariable
-from penstock.worker.segments.tracing import KERNEL_ERRORS, named_error
 from penstock.worker.step import Step
 
 _PADDING = {np.dtype(t): np.iinfo(t).max for t in (np.int32, np.int64)}  # the index of no row

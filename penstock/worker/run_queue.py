@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from penstock import logging
-from penstock.worker.needs import Company
+from penstock.segments.running import Company
 
 
 class Member(Protocol):

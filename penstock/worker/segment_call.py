@@ -13,14 +13,14 @@ from penstock.graph.opdef import registered
 from penstock.kernel.waiting import NeedsThread
 from penstock.passes.ir import Edge, Node, Subgraph
 from penstock.passes.without_writes import without_writes
+from penstock.segments.form import form_of
+from penstock.segments.plan import Cuts, SegmentPlan, make_plan
+from penstock.segments.segment import Segment
+from penstock.segments.stored_variable import StoredVariable
+from penstock.segments.tiers import Tiers
 from penstock.worker.calls import ON_HOST
 from penstock.worker.needs import Need, Other
 from penstock.worker.owner import Owner as Executable
-from penstock.worker.plan import Cuts, SegmentPlan, make_plan
-from penstock.worker.resources import StoredVariable
-from penstock.worker.segment_form import form_of
-from penstock.worker.segments.segment import Segment
-from penstock.worker.segments.tiers import Tiers
 from penstock.worker.step import Step
 
 FEW_VALUES = 2  # a slice is cut out of a segment that was compiled for more values of its bounds
@@ -130,17 +130,9 @@ def _shared(owner: Executable, plan: SegmentPlan) -> Tiers:
 
 def _tiers(owner: Executable, plan: SegmentPlan) -> Tiers:
     device = owner.context.devices[plan.device]
-    segment = Segment(
-        plan,
-        owner.slot,
-        owner.variable_node,
-        owner.variable,
-        device.device_type.lower(),
-        device.jax_device,
-        owner.context.random_state,
-        owner.feed_slots,
-        owner.context.compilations,
-    )
+    context = owner.context
+    platform = device.device_type.lower()
+    segment = Segment(plan, owner, platform, device.jax_device, context.random_state, context.compilations)
     return Tiers(segment, lambda: owner.node_by_node(plan), owner.imagined)
 
 

@@ -15,9 +15,9 @@ from penstock.errors import InvalidArgumentError
 from penstock.memory import JoinedArrays
 from penstock.ops.engine.joined import split_tensor
 from penstock.passes.ir import Node
+from penstock.segments.stored_variable import StoredVariable, is_jax_array
 from penstock.worker.needs import Need, Tensors
 from penstock.worker.outbox import Outbox
-from penstock.worker.resources import StoredVariable, is_jax_array
 
 Flush = Callable[[Outbox], None]
 MOST_AHEAD = 1 << 22  # bytes: for more than that the time of a round trip does not matter

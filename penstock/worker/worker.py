@@ -18,6 +18,9 @@ from penstock.passes import pipeline
 from penstock.passes.ir import Subgraph
 from penstock.passes.partition import task_of
 from penstock.passes.relocate import Key, bonds
+from penstock.segments.compilation import Compilations
+from penstock.segments.plan import make_plan
+from penstock.segments.randomness import RandomState
 from penstock.wire.messages import RunGraph
 from penstock.worker import body_functions  # noqa: F401  for host ops that call functions
 from penstock.worker.cancellation import Cancellation
@@ -26,10 +29,7 @@ from penstock.worker.devices import Device
 from penstock.worker.driver import Driver, OnDone, Registered
 from penstock.worker.executor import Context, Executable, container_of
 from penstock.worker.outbox import Outbox, Route
-from penstock.worker.plan import make_plan
-from penstock.worker.randomness import RandomState
 from penstock.worker.rendezvous import Rendezvous
-from penstock.worker.segments.compilation import Compilations
 from penstock.worker.step import Step
 from penstock.worker.threads import Threads
 

@@ -18,9 +18,9 @@ import penstock.v1 as tf
 from penstock.graph.dtype import float32
 from penstock.graph.shape import TensorShape
 from penstock.ops.queue.accumulator import resource_accumulator_apply_gradient
+from penstock.segments.blocks import JoinedVariable
+from penstock.segments.stored_variable import Part, StoredVariable
 from penstock.worker.devices import local_devices
-from penstock.worker.resources import Part, StoredVariable
-from penstock.worker.segments.blocks import JoinedVariable
 
 ON_CPU = tf.ConfigProto(device_count={"GPU": 0})
 SHAPES = {"weights": [3, 2], "biases": [2], "scale": []}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import penstock.v1 as tf
-from penstock.worker.segments.segment import Segment
+from penstock.segments.segment import Segment
 
 D = tf.data.Dataset
 

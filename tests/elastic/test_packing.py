@@ -14,9 +14,9 @@ from penstock.graph.shape import TensorShape
 from penstock.ops.lookup.table_ops import StaticTable, Table
 from penstock.ops.queue.accumulator_resources import Accumulator, SparseAccumulator
 from penstock.ops.queue.queue_resources import PaddedQueue, Queue, ShuffledQueue, SortedQueue
+from penstock.segments.stored_variable import StoredVariable
 from penstock.worker.cancellation import Cancellation
 from penstock.worker.devices import local_devices
-from penstock.worker.resources import StoredVariable
 from penstock.worker.step import Step
 
 DEVICE = local_devices()[0]

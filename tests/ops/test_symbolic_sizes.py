@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock.v1 as tf
-from penstock.worker.segments import tiers
+from penstock.segments import tiers
 
 SIZES = (5, 3, 8)
 Feed = Callable[[int], np.ndarray]  # the value for a size

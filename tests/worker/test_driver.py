@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from penstock.errors import CancelledError, InternalError, OpError
 from penstock.kernel.waiting import Suspended, Waitable
+from penstock.segments.running import Company
 from penstock.wire.messages import RunGraph
 from penstock.worker.devices import local_devices
 from penstock.worker.driver import Driver, Registered
 from penstock.worker.executor import Executable
-from penstock.worker.needs import Company, Need, Other, Tensors
+from penstock.worker.needs import Need, Other, Tensors
 from penstock.worker.rendezvous import Rendezvous
 from penstock.worker.run_queue import RunQueue, run_queue
 from penstock.worker.step import Step

@@ -3,7 +3,7 @@
 import numpy as np
 
 import penstock.v1 as tf
-from penstock.worker.segments.segment import Segment
+from penstock.segments.segment import Segment
 
 
 def test_a_slice_that_moves_on_is_taken_out_of_the_compiled_code(monkeypatch):

@@ -11,9 +11,9 @@ import numpy as np
 import penstock.v1  # noqa: F401  (declares the ops)
 from penstock.graph.opdef import op_of
 from penstock.passes.ir import Node
+from penstock.segments.borrowing import watched
+from penstock.segments.stored_variable import let_go
 from penstock.worker.outbox import Outbox
-from penstock.worker.resources import let_go
-from penstock.worker.segments.borrowing import watched
 from penstock.worker.transfer import RecvCall, SendCall, note_unused, together
 
 

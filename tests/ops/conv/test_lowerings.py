@@ -14,7 +14,7 @@ from jax import lax
 from tolerances import assert_near, unit_roundoff
 
 from penstock.ops.conv import lowerings, pool_lowerings
-from penstock.worker.segments.compiler_options import compiler_options
+from penstock.segments.compiler_options import compiler_options
 
 PLATFORMS = ["cpu", "gpu"]  # "gpu" is XLA's own, which also runs on the CPU if there is no other device
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from penstock.worker.segments.one_kernel import MOST_BYTES, as_one_kernel
+from penstock.segments.one_kernel import MOST_BYTES, as_one_kernel
 
 CPU = jax.local_devices(backend="cpu")[0]
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from penstock.graph.shape import TensorShape
-from penstock.worker.resources import USED_UP, Part, StoredVariable, is_used_up, locks_of, placed
+from penstock.segments.stored_variable import USED_UP, Part, StoredVariable, is_used_up, locks_of, placed
 
 LARGEST = 1 << 11  # bytes: to copy a larger variable takes longer than to pass it
 FEWEST = 32  # variables: for fewer it does not pay to compile longer

@@ -22,8 +22,8 @@ from penstock.jaxprs.numpy_program import NumpyProgram
 from penstock.jaxprs.symbols import named_sizes, numbered, symbolic
 from penstock.kernel.types import on_platform
 from penstock.passes.ir import Node
-from penstock.worker.kinds import static_inputs
-from penstock.worker.segments.tracing import Checks, Trace
+from penstock.segments.kinds import static_inputs
+from penstock.segments.tracing import Checks, Trace
 
 _programs: dict[Any, _Program | None] = {}  # None: the kernel must know its sizes
 _shared: dict[Any, OpPrograms] = {}

@@ -14,12 +14,12 @@ import penstock.v1 as tf
 from penstock.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from penstock.passes.place import place
 from penstock.passes.prune import prune
+from penstock.segments import together
+from penstock.segments.compilation import wait_idle
 from penstock.wire.messages import RunGraph
 from penstock.worker import driver
 from penstock.worker.devices import local_devices
 from penstock.worker.run_queue import run_queue
-from penstock.worker.segments import together
-from penstock.worker.segments.compilation import wait_idle
 from penstock.worker.worker import Worker
 
 DEADLINE = 30.0

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.graph.checks import NotTraceable
-from penstock.worker.needs import Company
-from penstock.worker.segments.compilation import Program, in_background
-from penstock.worker.segments.segment import Segment
+from penstock.segments.compilation import Program, in_background
+from penstock.segments.running import Company
+from penstock.segments.segment import Segment
 
 COUNTS = (8, 4, 2)  # of steps in one call, which code is compiled for
 OFTEN = 20  # so many times steps must have met in the same number before code is compiled for that

@@ -14,47 +14,47 @@ import numpy as np
 from penstock.graph.dtype import DType
 from penstock.graph.shape import TensorShape
 from penstock.passes.ir import Edge, Node
-from penstock.worker.owner import Owner
-from penstock.worker.plan import SegmentPlan
-from penstock.worker.randomness import is_random
+from penstock.segments.layout import Layout
+from penstock.segments.plan import SegmentPlan
+from penstock.segments.randomness import is_random
 
 MOST_BYTES = 1 << 16  # of a constant whose contents are compared
 _PLAIN = frozenset((str, bytes, int, float, bool, type(None), DType))
 
 
-def form_of(plan: SegmentPlan, owner: Owner) -> Hashable | None:
-    """Returns the form of a segment, in the slots of its owner; None if it draws numbers: each session draws its own.
+def form_of(plan: SegmentPlan, layout: Layout) -> Hashable | None:
+    """Returns the form of a segment, in its partition's slots; None if it draws numbers: each session draws its own.
 
     It holds for as long as the segment is there: what cannot be compared by its contents is compared by its identity.
     """
     if any(map(is_random, plan.nodes)):
         return None
     position = {node: i for i, node in enumerate(plan.nodes)}
-    fed = set(owner.feed_slots)
-    inputs = tuple([_input_form(edge, fed, owner) for edge in plan.inputs])
-    static = tuple([owner.slot(e) for e in plan.static])
-    nodes = tuple([_node_form(node, position, owner) for node in plan.nodes])
-    outputs = tuple([owner.slot(e) for e in plan.outputs])
-    return plan.device, owner.cuts, inputs, static, nodes, outputs, tuple(plan.sent)
+    fed = set(layout.feed_slots)
+    inputs = tuple([_input_form(edge, fed, layout) for edge in plan.inputs])
+    static = tuple([layout.slot(e) for e in plan.static])
+    nodes = tuple([_node_form(node, position, layout) for node in plan.nodes])
+    outputs = tuple([layout.slot(e) for e in plan.outputs])
+    return plan.device, layout.cuts, inputs, static, nodes, outputs, tuple(plan.sent)
 
 
-def _node_form(node: Node, position: dict[Node, int], owner: Owner) -> Hashable:
-    sources = tuple([_source_form(edge, position, owner) for edge in node.inputs])
+def _node_form(node: Node, position: dict[Node, int], layout: Layout) -> Hashable:
+    sources = tuple([_source_form(edge, position, layout) for edge in node.inputs])
     before = tuple([position[control] for control in node.controls if control in position])
     return node.name, node.op.name, node.dtypes, sources, before, _form(node.attrs)
 
 
-def _source_form(edge: Edge, position: dict[Node, int], owner: Owner) -> Hashable:
+def _source_form(edge: Edge, position: dict[Node, int], layout: Layout) -> Hashable:
     source, index = edge
     if source in position:
         return position[source], index
-    variable = owner.variable_node(edge)
-    return ("slot", owner.slot(edge)) if variable is None else ("variable", id(owner.variable(variable)))
+    variable = layout.variable_node(edge)
+    return ("slot", layout.slot(edge)) if variable is None else ("variable", id(layout.variable(variable)))
 
 
-def _input_form(edge: Edge, fed: set[int], owner: Owner) -> Hashable:
+def _input_form(edge: Edge, fed: set[int], layout: Layout) -> Hashable:
     """Returns the form of an input. The declared shape of what is fed tells what shapes may come."""
-    (source, index), slot = edge, owner.slot(edge)
+    (source, index), slot = edge, layout.slot(edge)
     declared = _form(source.attrs.get("shape")) if source.op.name == "_Arg" else None
     return slot, slot in fed, source.op.name, source.dtypes[index], declared
 

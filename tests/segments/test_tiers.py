@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 import penstock.v1 as tf
-from penstock.worker import plan
+from penstock.segments import plan, tiers
+from penstock.segments.compilation import Compilations, wait_idle
+from penstock.segments.tiers import Tiers
 from penstock.worker.interpreted import Updates
-from penstock.worker.segments import tiers
-from penstock.worker.segments.compilation import Compilations, wait_idle
-from penstock.worker.segments.tiers import Tiers
 
 TIERS = ("interpreted", "padded", "exact")
 DEADLINE = 120.0
@@ -220,9 +219,9 @@ def test_the_tier_that_cannot_run_a_segment_leaves_it_to_another(monkeypatch):
 ON_A_SECOND_DEVICE = """
 import numpy as np
 import penstock.v1 as tf
-from penstock.worker import plan
-from penstock.worker.segments import tiers
-from penstock.worker.segments.compilation import Compilations, wait_idle
+from penstock.segments import plan
+from penstock.segments import tiers
+from penstock.segments.compilation import Compilations, wait_idle
 from penstock.worker.interpreted import Updates
 
 tiers.WORTH, tiers.AGAIN, tiers.LONG = 0.0, 2, 0.0

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 
 from penstock import logging
-from penstock.worker.segments.shape_watch import ShapeWatch
+from penstock.segments.shape_watch import ShapeWatch
 
 MAX_RECORDS = 1000  # a log keeps so many compilations, and names of segments
 BACKGROUND_PRIORITY = 10  # a nice value: compiling for later takes only what is left over

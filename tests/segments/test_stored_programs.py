@@ -16,9 +16,9 @@ import pytest
 from jax.extend.core import jaxpr_as_fun
 
 from penstock.jaxprs.digest import NoDigest, digest
-from penstock.worker.segments import stored_programs
-from penstock.worker.segments.program_cache import ProgramCache
-from penstock.worker.segments.stored_programs import StoredPrograms
+from penstock.segments import stored_programs
+from penstock.segments.program_cache import ProgramCache
+from penstock.segments.stored_programs import StoredPrograms
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE = 120.0
@@ -29,8 +29,8 @@ import json
 import sys
 import numpy as np
 import penstock.v1 as tf
-from penstock.worker.segments import traced
-from penstock.worker.segments.compilation import wait_idle
+from penstock.segments import traced
+from penstock.segments.compilation import wait_idle
 
 times = 0
 made = traced.padded

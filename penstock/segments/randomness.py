@@ -23,7 +23,7 @@ import numpy as np
 
 from penstock.graph.opdef import OpDef
 from penstock.passes.ir import Node
-from penstock.worker.kinds import body, functions_of
+from penstock.segments.kinds import body, functions_of
 
 _MASK = 2**64 - 1
 _RESERVED = 256  # blocks of four words for each number, unless the op says otherwise

@@ -18,12 +18,12 @@ from penstock.jaxprs.symbols import NOT_FOR_SYMBOLS, here, is_symbol
 from penstock.kernel.lists import StackedList
 from penstock.memory import aligned_empty
 from penstock.ops.engine.iteration_memory import StackedMemory
-from penstock.worker.randomness import Known
-from penstock.worker.resources import USED_UP
-from penstock.worker.segments.compilation import Program, this_thread
-from penstock.worker.segments.segment import Segment
-from penstock.worker.segments.stored_programs import Bounds, StoredPrograms
-from penstock.worker.step import Step
+from penstock.segments.compilation import Program, this_thread
+from penstock.segments.randomness import Known
+from penstock.segments.running import RunningStep
+from penstock.segments.segment import Segment
+from penstock.segments.stored_programs import Bounds, StoredPrograms
+from penstock.segments.stored_variable import USED_UP
 
 SMALLEST = 16  # no bound is smaller
 MANY_ASSUMPTIONS = 10  # a program may assume no more about its sizes
@@ -117,7 +117,7 @@ class Traced:
         except NoRule:
             return False
 
-    def interpret(self, sizes: Sizes, values: list[Any], step: Step) -> None:
+    def interpret(self, sizes: Sizes, values: list[Any], step: RunningStep) -> None:
         """Runs the segment in NumPy."""
         segment, program = self.segment, self.in_numpy
         inputs = [np.asarray(x) for x in jax.tree.leaves([values[s] for s in segment.in_slots])]
@@ -162,7 +162,7 @@ class Traced:
         fits = [b for b in every if all(sizes[n] <= b[i] for i, n in enumerate(self.pattern.symbols))]
         return min(fits, key=sum, default=None)
 
-    def run(self, bounds: Bounds, sizes: Sizes, values: list[Any], step: Step) -> None:
+    def run(self, bounds: Bounds, sizes: Sizes, values: list[Any], step: RunningStep) -> None:
         """Runs the program for `bounds`."""
         self.programs[bounds].run(sizes, values, step)
 
@@ -197,7 +197,7 @@ class _Padded:
         self._compiled = jitted if call is of_leaves else compiled
         traced.stored.keep(tuple(bounds.values()))
 
-    def run(self, sizes: Sizes, values: list[Any], step: Step) -> None:
+    def run(self, sizes: Sizes, values: list[Any], step: RunningStep) -> None:
         segment = self._traced.segment
         leaves = jax.tree.leaves([values[s] for s in segment.in_slots])
         inputs = [_filled(x, shape) for x, shape in zip(leaves, self._shapes, strict=True)]

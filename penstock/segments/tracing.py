@@ -19,8 +19,8 @@ from penstock.graph.opdef import OpDef, grouped, static_positions
 from penstock.jaxprs.symbols import NOT_FOR_SYMBOLS, as_numbers, has_symbols, here, is_symbol, with_sizes
 from penstock.ops.engine.if_while import first_failure
 from penstock.passes.ir import Edge, Node, blamed
-from penstock.worker.kinds import body, written_positions
-from penstock.worker.randomness import inner_state, is_random, reserved
+from penstock.segments.kinds import body, written_positions
+from penstock.segments.randomness import inner_state, is_random, reserved
 
 
 class VariableRef:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidArgumentError
-from penstock.worker.segments import program_cache
-from penstock.worker.segments.program_cache import ProgramCache
+from penstock.segments import program_cache
+from penstock.segments.program_cache import ProgramCache
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE = 120.0
@@ -25,7 +25,7 @@ _PROGRAM = """
 import json
 import numpy as np
 import penstock.v1 as tf
-from penstock.worker.segments.compilation import elsewhere, wait_idle
+from penstock.segments.compilation import elsewhere, wait_idle
 
 tf.set_random_seed(1)
 x = tf.placeholder(tf.float32, [None, 3])

@@ -16,7 +16,7 @@ from jax.extend.mlir.dialects import func
 from jax.interpreters import mlir as lowering
 
 from penstock.jaxprs.digest import NoDigest, digest
-from penstock.worker.segments.program_cache import ProgramCache, kept
+from penstock.segments.program_cache import ProgramCache, kept
 
 Bounds = tuple[int, ...]
 

@@ -9,7 +9,7 @@ import penstock.v1
 import penstock.worker.transfer  # noqa: F401  (declares _Recv)
 from penstock.graph.opdef import registered
 from penstock.passes.ir import Node
-from penstock.worker.segments.shape_watch import MANY, ShapeWatch, shape_text, user_name, value_text
+from penstock.segments.shape_watch import MANY, ShapeWatch, shape_text, user_name, value_text
 
 
 def test_an_input_of_many_shapes_is_named_once():

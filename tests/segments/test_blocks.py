@@ -16,9 +16,9 @@ from loopback import free_addresses
 import penstock.v1 as tf
 from penstock.graph.dtype import float32, int64
 from penstock.graph.shape import TensorShape
-from penstock.worker.resources import USED_UP, Part, StoredVariable
-from penstock.worker.segments import blocks
-from penstock.worker.segments.blocks import FEWEST, LARGEST, MOST, Blocks, Bundle, bundled, joined, joined_on_host
+from penstock.segments import blocks
+from penstock.segments.blocks import FEWEST, LARGEST, MOST, Blocks, Bundle, bundled, joined, joined_on_host
+from penstock.segments.stored_variable import USED_UP, Part, StoredVariable
 
 CPU = jax.local_devices(backend="cpu")[0]
 MANY = FEWEST + 3

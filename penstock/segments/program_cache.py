@@ -24,7 +24,7 @@ from jax._src import compilation_cache
 from penstock import logging
 from penstock.cores import every_core
 from penstock.errors import InvalidArgumentError
-from penstock.worker.segments.compilation import in_background
+from penstock.segments.compilation import in_background
 from penstock.written_aside import write_aside
 
 MAX_BYTES = 1 << 30  # the default of PENSTOCK_CACHE_BYTES

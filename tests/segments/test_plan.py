@@ -7,7 +7,7 @@ import penstock.v1 as tf
 from penstock.passes.optimize import optimize
 from penstock.passes.place import place
 from penstock.passes.prune import prune
-from penstock.worker.plan import SegmentPlan, make_plan
+from penstock.segments.plan import SegmentPlan, make_plan
 
 DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
@@ -149,7 +149,7 @@ def test_random_ops_are_fresh_on_every_run_and_the_same_in_a_new_session():
 
 def test_small_results_of_another_device_come_back_in_one_transfer(monkeypatch):
     """The path of a GPU, on the CPU: fetches and a failed check are transferred as one array of bytes."""
-    from penstock.worker.segments.segment import Segment
+    from penstock.segments.segment import Segment
 
     monkeypatch.setattr(Segment, "platform", property(lambda self: "other", lambda self, value: None), raising=False)
     i = tf.placeholder(tf.int32, [1])

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import penstock.v1 as tf
-from penstock.worker.segments import compilation
-from penstock.worker.segments.compilation import (
+from penstock.segments import compilation
+from penstock.segments.compilation import (
     Compilation,
     Compilations,
     Program,
@@ -23,7 +23,7 @@ from penstock.worker.segments.compilation import (
     noted,
     this_thread,
 )
-from penstock.worker.segments.segment import Segment
+from penstock.segments.segment import Segment
 
 DEADLINE = 60.0
 
@@ -253,7 +253,7 @@ def test_the_background_has_a_low_priority():
 _EXITS = """
 import sys, threading
 import jax, jax.numpy as jnp
-from penstock.worker.segments import compilation
+from penstock.segments import compilation
 
 began = threading.Event()
 
@@ -290,7 +290,7 @@ def test_a_process_may_end_while_its_background_compiles(tracing, steps):
 
 _FINALISES = """
 import sys, threading
-from penstock.worker.segments import compilation
+from penstock.segments import compilation
 
 began = threading.Event()
 

@@ -19,18 +19,18 @@ from penstock.jaxprs.dims import evaluate
 from penstock.jaxprs.symbols import as_numbers, has_symbols
 from penstock.kernel.types import on_platform
 from penstock.kernel.waiting import NeedsThread
-from penstock.passes.ir import Edge, Node
+from penstock.segments.blocks import Blocks, Bundle, bundled, joined, joined_on_host
+from penstock.segments.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed, watched
+from penstock.segments.compilation import Compilations, Program, this_thread
+from penstock.segments.compiler_options import compiler_options
+from penstock.segments.layout import Layout
+from penstock.segments.one_kernel import MANY_NODES, as_one_kernel
+from penstock.segments.plan import BIG_CONSTANT, SegmentPlan
+from penstock.segments.randomness import Known, RandomState, is_random
+from penstock.segments.shape_watch import shape_text, user_name, value_text
+from penstock.segments.stored_variable import Locks, Part, StoredVariable, is_used_up, let_go, locks_of, placed
+from penstock.segments.tracing import Checks, Trace, variables_in
 from penstock.wire.shared_memory import LARGE as SENT_BACK
-from penstock.worker.plan import BIG_CONSTANT, SegmentPlan
-from penstock.worker.randomness import Known, RandomState, is_random
-from penstock.worker.resources import Locks, Part, StoredVariable, is_used_up, let_go, locks_of, placed
-from penstock.worker.segments.blocks import Blocks, Bundle, bundled, joined, joined_on_host
-from penstock.worker.segments.borrowing import LARGE, MIDDLE, Borrowed, aligned, borrowed, watched
-from penstock.worker.segments.compilation import Compilations, Program, this_thread
-from penstock.worker.segments.compiler_options import compiler_options
-from penstock.worker.segments.one_kernel import MANY_NODES, as_one_kernel
-from penstock.worker.segments.shape_watch import shape_text, user_name, value_text
-from penstock.worker.segments.tracing import Checks, Trace, variables_in
 
 MAX_ON_HOST = 1 << 20  # bytes: the device writes fetched values up to this size to host memory itself
 SMALL = 4096  # bytes: up to this size it is quicker to pass a NumPy array than to make a jax.Array first
@@ -56,17 +56,15 @@ class Segment:
     def __init__(
         self,
         plan: SegmentPlan,
-        slot_of: Callable[[Edge], int],
-        variable_node: Callable[[Edge], Node | None],
-        variable_for: Callable[[Node], StoredVariable],
+        layout: Layout,
         platform: str,
         jax_device: Any,
         random_state: RandomState,
-        feed_slots: Sequence[int],
         compilations: Compilations,
     ) -> None:
         self.plan = plan
-        self.slot_of = slot_of
+        self.slot_of = slot_of = layout.slot
+        self.variable_node = layout.variable_node
         self.platform = platform
         self.jax_device = jax_device
         self.is_default = jax_device == jax.devices()[0]
@@ -74,18 +72,17 @@ class Segment:
         static = {(id(n), i) for n, i in plan.static}
         self.inputs = [e for e in plan.inputs if (id(e[0]), e[1]) not in static]
         self.in_slots = [slot_of(e) for e in self.inputs]
-        fed = set(feed_slots)
+        fed = set(layout.feed_slots)
         self.is_fed = [slot in fed for slot in self.in_slots]
         self._received = [i for i, edge in enumerate(self.inputs) if edge[0].op.name == "_Recv"]
         self.static_slots = [slot_of(e) for e in plan.static]
         self.out_slots = [slot_of(e) for e in plan.outputs]
-        self.variable_node = variable_node
-        reads, writes = variables_in(plan.nodes, variable_node)
+        reads, writes = variables_in(plan.nodes, self.variable_node)
         # A variable that is read, then written, is donated. One that is only written does not go in. One that is only
         # read is shared with other readers.
-        self.updated = [(n, variable_for(n)) for n in writes if n in reads]
-        self.assigned = [(n, variable_for(n)) for n in writes if n not in reads]
-        self.read = [(n, variable_for(n)) for n in reads if n not in writes]
+        self.updated = [(n, layout.variable(n)) for n in writes if n in reads]
+        self.assigned = [(n, layout.variable(n)) for n in writes if n not in reads]
+        self.read = [(n, layout.variable(n)) for n in reads if n not in writes]
         everything = self.updated + self.assigned + self.read
         self.locks = locks_of(v for _, v in self.updated + self.assigned)
         self.all_locks = locks_of(v for _, v in everything)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock.v1 as tf
-from penstock.worker.segments.compiler_options import compiler_options
+from penstock.segments.compiler_options import compiler_options
 
 NARROW = pytest.mark.parametrize("narrow", [tf.bfloat16, tf.float16], ids=["bfloat16", "float16"])
 WIDE = pytest.mark.parametrize("wide", [np.float32, np.float64])

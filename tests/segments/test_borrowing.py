@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import penstock.v1 as tf
-from penstock.worker.segments.borrowing import Borrowed, aligned, borrowed
+from penstock.segments.borrowing import Borrowed, aligned, borrowed
 
 
 def placed(shape, offset, dtype=np.float32, page=False):

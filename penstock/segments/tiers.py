@@ -32,15 +32,14 @@ from penstock.kernel.lists import RowList
 from penstock.kernel.types import interpreting
 from penstock.kernel.waiting import NeedsThread
 from penstock.memory import without_collecting
-from penstock.worker.kinds import written_positions
-from penstock.worker.needs import Company
-from penstock.worker.segments.compilation import in_background
-from penstock.worker.segments.op_programs import TooMuchWork
-from penstock.worker.segments.segment import Segment
-from penstock.worker.segments.stored_programs import Bounds
-from penstock.worker.segments.together import Together
-from penstock.worker.segments.traced import Sizes, Traced, bound_for, pattern_of, shapes_of
-from penstock.worker.step import Step
+from penstock.segments.compilation import in_background
+from penstock.segments.kinds import written_positions
+from penstock.segments.op_programs import TooMuchWork
+from penstock.segments.running import Company, RunningStep
+from penstock.segments.segment import Segment
+from penstock.segments.stored_programs import Bounds
+from penstock.segments.together import Together
+from penstock.segments.traced import Sizes, Traced, bound_for, pattern_of, shapes_of
 
 AGAIN = 3  # runs of a shape before code is compiled for it
 WORTH = 0.001  # seconds that the quickest run in NumPy must take before code is compiled
@@ -113,7 +112,7 @@ class Tiers:
         self._settled: Any = None  # the shapes of a run that is too small to ever be compiled
         self._updates: Callable[[list[Any]], bool] | None = None  # runs it then, if it only updates variables
 
-    def __call__(self, values: list[Any], step: Step) -> Company | None:
+    def __call__(self, values: list[Any], step: RunningStep) -> Company | None:
         """Runs the segment, or returns what runs it for several steps. Raises NotTraceable if it must be cut first."""
         for slot, largest in self._loop_bounds.items():
             self._loop_bounds[slot] = values[slot] = _similar_bound(values[slot], largest)
@@ -249,7 +248,7 @@ class Tiers:
 
     # Running in NumPy
 
-    def _interpreted(self, traced: Traced | None, sizes: Sizes, values: list[Any], step: Step) -> bool:
+    def _interpreted(self, traced: Traced | None, sizes: Sizes, values: list[Any], step: RunningStep) -> bool:
         """Runs the segment in NumPy, and tells if that was possible."""
         if not self._may_interpret:
             return False
@@ -265,7 +264,7 @@ class Tiers:
             return False  # compiled code knows the shape of a list that never had an item, NumPy does not
         return self._may_interpret
 
-    def _run_nodes(self, values: list[Any], step: Step) -> None:
+    def _run_nodes(self, values: list[Any], step: RunningStep) -> None:
         if self._node_by_node is not None:
             self._run(self._node_by_node, values, step)
             return
@@ -273,7 +272,7 @@ class Tiers:
             self._node_by_node = self._make_node_by_node()
             self._run(self._node_by_node, values, step)
 
-    def _run(self, node_by_node: Any, values: list[Any], step: Step) -> None:
+    def _run(self, node_by_node: Any, values: list[Any], step: RunningStep) -> None:
         segment = self.segment
         inputs = [values[s] for s in self._input_slots]
         with segment.all_locks:
@@ -293,7 +292,7 @@ class Tiers:
     # Compiling
 
     def _compile_now(
-        self, shapes: Shapes, known: Any, traced: Traced | None, sizes: Sizes, values: list[Any], step: Step
+        self, shapes: Shapes, known: Any, traced: Traced | None, sizes: Sizes, values: list[Any], step: RunningStep
     ) -> None:
         """Compiles in this thread, since no other tier can run the segment."""
         if traced is not None and self._may_pad and self._changes(known):

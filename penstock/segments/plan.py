@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from penstock.graph.dtype import variant
 from penstock.passes.ir import WAVE, Edge, Node, Subgraph, is_reference, sources_of
-from penstock.worker.kinds import is_host, is_variable, static_inputs
+from penstock.segments.kinds import is_host, is_variable, static_inputs
 
 _READS = frozenset(("Identity", "ReadVariableOp"))
 _SHAPES = frozenset(("Shape", "ShapeN", "Size", "Rank"))

@@ -1,1 +1,0 @@
-"""Compiling: pure nodes become one program, in the form that suits the shapes and how often they come."""
