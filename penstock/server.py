@@ -25,7 +25,7 @@ from penstock.errors import (
 )
 from penstock.graph.device import DeviceSpecV2, task_name
 from penstock.master.cluster import ClusterSpec, require_port, require_tasks
-from penstock.master.driver import Driver
+from penstock.master.function_driver import FunctionDriver
 from penstock.master.links import Links
 from penstock.master.membership import FIRST, NOTHING_CHANGED, Membership
 from penstock.master.remote import RemoteTask, start_timeout, within
@@ -104,7 +104,7 @@ class Server:
         self.worker.route = self._route
         self.worker.watched = True
         self.worker.incarnation = self.incarnation
-        self.worker.make_driver = lambda: Driver(self.tasks([], self._brought))
+        self.worker.make_function_driver = lambda: FunctionDriver(self.tasks([], self._brought))
         self.links = Links(self.name, self.incarnation, self.worker, self.credentials)
         self.links.on_lost = self._close_sessions_of
         self.worker.commits.is_connected = self.links.has

@@ -13,7 +13,7 @@ from penstock.eager.cluster import disconnect
 from penstock.eager.runtime import runtime
 from penstock.eager.switch import eager_execution
 from penstock.errors import OpError
-from penstock.master.driver import Driver
+from penstock.master.function_driver import FunctionDriver
 from penstock.master.links import Link
 from penstock.master.master import Master
 from penstock.master.tasks import Answer
@@ -55,7 +55,7 @@ class DrivenWorker(Peer):
         self.host = Host(f"worker {number}")
         self.links: dict[str, Link] = {}
         self._simulation = simulation
-        self._driver = Driver(simulation.tasks)
+        self._driver = FunctionDriver(simulation.tasks)
         self._driver._queue = _Thread(simulation.clock)  # type: ignore[assignment]
 
     def host_of(self, message: Any) -> Host:
@@ -152,7 +152,7 @@ class CoordinatedSimulation(Simulation):
         """Compiles the function for a worker, once for all."""
         with self._registering:
             if self.function is None:
-                self.function = Driver(self.tasks).add(from_graph_def(to_graph_def(subgraph)))
+                self.function = FunctionDriver(self.tasks).add(from_graph_def(to_graph_def(subgraph)))
                 self.cluster.model_computation(self.function, self._compute_secs)
         return 1
 

@@ -88,9 +88,9 @@ class Worker:
         self.bonds: dict[Key, set[Key]] = {}  # resources that some graph uses together
         self.watched = False  # a server sets this: steps that are all in this task count, and sessions share segments
         self.route: Callable[[str], Route] = self._no_route
-        self.make_driver: Callable[[], Any] = self._no_driver  # of functions that this task runs for a coordinator
+        self.make_function_driver: Callable[[], Any] = self._no_function_driver  # for a coordinator's functions
         self.commits = Commits()
-        self._drivers: dict[str, Any] = {}  # by session
+        self._function_drivers: dict[str, Any] = {}  # by session
         self._by_name = {d.name: d for d in self.devices}
         self._graphs: dict[int, Registered | RegisteredFunction] = {}
         self._random: dict[str, RandomState] = {}
@@ -106,7 +106,7 @@ class Worker:
     def _no_route(self, task: str) -> Route:
         raise InternalError(f"{self.name} knows no way to {task}.")
 
-    def _no_driver(self) -> Any:
+    def _no_function_driver(self) -> Any:
         raise InternalError(f"{self.name} is no server, so that it cannot run whole functions for others.")
 
     def context(self, session: str) -> Context:
@@ -142,9 +142,9 @@ class Worker:
     def register_function(self, subgraph: Subgraph, session: str) -> int:
         """Compiles a whole function, which a driver runs over this task and others, and returns its handle."""
         with self._lock:
-            driver = self._drivers.get(session)
+            driver = self._function_drivers.get(session)
             if driver is None:
-                driver = self._drivers[session] = self.make_driver()
+                driver = self._function_drivers[session] = self.make_function_driver()
         function = RegisteredFunction(driver, driver.add(subgraph), session)
         with self._lock:
             handle = next(self._handles)
@@ -170,7 +170,7 @@ class Worker:
         with self._lock:
             self._graphs = {h: g for h, g in self._graphs.items() if g.session != session}
             self._random.pop(session, None)
-            driver = self._drivers.pop(session, None)
+            driver = self._function_drivers.pop(session, None)
         if driver is not None:
             driver.close()
         for device in self.devices:
@@ -284,7 +284,7 @@ class Worker:
 
     def cancel(self, step: int) -> None:
         """Cancels a step: it stops here at the next instruction, and wakes if it waits."""
-        for driver in list(self._drivers.values()):
+        for driver in list(self._function_drivers.values()):
             driver.cancel(step)
         found = self._steps.get(step)
         self.end_step(step)
@@ -335,7 +335,7 @@ class Worker:
         """Cancels all steps, then frees all resources."""
         for number in list(self._steps):
             self.cancel(number)
-        for driver in list(self._drivers.values()):
+        for driver in list(self._function_drivers.values()):
             driver.close()
         self.reset()
         self._threads.close()

@@ -254,7 +254,7 @@ def test_a_function_of_a_coordinator_that_comes_late_is_refused(make: Callable[.
     job = make()
     w = variables()
     adds = prune([], [tf.assign_add(v, tf.ones([100], tf.int32)) for v in w.values()], [])
-    driver = job.servers["worker0"].worker.make_driver()
+    driver = job.servers["worker0"].worker.make_function_driver()
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def ran(function: Any, number: int) -> Any:

@@ -1,4 +1,4 @@
-"""Driver: runs whole functions for a client on this task, one after the other, with a master of its own."""
+"""A function driver runs whole functions for a client on this task, one after the other, with a master of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.worker.step import Step
 OnDone = Callable[[list[Any] | None, OpError | None, Step], None]
 
 
-class Driver:
+class FunctionDriver:
     """Runs the functions that one client has registered here, in the order in which it asks."""
 
     def __init__(self, tasks: Tasks) -> None:

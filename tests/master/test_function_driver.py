@@ -19,7 +19,7 @@ DEADLINE = 60.0
 
 def test_a_function_that_comes_after_the_client_has_closed_is_cancelled() -> None:
     with tf.Graph().as_default(), tf.train.Server({"worker": free_addresses(1)}) as server:
-        driver = server.worker.make_driver()
+        driver = server.worker.make_function_driver()
         function = driver.add(prune([], [tf.constant(3)], []))
         done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         driver.start(function, RunGraph(1, 0), lambda values, error, step: done.put((values, error)))
