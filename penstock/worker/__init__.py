@@ -1,1 +1,1 @@
-"""The worker of a task compiles its partitions of graphs and runs steps on its devices."""
+"""The worker of a task runs steps of its partitions of graphs, and keeps the resources of its devices."""

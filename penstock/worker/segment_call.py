@@ -129,8 +129,8 @@ def _shared(owner: Executable, plan: SegmentPlan) -> Tiers:
 
 
 def _tiers(owner: Executable, plan: SegmentPlan) -> Tiers:
-    device = owner.context.devices[plan.device]
     context = owner.context
+    device = context.devices[plan.device]
     platform = device.device_type.lower()
     segment = Segment(plan, owner, platform, device.jax_device, context.random_state, context.compilations)
     return Tiers(segment, lambda: owner.node_by_node(plan), owner.imagined)
