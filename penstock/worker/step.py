@@ -70,8 +70,6 @@ class Step:
 
     def wait_for(self, recv: RecvCall, keys: Sequence[int]) -> None:
         """Blocks until all tensors of a Recv have arrived. Raises if the step is cancelled or its deadline passes."""
-        if self.outbox and self.rendezvous.missing(keys):
-            self.outbox.flush_all()
         arrived = Signal()
         if self.rendezvous.ready(keys, arrived.set):
             return

@@ -6,7 +6,7 @@ Neighbouring sends to one task become one message, and neighbouring receives one
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,7 @@ class RecvCall:
         self.repeated: bool = nodes[0].attrs["repeated"]
         self._need = Tensors(self.keys)
         self.flush: Flush | None = Outbox.flush
+        self.done: list[int] = []  # slots of results that no instruction from here on needs
         self.out_slots = [owner.slot((n, 0)) for n in nodes]
         self.name = nodes[0].name
         self.device = nodes[0].device
@@ -97,6 +98,10 @@ class RecvCall:
         if taken is None:
             if step.wake is not None:
                 return self._need
+            if step.outbox and step.rendezvous.missing(keys):
+                step.outbox.flush_all()
+            for slot in self.done:
+                values[slot] = None  # to free them takes a moment, in which others are at work
             step.wait_for(self, keys)
             taken = step.rendezvous.take(keys)
         for slot, value in zip(self.out_slots, taken, strict=True):
@@ -110,8 +115,11 @@ def _on_host(value: Any) -> Any:
     return np.asarray(value) if value.__class__ is not np.ndarray and is_jax_array(value) else value
 
 
-def note_unused(instructions: Sequence[Any], fetches: Iterable[int | StoredVariable]) -> None:
-    """Tells the sends which received tensors no instruction after them needs; each tensor goes to one send."""
+def note_unused(instructions: Sequence[Any], fetches: Sequence[int | StoredVariable]) -> None:
+    """Tells sends and receives what no instruction after them needs.
+
+    That is received tensors for a send, each for one send, and results of instructions for a receive.
+    """
     receives = [i for i in instructions if isinstance(i, RecvCall) or _splits(i)]
     received = {slot for i in receives for slot in i.out_slots}.difference(fetches)
     first: dict[int, SendCall] = {}
@@ -121,6 +129,13 @@ def note_unused(instructions: Sequence[Any], fetches: Iterable[int | StoredVaria
             first.update(dict.fromkeys(received, instruction))
     for slot, send in first.items():
         send.unused.append(slot)
+    needed = {slot: at for at, instruction in enumerate(instructions) for slot in instruction.in_slots}
+    made: set[int] = set()
+    for at, instruction in enumerate(instructions):
+        if isinstance(instruction, RecvCall):
+            instruction.done = [slot for slot in made if needed.get(slot, -1) < at and slot not in fetches]
+            made.difference_update(instruction.done)
+        made.update(instruction.out_slots)
 
 
 def _splits(instruction: Any) -> bool:

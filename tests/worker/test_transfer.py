@@ -13,7 +13,11 @@ from penstock.graph.opdef import op_of
 from penstock.passes.ir import Node
 from penstock.segments.borrowing import watched
 from penstock.segments.stored_variable import let_go
+from penstock.wire.loop import Signal
+from penstock.worker.cancellation import Cancellation
 from penstock.worker.outbox import Outbox
+from penstock.worker.rendezvous import Rendezvous
+from penstock.worker.step import Step
 from penstock.worker.transfer import RecvCall, SendCall, note_unused, together
 
 
@@ -79,6 +83,37 @@ def test_a_send_forgets_what_was_received_and_is_not_needed_after_it() -> None:
     values: list[Any] = ["sent", "sent later", "unused", "fetched"]
     calls[2](values, Nowhere())
     assert values == [None, "sent later", "unused", "fetched"]
+
+
+def test_a_receive_frees_results_that_nobody_needs_while_it_waits() -> None:
+    owner = Owner()
+    nodes = [Node(f"r{i}", op_of("_Recv"), _transfer(), ()) for i in range(4)]
+    send = Node("s", op_of("_Send"), _transfer(), ())
+    send.inputs.append((nodes[0], 0))
+    later = Node("later", op_of("_Send"), _transfer(), ())
+    later.inputs.append((nodes[1], 0))
+    calls: list[Any] = [
+        RecvCall(owner, nodes[:3]),
+        SendCall(owner, [send]),
+        RecvCall(owner, nodes[3:]),
+        SendCall(owner, [later]),
+    ]
+    note_unused(calls, [owner.slot((nodes[2], 0))])
+    assert [call.done for call in (calls[0], calls[2])] == [[], [0]]
+    values: list[Any] = ["sent", "sent later", "fetched", "waits"]
+    step = Step(Cancellation())
+    step.rendezvous = Rendezvous()
+    seen: list[Any] = []
+
+    def arrive(arrived: Signal, timeout: float | None) -> bool:
+        seen.extend(values)
+        step.rendezvous.put([0], ["received"])
+        return arrived.wait(timeout)
+
+    step.wait = arrive
+    assert calls[2](values, step) is None
+    assert seen == [None, "sent later", "fetched", "waits"]
+    assert values == [None, "sent later", "fetched", "received"]
 
 
 class Nowhere:
