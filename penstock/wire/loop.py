@@ -27,7 +27,7 @@ _yield = getattr(os, "sched_yield", lambda: None)
 
 def awake_secs() -> float:
     """Returns for how many seconds a thread that reads stays awake (PENSTOCK_AWAKE_SECS); on one core it never does."""
-    return float(os.environ.get("PENSTOCK_AWAKE_SECS", "0.002")) if cores() > 1 else 0.0
+    return float(os.environ.get("PENSTOCK_AWAKE_SECS", "0.005")) if cores() > 1 else 0.0
 
 
 class Readable(Protocol):

@@ -156,7 +156,8 @@ class Queue(WaitableItems):
             received = component.shape[1:] if many else component.shape
             if not shape.is_compatible_with(received):
                 _refuse(f"{self}: component {i} has shape {list(received)}, must have {shape}.")
-        self._fitted = form
+        if components:  # dequeues, which have none, come between enqueues
+            self._fitted = form
 
     def batch(self, elements: Sequence[Element]) -> list[np.ndarray]:
         """Elements as one array per component."""
