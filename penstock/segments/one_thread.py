@@ -22,9 +22,8 @@ from penstock.segments.kinds import functions_of
 MOST_BYTES = 1 << 20  # of what goes in: on more, other threads are worth waking
 
 
-@functools.cache
 def threads_of_xla() -> int:
-    """Returns how many threads XLA has for a program on the CPU, once it has started."""
+    """Returns how many threads XLA has for a program on the CPU."""
     return int(os.environ.get("NPROC") or len(every_core()))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import penstock.v1 as tf
-from penstock.segments.one_thread import MOST_BYTES, one_thread, threads_of_xla
+from penstock.segments.one_thread import MOST_BYTES, one_thread
 from penstock.segments.segment import Segment
 
 ON_CPU = tf.ConfigProto(device_count={"GPU": 0})
@@ -21,17 +21,11 @@ LIGHT, HEAVY = 8, MOST_BYTES // 64 // 4 + 1  # rows of 64 numbers
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Has XLA count as having two threads, on any machine, and compiles at once."""
+    monkeypatch.setenv("NPROC", "2")
     monkeypatch.setenv("PENSTOCK_TIER", "exact")
-    set_threads(monkeypatch, "2")
+    one_thread.cache_clear()
     yield
     one_thread.cache_clear()
-    threads_of_xla.cache_clear()
-
-
-def set_threads(monkeypatch: pytest.MonkeyPatch, count: str) -> None:
-    monkeypatch.setenv("NPROC", count)
-    one_thread.cache_clear()
-    threads_of_xla.cache_clear()
 
 
 @pytest.fixture
@@ -115,5 +109,5 @@ def test_programs_do_not_see_its_device() -> None:
 
 
 def test_there_is_none_where_xla_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_threads(monkeypatch, "1")
+    monkeypatch.setenv("NPROC", "1")
     assert one_thread() is None
