@@ -22,9 +22,9 @@ import jax
 from jax._src import compilation_cache
 
 from penstock import logging
+from penstock.cores import every_core
 from penstock.errors import InvalidArgumentError
 from penstock.segments.compilation import in_background
-from penstock.segments.one_thread import threads_of_xla
 from penstock.written_aside import write_aside
 
 MAX_BYTES = 1 << 30  # the default of PENSTOCK_CACHE_BYTES
@@ -134,7 +134,7 @@ def _checksum(value: bytes) -> bytes:
 @functools.cache
 def _machine() -> str:
     """Returns a text that differs between tasks that run different code, since they may share a folder."""
-    about = f"{platform.machine()} {threads_of_xla()} threads"
+    about = f"{platform.machine()} {os.environ.get('NPROC') or len(every_core())} threads"
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
         about += next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
     return hashlib.sha256(about.encode()).hexdigest()[:8]

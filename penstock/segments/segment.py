@@ -25,7 +25,6 @@ from penstock.segments.compilation import Compilations, Program, this_thread
 from penstock.segments.compiler_options import compiler_options
 from penstock.segments.layout import Layout
 from penstock.segments.one_kernel import MANY_NODES, as_one_kernel
-from penstock.segments.one_thread import is_light, may_be_light, one_thread
 from penstock.segments.plan import BIG_CONSTANT, SegmentPlan
 from penstock.segments.randomness import Known, RandomState, is_random
 from penstock.segments.shape_watch import shape_text, user_name, value_text
@@ -106,15 +105,12 @@ class Segment:
         self.name = next((n.name for n in plan.nodes if n.op.name != "Const"), "constants")
         self.program = Program(compilations, self.name, [user_name(node) for node, _ in (*self.inputs, *plan.static)])
         self._compiled: Callable[..., Any] | None = None  # used if it is specialised on nothing
-        self._in_one_thread: Callable[..., Any] | None = None  # that, as long as all that has come was light
-        holds_nothing = not (everything or self.random or self.constants)
-        self._may_be_light = platform == "cpu" and holds_nothing and may_be_light(plan.nodes)
         self.specialised: dict[Any, Callable[..., Any]] = {}
         self._lock = threading.Lock()
 
     # Compiling
 
-    def _jit(self, static: Sequence[np.ndarray], device: Any = None) -> Callable[..., Any]:
+    def _jit(self, static: Sequence[np.ndarray]) -> Callable[..., Any]:
         traced = self.traced(static)
         sent = self.plan.sent if self.platform == "cpu" else ()
 
@@ -137,7 +133,7 @@ class Segment:
                 raise NotTraceable("a step whose check fails would undo the others")
             return updated, results, *others
 
-        return self.jitted(segment, device)
+        return self.jitted(segment)
 
     def traced(self, static: Sequence[np.ndarray]) -> Callable[..., Any]:
         """Returns the segment as a function that jax can trace; `static` are the values that it is specialised on."""
@@ -153,12 +149,9 @@ class Segment:
         is_update = self.platform == "cpu" and self.updated and len(self.plan.nodes) <= MANY_NODES
         return as_one_kernel(function) if is_update else function
 
-    def jitted(self, function: Callable[..., Any], device: Any = None) -> Callable[..., Any]:
-        """Returns a function of a segment's arguments, jitted for its device or `device`. The first one is donated."""
-        placement: dict[str, Any] = (
-            {} if device is None else {"in_shardings": jax.sharding.SingleDeviceSharding(device)}
-        )
-        return jax.jit(function, donate_argnums=(0,), compiler_options=compiler_options(self.platform), **placement)
+    def jitted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function of a segment's arguments, jitted for its device. The first argument is donated."""
+        return jax.jit(function, donate_argnums=(0,), compiler_options=compiler_options(self.platform))
 
     def compile(self, jitted: Any, forms: Sequence[Any]) -> Any:
         """Compiles such a function for arguments of these forms. Returns the code, which takes no others."""
@@ -210,18 +203,12 @@ class Segment:
         # The updated variables come first, so that each gets the buffer that was donated for it.
         return new, outputs, assigned, drawn, failed
 
-    def function_for(self, values: list[Any]) -> Callable[..., Any]:
-        """Returns the compiled function for these values. Whoever has code compiled for other shapes calls this."""
+    def _function(self, values: list[Any]) -> Callable[..., Any]:
+        """Returns the compiled function for these values."""
         if self.plan.static:
             return self._specialise(values)
         with self._lock:
-            self._may_be_light = self._may_be_light and is_light([values[s] for s in self.in_slots])
-            device = one_thread() if self._may_be_light else None
-            if self._compiled is None or (self._compiled is self._in_one_thread and device is None):
-                made = self._jit((), device)
-                if device is not None:
-                    self._in_one_thread = made
-                self._compiled = made
+            self._compiled = self._compiled or self._jit(())
             return self._compiled
 
     def _specialise(self, values: list[Any]) -> Callable[..., Any]:
@@ -248,14 +235,10 @@ class Segment:
     def run_for(self, every: Sequence[list[Any]], drawn: dict[str, np.ndarray], quick: bool) -> None:
         """Runs the segment for steps that have these values, one after the other."""
         _caller.quick, this_thread.program = quick, self.program
-        compiled = self._compiled or self.function_for(every[0])
+        compiled = self._compiled or self._function(every[0])
         lent: list[weakref.ref[Any]] = []
         inputs = [self._bundled(self._inputs(values, lent)) for values in every]
-        if compiled is self._in_one_thread:  # the arrays of its client are unknown to others
-            inputs = jax.tree.map(_in_numpy, inputs)
-            results: Any = jax.tree.map(_in_numpy, self.run(compiled, inputs, drawn))
-        else:
-            results = self.run(compiled, inputs, drawn)
+        results: Any = self.run(compiled, inputs, drawn)
         if lent:
             del inputs
             jax.block_until_ready(results)
@@ -314,7 +297,7 @@ class Segment:
         updated, read, inputs, *others = self._arguments(values)
         packed = jax.eval_shape(self._blocks.joined, _forms(updated))
         every = [self._bundled(inputs)] * steps
-        return self.function_for(values), (packed, *_forms((read, every, *others)))
+        return self._compiled or self._function(values), (packed, *_forms((read, every, *others)))
 
     def _run(
         self, locks: Locks, compiled: Callable[..., Any], inputs: list[Any], keys: Any, sizes: Mapping[str, int] | None
@@ -385,10 +368,6 @@ class Segment:
         text = str(error)
         kind = ResourceExhaustedError if "RESOURCE_EXHAUSTED" in text else InternalError
         return kind(None, self.name, f"Segment at '{self.name}': {text}")
-
-
-def _in_numpy(array: Any) -> np.ndarray:
-    return array if array.__class__ is np.ndarray else np.asarray(array)
 
 
 def _apart(arrays: Any) -> Any:

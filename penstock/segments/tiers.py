@@ -303,7 +303,6 @@ class Tiers:
             if bounds is not None:
                 traced.run(bounds, sizes, values, step)
                 return
-        self.segment.function_for(values)
         self.segment(values, step.drawn, step.wake is not None)
         self._add_exact(shapes, known)
 
