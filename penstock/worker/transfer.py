@@ -6,7 +6,7 @@ Neighbouring sends to one task become one message, and neighbouring receives one
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,27 +115,28 @@ def _on_host(value: Any) -> Any:
     return np.asarray(value) if value.__class__ is not np.ndarray and is_jax_array(value) else value
 
 
-def note_unused(instructions: Sequence[Any], fetches: Sequence[int | StoredVariable]) -> None:
+def note_unused(instructions: Sequence[Any], fetches: Iterable[int | StoredVariable]) -> None:
     """Tells sends and receives what no instruction after them needs.
 
     That is received tensors for a send, each for one send, and results of instructions for a receive.
     """
     receives = [i for i in instructions if isinstance(i, RecvCall) or _splits(i)]
     received = {slot for i in receives for slot in i.out_slots}.difference(fetches)
+    made = {slot for i in instructions for slot in i.out_slots}.difference(fetches)
     first: dict[int, SendCall] = {}
+    following: RecvCall | None = None
     for instruction in reversed(instructions):
+        ended = made.intersection((*instruction.in_slots, *instruction.out_slots))
+        made -= ended
+        if following is not None:
+            following.done += ended
         received.difference_update(instruction.in_slots)
         if isinstance(instruction, SendCall):
             first.update(dict.fromkeys(received, instruction))
+        elif isinstance(instruction, RecvCall):
+            following = instruction
     for slot, send in first.items():
         send.unused.append(slot)
-    needed = {slot: at for at, instruction in enumerate(instructions) for slot in instruction.in_slots}
-    made: set[int] = set()
-    for at, instruction in enumerate(instructions):
-        if isinstance(instruction, RecvCall):
-            instruction.done = [slot for slot in made if needed.get(slot, -1) < at and slot not in fetches]
-            made.difference_update(instruction.done)
-        made.update(instruction.out_slots)
 
 
 def _splits(instruction: Any) -> bool:
